@@ -134,7 +134,8 @@ class AsyncClient:
             settings = self._settings
             coordinator = settings.coordinator_url or address("RATCHET_COORDINATOR_URL") or COORDINATOR_URL
             gateway = settings.gateway_url or address("RATCHET_GATEWAY_URL") or GATEWAY_URL
-            listeners = Listener("the coordinator", coordinator), Listener("the gateway", gateway, settings.api_key)
+            named = (("the coordinator", coordinator), ("the gateway", gateway))
+            listeners = [Listener(name, url, settings.api_key) for name, url in named]
             await ask_over_http(listeners, request)
         return request.training_job_id
 

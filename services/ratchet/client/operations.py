@@ -15,7 +15,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from ratchet.service.http_client import ApiClient, Peer
+from ratchet.service.http_client import ApiClient, Peer, bearer
 
 TIMEOUT_S = 10.0
 """Longest wait for one answer."""
@@ -24,8 +24,9 @@ TIMEOUT_S = 10.0
 class Operations:
     """Asks the coordinator. Raises `Unavailable` while it does not answer, `Rejected` when it refuses."""
 
-    def __init__(self, coordinator_url: str, timeout_s: float = TIMEOUT_S) -> None:
-        self._coordinator = ApiClient(Peer("the coordinator", coordinator_url, timeout_s=timeout_s))
+    def __init__(self, coordinator_url: str, timeout_s: float = TIMEOUT_S, api_key: str | None = None) -> None:
+        """`api_key`: a key with the scope `view`, where the coordinator asks for one."""
+        self._coordinator = ApiClient(Peer("the coordinator", coordinator_url, bearer(api_key), timeout_s))
 
     def __enter__(self) -> Operations:
         return self

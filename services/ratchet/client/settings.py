@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr
+from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ratchet.service.settings import SharedSettings
@@ -14,7 +14,7 @@ class ClientSettings(BaseSettings):
     Addresses that are not set are those of the local stack in `RATCHET_DIR` (`.ratchet`), while one runs.
     """
 
-    model_config = SettingsConfigDict(env_prefix="RATCHET_CLIENT_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="RATCHET_CLIENT_", frozen=True, populate_by_name=True)
 
     shared: SharedSettings = Field(default_factory=SharedSettings)
     """Where the broker is, and the folder for the spool."""
@@ -30,7 +30,9 @@ class ClientSettings(BaseSettings):
     """The first server that `train` asks while the broker is away; by default `RATCHET_COORDINATOR_URL`."""
     gateway_url: str | None = None
     """The second one; by default `RATCHET_GATEWAY_URL`."""
-    api_key: SecretStr | None = None
-    """Key for a gateway that asks for one."""
+    api_key: SecretStr | None = Field(
+        default=None, validation_alias=AliasChoices("RATCHET_CLIENT_API_KEY", "RATCHET_API_KEY", "api_key")
+    )
+    """Key for a coordinator and a gateway that ask for one: `train` needs the scope `train`."""
     user_key: SecretStr | None = None
     """Key of the hash that turns user ids into `user_ref`; without it the client sends no user ids."""

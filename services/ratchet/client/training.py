@@ -24,7 +24,7 @@ HTTP_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A server that takes requests for training over HTTP, and the key that no other server may see."""
+    """A server that takes requests for training over HTTP, and the key that it asks for."""
 
     name: str
     """For errors, such as `the coordinator`."""

@@ -3,6 +3,7 @@
 HTTP API (raw ASGI) -> handlers -> registry of policies in memory
                            |-> torch thread: running batch per policy, prefix cache
                            |-> loader thread: object store -> digest -> merge -> probe
+                           |-> grammar thread: process that compiles what answers must follow
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import secrets
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 
 from ratchet.bus.clock import utc_now
 from ratchet.engine_local.settings import Settings
 from ratchet.errors import MissingExtra
 from ratchet.service.asgi import JsonApi
 from ratchet.service.http import HttpServer
-from ratchet.service.runtime import App
+from ratchet.service.runtime import App, Periodic
+from ratchet.service.same_site import Sites
 from ratchet.stores.objects import Objects
 
 
@@ -29,23 +32,33 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     try:
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
+        from ratchet.engine_local.grammars import Grammars  # noqa: PLC0415
         from ratchet.engine_local.handlers import Engine  # noqa: PLC0415 - only here, so that its absence is explained
+        from ratchet.engine_local.load_report import OBSERVE_S, LoadReport  # noqa: PLC0415
         from ratchet.engine_local.registry import Registry  # noqa: PLC0415
         from ratchet.engine_local.s3_policies import PolicyLoader  # noqa: PLC0415
         from ratchet.engine_local.torch_worker import Limits, TorchWorker  # noqa: PLC0415
+        from ratchet.grammars.compiler import Compiler  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtra("engine", "the local engine") from error
     disable_progress_bar()
     gc.freeze()  # torch's and transformers' objects live as long as the process: collections need not look at them
     limits = Limits(settings.max_rows, settings.prefill_tokens, settings.prefix_tokens, settings.linger_s)
-    worker = TorchWorker(limits, secrets.randbits(63) if settings.seed is None else settings.seed, settings.threads)
+    seed = secrets.randbits(63) if settings.seed is None else settings.seed
+    worker = TorchWorker(limits, seed, asyncio.get_running_loop().call_soon_threadsafe, settings.threads)
     loader = PolicyLoader(Objects(settings.shared), settings.shared.data_dir / "models")
     registry = Registry(settings.resident_policies, worker.forget)
+    grammars = Grammars(Compiler())
     try:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as loading:
-            engine = Engine(settings, worker, registry, loader.load, loading, utc_now)
+            load = partial(asyncio.get_running_loop().run_in_executor, loading, loader.load)
+            engine = Engine(settings, worker, registry, load, grammars, utc_now)
+            load_report = Periodic(OBSERVE_S, LoadReport(registry, worker.load_of).observe, "load")
             api = JsonApi(engine.route, settings.body_limit, cancel_on_disconnect=True)
-            server = HttpServer(api, settings.shared.http_host, settings.port, hosts=settings.shared.allowed_hosts)
-            yield App("engine_local", [server], {"torch_thread": worker.check})
+            server = HttpServer(
+                api, settings.shared.http_host, settings.port, sites=Sites(settings.shared.allowed_hosts)
+            )
+            yield App("engine_local", [load_report, server], {"torch_thread": worker.check})
     finally:
+        await asyncio.to_thread(grammars.close)
         await asyncio.to_thread(worker.close)

@@ -7,64 +7,60 @@ import hmac
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
+from contextlib import AsyncExitStack
 from datetime import datetime
-from typing import Protocol
 
 import structlog
 
 from ratchet.engine_local import metrics
-from ratchet.engine_local.domain.answers import Completion, Stamp, chat_answer, text_answer
-from ratchet.engine_local.domain.requests import Sampling, read_chat, read_completion
+from ratchet.engine_local.answering import Form, chat_form, events, text_form, whole_answer
+from ratchet.engine_local.domain.answers import Given, Stamp
+from ratchet.engine_local.domain.requests import read_chat, read_completion
+from ratchet.engine_local.generation import Generations, Prompt, Worker
+from ratchet.engine_local.grammars import Grammars
 from ratchet.engine_local.registry import Entry, Registry
 from ratchet.engine_local.s3_policies import Fetched
 from ratchet.engine_local.settings import Settings
-from ratchet.engine_local.torch_batch import Job
 from ratchet.engine_local.torch_policies import Served
 from ratchet.engine_local.transformers_text import ChatText
 from ratchet.errors import BadRequest, Conflict, DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.rules.arms import parse_model
-from ratchet.service.asgi import Answer, Handler, Request, Response, json_response
+from ratchet.service.asgi import Answer, EventStream, Handler, Request, Response, json_response
 from ratchet.service.problems import HttpError
 from ratchet.stores.policies import digest_in
 
 log = structlog.get_logger()
 
+OPEN_PATHS = frozenset({"/health", "/version"})
+"""Paths that need no key."""
 REFUSALS = {NotFound: "policy_not_found", DigestMismatch: "digest_mismatch", Rejected: "policy_refused"}
 """Codes of a failed load: its caller must be able to tell a wrong request from a bad moment."""
 
 
-class Worker(Protocol):
-    """Computes jobs elsewhere."""
-
-    def submit(self, served: Served, job: Job) -> None:
-        """Accept a job; its callbacks receive how it ended."""
-        ...
-
-
 class Engine:
-    """The HTTP API. Runs on one event loop; loading happens on `loading`, computing in `worker`."""
+    """The HTTP API. Runs on one event loop; computing happens in `worker`, loading and compiling
+    elsewhere too."""
 
     def __init__(
         self,
         settings: Settings,
         worker: Worker,
         registry: Registry[Served],
-        load: Callable[[str], Fetched],
-        loading: Executor,
+        load: Callable[[str], Awaitable[Fetched]],
+        grammars: Grammars,
         now: Callable[[], datetime],
     ) -> None:
         self._settings = settings
-        self._worker = worker
+        self._generations = Generations(settings, worker)
         self._registry = registry
         self._load = load
-        self._loading = loading
+        self._grammars = grammars
         self._now = now
-        self._open = 0
         self._one_load = asyncio.Lock()
         self._routes: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): self.chat,
             ("POST", "/v1/completions"): self.complete,
+            ("POST", "/tokenize"): self.tokenize,
             ("POST", "/v1/load_lora_adapter"): self.load_policy,
             ("POST", "/v1/unload_lora_adapter"): self.unload_policy,
             ("GET", "/v1/models"): self.models,
@@ -80,7 +76,7 @@ class Engine:
                 raise HttpError(405, f"{method} is not allowed on {path}")
             raise HttpError(404, f"no such route: {path}", code="no_such_route")
         key = self._settings.api_key
-        if key is None or not path.startswith("/v1/"):
+        if key is None or path in OPEN_PATHS:
             return handler
 
         async def guarded(request: Request) -> Answer:
@@ -91,47 +87,36 @@ class Engine:
 
         return guarded
 
-    async def chat(self, request: Request) -> Response:
+    async def chat(self, request: Request) -> Answer:
         """`POST /v1/chat/completions`."""
         call = read_chat(request.json_object())
-        entry = self._resident(call.model)
-        with self._registry.using(entry) as served:
-            text = served.text
+        async with AsyncExitStack() as held:
+            entry, text = self._use(call.model, held)
             # Rendering and tokenising a long conversation takes a while: the loop does not wait for it.
             ids = await asyncio.to_thread(text.chat_ids, call.messages, call.tools)
-            done = await self._complete(entry, ids, call.sampling, call.options.top_logprobs)
-            stamp = self._stamp("chatcmpl", call.model)
+            given = Given(self._stamp("chatcmpl", call.model), ids, call.options, text.spell)
+            grammar = await self._grammars.grammar(entry.served, call.constraint)
+            prompt = Prompt(ids, call.sampling, call.options, grammar)
+            return await self._answer(entry, chat_form(given, text, call), prompt, held)
 
-            def answer() -> Response:
-                reply = text.reply(_output_text(text, call.sampling, done), tools=bool(call.tools))
-                return json_response(chat_answer(stamp, ids, done, reply, call.options, text.spell))
-
-            return await asyncio.to_thread(answer)
-
-    async def complete(self, request: Request) -> Response:
+    async def complete(self, request: Request) -> Answer:
         """`POST /v1/completions`."""
         call = read_completion(request.json_object())
-        entry = self._resident(call.model)
-        with self._registry.using(entry) as served:
-            text, prompt = served.text, call.prompt
+        async with AsyncExitStack() as held:
+            entry, text = self._use(call.model, held)
+            ids = await asyncio.to_thread(_prompt_ids, text, call.prompt)
+            given = Given(self._stamp("cmpl", call.model), ids, call.options, text.spell)
+            grammar = await self._grammars.grammar(entry.served, call.constraint)
+            prompt = Prompt(ids, call.sampling, call.options, grammar)
+            return await self._answer(entry, text_form(given, text, call), prompt, held)
 
-            def prompt_ids() -> list[int]:
-                if isinstance(prompt, str):
-                    return text.text_ids(prompt)
-                if max(prompt) >= text.vocabulary:
-                    message = f"prompt holds a token id outside the vocabulary of {text.vocabulary}"
-                    raise BadRequest(message, param="prompt")
-                return prompt
-
-            ids = await asyncio.to_thread(prompt_ids)
-            done = await self._complete(entry, ids, call.sampling, call.options.top_logprobs)
-            stamp = self._stamp("cmpl", call.model)
-
-            def answer() -> Response:
-                plain = text.plain(_output_text(text, call.sampling, done))
-                return json_response(text_answer(stamp, ids, done, plain, call.options, text.spell))
-
-            return await asyncio.to_thread(answer)
+    async def tokenize(self, request: Request) -> Response:
+        """`POST /tokenize`: the tokens of a chat up to where its answer begins, as vLLM gives them."""
+        call = read_chat(request.json_object())
+        async with AsyncExitStack() as held:
+            entry, text = self._use(call.model, held)
+            ids = await asyncio.to_thread(text.chat_ids, call.messages, call.tools)
+            return json_response({"count": len(ids), "max_model_len": entry.served.context, "tokens": ids})
 
     async def load_policy(self, request: Request) -> Response:
         """`POST /v1/load_lora_adapter {lora_name, lora_path, pin?}`: 200 means resident and probed."""
@@ -178,18 +163,27 @@ class Engine:
         """`GET /version`."""
         return json_response({"version": "0.1.0", "engine": "engine_local"})
 
-    def _resident(self, name: str) -> Entry[Served]:
-        entry = self._registry.get(name)
+    def _use(self, model: str, held: AsyncExitStack) -> tuple[Entry[Served], ChatText]:
+        """The policy of a request, for as long as it is `held`."""
+        entry = self._registry.get(model)
         if entry is None:
-            raise _unknown(name)
-        return entry
+            raise _unknown(model)
+        return entry, held.enter_context(self._registry.using(entry)).text
+
+    async def _answer(self, entry: Entry[Served], form: Form, prompt: Prompt, held: AsyncExitStack) -> Answer:
+        """The answer, whole or as a stream, which begins with the first token: an error before it has its status."""
+        rows = held.enter_context(self._generations.rows(entry, prompt))
+        if not prompt.options.stream:
+            return json_response(await whole_answer(form, rows))
+        await rows.begun()
+        return EventStream(events(form, rows, held.pop_all()))
 
     async def _loaded(self, name: str, uri: str) -> Entry[Served]:
         if not self._registry.has_room():
             raise Unavailable("no room for another policy: all resident ones are pinned or busy", code="no_room")
         began = time.monotonic()
         try:
-            fetched = await asyncio.get_running_loop().run_in_executor(self._loading, self._load, uri)
+            fetched = await self._load(uri)
             _refuse_other_digest(name, fetched.digest)
         except Exception as error:
             metrics.LOADS.labels("refused").inc()
@@ -208,63 +202,6 @@ class Engine:
         log.info("policy loaded", policy=name, digest=fetched.digest, seconds=round(now - began, 3), evicted=evicted)
         return entry
 
-    async def _complete(self, entry: Entry[Served], ids: list[int], sampling: Sampling, top: int) -> Completion:
-        room = entry.served.context - len(ids)
-        if room < 1:
-            message = f"the prompt has {len(ids)} tokens; the model's context is {entry.served.context}"
-            raise BadRequest(message, code="context_length_exceeded", param="messages")
-        if self._open >= self._settings.max_requests:
-            metrics.REQUESTS.labels(entry.name, "refused").inc()
-            raise HttpError(429, "the engine is full, try again", kind="rate_limit_error", code="engine_full")
-        limit = min(sampling.max_tokens or self._settings.default_max_tokens or room, room)
-        self._open += 1
-        metrics.OPEN.set(self._open)
-        outcome, began = "cancelled", time.monotonic()
-        try:
-            done = await self._submit(entry.served, ids, sampling, limit, top)
-            outcome = done.finish_reason
-        except Exception:
-            outcome = "failed"
-            raise
-        finally:
-            self._open -= 1
-            metrics.OPEN.set(self._open)
-            metrics.REQUESTS.labels(entry.name, outcome).inc()
-        metrics.LATENCY.observe(time.monotonic() - began)
-        metrics.TOKENS.labels("generated").inc(len(done.token_ids))
-        metrics.TOKENS.labels("reused").inc(done.cached_tokens)
-        metrics.TOKENS.labels("computed").inc(done.prompt_tokens - done.cached_tokens)
-        return done
-
-    def _submit(
-        self, served: Served, ids: list[int], sampling: Sampling, limit: int, top: int
-    ) -> Awaitable[Completion]:
-        """Hand the job over; cancelling the returned future drops it."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Completion] = loop.create_future()
-
-        def settle(result: Completion | Exception) -> None:
-            if answer.done():
-                return
-            if isinstance(result, Exception):
-                answer.set_exception(result)
-            else:
-                answer.set_result(result)
-
-        def deliver(result: Completion | Exception) -> None:
-            """Called from the torch thread. On a closed loop no caller waits."""
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, result)
-
-        def drop(future: asyncio.Future[Completion]) -> None:
-            job.cancelled = future.cancelled()
-
-        stops_in = served.text.stop_finder(sampling.stop) if sampling.stop else None
-        job = Job(ids, sampling, limit, done=deliver, failed=deliver, top_logprobs=top, stops_in=stops_in)
-        answer.add_done_callback(drop)
-        self._worker.submit(served, job)
-        return answer
-
     def _stamp(self, kind: str, model: str) -> Stamp:
         return Stamp(f"{kind}-{uuid.uuid4().hex}", int(self._now().timestamp()), model)
 
@@ -274,9 +211,13 @@ def _probe(entry: Entry[Served]) -> str:
     return "matched" if entry.served.probed else "none"
 
 
-def _output_text(text: ChatText, sampling: Sampling, done: Completion) -> str:
-    """What was generated, up to the first stop text."""
-    return text.until_stop(text.text(done.token_ids, sampling.stop_token_ids), sampling.stop)
+def _prompt_ids(text: ChatText, prompt: str | list[int]) -> list[int]:
+    """Raises `BadRequest`."""
+    if isinstance(prompt, str):
+        return text.text_ids(prompt)
+    if max(prompt) >= text.vocabulary:
+        raise BadRequest(f"prompt holds a token id outside the vocabulary of {text.vocabulary}", param="prompt")
+    return prompt
 
 
 def _text(body: dict[str, object], name: str) -> str:

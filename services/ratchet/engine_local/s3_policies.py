@@ -33,7 +33,7 @@ class PolicyLoader:
     def __init__(self, objects: BlobStore, cache: Path) -> None:
         self._objects = objects
         self._cache = cache
-        self._bases: OrderedDict[str, Weights] = OrderedDict()
+        self._bases: OrderedDict[tuple[str, str | None], Weights] = OrderedDict()
 
     def load(self, uri: str) -> Fetched:
         """The policy behind a manifest's uri: verified, merged, probed.
@@ -43,7 +43,7 @@ class PolicyLoader:
         local = fetch_policy(self._objects, uri, self._cache)
         manifest, digest = local.policy.manifest, local.policy.digest
         if manifest.kind == MODEL:
-            weights = self._kept(digest, local.directory)
+            weights = self._kept(digest, local.directory, manifest.dtype)
         else:
             weights = merge_adapter(self._base(manifest), local.directory, manifest.tokenizer_digest)
         return Fetched(digest, serve(weights, manifest.probe))
@@ -53,18 +53,19 @@ class PolicyLoader:
         name = manifest.base_model
         if is_manifest_uri(name):
             base = fetch_policy(self._objects, name, self._cache, manifest.base_digest)
-            return self._kept(base.policy.digest, base.directory)
+            return self._kept(base.policy.digest, base.directory, manifest.dtype)
         directory = Path(name)
         if not directory.is_dir():
             try:  # from the local cache, and from a hub only when that is allowed
                 directory = Path(snapshot_download(name, local_files_only=os.environ.get(HUB_VARIABLE) != "1"))
             except (OSError, ValueError) as error:
                 raise NotFound(f"no base model {name!r}: {error}") from error
-        return self._kept(name, directory)
+        return self._kept(name, directory, manifest.dtype)
 
-    def _kept(self, key: str, directory: Path) -> Weights:
+    def _kept(self, name: str, directory: Path, dtype: str | None) -> Weights:
+        key = name, dtype
         if key not in self._bases:
-            self._bases[key] = load_weights(directory)
+            self._bases[key] = load_weights(directory, dtype)
             metrics.BASE_LOADS.inc()
         self._bases.move_to_end(key)
         while len(self._bases) > BASES:

@@ -20,7 +20,7 @@ class Settings(BaseSettings):
     body_limit: int = 8 * 1024 * 1024
     """Largest request body in bytes."""
     max_requests: int = Field(default=256, ge=1)
-    """Requests waiting or being computed; more are answered with 429."""
+    """Answers waiting or being computed (a request has `n`); more are refused with 429."""
     max_rows: int = Field(default=32, ge=1)
     """Sequences of one policy computed together."""
     prefill_tokens: int = Field(default=4096, ge=1)

@@ -10,29 +10,44 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ratchet.engine_local.domain.answers import Completion
+from ratchet.engine_local.domain.answers import Completion, Drawn
 from ratchet.engine_local.domain.prefix_index import Match, PrefixIndex
 from ratchet.engine_local.domain.requests import Sampling
-from ratchet.engine_local.torch_sampling import Drawer, Drawn, draw, drawer
+from ratchet.engine_local.torch_sampling import Drawer, draw, drawer
 from ratchet.engine_local.torch_slots import KeysValues, Network, Slots
-from ratchet.errors import RatchetError
+from ratchet.errors import BadRequest, RatchetError
+from ratchet.grammars.walk import Grammar
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One completion to compute. `done` and `failed` are called once, from the torch thread."""
+    """One completion to compute."""
 
     prompt: Sequence[int]
     sampling: Sampling
     limit: int
     """Most tokens to generate."""
-    done: Callable[[Completion], None]
-    failed: Callable[[Exception], None]
+    on_progress: Callable[[Update], None]
+    """Receives how the job ended, and before that each token when it streams; not called on the torch thread."""
+    stream: bool = False
     top_logprobs: int = 0
     stops_in: Callable[[Sequence[int]], bool] | None = None
     """Whether the output so far contains a stop text."""
+    grammar: Grammar | None = None
+    """What the answer follows."""
     cancelled: bool = False
     """Set by the request when its caller is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one pass brought to a job."""
+
+    job: Job
+    drawn: Drawn | None = None
+    """The token, for a job that streams."""
+    end: Completion | Exception | None = None
+    """How the job ended with this pass."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +73,8 @@ class Batch:
         self._prefixes: PrefixIndex[KeysValues] = PrefixIndex(prefix_tokens)
         self._generator = torch.Generator().manual_seed(seed)
         self._rows: list[_Row] = []
+        self.busy_s = 0.0
+        """Time of all passes; its owner adds to it."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -67,12 +84,16 @@ class Batch:
         match = self._prefixes.longest_prefix(job.prompt)
         return len(job.prompt) - (match.length if match else 0)
 
-    def join(self, jobs: Sequence[Job]) -> None:
+    def join(self, jobs: Sequence[Job]) -> list[Update]:
         """Compute the prompts of `jobs` together and draw their first tokens."""
         if not jobs:
-            return
+            return []
         rows = [
-            _Row(job, drawer(job.sampling, job.top_logprobs, job.prompt), self._prefixes.longest_prefix(job.prompt))
+            _Row(
+                job,
+                drawer(job.sampling, job.top_logprobs, job.prompt, job.grammar),
+                self._prefixes.longest_prefix(job.prompt),
+            )
             for job in jobs
         ]
         first = len(self._rows)
@@ -80,42 +101,52 @@ class Batch:
             stored = row.reused.stored.payload if row.reused else None
             self._slots.open(stored, row.cached)
         self._rows += rows
-        self._advance(first, [row.job.prompt[row.cached :] for row in rows])
+        return self._advance(first, [row.job.prompt[row.cached :] for row in rows])
 
-    def step(self) -> None:
+    def step(self) -> list[Update]:
         """One more token for every row."""
-        if self._rows:
-            self._advance(0, [row.output[-1:] for row in self._rows])
+        return self._advance(0, [row.output[-1:] for row in self._rows]) if self._rows else []
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> list[Update]:
         """Give up every row; the batch is empty and usable afterwards."""
-        for row in self._rows:
-            row.job.failed(error)
+        failed = [Update(row.job, end=error) for row in self._rows]
         self._rows.clear()
         self._slots.clear()
+        return failed
 
-    def _advance(self, first: int, new_ids: Sequence[Sequence[int]]) -> None:
+    def _advance(self, first: int, new_ids: Sequence[Sequence[int]]) -> list[Update]:
         """One token more for the rows from `first` on; those that end with it, or are cancelled, leave."""
         logits_BV = self._slots.forward(first, new_ids)
         drawn = draw(logits_BV, [row.drawer for row in self._rows[first:]], self._generator)
         ended = [self._add_token(row, one) for row, one in zip(self._rows[first:], drawn, strict=True)]
+        updates: list[Update] = []
         for place in reversed(range(first, len(self._rows))):
             row, end = self._rows[place], ended[place - first]
             job = row.job
+            if end is not None or (job.stream and not job.cancelled):
+                updates.append(self._update(place, drawn[place - first], end))
             if end is None and not job.cancelled:
                 continue
-            if isinstance(end, str):
-                ids = [*job.prompt, *row.output[:-1]]
-                self._prefixes.add(ids, self._slots.contents(place), row.reused)
-                job.done(Completion(row.output, row.logprobs, end, len(job.prompt), row.cached, row.top))
-            elif end is not None:
-                job.failed(end)
             moved = self._slots.close(place)
             self._rows[place] = self._rows[moved]
             self._rows.pop()
+        return updates
+
+    def _update(self, place: int, drawn: Drawn, end: str | Exception | None) -> Update:
+        """What the pass brought to the row in `place`; the keys and values of a row that ends well are kept."""
+        row = self._rows[place]
+        job = row.job
+        if not isinstance(end, str):
+            return Update(job, drawn if end is None else None, end)
+        self._prefixes.add([*job.prompt, *row.output[:-1]], self._slots.contents(place), row.reused)
+        done = Completion(row.output, row.logprobs, end, len(job.prompt), row.cached, row.top)
+        return Update(job, drawn if job.stream else None, done)
 
     def _add_token(self, row: _Row, drawn: Drawn) -> str | Exception | None:
         """Add a token; returns why the row ends with it, None when it goes on."""
+        walk = row.drawer.walk
+        if walk is not None and walk.problem is not None:
+            return BadRequest(f"the answer cannot follow its grammar: {walk.problem}", code="constraint_failed")
         if not math.isfinite(drawn.logprob):
             return RatchetError("the policy produced NaN or infinite log-probabilities", code="not_finite")
         row.output.append(drawn.token)

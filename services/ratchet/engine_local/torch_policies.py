@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +17,27 @@ from peft import PeftModel
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from ratchet.contract.policy_manifest import Probe
+from ratchet.contract.policy_manifest import BFLOAT16, FLOAT32, Probe
 from ratchet.engine_local.torch_llama import lean_network
-from ratchet.engine_local.torch_slots import Network, Slots
+from ratchet.engine_local.torch_slots import FULL, SLIDING, Network, Slots
 from ratchet.engine_local.transformers_text import ChatText, load_text
 from ratchet.errors import Rejected
 from ratchet.stores.policies import tokenizer_digest
 
-PROBE_TOLERANCE = 1e-3
-"""Largest difference between our and the trainer's log-probability of one token, in nats."""
+DTYPES = {FLOAT32: torch.float32, BFLOAT16: torch.bfloat16}
+"""By the name in a manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far our and the trainer's log-probabilities may be apart, over the tokens of a probe, in nats."""
+
+    mean: float
+    worst: float
+
+
+PROBE_TOLERANCE = {torch.float32: Tolerance(5e-4, 1e-3), torch.bfloat16: Tolerance(0.05, 0.3)}
+"""By what we compute in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,15 +62,21 @@ class Served:
     """Its log-probabilities were compared with the trainer's; a manifest without a probe gives nothing to compare."""
 
 
-def load_weights(directory: Path) -> Weights:
-    """The model and tokenizer in `directory`. Raises `Rejected` when they cannot be served."""
+def load_weights(directory: Path, dtype: str | None = None) -> Weights:
+    """The model and tokenizer in `directory`, to compute in `dtype` (as a manifest names it; None: as they are stored).
+
+    Raises `Rejected` when they cannot be served.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise Rejected(f"a policy that computes in {dtype} cannot be served, only {', '.join(DTYPES)}")
+    asked = "auto" if dtype is None else DTYPES[dtype]
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype="auto")
+        model: Any = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype=asked)
     except (OSError, ValueError, RuntimeError) as error:
         raise Rejected(f"cannot load the model: {error}") from error
-    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise Rejected(f"layers of kind {', '.join(sorted(kinds))} cannot be served, only full attention")
+    strange = set(getattr(model.config, "layer_types", None) or ()) - {FULL, SLIDING}
+    if strange:
+        raise Rejected(f"layers of kind {', '.join(sorted(strange))} cannot be served, only full and sliding attention")
     model.eval().requires_grad_(requires_grad=False)
     return Weights(model, load_text(directory), tokenizer_digest(directory))
 
@@ -92,7 +111,8 @@ def serve(weights: Weights, probe: Probe | None) -> Served:
         if not all(map(math.isfinite, logprobs)):
             raise Rejected("the policy produces NaN or infinite log-probabilities")
     else:
-        refuse_unless_equal(probe, logprobs_of(network, probe.prompt_token_ids, probe.output_token_ids))
+        logprobs = logprobs_of(network, probe.prompt_token_ids, probe.output_token_ids)
+        refuse_unless_equal(probe, logprobs, weights.model.dtype)
     return Served(network, weights.text, int(weights.model.config.max_position_embeddings), probe is not None)
 
 
@@ -109,12 +129,17 @@ def logprobs_of(network: Network, prompt: Sequence[int], output: Sequence[int]) 
     return logprobs
 
 
-def refuse_unless_equal(probe: Probe, logprobs: Sequence[float]) -> None:
-    """Raise `Rejected` when our log-probabilities are not the trainer's."""
+def refuse_unless_equal(probe: Probe, logprobs: Sequence[float], dtype: torch.dtype) -> None:
+    """Raise `Rejected` when our log-probabilities, computed in `dtype`, are not the trainer's."""
     if len(logprobs) != len(probe.logprobs):
         raise Rejected("the manifest's probe has not one log-probability per token")
     if not all(map(math.isfinite, logprobs)):
         raise Rejected("the policy produces NaN or infinite log-probabilities on its probe")
-    worst = max((abs(a - b) for a, b in zip(logprobs, probe.logprobs, strict=True)), default=0.0)
-    if not worst <= PROBE_TOLERANCE:
-        raise Rejected(f"log-probabilities on the probe differ by {worst:.2g} nats from the trainer's")
+    apart = [abs(ours - theirs) for ours, theirs in zip(logprobs, probe.logprobs, strict=True)] or [0.0]
+    mean, worst = statistics.fmean(apart), max(apart)
+    tolerance = PROBE_TOLERANCE.get(dtype, PROBE_TOLERANCE[torch.bfloat16])
+    if not (mean <= tolerance.mean and worst <= tolerance.worst):
+        raise Rejected(
+            f"log-probabilities on the probe differ by {mean:.2g} nats in the mean and {worst:.2g} at most from the "
+            f"trainer's; in {str(dtype).removeprefix('torch.')} {tolerance.mean:g} and {tolerance.worst:g} are allowed"
+        )

@@ -7,13 +7,16 @@ Shapes: B rows, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ratchet.engine_local.domain.answers import Drawn
 from ratchet.engine_local.domain.requests import Sampling
+from ratchet.grammars.walk import Grammar, Walk, mask_logits, open_mask
 
 
 class TokenCounts:
@@ -52,30 +55,27 @@ class Drawer:
     top_logprobs: int = 0
     counts: TokenCounts | None = None
     """Counts of the tokens so far, for a request with penalties."""
+    walk: Walk | None = None
+    """Through the grammar that the answer follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """One token: its id, its log-probability under the distribution drawn from, and the most likely others."""
-
-    token: int
-    logprob: float
-    top: Sequence[tuple[int, float]] = ()
-
-
-def drawer(sampling: Sampling, top_logprobs: int = 0, prompt: Sequence[int] = ()) -> Drawer:
+def drawer(
+    sampling: Sampling, top_logprobs: int = 0, prompt: Sequence[int] = (), grammar: Grammar | None = None
+) -> Drawer:
     """The drawer of a new request."""
     own = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
-    return Drawer(sampling, own, top_logprobs, TokenCounts(prompt) if sampling.penalised else None)
+    counts = TokenCounts(prompt) if sampling.penalised else None
+    walk = None if grammar is None else grammar.walk(sampling.stop_token_ids)
+    return Drawer(sampling, own, top_logprobs, counts, walk)
 
 
 def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) -> list[Drawn]:
-    """One token per row.
+    """One token per row; NaN as log-probability where a grammar allows none.
 
-    The distribution is softmax(penalised logits / temperature) within top_k, top_p and min_p, renormalised; at
-    temperature 0 the most likely token, with its log-probability at temperature 1 (as vLLM reports it). Tokens are
-    drawn by inverting the cumulative distribution with one uniform number per row, so rows with seeds do not depend on
-    their neighbours.
+    The distribution is softmax(penalised logits / temperature) over the tokens that the row's grammar allows, within
+    top_k, top_p and min_p, renormalised; at temperature 0 the most likely token, with its log-probability at
+    temperature 1 (as vLLM reports it). Tokens are drawn by inverting the cumulative distribution with one uniform
+    number per row, so rows with seeds do not depend on their neighbours.
     """
     if any(one.counts is not None for one in drawers):
         rows = [
@@ -83,6 +83,7 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
             for logits_V, one in zip(logits_BV, drawers, strict=True)
         ]
         logits_BV = torch.stack(rows)
+    logits_BV = _masked(logits_BV, drawers)
     greedy_B1 = torch.tensor([[one.sampling.temperature == 0] for one in drawers])
     temperature_B1 = torch.tensor([[one.sampling.temperature or 1.0] for one in drawers])
     scaled_BV = _bounded(logits_BV / temperature_B1, drawers)
@@ -96,10 +97,23 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
     for token, one in zip(tokens, drawers, strict=True):
         if one.counts is not None:
             one.counts.add(token)
+        if one.walk is not None:
+            one.walk.accept(token)
     return [
         Drawn(token, logprob, _top(logp_BV[row], one.top_logprobs))
         for row, (token, logprob, one) in enumerate(zip(tokens, logprob_B, drawers, strict=True))
     ]
+
+
+def _masked(logits_BV: Tensor, drawers: Sequence[Drawer]) -> Tensor:
+    """Minus infinity outside the grammars of the rows that have one."""
+    rows = [(row, one.walk) for row, one in enumerate(drawers) if one.walk is not None]
+    if not rows:
+        return logits_BV
+    mask_BW = open_mask(*logits_BV.shape)
+    for row, walk in rows:
+        walk.allow(mask_BW, row)
+    return mask_logits(logits_BV, mask_BW, [row for row, _ in rows])
 
 
 def _uniform(drawers: Sequence[Drawer], shared: torch.Generator) -> Tensor:
@@ -131,4 +145,6 @@ def _top(logp_V: Tensor, count: int) -> Sequence[tuple[int, float]]:
     if not count:
         return ()
     values, ids = logp_V.topk(min(count, logp_V.shape[-1]))
-    return list(zip(ids.tolist(), values.tolist(), strict=True))
+    return [
+        (token, logprob) for token, logprob in zip(ids.tolist(), values.tolist(), strict=True) if logprob > -math.inf
+    ]

@@ -34,6 +34,8 @@ class Network(Protocol):
     """Number of layers with keys and values."""
     dtype: torch.dtype
     """Of weights, activations and mask."""
+    vocabulary: int
+    """Number of logits; the tokenizer may have fewer tokens."""
 
     def __call__(
         self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin]
@@ -45,21 +47,37 @@ class Network(Protocol):
         ...
 
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""Kinds of layers that transformers' networks have and slots can serve: keys and values of every token are kept."""
+
+
 class TransformersNetwork:
     """Any transformers causal model, through its own forward."""
 
     def __init__(self, model: Any) -> None:
         self._model = model  # transformers' model classes carry no usable types
+        self._window: int | None = getattr(model.config, "sliding_window", None)
+        kinds: Sequence[str] = getattr(model.config, "layer_types", None) or ()
+        self._mixed = SLIDING in kinds  # such a model takes a mask for each kind of layer
+        if kinds and not self._mixed:
+            self._window = None
         self.depth: int = model.config.num_hidden_layers
         self.dtype: torch.dtype = model.dtype
+        self.vocabulary: int = model.get_output_embeddings().weight.shape[0]
 
     def __call__(
         self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin]
     ) -> Tensor:
         """See `Network`."""
+        mask: Tensor | dict[str, Tensor] = mask_B1TW
+        if self._window is not None:
+            columns_W = torch.arange(mask_B1TW.shape[-1])
+            passed_B1TW = columns_W <= positions_BT[:, None, :, None] - self._window
+            near_B1TW = mask_B1TW.masked_fill(passed_B1TW, -torch.inf)
+            mask = {FULL: mask_B1TW, SLIDING: near_B1TW} if self._mixed else near_B1TW
         logits: Tensor = self._model(
             input_ids=ids_BT,
-            attention_mask=mask_B1TW,
+            attention_mask=mask,
             position_ids=positions_BT,
             past_key_values=Cache(layers=list(layers)),
             use_cache=True,

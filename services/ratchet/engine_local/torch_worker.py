@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 import torch
 
-from ratchet.engine_local.torch_batch import Batch, Job
+from ratchet.engine_local.torch_batch import Batch, Job, Update
 from ratchet.engine_local.torch_policies import Served
 from ratchet.errors import Unavailable
 
@@ -32,12 +33,32 @@ class Limits:
     """How long an idle policy's first job waits for others to be computed together with."""
 
 
-class TorchWorker:
-    """Computes jobs on a thread of its own, so that the event loop never waits for a forward pass."""
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a policy has the engine do."""
 
-    def __init__(self, limits: Limits, seed: int, threads: int = 1) -> None:
-        """`threads`: CPU threads of one forward pass."""
+    waiting: int = 0
+    """Rows that wait for room in the batch."""
+    running: int = 0
+    """Rows that are computed together."""
+    busy_s: float = 0.0
+    """Time of all passes for it, since it was first asked."""
+
+
+Post = Callable[[Callable[[], None]], object]
+"""Calls a function on the event loop's thread, as `call_soon_threadsafe` does."""
+
+
+class TorchWorker:
+    """Computes jobs on a thread of its own, so that the event loop never waits for a forward pass.
+
+    What a pass brings to its jobs reaches the loop together: one wake-up for all rows, none when no job has to know.
+    """
+
+    def __init__(self, limits: Limits, seed: int, post: Post, threads: int = 1) -> None:
+        """Jobs hear of their progress by way of `post`; `threads`: CPU threads of one forward pass."""
         self._limits = limits
+        self._post = post
         self._threads = threads
         self._seed = seed
         self._changed = threading.Condition()
@@ -48,7 +69,7 @@ class TorchWorker:
         self._thread.start()
 
     def submit(self, served: Served, job: Job) -> None:
-        """Compute `job` with this policy; answers through the job's own callbacks."""
+        """Compute `job` with this policy; its `on_progress` receives what becomes of it."""
         with self._changed:
             if self._closing:
                 raise Unavailable("the engine is stopping")
@@ -60,6 +81,13 @@ class TorchWorker:
         with self._changed:
             self._batches.pop(served, None)
             self._waiting.pop(served, None)
+
+    def load_of(self, served: Served) -> Load:
+        """How busy a policy is."""
+        with self._changed:
+            waiting = sum(not job.cancelled for _, job in self._waiting.get(served, ()))
+            batch = self._batches.get(served)
+            return Load(waiting) if batch is None else Load(waiting, len(batch), batch.busy_s)
 
     async def check(self) -> str | None:
         """Readiness: None while the thread runs, else the reason."""
@@ -77,18 +105,33 @@ class TorchWorker:
         torch.set_num_threads(self._threads)
         while self._wait_for_work():
             for served, batch in self._working():
-                try:
-                    batch.step()
-                    batch.join(self._joining(served, batch))
-                except Exception as error:  # the boundary: no job may hang because another one failed
-                    log.exception("batch failed")
-                    batch.fail(error)
+                self._report(self._pass(served, batch))
         error = Unavailable("the engine is stopping")
         for batch in self._batches.values():
-            batch.fail(error)
+            self._report(batch.fail(error))
         for queue in self._waiting.values():
-            for _, job in queue:
-                job.failed(error)
+            self._report([Update(job, end=error) for _, job in queue])
+
+    def _pass(self, served: Served, batch: Batch) -> list[Update]:
+        """A token for every row, and the first one for those that join."""
+        updates: list[Update] = []
+        joining: Sequence[Job] = ()
+        began = time.monotonic()
+        try:
+            updates += batch.step()
+            joining = self._joining(served, batch)
+            updates += batch.join(joining)
+        except Exception as error:  # the boundary: no job may hang because another one failed
+            log.exception("batch failed")
+            updates += batch.fail(error)
+            ended = {update.job for update in updates if update.end is not None}
+            updates += [Update(job, end=error) for job in joining if job not in ended]
+        batch.busy_s += time.monotonic() - began
+        return updates
+
+    def _report(self, updates: Sequence[Update]) -> None:
+        if updates:
+            self._post(partial(report, updates))
 
     def _wait_for_work(self) -> bool:
         """Sleep while there is nothing to compute. False once the engine stops."""
@@ -133,6 +176,12 @@ class TorchWorker:
             for _ in range(count):
                 queue.popleft()
         return [job for job in jobs[:count] if not job.cancelled]
+
+
+def report(updates: Sequence[Update]) -> None:
+    """Give each job what is new."""
+    for update in updates:
+        update.job.on_progress(update)
 
 
 def admissible(new_tokens: Sequence[int], free_rows: int, budget: int) -> int:

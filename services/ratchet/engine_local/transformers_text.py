@@ -9,32 +9,34 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from transformers import AutoTokenizer
 
 from ratchet.bus.message import JsonObject
-from ratchet.engine_local.domain.texts import ControlTokens, Marks, template_messages
-from ratchet.engine_local.tool_formats import DEFAULT_TOOL_FORMAT, TOOL_FORMATS, Reply, ToolCall
+from ratchet.chat_templates.control_tokens import Marks
+from ratchet.chat_templates.template import ChatTemplate, declared_tool_format
+from ratchet.chat_templates.tool_formats import Reply, ToolCall
+from ratchet.engine_local.domain.shown_text import BeforeCalls, Detokenizer, ShownText, TextFilter, UntilWords
+from ratchet.engine_local.domain.texts import WithoutControl
 from ratchet.errors import BadRequest, Rejected
+from ratchet.grammars.compiler import Tokens
 
-_AS_JSON = re.compile(r"arguments\s*\|\s*tojson")
-_AS_TEXT = re.compile(r"arguments\s+is\s+string")
+_LONE_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+"""A token of a vocabulary with byte fallback that is one byte."""
 
 
 class ChatText:
     """Renders, encodes and reads text as one tokenizer does. Encoding is thread-safe, nothing here changes it."""
 
     def __init__(self, tokenizer: Any, tool_format: str) -> None:
-        if tool_format not in TOOL_FORMATS:
-            raise Rejected(f"unknown ratchet_tool_format {tool_format!r}; known: {', '.join(sorted(TOOL_FORMATS))}")
         self._tokenizer = tokenizer  # transformers' tokenizers carry no usable types
-        self._format = TOOL_FORMATS[tool_format]
-        self._special = ControlTokens(tokenizer.all_special_tokens)
-        self._control = ControlTokens([*tokenizer.all_special_tokens, *self._format.markers])
-        template = str(tokenizer.chat_template or "")
-        # A template that writes arguments as JSON, whatever they are, would quote a text a second time.
-        self._arguments_as_objects = bool(_AS_JSON.search(template)) and not _AS_TEXT.search(template)
+        self._template = ChatTemplate(tokenizer, tool_format)
+        self._format = self._template.format
+        self._special = self._template.special
+        self._control = self._template.control
         self._end = {tokenizer.eos_token_id}
+        self._lone_bytes = {number for token, number in tokenizer.get_vocab().items() if _LONE_BYTE.fullmatch(token)}
+
+        self._tokens: Tokens | None = None
 
         @lru_cache(maxsize=65_536)
         def spell(token: int) -> str:
@@ -57,32 +59,46 @@ class ChatText:
         """Ids that end an answer."""
         return frozenset(one for one in self._end if one is not None)
 
+    @property
+    def known_tokens(self) -> Tokens | None:
+        """What `tokens` gave last."""
+        return self._tokens
+
+    def tokens(self, logits: int) -> Tokens:
+        """The tokens as grammars see them, among so many logits. Raises `Rejected`; called from one thread."""
+        if self._tokens is None or self._tokens.size != logits:
+            self._tokens = Tokens(self._tokenizer, logits, [one for one in self._end if one is not None])
+        return self._tokens
+
     def chat_ids(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> list[int]:
         """Token ids of the prompt for the next answer. Raises `BadRequest`.
 
         A control token that was written as text is that text, spelled with ordinary tokens. Only in what the policy
         itself has said may the markers of a tool call stand: a malformed call is rendered as it was written.
         """
-        shaped = template_messages(messages, arguments_as_objects=self._arguments_as_objects)
-        try:
-            marks = Marks(self._control, [*shaped, *tools])
-            hidden = [marks.hide(one, self._format.markers if one["role"] == "assistant" else ()) for one in shaped]
-            text = self._tokenizer.apply_chat_template(
-                hidden, tools=marks.hide(list(tools)) or None, tokenize=False, add_generation_prompt=True
-            )
-        except (jinja2.TemplateError, ValueError, TypeError, KeyError, RecursionError) as error:
-            raise BadRequest(f"the chat template refuses these messages: {error}") from error
-        return self._encode(marks.parts(text))
+        chat = self._template.hidden(messages, tools)
+        return self._encode(self._template.render(chat.messages, chat.tools, ask=True), chat.marks)
 
     def text_ids(self, text: str) -> list[int]:
         """Token ids of a plain prompt, in which nothing is a control token. Raises `BadRequest`."""
         marks = Marks(self._control, text)
-        return self._encode(marks.parts(marks.hide(text)))
+        return self._encode(marks.hide(text), marks)
 
     def text(self, ids: Sequence[int], ends: Container[int] = ()) -> str:
         """The text of generated ids, without the token that ended it. `ends`: more tokens that would."""
-        body = ids[:-1] if ids and (ids[-1] in self._end or ids[-1] in ends) else ids
-        return self._tokenizer.decode(body, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self._decode(ids[:-1] if ids and (ids[-1] in self._end or ids[-1] in ends) else ids)
+
+    def shown(self, stops: Sequence[str], *, tools: bool) -> ShownText:
+        """What can be shown of an answer while its tokens come: the beginning of its `reply`, or of its `plain` text.
+
+        `tools`: it may call tools.
+        """
+        filters: list[TextFilter] = [UntilWords(stops)] if stops else []
+        if tools:
+            filters.append(BeforeCalls(self._format.opening, keeps_space=self._format.keeps_space))
+        return ShownText(
+            Detokenizer(self._decode, self._lone_bytes.__contains__), [*filters, WithoutControl(self._special)]
+        )
 
     def plain(self, text: str) -> str:
         """A policy's text without control tokens."""
@@ -133,16 +149,11 @@ class ChatText:
         """More ids that end an answer: those of the model's generation config."""
         self._end.update(ids)
 
-    def _encode(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
-        """Token ids of text in parts; the second of each says that a control token in it is plain text."""
-        ids: list[int] = []
-        for text, literal in parts:
-            pieces: Sequence[str] = (text,)
-            if literal:  # in pieces that hold no control token: no tokenizer can be relied on to spell it out itself
-                halves = (text[:1], text[1:])
-                pieces = list(text) if any(map(self._control.within, halves)) else halves
-            for piece in pieces:
-                ids += self._tokenizer(piece, add_special_tokens=False)["input_ids"]
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def _encode(self, text: str, marks: Marks) -> list[int]:
+        ids = self._template.ids(text, marks)
         if not ids:
             raise BadRequest("the prompt is empty")
         return ids
@@ -154,9 +165,7 @@ def load_text(directory: Path) -> ChatText:
         tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except (OSError, ValueError) as error:
         raise Rejected(f"no usable tokenizer: {error}") from error
-    config = directory / "tokenizer_config.json"
-    declared = json.loads(config.read_text()) if config.is_file() else {}
-    text = ChatText(tokenizer, str(declared.get("ratchet_tool_format", DEFAULT_TOOL_FORMAT)))
+    text = ChatText(tokenizer, declared_tool_format(directory))
     generation = directory / "generation_config.json"
     if generation.is_file():
         ends = json.loads(generation.read_text()).get("eos_token_id") or []

@@ -4,72 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
-from typing import Any
+from contextlib import suppress
+from functools import partial
 
 import msgspec
-import uuid_utils
 
 from ratchet.contract.turn import EngineInfo
+from ratchet.errors import NotFound, Rejected
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter
-from ratchet.gateway.domain.forms import Form
+from ratchet.gateway.calls import Call, new_id
+from ratchet.gateway.domain.forms import ENGINE_FIELDS
+from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.memory import AnswerCache, cache_key
-from ratchet.gateway.domain.requests import CallRequest
-from ratchet.gateway.domain.routing import Arm, claim_of
-from ratchet.gateway.domain.turns import CACHED, CANCELLED, TurnHeader
-from ratchet.gateway.engines.base import CallRefused, Engine, EngineFailed
+from ratchet.gateway.domain.prices import FREE, NO_PRICES, Price, Prices
+from ratchet.gateway.domain.routing import claim_of
+from ratchet.gateway.domain.streams import UNREADABLE
+from ratchet.gateway.domain.turns import CACHED, CANCELLED, TurnHeader, policy_label
+from ratchet.gateway.engine_answers import Answer, Answered, LiveAnswer, checked
+from ratchet.gateway.engines.base import CallRefused, EngineAnswer, EngineFailed, EventReply, request_id_of
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recorder_process import CallJob
-from ratchet.rules.arms import Assignment
-from ratchet.service.asgi import check_numbers
-from ratchet.service.problems import HttpError
+from ratchet.rules.capture import Reason
+from ratchet.service.problems import HttpError, http_error
 
 CACHE = EngineInfo(name="cache")
+RESPONSES = "responses"
+"""The API whose answers have ids that a later call names."""
 CLIENT_CLOSED = 499
 """Metrics count calls whose agent disconnected under this status (nginx's number)."""
-
-
-@dataclass(slots=True)
-class Call:
-    """One call on its way; assignment, engine and header change when a fallback takes over."""
-
-    form: Form
-    request: CallRequest
-    sent: bytes
-    """The request as the agent sent it."""
-    arm: Arm
-    assignment: Assignment
-    engine: Engine
-    header: TurnHeader
-    started: float
-    cached: bool = False
-    """The cache has answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The answer of an engine, or of the cache in its place. `Any`: it is JSON from another process."""
-
-    body: Any
-    raw: bytes
-    """The body as it came."""
 
 
 class Answering:
     """Asks one engine after the other until one answers, and records what became of the call."""
 
     def __init__(
-        self, router: CallRouter, cache: AnswerCache, recorder: Recorder, logprob_mode: str | None = None
+        self,
+        router: CallRouter,
+        cache: AnswerCache,
+        recorder: Recorder,
+        identity: Identity,
+        logprob_mode: str | None = None,
+        prices: Prices = NO_PRICES,
     ) -> None:
         """`logprob_mode`: which distribution the policies' engine logs, where its answers do not name one."""
         self._router = router
         self._cache = cache
         self._recorder = recorder
+        self.identity = identity
+        """Recognises the trajectories of calls; remembers what becomes of them."""
         self._logprob_mode = logprob_mode
+        self._prices = prices
 
-    async def answer(self, call: Call) -> Answered:
-        """The answer; the caller calls `record_answer` once the agent has it.
+    async def answer(self, call: Call) -> Answer:
+        """The answer, or a stream that has begun; the caller calls `record_answer` once the agent has it.
 
         Records a call that fails, or whose caller is cancelled, itself. Raises `HttpError`.
         """
@@ -79,80 +67,167 @@ class Answering:
                     return await self._ask(call)
                 except EngineFailed as failure:
                     if not self._fall_back(call, failure):
-                        self._record_failure(call, failure)
+                        self._fail(call, failure)
                         raise
         except asyncio.CancelledError:
             self.record_cancelled(call)
             raise
         except CallRefused as refusal:
-            self._record_failure(call, refusal)
+            self._fail(call, refusal)
             raise
         except EngineFailed:
             raise
-        except HttpError as refusal:  # an upstream's, or a lack of connections here: no policy has failed
-            self._count(call.header, refusal.status)
+        except HttpError as refusal:  # an upstream's: no policy has failed, but the run may die of it
+            self._fail(call, refusal)
             raise
+        except (Rejected, NotFound) as refusal:  # what the engine's API has no equivalent for
+            problem = http_error(refusal)
+            self._fail(call, problem)
+            raise problem from refusal
         except Exception as error:  # the boundary: a call has a turn, whatever bug it met
             message = f"the gateway failed on this call ({type(error).__name__}); its log has the details"
-            self._record_failure(call, HttpError(500, message))
+            self._fail(call, HttpError(500, message))
             raise
 
-    def record_answer(self, call: Call, answered: Answered) -> None:
-        """The call becomes a turn with its answer."""
-        self._record(call, 200, answer=answered.raw, barred=CACHED if call.cached else None)
+    def record_answer(self, call: Call, answer: Answer) -> None:
+        """The call becomes a turn with its answer; with `n` choices it becomes that many siblings."""
+        self._remember(call, answer)
+        for number in range(answer.choices):
+            self._record(call, 200, answer, number=number, error=answer.error, barred=CACHED if call.cached else None)
+        call.recorded = True
+        if call.cache_key is not None and not call.cached and answer.error is None:
+            self._keep(call.cache_key, answer)
 
-    def record_cancelled(self, call: Call) -> None:
-        """The call becomes a turn whose answer the agent did not wait for: its latency is a lower bound."""
-        self._record(call, CLIENT_CLOSED, barred=CANCELLED)
+    def record_broken(self, call: Call, answer: Answer, failure: HttpError) -> None:
+        """The call becomes a turn with the part of the answer that came, and the error that ended it; with `n` choices
+        that many siblings, each with its part."""
+        for number in range(answer.choices):
+            self._record(call, failure.status, answer, number=number, error=failure)
+        call.recorded = True
+        self.identity.failed(call.recognised)
+
+    def record_cancelled(self, call: Call, answer: Answer | None = None) -> None:
+        """The call becomes a turn whose answer the agent did not wait for, with the part that it got, or as many as
+        `record_broken` makes: its latency is a lower bound."""
+        for number in range(answer.choices if answer else 1):
+            self._record(call, CLIENT_CLOSED, answer, number=number, barred=CANCELLED)
+        call.recorded = True
+        self.identity.failed(call.recognised)
+
+    def record_abandoned(self, call: Call, answer: Answer) -> None:
+        """The agent has left a stream: some do once the answer is whole, before the engine has said that nothing
+        follows."""
+        if isinstance(answer, LiveAnswer) and answer.error is None and answer.is_whole():
+            self.record_answer(call, answer)
+        else:
+            self.record_cancelled(call, answer)
+
+    def _fail(self, call: Call, failure: HttpError) -> None:
+        """The call becomes a turn with its error, and no engine is asked any more: its retry may come."""
+        self._record_failure(call, failure)
+        self.identity.failed(call.recognised)
+
+    def _remember(self, call: Call, answer: Answer) -> None:
+        """Let the next call of an agent that names no trajectory be recognised by this answer."""
+        if call.recognised.is_named:
+            return
+        with suppress(*UNREADABLE):  # what cannot be read here is not recognised again; the agent has it all the same
+            response_id = _response_id(call, answer) if call.form.name == RESPONSES else None
+            for number in range(answer.choices):
+                message = answer.message(number)
+                prompt = partial(call.request.messages_of, number)
+                self.identity.answered(call.recognised, call.header.turn_id, prompt, message, response_id)
 
     def _record_failure(self, call: Call, failure: HttpError) -> None:
-        self._record(call, failure.status, error=str(failure))
+        self._record(call, failure.status, error=failure)
 
     def _record(
-        self, call: Call, status: int, *, answer: bytes = b"", error: str | None = None, barred: str | None = None
+        self,
+        call: Call,
+        status: int,
+        answer: Answer | None = None,
+        *,
+        number: int = 0,
+        error: HttpError | str | None = None,
+        barred: Reason | None = None,
     ) -> None:
         spent = time.perf_counter() - call.started
-        self._count(call.header, status)
-        metrics.LATENCY.labels(self._router.label(call.header.policy)).observe(spent)
+        header = call.header
+        if number:
+            header = msgspec.structs.replace(header, turn_id=new_id())
+        else:
+            self._count(header, status)
+            metrics.series(metrics.LATENCY, header.policy.role, policy_label(header)).observe(spent)
+        begun_s = answer.begun_s if answer else None
+        failure = error if isinstance(error, HttpError) else None
         job = CallJob(
-            header=msgspec.structs.replace(call.header, turns=call.arm.turns),
-            form=call.form.path,
+            header=msgspec.structs.replace(header, turns=call.arm.turns),
+            form=call.form.name,
             request=call.sent,
-            answer=answer,
+            answer=answer.raw if answer else b"",
+            answer_form=answer.form.name if answer else None,
+            kept=answer is None or answer.kept,
+            streamed=answer is not None and answer.streamed,
+            choice=number,
             latency_ms=None if barred == CACHED else spent * 1000,
-            error=error,
+            first_token_ms=(begun_s - call.started) * 1000 if begun_s is not None else None,
+            error=None if error is None else str(error),
             barred=barred,
             logprob_mode=self._logprob_mode if call.engine is self._router.policies else None,
+            price=self._price_of(call),
+            request_id=request_id_of(answer.headers if answer else failure.headers if failure else ()),
         )
         self._recorder.record_call(call.arm, job)
 
-    async def _ask(self, call: Call) -> Answered:
+    def _price_of(self, call: Call) -> Price | None:
+        if call.cached:
+            return FREE
+        engine = call.engine.info.name
+        upstream = None if call.engine is self._router.policies else engine
+        return self._prices.price_of(upstream, call.assignment.policy.name.removeprefix(f"{engine}:"))
+
+    async def _ask(self, call: Call) -> Answer:
         """From the cache, else from the engine. Raises `EngineFailed`, or `HttpError` for a request that it refuses."""
-        policy, key = call.assignment.policy, None
+        policy = call.assignment.policy
+        call.cache_key = None
         if self._cache.may_serve(policy.digest, call.request.sampling):
-            key = cache_key(policy.digest, call.form.path, call.form.engine_body(call.request, policy.name))
-            cached = self._cache.get_answer(key)
+            form, request = call.form, call.request
+            if form.translation is not None:
+                form, request = form.translation.to, form.translation.request(request)
+            call.cache_key = cache_key(policy.digest, form.path, ENGINE_FIELDS[form.name](request, policy.name))
+            cached = self._cache.get_answer(call.cache_key)
             metrics.CACHE_LOOKUPS.labels("miss" if cached is None else "hit").inc()
             if cached is not None:
                 call.cached, call.header = True, msgspec.structs.replace(call.header, engine=CACHE)
-                return Answered(msgspec.json.decode(cached), cached)
-        reply = await call.engine.ask(call.form, call.request, policy)
-        raw = reply.raw or msgspec.json.encode(reply.body)
+                return Answered(form, request, cached, of_policy=True)
+        answer = await call.engine.ask(call.form, call.request, policy, call.arm.role)
+        if isinstance(answer.reply, EventReply):
+            return await self._begun(answer, answer.reply)
+        return checked(call.engine.info.name, answer, answer.reply)
+
+    def _keep(self, key: bytes, answer: Answer) -> None:
+        """Put a whole answer into the cache; a stream as the answer that it is."""
+        raw = answer.raw
+        if isinstance(answer, LiveAnswer):
+            if not answer.kept or not answer.is_whole():
+                return
+            raw = msgspec.json.encode(answer.whole())
+        self._cache.put_answer(key, raw)
+        metrics.CACHE_BYTES.set(self._cache.size)
+
+    async def _begun(self, answer: EngineAnswer, reply: EventReply) -> LiveAnswer:
+        live = LiveAnswer(answer.form, answer.request, reply, answer.of_policy, self._recorder.streams)
         try:
-            call.form.answer(reply.body)
-            check_numbers(raw, reply.body)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            message = f"{call.engine.info.name} answered in a shape that is not OpenAI's ({type(error).__name__})"
-            raise EngineFailed(502, message, code="engine_invalid") from error
-        if key is not None:
-            self._cache.put_answer(key, raw)
-            metrics.CACHE_BYTES.set(self._cache.size)
-        return Answered(reply.body, raw)
+            await live.begin()
+        except BaseException:  # whatever happens: the engine must not work on
+            await live.close()
+            raise
+        return live
 
     def _fall_back(self, call: Call, failure: EngineFailed) -> bool:
         """Record the failure as a turn of its own and turn to the next engine; False when no one is left."""
         failed = call.header
-        following = self._router.fall_back(call.arm, call.engine, call.assignment, unreachable=failure.unreachable)
+        following = self._router.fall_back(call.arm, call.engine, call.assignment, call.request.model, failure)
         if following is None:
             return False
         call.header = msgspec.structs.replace(failed, turn_id=new_id())  # the agent knows the other id as its answer's
@@ -162,14 +237,14 @@ class Answering:
         policy = claim_of(failed.role, call.assignment, mixed=call.arm.mixed)
         call.header = msgspec.structs.replace(failed, policy=policy, engine=call.engine.info)
         to = "stable" if call.engine is self._router.policies else call.engine.info.name
-        metrics.FALLBACKS.labels(self._router.label(failed.policy), to).inc()
+        metrics.FALLBACKS.labels(failed.role, to).inc()
         return True
 
     def _count(self, header: TurnHeader, status: int) -> None:
-        policy = header.policy
-        metrics.CALLS.labels(f"{self._router.label(policy)}@{policy.version}", policy.arm, str(status)).inc()
+        metrics.series(metrics.CALLS, policy_label(header), header.policy.arm, str(status)).inc()
 
 
-def new_id() -> str:
-    """A UUIDv7: its time decides which canary weight was in force."""
-    return str(uuid_utils.uuid7())
+def _response_id(call: Call, answer: Answer) -> str | None:
+    """The id of a response as the agent has it."""
+    shown = answer.whole().get("id") if answer.form is call.form else call.request.answer_id
+    return shown if isinstance(shown, str) else None

@@ -1,6 +1,7 @@
-"""Composition root of the gateway. A call runs from left to right:
+"""Composition root of the gateway. A call runs from left to right; before `Guard`, `Authentication` tells who calls:
 
-agents ── HTTP ── Guard ── JsonApi ── http_api ┬─ Completions ┬─ CallRouter ── kv_routes.Routes ── KV `policies`; files
+agents ── HTTP ── Guard ── JsonApi ── http_api ┬─ Completions ┬─ CallOpener ┬─ Identity, Arms
+                                               │              │             └─ CallRouter ── kv_routes.Routes ── KV
                                                │              └─ Answering ┬─ AnswerCache
                                                │                           ├─ PolicyEngine ── vLLM, engine_local
                                                │                           ├─ OpenAiEngine ── any other server
@@ -14,78 +15,130 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-
-from aiohttp import ClientSession
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import BackgroundConnection, Bus
-from ratchet.bus.envelope import Sealer
+from ratchet.bus.kv import Bucket
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Spool
+from ratchet.contract.state import RESPONSES, SealedResponse
 from ratchet.contract.turn import EngineInfo
 from ratchet.errors import ConfigError
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
+from ratchet.gateway.calls import CallOpener, new_id
 from ratchet.gateway.completions import Completions
+from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.answers import MODES
+from ratchet.gateway.domain.identity import Identity, MemoryIndex
 from ratchet.gateway.domain.memory import AnswerCache
+from ratchet.gateway.domain.notes import Notes
 from ratchet.gateway.domain.routing import Arms
-from ratchet.gateway.engines import build_upstream
-from ratchet.gateway.engines.http_post import Address, HttpPost, open_session
+from ratchet.gateway.engines import build_upstream, transport_to
+from ratchet.gateway.engines.http_transport import Address, HttpTransport
 from ratchet.gateway.engines.policies import NAME, PolicyEngine
+from ratchet.gateway.error_shapes import MessagesErrors, error_json
 from ratchet.gateway.guard import Guard, RateLimit
 from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.http_api import route_finder
+from ratchet.gateway.key_file import LOOK_S, KeyFile, agent_keys
+from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
+from ratchet.gateway.models import ModelNames, Models
+from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.publishing import OBSERVE_S, Publishing
-from ratchet.gateway.recorder import Recorder
+from ratchet.gateway.quotas import Quotas
+from ratchet.gateway.reading import RequestReader
+from ratchet.gateway.recorder import Recorder, StreamMemory
 from ratchet.gateway.recorder_pool import FINISH_S, RecorderPool
 from ratchet.gateway.recorder_process import SOURCE
 from ratchet.gateway.settings import Settings
+from ratchet.gateway.sharing import Memory, Sharing
 from ratchet.service.asgi import JsonApi
+from ratchet.service.authentication import Authentication
 from ratchet.service.contracts import load_contracts
 from ratchet.service.health import has_files
 from ratchet.service.http import Bounds, HttpServer
 from ratchet.service.http_client import AsyncApiClient, Peer
+from ratchet.service.keys import KnownKeys, known_keys
 from ratchet.service.runtime import App, Periodic
+from ratchet.service.same_site import Sites
+from ratchet.service.seat import Seat
 
 
 @asynccontextmanager
-async def build(settings: Settings) -> AsyncIterator[App]:
-    """Put everything together. Without a broker the gateway serves the routes on disk and spools turns."""
+async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[App]:
+    """Put everything together. Without a broker the gateway serves the routes on disk and spools turns.
+
+    `seat`: its place, where it is one of several workers.
+    """
+    settings = settings if seat is None else settings.share_of(seat)
     contracts = load_contracts()
     shared, folder = settings.shared, settings.shared.data_dir / "gateway"
-    broker = BackgroundConnection(lambda: Bus.connect(shared.bus, name="gateway", contracts=contracts))
+    broker = BackgroundConnection(lambda: Bus.connect(shared.bus, name="gateway", contracts=contracts, echo=False))
     spool = open_spool(folder / "spool", settings.spool_bytes)
     outbox = Outbox(contracts, SOURCE, spool, queue_limit=settings.queue_limit)
     publishing = Publishing(outbox, broker.bus, close_s=settings.close_s, patience_s=settings.lease_s)
     pool = RecorderPool(settings.recorders, settings.conversation_bytes)
-    recorder = Recorder(outbox, Sealer(contracts, SOURCE, utc_now), pool, settings.recording_bytes)
+    notes = Notes(settings.conversation_bytes // 8)
+    quotas = Quotas(broker.bus, utc_now, time.monotonic, notes, has_prices=settings.prices.are_set)
+    streams = StreamMemory(settings.streams_bytes)
+    recorder = Recorder(outbox, pool, settings.recording_bytes, streams, notes, quotas.account)
+    keys = known_keys(shared, "gateway", broker.bus, agent_keys([one.get_secret_value() for one in settings.api_keys]))
+    key_file = KeyFile(settings.api_keys_file, keys.replace_more) if settings.api_keys_file is not None else None
     routes = Routes(broker.bus, folder, lease_s=settings.lease_s, monotonic=time.monotonic)
     arms = Arms(settings.arms_bytes)
-    session = open_session()
+    transports = [engine_transport(settings), *map(transport_to, settings.upstreams)]
+    upstreams = list(map(build_upstream, settings.upstreams, transports[1:]))
+    models = Models(routes, upstreams, ModelNames(settings.aliases, settings.roles, settings.other_role))
     router = CallRouter(
         routes,
-        policy_engine(settings, session, routes),
-        [build_upstream(upstream, session) for upstream in settings.upstreams],
+        PolicyEngine(transports[0], EngineInfo(name=settings.engine_name), routes.version),
+        upstreams,
         announce=recorder.publish_start,
         is_blind=publishing.is_blind,
         now=utc_now,
     )
+    index = MemoryIndex(settings.identity_bytes)
+    identity = Identity(index, new_id, time.time, rest_s=settings.conversation_rest_s, notes=notes)
+    limit = RateLimit(time.monotonic)
+    memory = Memory(identity, arms, notes.calls, recorder.order, (quotas.learn, limit.learn))
+    sharing = Sharing(broker.bus, notes, memory, time.time)
     cache, mode = AnswerCache(settings.cache_bytes), MODES.get(settings.engine_logprobs_mode)
-    completions = Completions(
-        router=router,
-        answering=Answering(router, cache, recorder, mode),
+    continuing = Continuing(Responses(partial(responses_bucket, broker)))
+    reader = RequestReader()
+    calls = CallOpener(
+        reader,
+        models,
+        router,
+        continuing,
+        arms,
+        identity,
+        sharing,
+        settings.user_key.get_secret_value() if settings.user_key else None,
+        utc_now,
+    )
+    answering = Answering(router, cache, recorder, identity, mode, settings.prices)
+    completions = Completions(calls, answering, continuing, settings.keep_alive_s)
+    handlers = Handlers(
+        models=models,
+        recorder=recorder,
+        continuing=continuing,
         arms=arms,
-        user_key=settings.user_key.get_secret_value() if settings.user_key else None,
-        keep_alive_s=settings.keep_alive_s,
+        identity=identity,
+        sharing=sharing,
+        notes=notes,
+        contracts=contracts,
         now=utc_now,
     )
-    handlers = Handlers(router=router, recorder=recorder, arms=arms, contracts=contracts, now=utc_now)
     coordinator = AsyncApiClient(Peer("the coordinator", settings.coordinator_url or ""))
-    find = route_finder(completions, handlers, coordinator if settings.coordinator_url else None)
+    others = OtherCalls(models, router, settings.prices, quotas.account)
+    find = route_finder(completions, others, handlers, coordinator if settings.coordinator_url else None, quotas)
     api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=settings.bodies_bytes)
+    used = partial(notes.used, requests=1)
+    guard = Guard(api, limit, settings.requests_per_minute, settings.trusted_proxies, used=used)
     try:
         yield App(
             "gateway",
@@ -93,41 +146,68 @@ async def build(settings: Settings) -> AsyncIterator[App]:
                 broker,
                 publishing,
                 pool,
+                sharing,
                 routes,
+                keys,
+                quotas,
+                *([Periodic(LOOK_S, key_file.look, "key file")] if key_file is not None else []),
                 Periodic(OBSERVE_S, publishing.observe, "observation"),
-                http_server(settings, api),
+                http_server(settings, guard, keys, shared=seat is not None),
             ],
-            {"routes": routes.ready, "files": has_files},
-            notes={"broker": broker.check, "canaries": routes.check, "spool": publishing.check},
-            drain_s=settings.grace_s + settings.drain_s + FINISH_S,
+            {"routes": routes.ready, "other_gateways": sharing.ready, "keys": keys.ready, "files": has_files},
+            notes={
+                "broker": broker.check,
+                "canaries": routes.check,
+                "spool": publishing.check,
+                "unreadable_keys": keys.check,
+                **({"key_file": key_file.check} if key_file is not None else {}),
+            },
+            drain_s=stop_s(settings),
         )
     finally:
-        await session.close()
+        reader.close()
+        await continuing.close()
+        for transport in transports:
+            await transport.close()
         await coordinator.close()
         spool.close()
 
 
+def stop_s(settings: Settings) -> float:
+    """How much longer a stop takes than that of a service without open calls."""
+    return settings.grace_s + settings.drain_s + FINISH_S
+
+
 def open_spool(folder: Path, limit_bytes: int) -> Spool:
-    """The spool in a folder. Raises `ConfigError` when the folder is not writable."""
+    """A spool of this process alone under a folder. Raises `ConfigError` when the folder is not writable."""
     try:
-        return Spool(folder, limit_bytes)
+        return Spool.claim(folder, limit_bytes)
     except OSError as error:
         raise ConfigError(f"cannot spool in {folder}: {error.strerror}") from error
 
 
-def policy_engine(settings: Settings, session: ClientSession, routes: Routes) -> PolicyEngine:
-    """The engine that holds the policies."""
+def responses_bucket(broker: BackgroundConnection) -> Bucket[SealedResponse] | None:
+    """Where responses are kept, while there is a connection."""
+    bus = broker.connected
+    return bus.bucket(RESPONSES, SealedResponse) if bus is not None else None
+
+
+def engine_transport(settings: Settings) -> HttpTransport:
+    """The way to the engine that holds the policies."""
     key = settings.engine_api_key
     headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
-    address = Address(settings.engine_url, headers, settings.engine_connect_timeout_s, settings.engine_timeout_s)
-    info = EngineInfo(name=settings.engine_name)
-    return PolicyEngine(HttpPost(session, NAME, address), info, routes.version)
+    address = Address(
+        settings.engine_url,
+        headers,
+        connect_s=settings.engine_connect_timeout_s,
+        answer_s=settings.engine_timeout_s,
+        idle_s=settings.engine_idle_s,
+    )
+    return HttpTransport(NAME, address)
 
 
-def http_server(settings: Settings, api: JsonApi) -> HttpServer:
-    """The server behind API keys and rate limit, within the bounds on connections."""
-    per_minute = settings.requests_per_minute
-    limit = RateLimit(per_minute, time.monotonic) if per_minute else None
+def http_server(settings: Settings, guard: Guard, keys: KnownKeys, *, shared: bool) -> HttpServer:
+    """The server behind API keys, within the bounds on connections; `shared`: its port."""
     bounds = Bounds(
         connections=settings.connections,
         per_address=settings.connections_per_address,
@@ -135,21 +215,8 @@ def http_server(settings: Settings, api: JsonApi) -> HttpServer:
         drain_s=settings.drain_s,
         header_s=settings.header_s,
         body_s=settings.body_s,
+        error_json=error_json,
     )
-    guard = Guard(api, api_keys(settings), limit, settings.trusted_proxies)
-    shared = settings.shared
-    return HttpServer(guard, shared.http_host, settings.port, hosts=shared.allowed_hosts, bounds=bounds)
-
-
-def api_keys(settings: Settings) -> frozenset[str]:
-    """The bearer tokens that agents may use, from the setting and from the file. Raises `ConfigError`."""
-    keys = [key.get_secret_value() for key in settings.api_keys]
-    if settings.api_keys_file is None:
-        return frozenset(keys)
-    try:
-        lines = settings.api_keys_file.read_text().split()
-    except OSError as error:
-        raise ConfigError(f"cannot read the API keys: {error}") from error
-    if not lines:
-        raise ConfigError(f"{settings.api_keys_file} holds no API key: the gateway would let every agent in")
-    return frozenset([*keys, *lines])
+    app, host = MessagesErrors(Authentication(guard, keys.caller_of)), settings.shared.http_host
+    sites = Sites(settings.shared.allowed_hosts, settings.cors_origins)
+    return HttpServer(app, host, settings.port, sites=sites, bounds=bounds, shared=shared)

@@ -1,92 +1,67 @@
-"""An agent's call: decode the request, choose who answers, have it answered, send the answer, record the turn."""
+"""An agent's call from its request to its answer, whole or streamed."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import hashlib
-import hmac
-import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime
 
+import msgspec
 import structlog
 
 from ratchet.bus.tasks import end
-from ratchet.errors import NotFound
+from ratchet.errors import RatchetError
 from ratchet.gateway import metrics
-from ratchet.gateway.answering import Answered, Answering, Call, new_id
-from ratchet.gateway.call_router import CallRouter
-from ratchet.gateway.domain.answers import KEEP_ALIVE, agent_body, event_of
+from ratchet.gateway.answering import Answering
+from ratchet.gateway.calls import Call, CallOpener
+from ratchet.gateway.continuing import Continuing
+from ratchet.gateway.domain.answers import agent_body
 from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.domain.requests import check_trajectory_id
-from ratchet.gateway.domain.routing import Arms, claim_of
-from ratchet.gateway.domain.turns import TurnHeader
-from ratchet.service.asgi import Answer as HttpAnswer, EventStream, Request, json_response, problem_response
-from ratchet.service.problems import HttpError, internal_error
+from ratchet.gateway.domain.responses.form import RESPONSES, ResponseTranslator
+from ratchet.gateway.domain.streams import KEEP_ALIVE, UNREADABLE, PassedStream, Problem, ShownStream, TranslatedStream
+from ratchet.gateway.engine_answers import Answer
+from ratchet.gateway.engines.base import EngineError, EngineFailed, relayed_headers
+from ratchet.service.asgi import Answer as HttpAnswer, EventStream, Headers, Request, Response
+from ratchet.service.problems import HttpError, http_error, internal_error
 
 log = structlog.get_logger()
-
-TRAJECTORY, SESSION, AGENT = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
 
 
 @dataclass(frozen=True)
 class Completions:
     """Both completion routes, with and without a stream."""
 
-    router: CallRouter
+    calls: CallOpener
     answering: Answering
-    arms: Arms
-    user_key: str | None
-    """Key of the hash that turns `user` into `user_ref`."""
+    continuing: Continuing
     keep_alive_s: float
-    now: Callable[[], datetime]
 
     async def complete(self, form: Form, request: Request, trajectory: str | None) -> HttpAnswer:
-        """POST /v1/chat/completions and /v1/completions; `trajectory`: the one that the path names."""
-        call = await self._open(form, request, trajectory)
+        """POST of any API that answers calls; `trajectory`: the one that the path names."""
+        try:
+            call = await self.calls.open(form, request, trajectory)
+        except RatchetError as error:
+            return _problem_response(form, http_error(error))
         if call.request.stream:
             return await self._stream(call)
         try:
-            answered = await self.answering.answer(call)
-        except HttpError as problem:
-            return problem_response(problem, _headers(call))
-        response = json_response(agent_body(call.request, answered.body), headers=_headers(call))
-        self.answering.record_answer(call, answered)
-        return response
-
-    async def _open(self, form: Form, request: Request, trajectory: str | None) -> Call:
-        """Decode the request and choose who answers. A call that no engine can answer leaves no trace here.
-
-        Raises `BadRequest`, `NotFound`, or `Unavailable` when the gateway cannot look up a named version.
-        """
-        asked = form.read(request.json_object())
+            answer = await self.answering.answer(call)
+        except RatchetError as error:
+            return _problem_response(form, http_error(error), call.headers)
         try:
-            model, version = await self.router.resolve(asked.model)
-            asked = dataclasses.replace(asked, model=model)
-            named = request.header(TRAJECTORY) or trajectory
-            trajectory_id = check_trajectory_id(named) if named else new_id()
-            arm = self.arms.open(trajectory_id, model.role)
-            engine, assignment = self.router.assign(arm, version)
-        except NotFound as error:
-            raise NotFound(str(error), param=asked.named_by, code="model_not_found") from error
-        user, user_ref = asked.body.get("user"), None
-        if isinstance(user, str) and self.user_key is not None:
-            user_ref = hmac.new(self.user_key.encode(), user.encode(), hashlib.sha256).hexdigest()
-        header = TurnHeader(
-            turn_id=new_id(),
-            trajectory_id=trajectory_id,
-            role=arm.role,
-            at=self.now(),
-            policy=claim_of(arm.role, assignment, mixed=arm.mixed),
-            engine=engine.info,
-            turns=arm.turns,
-            session_id=request.header(SESSION),
-            agent_id=request.header(AGENT),
-            user_ref=user_ref,
-        )
-        return Call(form, asked, request.body, arm, assignment, engine, header, time.perf_counter())
+            shown = _shown_body(call, answer)
+            if form is RESPONSES and answer.form is not form:
+                await self.continuing.keep(call.request, shown, call.owner)
+        except (EngineFailed, *UNREADABLE) as error:
+            failure = error if isinstance(error, EngineFailed) else _unreadable(error)
+            self.answering.record_broken(call, answer, failure)
+            return _problem_response(form, failure, call.headers)
+        except asyncio.CancelledError:
+            self.answering.record_cancelled(call, answer)
+            raise
+        self.answering.record_answer(call, answer)
+        return Response(200, shown, [*call.headers, *relayed_headers(answer.headers)])
 
     async def _stream(self, call: Call) -> HttpAnswer:
         """A stream begins with the answer, or after `keep_alive_s` without one; from then on it can have no status."""
@@ -98,16 +73,16 @@ class Completions:
             raise
         problem = _problem_of(working) if working.done() else None
         if problem is not None:
-            return problem_response(problem, _headers(call))
-        return EventStream(self._events(call, working), _headers(call))
+            return _problem_response(call.form, problem, call.headers)
+        relayed = relayed_headers(working.result().headers) if working.done() else []
+        return EventStream(self._events(call, working), [*call.headers, *relayed])
 
-    async def _events(self, call: Call, working: asyncio.Task[Answered]) -> AsyncGenerator[bytes, None]:
-        """Comments while the engine works, then the whole answer in chunks, or an error in their place.
+    async def _events(self, call: Call, working: asyncio.Task[Answer]) -> AsyncGenerator[bytes, None]:
+        """Comments until the engine begins to answer, then its events as they come, or an error in their place.
 
-        When the agent disconnects, the server closes the generator: it then cancels the engine's call, or records that
-        the answer was not received. It records the turn before the agent can make its next call.
+        When the agent disconnects, the server closes the generator: it then ends the engine's call, and records the
+        part of the answer that came.
         """
-        received = False
         metrics.STREAMS.inc()
         try:
             while not working.done():
@@ -115,38 +90,97 @@ class Completions:
                 await asyncio.wait({working}, timeout=self.keep_alive_s)
             problem = _problem_of(working)
             if problem is not None:
-                yield event_of(problem.body)
+                yield call.form.error_event(_problem(problem))
                 return
-            answered = working.result()
-            *begun, last = call.form.stream(call.request, agent_body(call.request, answered.body))
-            for event in begun:
-                yield event
-            received = True
-            self.answering.record_answer(call, answered)
-            yield last
+            async with aclosing(self._shown(call, working.result())) as pieces:
+                async for piece in pieces:
+                    yield piece
         finally:
             metrics.STREAMS.dec()
-            if not received:
-                await self._abandon(call, working)
+            await self._abandon(call, working)
 
-    async def _abandon(self, call: Call, working: asyncio.Task[Answered]) -> None:
-        """End a call whose agent has disconnected: `answer` records that, unless there was an answer already."""
+    async def _shown(self, call: Call, answer: Answer) -> AsyncGenerator[bytes, None]:
+        """The answer's events as the agent gets them. Records the turn before the agent can make its next call."""
+        shown, parts = _shown_stream(call, answer), list[bytes]()
+        try:
+            async with aclosing(answer.pieces()) as pieces:
+                async for events in pieces:
+                    parts.clear()
+                    parts.extend(map(shown.feed, events))
+                    if answer.ended:
+                        parts.append(shown.finish())
+                        await self._keep(call, shown)
+                        self.answering.record_answer(call, answer)
+                    if piece := b"".join(parts):
+                        parts.clear()
+                        yield piece
+        except (EngineFailed, *UNREADABLE) as error:
+            if call.recorded:
+                return
+            failure = error if isinstance(error, EngineFailed) else _unreadable(error)
+            self.answering.record_broken(call, answer, failure)
+            yield b"".join(parts) + shown.fail(_problem(failure))
+        if not call.recorded:  # a server that ends its stream without saying so
+            tail = shown.finish()
+            await self._keep(call, shown)
+            self.answering.record_answer(call, answer)
+            if tail:
+                yield tail
+
+    async def _keep(self, call: Call, shown: ShownStream) -> None:
+        """Keep a response that the gateway made, before the agent can continue it."""
+        if isinstance(shown, TranslatedStream) and isinstance(shown.translator, ResponseTranslator):
+            response = shown.translator.stream.response
+            if response is not None and response["error"] is None:
+                await self.continuing.keep(call.request, response, call.owner)
+
+    async def _abandon(self, call: Call, working: asyncio.Task[Answer]) -> None:
+        """End a call that is not recorded yet: its agent has disconnected."""
         await end(working)
         if not working.cancelled() and working.exception() is None:
-            self.answering.record_cancelled(call)
+            answer = working.result()
+            await answer.close()
+            if not call.recorded:
+                self.answering.record_abandoned(call, answer)
 
 
-def _headers(call: Call) -> list[tuple[bytes, bytes]]:
-    headers = [
-        (TRAJECTORY, call.header.trajectory_id.encode()),
-        (b"x-ratchet-turn", call.header.turn_id.encode()),
-        (b"x-ratchet-policy", call.assignment.policy.name.encode("latin-1", "replace")),
-        (b"x-ratchet-arm", call.header.policy.arm.encode()),
-    ]
-    return [*headers, (b"x-ratchet-cache", b"hit")] if call.cached else headers
+def _shown_body(call: Call, answer: Answer) -> bytes:
+    """A whole answer as the agent gets it. Raises `EngineFailed` where it cannot be read after all."""
+    try:
+        if answer.form is not call.form:
+            assert call.form.translation is not None  # noqa: S101 - the engine answered in the translation's form
+            return call.form.translation.answer(call.request, msgspec.json.decode(answer.raw))
+        return agent_body(answer.request, answer.raw) if answer.of_policy else answer.raw
+    except UNREADABLE as error:
+        raise _unreadable(error) from error
 
 
-def _problem_of(working: asyncio.Task[Answered]) -> HttpError | None:
+def _shown_stream(call: Call, answer: Answer) -> ShownStream:
+    """How the agent gets the answer's events."""
+    if answer.form is call.form:
+        return PassedStream(answer.request, call.form.error_event, of_policy=answer.of_policy)
+    assert call.form.translation is not None  # noqa: S101 - the engine answered in the translation's form
+    return TranslatedStream(call.form.translation.stream(call.request))
+
+
+def _unreadable(error: Exception) -> EngineFailed:
+    message = f"the engine answered in a shape that cannot be shown ({type(error).__name__})"
+    return EngineFailed(502, message, code="engine_invalid")
+
+
+def _problem(error: HttpError) -> Problem:
+    """The error for any API's shape of one."""
+    return Problem(error.status, error.body.error)
+
+
+def _problem_response(form: Form, problem: HttpError, headers: Headers = ()) -> Response:
+    """An error as the agent's API writes it: in the provider's own words where the provider speaks that API."""
+    relayed = problem.relayed if isinstance(problem, EngineError) else None
+    raw = relayed[1] if relayed is not None and relayed[0] == form.name else form.error(_problem(problem))
+    return Response(problem.status, raw, [*headers, *problem.headers])
+
+
+def _problem_of(working: asyncio.Task[Answer]) -> HttpError | None:
     """The error of a call that has ended, as the agent gets it."""
     error = working.exception()
     if error is None or isinstance(error, HttpError):

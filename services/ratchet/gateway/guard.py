@@ -1,20 +1,18 @@
-"""Who may call, and how often: checked before the gateway reads anything of a body."""
+"""How often a caller may call: checked before the gateway reads anything of a body."""
 
 from __future__ import annotations
 
-import hmac
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
 from pydantic import IPvAnyNetwork
 
-from ratchet.service.asgi import Receive, Scope, Send, client_of, problem_response, send_response
+from ratchet.contract.gateway_notes import UseNote
+from ratchet.service.asgi import AsgiApp, Receive, Scope, Send, caller_of, client_of, problem_response, send_response
 from ratchet.service.problems import HttpError
-
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 REMEMBERED_CALLERS = 10_000
 """Beyond them the limit forgets the caller that has been quiet the longest, who then begins with a full bucket."""
@@ -29,69 +27,74 @@ class _Bucket:
 class RateLimit:
     """Lets a caller make so many requests in a minute, at once or spread; a quiet minute fills the bucket again."""
 
-    def __init__(self, per_minute: int, monotonic: Callable[[], float], *, callers: int = REMEMBERED_CALLERS) -> None:
-        self._per_minute = per_minute
+    def __init__(self, monotonic: Callable[[], float], *, callers: int = REMEMBERED_CALLERS) -> None:
         self._monotonic = monotonic
         self._callers = callers
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
-    def wait_s(self, caller: str) -> float:
+    def wait_s(self, caller: str, per_minute: int) -> float:
         """0 for a request that the caller may make, and it counts; else the seconds until the caller may make one."""
         now = self._monotonic()
-        bucket = self._buckets.setdefault(caller, _Bucket(self._per_minute, now))
+        bucket = self._buckets.setdefault(caller, _Bucket(per_minute, now))
         self._buckets.move_to_end(caller)
         if len(self._buckets) > self._callers:
             self._buckets.popitem(last=False)
-        bucket.tokens = min(self._per_minute, bucket.tokens + (now - bucket.at) * self._per_minute / 60)
+        bucket.tokens = min(per_minute, bucket.tokens + (now - bucket.at) * per_minute / 60)
         bucket.at = now
         if bucket.tokens < 1:
-            return (1 - bucket.tokens) * 60 / self._per_minute
+            return (1 - bucket.tokens) * 60 / per_minute
         bucket.tokens -= 1
         return 0.0
+
+    def learn(self, use: UseNote) -> None:
+        """Count what a key asked of another gateway. One that has asked nothing here has its whole minute still."""
+        if use.key_id in self._buckets:
+            self._buckets[use.key_id].tokens -= use.requests
 
     def __len__(self) -> int:
         return len(self._buckets)
 
 
 class Guard:
-    """API keys and a rate limit in front of an ASGI application, where the gateway has some."""
+    """The rate limits in front of an ASGI application, behind its authentication."""
 
     def __init__(
-        self, app: App, keys: frozenset[str], limit: RateLimit | None, proxies: Sequence[IPvAnyNetwork] = ()
+        self,
+        app: AsgiApp,
+        limit: RateLimit,
+        per_minute: int,
+        proxies: Sequence[IPvAnyNetwork] = (),
+        *,
+        used: Callable[[str], None],
     ) -> None:
-        """`proxies`: those whose `X-Forwarded-For` counts for the address of a caller."""
+        """`per_minute`: requests of a caller whose key sets no limit of its own, 0: without one; `proxies`: those whose
+        `X-Forwarded-For` counts for the address of a caller without a key; `used`: takes the id of each key with a
+        limit whose request counts."""
         self._app = app
-        self._keys = keys
         self._limit = limit
+        self._per_minute = per_minute
         self._proxies = proxies
+        self._used = used
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI entry point: 401 without a known key, 429 beyond the limit."""
-        if scope["type"] == "http":
-            caller = self._caller(scope)
-            if caller is None:
-                message = "incorrect API key: send `Authorization: Bearer <key>` with a key that the gateway knows"
-                problem = HttpError(401, message, kind="authentication_error", code="invalid_api_key")
-                await send_response(send, problem_response(problem))
-                return
-            wait_s = math.ceil(self._limit.wait_s(caller)) if self._limit is not None else 0
-            if wait_s:
-                message = f"too many requests of this caller in a minute; try again in {wait_s} s"
-                problem = HttpError(429, message, kind="rate_limit_error", code="rate_limit_exceeded")
-                await send_response(send, problem_response(problem, [(b"retry-after", str(wait_s).encode())]))
-                return
+        """ASGI entry point: 429 beyond the limit."""
+        if scope["type"] == "http" and (wait_s := math.ceil(self._wait_s(scope))):
+            message = f"too many requests of this caller in a minute; try again in {wait_s} s"
+            code = "rate_limit_exceeded"
+            problem = HttpError(429, message, kind="rate_limit_error", code=code, retry_after_s=wait_s)
+            await send_response(send, problem_response(problem))
+            return
         await self._app(scope, receive, send)
 
-    def _caller(self, scope: Scope) -> str | None:
-        """The API key, None if it is wrong; without keys the client's address.
-
-        Compares every key, so that the time reveals nothing about them.
-        """
-        if not self._keys:
-            return address_of(scope, self._proxies)
-        given = dict(scope["headers"]).get(b"authorization", b"").removeprefix(b"Bearer ")
-        matches = [key for key in self._keys if hmac.compare_digest(key.encode(), given)]
-        return matches[0] if matches else None
+    def _wait_s(self, scope: Scope) -> float:
+        caller = caller_of(scope)
+        per_minute = caller.limits.requests_per_minute or self._per_minute
+        if not per_minute:
+            return 0.0
+        wait_s = self._limit.wait_s(caller.key_id or address_of(scope, self._proxies), per_minute)
+        if not wait_s and caller.key_id is not None:
+            self._used(caller.key_id)
+        return wait_s
 
 
 def address_of(scope: Scope, proxies: Sequence[IPvAnyNetwork]) -> str:

@@ -2,62 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from ratchet.bus.contracts import Contracts
 from ratchet.contract import Feedback, TrajectoryEnd
-from ratchet.contract.http.gateway import Ended, FeedbackTaken, Model, Models
-from ratchet.errors import BadRequest, NotFound
-from ratchet.gateway.answering import new_id
-from ratchet.gateway.call_router import CallRouter
-from ratchet.gateway.domain.requests import check_trajectory_id
+from ratchet.contract.http.gateway import DeletedResponse, Ended, FeedbackTaken, Model, Models as ModelList
+from ratchet.contract.reward import UPDATE
+from ratchet.errors import BadRequest, Forbidden, NotFound, Unavailable
+from ratchet.gateway.calls import new_id
+from ratchet.gateway.continuing import Continuing
+from ratchet.gateway.domain.identity import Identity
+from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.responses.state import PAGE, input_page
 from ratchet.gateway.domain.routing import Arms
+from ratchet.gateway.models import Models
 from ratchet.gateway.recorder import Recorder
-from ratchet.rules.arms import parse_model
+from ratchet.gateway.sharing import Sharing
+from ratchet.rules.access import Caller, KeyScope
 from ratchet.service.asgi import Request, Response, json_response
 
 FIRST_COUNTS = "the first outcome of a trajectory counts"
-_ROLE_UNKNOWN = "name the `role`: this gateway has not seen a call of that trajectory"
+_ROLE_UNKNOWN = "name the `role`: no gateway remembers a call of that trajectory"
 
 
 @dataclass(frozen=True)
 class Handlers:
     """One method per route; `trajectory` is the one that the path names."""
 
-    router: CallRouter
+    models: Models
     recorder: Recorder
+    continuing: Continuing
     arms: Arms
+    identity: Identity
+    sharing: Sharing
+    notes: Notes
     contracts: Contracts
     now: Callable[[], datetime]
 
-    async def models(self, _: Request, __: str | None) -> Response:
-        """GET /v1/models"""
-        return json_response(Models(data=[Model(id=name) for name in self.router.model_names()]))
+    async def list_models(self, request: Request, __: str | None) -> Response:
+        """GET /v1/models: those that the caller's key may ask."""
+        return json_response(ModelList(data=[Model(id=name) for name in self.models.names(request.caller)]))
 
-    async def model(self, name: str, _: Request, __: str | None) -> Response:
-        """GET /v1/models/{name}: any name that a call may use. Raises `NotFound`."""
+    async def get_model(self, name: str, request: Request, __: str | None) -> Response:
+        """GET /v1/models/{name}: any name that a call may use. Raises `NotFound`, or `Forbidden` for another role."""
         try:
-            await self.router.resolve(parse_model(name))
-        except (ValueError, NotFound) as error:
+            await self.models.resolve(name, request.caller)
+        except NotFound as error:
             raise NotFound(str(error), param="model", code="model_not_found") from error
         return json_response(Model(id=name))
 
-    async def end(self, request: Request, trajectory: str | None) -> Response:
+    async def get_response(self, response_id: str, request: Request, _: str | None) -> Response:
+        """GET /v1/responses/{id}. Raises `NotFound`."""
+        return json_response((await self.continuing.kept(response_id, _owner(request))).shown())
+
+    async def delete_response(self, response_id: str, request: Request, _: str | None) -> Response:
+        """DELETE /v1/responses/{id}: responses that continued it stay. Raises `NotFound`."""
+        await self.continuing.forget(response_id, _owner(request))
+        return json_response(DeletedResponse(id=response_id))
+
+    async def list_input_items(self, response_id: str, request: Request, _: str | None) -> Response:
+        """GET /v1/responses/{id}/input_items, in pages. Raises `NotFound` or `BadRequest`."""
+        asked = dict(parse_qsl(request.query))
+        limit = asked.get("limit", str(PAGE))
+        if not limit.isdecimal() or len(limit) > 3:
+            raise BadRequest("limit must be a number", param="limit")
+        state = await self.continuing.kept(response_id, _owner(request))
+        return json_response(
+            input_page(state, after=asked.get("after"), limit=int(limit), order=asked.get("order", "desc"))
+        )
+
+    async def end(self, trajectory: str, request: Request, _: str | None) -> Response:
         """POST /v1/trajectories/{id}/end: in the role that the body names, else in every role of its calls.
 
         Publishes a repeated end like the first one, which may not have arrived.
         """
-        trajectory_id = check_trajectory_id(trajectory or "")
         body = request.json_object() if request.body else {}
+        knows_all = await self.sharing.catch_up()
+        trajectory_id = self._meant_by(trajectory, request)
         known = {arm.role: arm for arm in self.arms.of_trajectory(trajectory_id)}
-        roles = [body["role"]] if body.get("role") else list(known)
-        if not roles:
-            raise BadRequest(_ROLE_UNKNOWN, param="role")
+        roles = _roles(request.caller, body, list(known), knows_all=knows_all)
         members = {**body, "trajectory_id": trajectory_id, "timestamp": self.now()}
         if "task" in members:
             members["task_context"] = members.pop("task")
@@ -74,19 +103,33 @@ class Handlers:
             note = f"{FIRST_COUNTS}: an outcome in this end counts where no earlier end gave one"
         for ended in ends:
             arm = known.get(ended.role)
-            self.recorder.record_end(ended, arm)
+            self.recorder.record_end(ended, arm, counted=knows_all)
+            self.identity.ended(ended.trajectory_id)
             if arm is not None:
                 arm.ended, arm.has_outcome = True, arm.has_outcome or ended.outcome is not None
+                self.notes.changed(arm)
         ended_before = [arm.role for arm in earlier]
         return json_response(Ended(trajectory_id=trajectory_id, roles=roles, ended_before=ended_before, note=note), 202)
 
+    def _meant_by(self, name: str, request: Request) -> str:
+        """The trajectory that a name means to the caller: the newest with calls. Raises `BadRequest`."""
+        ids = self.identity.meant_by(name, _owner(request))
+        return next((one for one in ids if self.arms.of_trajectory(one)), ids[-1])
+
     async def feedback(self, request: Request, trajectory: str | None) -> Response:
-        """POST /v1/feedback: without a role, for the only role of the trajectory's calls."""
+        """POST /v1/feedback: without a role, for the only role of the trajectory's calls.
+
+        Raises `Forbidden` for a key that may not rate the role, or not say who gave the feedback.
+        """
         body = request.json_object()
-        trajectory_id = str(body.get("trajectory_id") or trajectory or "")
-        roles = [body["role"]] if body.get("role") else [arm.role for arm in self.arms.of_trajectory(trajectory_id)]
-        if not roles:
-            raise BadRequest(_ROLE_UNKNOWN, param="role")
+        _check_claims(request.caller, body)
+        name = body.get("trajectory_id") or trajectory
+        if name is None:
+            raise BadRequest("`trajectory_id` is missing: the id or the name of a trajectory", param="trajectory_id")
+        knows_all = await self.sharing.catch_up()
+        trajectory_id = self._meant_by(str(name), request)
+        known = [arm.role for arm in self.arms.of_trajectory(trajectory_id)]
+        roles = _roles(request.caller, body, known, knows_all=knows_all)
         if len(roles) > 1:
             raise BadRequest(f"name the `role`: the trajectory has calls in {', '.join(roles)}", param="role")
         members = {
@@ -96,8 +139,41 @@ class Handlers:
             **body,
             "role": roles[0],
             "trajectory_id": trajectory_id,
+            **({"key_id": request.caller.key_id} if request.caller.key_id is not None else {}),
         }
         checked = self.contracts.check_strict_json(Feedback.TOPIC, msgspec.json.encode(members))
         feedback = cast("Feedback", checked)
         self.recorder.record_feedback(feedback)
         return json_response(FeedbackTaken(feedback_id=feedback.event_id, trajectory_id=trajectory_id), 202)
+
+
+def _check_claims(caller: Caller, body: Mapping[str, Any]) -> None:
+    """Raises `BadRequest` or `Forbidden` for feedback that says of itself what its caller may not say."""
+    if body.get("kind") == UPDATE:
+        raise BadRequest("feedback of the kind `update` comes from the trajectory collector alone", param="kind")
+    if "key_id" in body:
+        raise BadRequest("the gateway itself records the key that feedback came with", param="key_id")
+    if not caller.allows(KeyScope.ANNOTATE) and (body.get("rater") or body.get("source")):
+        raise Forbidden(f"to say who gave feedback, or where, the key {caller.key_id} needs the scope `annotate`")
+
+
+def _owner(request: Request) -> str:
+    """Whose responses a request may read, and whose names count."""
+    return request.caller.key_id or ""
+
+
+def _roles(caller: Caller, body: Mapping[str, Any], known: Sequence[str], *, knows_all: bool) -> list[str]:
+    """The roles that a request is about: the one that it names, else those of `known` that the caller's key may rate.
+
+    `knows_all`: no other gateway knows more of the trajectory just now. Raises `BadRequest` when there is no role,
+    `Unavailable` when another gateway may know one, `Forbidden` when the key may not rate the one that is named.
+    """
+    if body.get("role"):
+        caller.require(KeyScope.FEEDBACK, str(body["role"]))
+        return [body["role"]]
+    roles = [role for role in known if caller.allows(KeyScope.FEEDBACK, role)]
+    if not knows_all and len(roles) != 1:
+        raise Unavailable("the gateway cannot ask the others for the roles of this trajectory now: name the `role`")
+    if not roles:
+        raise BadRequest(_ROLE_UNKNOWN, param="role")
+    return roles

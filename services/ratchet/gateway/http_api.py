@@ -3,69 +3,177 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
-from ratchet.errors import Unavailable
+import msgspec
+
+from ratchet.errors import BadRequest, Unavailable
 from ratchet.gateway.completions import Completions
-from ratchet.gateway.domain.forms import CHAT, TEXT
+from ratchet.gateway.domain.anthropic_messages import COUNT_PATH
+from ratchet.gateway.domain.apis import APIS
+from ratchet.gateway.domain.requests import read_fields, value_of
 from ratchet.gateway.handlers import Handlers
+from ratchet.gateway.other_calls import OtherCalls
+from ratchet.gateway.quotas import Quotas
+from ratchet.rules.access import KeyScope
 from ratchet.service.asgi import Answer, Find, Handler, Request, Response, problem_response
-from ratchet.service.http_client import TIMEOUT, AsyncApiClient, is_error
-from ratchet.service.problems import HttpError
+from ratchet.service.authentication import presented_key
+from ratchet.service.http_client import TIMEOUT, AsyncApiClient, Headers, is_error
+from ratchet.service.problems import HttpError, not_allowed
 
 RouteHandler = Callable[[Request, str | None], Awaitable[Answer]]
 """A handler, given the trajectory that the path names."""
 
-_BELOW_TRAJECTORY = re.compile(r"/t/(?P<trajectory>[^/]+)(?P<path>/v1/.*)")
+
+class Route(NamedTuple):
+    """What a path does, and for whom."""
+
+    scope: KeyScope
+    """What the caller's key must allow, for some role; the handler asks for the role that a request is about."""
+    handler: RouteHandler
+
+
+_BELOW_TRAJECTORY = re.compile(r"/t/(?P<trajectory>[^/]+)(?P<path>/.*)")
+_AZURE = re.compile(r"(/t/[^/]+)?/openai/deployments/(?P<model>[^/]+)(?P<path>/.*)")
 _END = re.compile(r"/v1/trajectories/(?P<trajectory>[^/]+)/end")
-_MODEL = re.compile(r"/v1/models/(?P<name>[^/]+)")
+_RESPONSE = re.compile(r"/v1/responses/(?P<id>[^/]+)(?P<items>/input_items)?")
+_MODEL = re.compile(r"/v1/models/(?P<name>.+)")
 _JOBS = r"/v1/jobs(/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){0,2}"
 _FORWARDED = {"GET": re.compile(rf"/v1/status(/training|/dpo)?|{_JOBS}"), "POST": re.compile(_JOBS)}
 
 
-def route_finder(completions: Completions, handlers: Handlers, coordinator: AsyncApiClient | None) -> Find:
+def route_finder(
+    completions: Completions, others: OtherCalls, handlers: Handlers, coordinator: AsyncApiClient | None, quotas: Quotas
+) -> Find:
     """Method and path to handler; without a coordinator there are no training routes."""
-    table: dict[tuple[str, str], RouteHandler] = {
-        ("POST", "/v1/chat/completions"): partial(completions.complete, CHAT),
-        ("POST", "/v1/completions"): partial(completions.complete, TEXT),
-        ("GET", "/v1/models"): handlers.models,
-        ("POST", "/v1/feedback"): handlers.feedback,
+    table = {
+        **{
+            ("POST", f"/v1{api.path}"): Route(KeyScope.INFER, partial(completions.complete, api))
+            for api in APIS.values()
+        },
+        ("POST", f"/v1{COUNT_PATH}"): Route(KeyScope.INFER, others.count_tokens),
+        ("POST", "/v1/embeddings"): Route(KeyScope.INFER, others.embeddings),
+        ("GET", "/v1/responses"): Route(KeyScope.INFER, refuse_websocket),
+        ("GET", "/v1/models"): Route(KeyScope.INFER, handlers.list_models),
+        ("POST", "/v1/feedback"): Route(KeyScope.FEEDBACK, handlers.feedback),
     }
+
+    def route_of(method: str, plain: str) -> Route | None:
+        if coordinator is not None and method in _FORWARDED and _FORWARDED[method].fullmatch(plain):
+            scope = KeyScope.VIEW if method == "GET" else KeyScope.TRAIN
+            return Route(scope, partial(forward, coordinator, plain))
+        response, ended, model = _RESPONSE.fullmatch(plain), _END.fullmatch(plain), _MODEL.fullmatch(plain)
+        if response is not None:
+            return _response_route(handlers, method, response)
+        if ended is not None and method == "POST":
+            return Route(KeyScope.FEEDBACK, partial(handlers.end, ended["trajectory"]))
+        if model is not None and method == "GET":
+            return Route(KeyScope.INFER, partial(handlers.get_model, model["name"]))
+        if allowed := _methods_of(plain, table):
+            raise not_allowed(method, plain, allowed)
+        return None
 
     def find(method: str, path: str) -> Handler:
         trajectory, plain = split_path(path)
-        handler = table.get((method, plain))
-        if handler is not None:
-            return lambda request: handler(request, trajectory)
-        if coordinator is not None and method in _FORWARDED and _FORWARDED[method].fullmatch(plain):
-            return partial(forward, coordinator, plain)
-        ended, model = _END.fullmatch(plain), _MODEL.fullmatch(plain)
-        if ended is not None and method == "POST":
-            return lambda request: handlers.end(request, ended["trajectory"])
-        if model is not None and method == "GET":
-            return lambda request: handlers.model(model["name"], request, trajectory)
-        if ended is not None or model is not None or any(plain == known for _, known in table):
-            raise HttpError(405, f"{method} is not allowed on {plain}")
-        raise HttpError(404, f"no such path: {path}; the gateway's README lists the paths")
+        method = "GET" if method == "HEAD" else method
+        route = table.get((method, plain)) or route_of(method, plain)
+        if route is None:
+            raise _unknown(path, plain)
+        answer, azure = partial(call, route, quotas, trajectory), _AZURE.fullmatch(path)
+        if azure is None or route.scope != KeyScope.INFER:
+            return answer
+        return partial(of_deployment, azure["model"], answer)
 
     return find
 
 
+def _methods_of(plain: str, table: Mapping[tuple[str, str], Route]) -> list[str]:
+    """Those that a path has which is no response's; none for a path that the gateway does not have."""
+    if _END.fullmatch(plain):
+        return ["POST"]
+    if _MODEL.fullmatch(plain):
+        return ["GET"]
+    return [method for (method, known), route in table.items() if known == plain and route.handler != refuse_websocket]
+
+
+async def of_deployment(model: str, answer: Handler, request: Request) -> Answer:
+    """The answer to a request below a deployment of Azure, whose name is the model where the body names none."""
+    if request.method == "POST":
+        with suppress(BadRequest):  # the handler answers it
+            fields = read_fields(request.body)
+            if value_of(fields, "model") is None:
+                named = {**fields, "model": msgspec.Raw(msgspec.json.encode(model))}
+                request = msgspec.structs.replace(request, body=msgspec.json.encode(named))
+    return await answer(request)
+
+
+def _unknown(path: str, plain: str) -> HttpError:
+    """The error for a path that the gateway does not have."""
+    if plain.startswith("/v1/conversations"):
+        instead = "continue by previous_response_id, or let the agent keep its session"
+        return HttpError(404, f"the gateway keeps no conversations: {instead}", code="conversations_not_kept")
+    return HttpError(404, f"no such path: {path}; the gateway's README lists the paths")
+
+
+async def call(route: Route, quotas: Quotas, trajectory: str | None, request: Request) -> Answer:
+    """The answer of a route. Raises `Forbidden` unless the caller's key has its scope for some role, and `HttpError`
+    (429) for a model call of a key that has used up what it may."""
+    request.caller.require(route.scope)
+    if route.scope == KeyScope.INFER and request.method == "POST":
+        quotas.require(request.caller)
+    return await route.handler(request, trajectory)
+
+
+async def refuse_websocket(request: Request, _: str | None) -> Answer:
+    """A GET of /v1/responses asks for a WebSocket. 426 is the answer after which Codex goes on over HTTP at once, and
+    remembers it. Raises `HttpError`."""
+    if "websocket" in (request.header(b"upgrade") or "").lower():
+        raise HttpError(426, "responses come over HTTP here, not over a WebSocket: POST /v1/responses")
+    raise not_allowed("GET", "/v1/responses", ["POST"])
+
+
+def _response_route(handlers: Handlers, method: str, path: re.Match[str]) -> Route:
+    """The route of a kept response. Raises `HttpError` 405."""
+    routes = {("GET", True): handlers.list_input_items, ("GET", False): handlers.get_response}
+    routes["DELETE", False] = handlers.delete_response
+    handler = routes.get((method, path["items"] is not None))
+    if handler is None:
+        raise not_allowed(method, path[0], [allows for allows, items in routes if items == (path["items"] is not None)])
+    return Route(KeyScope.INFER, partial(handler, path["id"]))
+
+
 def split_path(path: str) -> tuple[str | None, str]:
-    """(trajectory id or None, plain path): a base_url may carry the trajectory as `/t/<id>/v1`."""
+    """(trajectory or None, plain path): a base_url may carry the trajectory as `/t/<id>/v1`.
+
+    Clients build paths on a base_url in their own ways: with a slash at the end, without `/v1`, with two of them, or as
+    Azure does (`/openai/deployments/<name>`). All mean the same path.
+    """
     below = _BELOW_TRAJECTORY.fullmatch(path)
-    return (below["trajectory"], below["path"]) if below else (None, path)
+    trajectory, plain = (below["trajectory"], below["path"]) if below else (None, path)
+    if plain.startswith("/openai/"):
+        azure = _AZURE.fullmatch(plain)
+        plain = azure["path"] if azure else plain.removeprefix("/openai")
+    plain = "/v1/" + plain.strip("/").removeprefix("v1/").removeprefix("v1/")
+    return trajectory, plain
 
 
-async def forward(coordinator: AsyncApiClient, path: str, request: Request) -> Response:
-    """The coordinator's answer; an error page of a proxy in between becomes an error in our shape.
+def key_of(request: Request) -> Headers:
+    """The header with the key that the caller was authenticated by; none where no key is asked for."""
+    key = presented_key([*request.headers.items()]) if request.caller.key_id is not None else None
+    return {"authorization": b"Bearer " + key} if key else {}
+
+
+async def forward(coordinator: AsyncApiClient, path: str, request: Request, _: str | None) -> Response:
+    """The coordinator's answer to the caller's own key. An error page of a proxy in between becomes one in our shape.
 
     Raises `HttpError` 502 when the coordinator is away, 504 when it takes too long.
     """
     target = f"{path}?{request.query}" if request.query else path
     try:
-        reply = await coordinator.exchange(request.method, target, body=request.body or None)
+        reply = await coordinator.exchange(request.method, target, body=request.body or None, headers=key_of(request))
     except Unavailable as error:
         if error.code == TIMEOUT:
             message = "the coordinator took too long; it may have taken the request: GET /v1/jobs shows its jobs"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
-from ratchet.bus.tasks import end
+from ratchet.bus.tasks import UntilStopped
 from ratchet.contract import encode
 from ratchet.contract.state import POLICIES, PolicyVersion, Route
 from ratchet.errors import BusUnavailable, NotFound, Unavailable
@@ -51,7 +50,7 @@ class Routes:
         """Entries that this gateway cannot read, by key, with the reason."""
         self._has_read = False
         """Whether this process has read the bucket once; the bucket may hold no route."""
-        self._stopping = asyncio.Event()
+        self._working = UntilStopped()
 
     def get_route(self, role: str) -> Route | None:
         """The route of a role, None when there is none."""
@@ -109,17 +108,11 @@ class Routes:
         """Follow the bucket until stopped."""
         self._routes = _restored(self._routes_file, Route) | self._routes
         self._versions = _restored(self._versions_file, PolicyVersion) | self._versions
-        following = asyncio.create_task(self._follow())
-        stopping = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        failed = following.exception() if following.done() else None
-        await end(following, stopping)
-        if failed is not None:
-            raise failed
+        await self._working.run(self._follow())
 
     async def stop(self) -> None:
         """Return from `run`."""
-        self._stopping.set()
+        self._working.stop()
 
     async def _follow(self) -> None:
         self._bucket = (await self._connect()).bucket(POLICIES, msgspec.Raw)

@@ -1,13 +1,33 @@
 """What the gateway counts."""
 
+from functools import lru_cache
+from typing import TypeVar, cast
+
 from prometheus_client import Counter, Gauge, Histogram
+
+M = TypeVar("M", Counter, Gauge, Histogram)
 
 CALLS = Counter("ratchet_gateway_calls_total", "Completions, by policy, arm and status.", ["policy", "arm", "status"])
 LATENCY = Histogram(
     "ratchet_gateway_call_seconds",
-    "Time to the answer, the engine's included.",
-    ["role"],
+    "Time to the end of the answer, the engine's included.",
+    ["role", "policy"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
+)
+CAPTURED = Counter(
+    "ratchet_gateway_captured_turns_total",
+    "Recorded calls by whether a learner may use them, and why not.",
+    ["role", "trainable", "reason"],
+)
+TOKEN_KINDS = ("prompt", "cached", "completion", "reasoning")
+TOKENS = Counter(
+    "ratchet_gateway_tokens_total",
+    "Tokens of recorded calls as the engines count them; cached ones are among the prompt's, reasoning among the"
+    " completion's. `key` is the key's id, never the key.",
+    ["policy", "key", "kind"],
+)
+COST = Counter(
+    "ratchet_gateway_cost_usd_total", "Cost of recorded calls at the prices that are set.", ["policy", "key"]
 )
 LAPSED = Gauge("ratchet_gateway_lease_lapsed", "1 while a role's canary lease has lapsed.", ["role"])
 UNPUBLISHED = Counter("ratchet_gateway_unpublished_total", "Ends and feedback not published, by reason.", ["reason"])
@@ -27,4 +47,27 @@ FALLBACKS = Counter(
 )
 CACHE_LOOKUPS = Counter("ratchet_gateway_cache_lookups_total", "Calls that the answer cache may serve.", ["outcome"])
 CACHE_BYTES = Gauge("ratchet_gateway_cache_bytes", "Bytes of the answers in the cache.")
+EMBEDDINGS = Counter("ratchet_gateway_embeddings_total", "Calls for embeddings.", ["upstream", "status"])
+EMBEDDING_TOKENS = Counter("ratchet_gateway_embedding_tokens_total", "Tokens of their inputs.", ["upstream"])
 STREAMS = Gauge("ratchet_gateway_open_streams", "Open streams of answers.")
+UNSENT_NOTES = Counter(
+    "ratchet_gateway_unsent_notes_total",
+    "Messages to other gateways that were not sent: the broker was away, or took nothing.",
+)
+UNREADABLE_NOTES = Counter(
+    "ratchet_gateway_unreadable_notes_total", "Messages of other gateways that break their contract."
+)
+WORKER_DEATHS = Counter("ratchet_gateway_worker_deaths_total", "Workers that ended without being asked.")
+LARGEST = frozenset({"ratchet_gateway_lease_lapsed"})
+"""Gauges of which the largest value is that of all workers; of the others it is the sum."""
+
+
+@lru_cache(maxsize=4096)
+def _series(metric: Counter | Gauge | Histogram, *labels: str) -> Counter | Gauge | Histogram:
+    return metric.labels(*labels)
+
+
+def series(metric: M, *labels: str) -> M:
+    """The metric's series with these labels. To look one up takes prometheus_client several times as long as to count
+    in it."""
+    return cast("M", _series(metric, *labels))

@@ -151,8 +151,9 @@ class RecorderProcess:
                     self._finish_oldest(decoder.decode(await process.stdout.readexactly(length)))
 
     def _write(self, held: _Held) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(held.frame)
+        stdin = self._process.stdin if self._process is not None else None
+        if stdin is not None and not stdin.is_closing():  # closed: the process has ended, the next one gets the job
+            stdin.write(held.frame)
 
     def _finish_oldest(self, recorded: Recorded | None) -> None:
         held = self._held.popleft()

@@ -14,6 +14,7 @@ import struct
 import sys
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
@@ -21,17 +22,31 @@ import msgspec
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.envelope import Record, Sealer
-from ratchet.contract import MESSAGES, Turn
+from ratchet.contract import MESSAGES, JsonObject, Turn
+from ratchet.contract.gateway_notes import CallNote
+from ratchet.contract.turn import Constraint, Usage
 from ratchet.errors import InvalidMessage, Rejected
-from ratchet.gateway.domain.answers import Answer
-from ratchet.gateway.domain.forms import FORMS
-from ratchet.gateway.domain.memory import Conversations, PastCall, ToolSets, prefix_digests
-from ratchet.gateway.domain.requests import CallRequest
+from ratchet.gateway.domain.answers import Answer, is_miscounted, provider_of
+from ratchet.gateway.domain.apis import APIS
+from ratchet.gateway.domain.forms import Form
+from ratchet.gateway.domain.memory import Conversation, Conversations, PastCall, ToolSets, system_digest
+from ratchet.gateway.domain.prices import Price
+from ratchet.gateway.domain.requests import (
+    Body,
+    CallRequest,
+    constraint_of,
+    is_multimodal,
+    parameters_of,
+    read_fields,
+    tools_of,
+)
+from ratchet.gateway.domain.streams import UNREADABLE, EventSplitter, datas, folded
 from ratchet.gateway.domain.turns import (
     CANCELLED,
     CONSTRAINED,
     INVALID,
     MULTIMODAL,
+    TOO_LARGE,
     UNSEARCHABLE,
     UNSEARCHED,
     TurnHeader,
@@ -41,6 +56,10 @@ from ratchet.gateway.domain.turns import (
     without_ids,
     without_tokens,
 )
+from ratchet.rules.capture import Reason
+from ratchet.rules.chat.links import call_ids, extended, prefix_digests, repeated_ids
+from ratchet.rules.constraints import Irreproducible
+from ratchet.rules.recorded import ids_digest
 from ratchet.rules.redaction import Redacted, Redactor, redact_message
 from ratchet.service.contracts import load_contracts
 
@@ -54,9 +73,13 @@ TOOL_BYTES = 16 * 1024 * 1024
 """Memory for redacted sets of tools: thousands, as agents have them."""
 SHORT_TEXT = 1024
 """Characters of a text that a bare turn may still hold: the gateway itself redacts it, while agents wait."""
+NOTED_IDS, NOTED_CHARACTERS = 256, 256
+"""Ids of tool calls that notes hold, and how long such an id may be."""
 LEFT_OUT = "[left out: it is long, or cannot be searched for secrets]"
-_TEXTS = ("messages", "response", "error", "session_id", "agent_id")
+_TEXTS = ("messages", "response", "error", "session_id", "agent_id", "parameters")
 """Members of a turn that hold texts of people and agents."""
+_ROLES = frozenset({"system", "developer", "user", "assistant"})
+"""Roles that a message without its content may have."""
 
 
 class CallJob(msgspec.Struct, frozen=True, array_like=True, tag="call"):
@@ -64,17 +87,33 @@ class CallJob(msgspec.Struct, frozen=True, array_like=True, tag="call"):
 
     header: TurnHeader
     form: str
-    """Path of the completion route."""
+    """Name of the API in which the agent asked."""
     request: bytes
     """As the agent sent it."""
     answer: bytes
-    """As the engine gave it; empty without one."""
+    """As the engine gave it: whole, or as events; empty without one."""
     latency_ms: float | None
+    answer_form: str | None = None
+    """Name of the API in which the engine answered, where it is another one."""
+    streamed: bool = False
+    """The answer came as events."""
+    kept: bool = True
+    """The answer is all that came; else some events of a large stream, which tell its usage."""
+    choice: int = 0
+    """Which of several answers this job is about."""
+    first_token_ms: float | None = None
+    """Until the first content of a stream came."""
     error: str | None = None
-    barred: str | None = None
+    barred: Reason | None = None
     """Why no learner may use it, whatever it holds."""
     logprob_mode: str | None = None
     """Which distribution the engine's log-probabilities are of, where its answer does not name one."""
+    price: Price | None = None
+    """Of the tokens; None when it is not known."""
+    request_id: str | None = None
+    """The engine's name for the call."""
+    elsewhere: tuple[CallNote, ...] = ()
+    """Earlier calls of its trajectory that other processes have recorded."""
 
     @property
     def size(self) -> int:
@@ -97,6 +136,16 @@ class EventJob(msgspec.Struct, frozen=True, array_like=True, tag="event"):
 Job = CallJob | EventJob
 
 
+class Counted(msgspec.Struct, frozen=True, array_like=True):
+    """What metrics count of a turn."""
+
+    reason: str | None
+    """Why no learner may use it; None when one may."""
+    key_id: str | None
+    usage: Usage | None
+    cost_usd: float | None
+
+
 class Recorded(msgspec.Struct, frozen=True, array_like=True):
     """What became of a job."""
 
@@ -106,6 +155,10 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
     """Why the record lacks something: `unsearched` or `invalid`."""
     detail: str | None = None
     """More of it for the log. Holds no text of people or agents."""
+    counted: Counted | None = None
+    """Of a turn, what metrics count."""
+    call: CallNote | None = None
+    """What the next call's record depends on, wherever it is made."""
 
 
 class RecordMaker:
@@ -127,41 +180,52 @@ class RecordMaker:
         except Exception as error:  # noqa: BLE001 - the boundary: no job may end the recorder of all others
             detail = type(error).__name__  # and no more: the text of an error may hold what people wrote
         if isinstance(job, CallJob):
-            return Recorded(self._sealer.seal(short_turn(self._redactor, job, UNSEARCHED)), UNSEARCHED, detail)
+            return self._sealed(short_turn(self._redactor, job, UNSEARCHED), UNSEARCHED, detail)
         return Recorded(None, UNSEARCHED, detail)
 
     def _record_call(self, job: CallJob) -> Recorded:
         """Find what the call continues, make the turn, redact it, seal it, and remember the call for the next one."""
-        request = FORMS[job.form].read(msgspec.json.decode(job.request))
-        answer = _answer_of(job, request)
+        request = APIS[job.form].read(read_fields(job.request))
+        constraint = constraint_of(request)
+        answer = _answer_of(job, request, moved=isinstance(constraint, Irreproducible))
+        messages = request.messages_of(job.choice)
         conversation = self._conversations.open(job.header.trajectory_id, job.header.role)
-        parent = conversation.parent_of(prefix_digests(request.messages))
-        index = parent.index + 1 if parent else 0
+        for note in job.elsewhere:
+            conversation.learn(note)
+        digests = prefix_digests(messages)
+        parent, continues = _parent_of(conversation, job.header, messages, digests)
+        hint = job.header.parent_hint if parent is None else None
+        index = parent.index + 1 if parent else job.header.turns if hint else 0
         asked = TurnRequest(
-            messages=request.messages,
-            tools=request.tools,
+            messages=messages,
+            tools=tools_of(request),
             sampling=request.sampling,
             digest=hashlib.sha256(job.request).hexdigest(),
             index=index,
-            attempt=conversation.next_attempt(parent.turn_id if parent else None, index),
+            attempt=conversation.next_attempt(parent.turn_id if parent else hint, index),
             parent=parent,
+            continues=continues,
+            parent_hint=hint,
+            parameters=parameters_of(request, job.header.role),
+            constraint=constraint if isinstance(constraint, Constraint) else None,
         )
-        turn = self._redact(turn_of(job.header, asked, answer, job.latency_ms))
+        whole = turn_of(job.header, asked, answer, job.latency_ms)
+        whole = msgspec.structs.replace(
+            whole, api=job.form, first_token_ms=job.first_token_ms, cost_usd=_cost_of(job, answer.usage)
+        )
+        try:
+            turn = self._redact(whole)
+        except Rejected as error:
+            turn = self._redact(without_unsearchable(self._redactor, whole))
+            return replace_problem(self._seal(job, turn), UNSEARCHED, type(error).__name__)
         recorded = self._seal(job, turn)
+        if not job.kept:
+            return replace_problem(recorded, TOO_LARGE, "the stream is not kept")
+        call = None
         if answer.message is not None and recorded.problem is None:
-            whole = [*request.messages, answer.message]
-            ids = (*(answer.prompt_ids or ()), *(answer.output_ids or ())) if turn.prompt_token_ids else ()
-            call = PastCall(
-                turn_id=turn.turn_id,
-                index=index,
-                messages=len(whole),
-                digest=prefix_digests(whole)[-1],
-                token_ids=array("i", ids),
-                tools_digest=turn.tools_digest,
-                redacted=turn.trainable.reason == "redacted",
-            )
+            call = _past_call(turn, answer, messages, digests[-1])
             self._conversations.remember(conversation, call)
-        return recorded
+        return msgspec.structs.replace(recorded, call=_call_note(turn, call))
 
     def _redact(self, turn: Turn) -> Turn:
         """The turn as it may be published. Raises `Rejected` when the redactor cannot search it."""
@@ -171,39 +235,182 @@ class RecordMaker:
             tools = known or self._redactor.redact(turn.tools)
             if known is None:
                 self._tools.put_redacted(turn.tools_digest, tools)
-        texts = self._redactor.redact({name: getattr(turn, name) for name in _TEXTS})
+        baggage = turn.trace.baggage if turn.trace else None
+        apart = {"baggage": baggage, "constraint": msgspec.to_builtins(turn.constraint)}
+        texts = self._redactor.redact(apart | {name: getattr(turn, name) for name in _TEXTS})
         counts = Counter(texts.counts) + Counter(tools.counts)
         if not counts:
             return turn
-        safe = msgspec.structs.replace(turn, tools=tools.value, **texts.value)
-        return without_tokens(safe, "redacted", counts)
+        baggage = texts.value.pop("baggage")
+        trace = turn.trace and msgspec.structs.replace(turn.trace, baggage=baggage)
+        constraint = msgspec.convert(texts.value.pop("constraint"), Constraint | None)
+        safe = msgspec.structs.replace(turn, tools=tools.value, trace=trace, constraint=constraint, **texts.value)
+        return without_tokens(safe, Reason.REDACTED, counts)
 
     def _seal(self, job: CallJob, turn: Turn) -> Recorded:
         """The turn as a record: whole, else without tokens, else bare, as the contract allows."""
         try:
-            return Recorded(self._sealer.seal(turn))
+            return self._sealed(turn)
         except InvalidMessage as error:
             detail = error.path
         try:
             safe = without_tokens(turn, turn.trainable.reason or INVALID, turn.redactions)
-            return Recorded(self._sealer.seal(safe), INVALID, detail)
+            return self._sealed(safe, INVALID, detail)
         except InvalidMessage:
-            return Recorded(self._sealer.seal(short_turn(self._redactor, job, INVALID)), INVALID, detail)
+            return self._sealed(short_turn(self._redactor, job, INVALID), INVALID, detail)
+
+    def _sealed(self, turn: Turn, problem: str | None = None, detail: str | None = None) -> Recorded:
+        """The record of a turn. Raises `InvalidMessage`."""
+        return Recorded(self._sealer.seal(turn), problem, detail, counted_of(turn))
 
 
-def _answer_of(job: CallJob, request: CallRequest) -> Answer:
-    """The engine's answer, taken apart and barred where no learner may use it."""
+def _past_call(turn: Turn, answer: Answer, messages: Sequence[JsonObject], digest: bytes) -> PastCall:
+    """An answered call as the next one may continue it; `digest` is of its prompt."""
+    ids = (*(answer.prompt_ids or ()), *(answer.output_ids or ())) if turn.prompt_token_ids else ()
+    spoken = {**(answer.message or {}), "role": "assistant"}
+    return PastCall(
+        turn_id=turn.turn_id,
+        index=turn.index,
+        messages=len(messages) + 1,
+        digest=extended(digest, spoken),
+        token_ids=array("i", ids),
+        tools_digest=turn.tools_digest,
+        redacted=turn.trainable.reason == Reason.REDACTED,
+        system=system_digest(messages),
+        call_ids=frozenset(call_ids(spoken)),
+    )
+
+
+def _call_note(turn: Turn, call: PastCall | None) -> CallNote:
+    """What other processes need of a recorded call: of one that no call can continue, only which attempt it was.
+
+    Its number is for the process to say that counts them.
+    """
+    place = CallNote(
+        trajectory_id=turn.trajectory_id,
+        role=turn.role,
+        turn_id=turn.turn_id,
+        number=1,
+        index=turn.index,
+        attempt=turn.attempt,
+        parent_turn_id=turn.parent_turn_id,
+    )
+    if call is None:
+        return place
+    return msgspec.structs.replace(
+        place,
+        messages=call.messages,
+        digest=call.digest.hex(),
+        system=call.system.hex() or None,
+        tools_digest=call.tools_digest,
+        redacted=call.redacted,
+        call_ids=[one for one in call.call_ids if 0 < len(one) <= NOTED_CHARACTERS and one.isprintable()][:NOTED_IDS],
+        ids=len(call.token_ids),
+        ids_digest=ids_digest(call.token_ids) if call.token_ids else None,
+    )
+
+
+def _cost_of(job: CallJob, usage: Usage | None) -> float | None:
+    """US dollars; None when the price or the tokens are not known."""
+    if job.price is None or usage is None:
+        return None
+    return job.price.cost_of(usage, with_prompt=job.choice == 0)
+
+
+def _parent_of(
+    conversation: Conversation, header: TurnHeader, messages: Sequence[JsonObject], digests: Sequence[bytes]
+) -> tuple[PastCall | None, bool]:
+    """The remembered call that a prompt continues, and whether the prompt begins with its conversation, word for word.
+
+    A prompt may begin with an early call and repeat a later one, which its agent has compacted: that is the parent.
+    """
+    begun = conversation.parent_of(digests)
+    ids = {one for message in messages for one in repeated_ids(message)}
+    repeated = conversation.repeated_by(header.parent_hint, ids)
+    if repeated is not None and (begun is None or repeated.index > begun.index):
+        return repeated, False
+    return begun, begun is not None and begun.system == system_digest(messages)
+
+
+def without_unsearchable(redactor: Redactor, turn: Turn) -> Turn:
+    """The turn without what the redactor cannot search, and without tokens: the rest still says what happened."""
+
+    def searchable(value: object) -> bool:
+        try:
+            redactor.redact(value)
+        except (Rejected, RecursionError):
+            return False
+        return True
+
+    def kept(message: JsonObject) -> JsonObject:
+        if searchable(message):
+            return message
+        role = message.get("role")
+        return {"role": role if role in _ROLES else "user", "content": LEFT_OUT}
+
+    safe = msgspec.structs.replace(
+        turn,
+        messages=[kept(message) for message in turn.messages],
+        response=kept({"role": "assistant", **turn.response}) if turn.response else None,
+        tools=[tool for tool in turn.tools if searchable(tool)] if turn.tools else None,
+        parameters=turn.parameters if searchable(turn.parameters) else None,
+        constraint=turn.constraint if searchable(msgspec.to_builtins(turn.constraint)) else None,
+        error=turn.error if searchable(turn.error) else LEFT_OUT,
+    )
+    return without_tokens(safe, UNSEARCHED)
+
+
+def replace_problem(recorded: Recorded, problem: str, detail: str) -> Recorded:
+    """A record that lacks something, unless it lacks more already."""
+    return recorded if recorded.problem else msgspec.structs.replace(recorded, problem=problem, detail=detail)
+
+
+def _answer_of(job: CallJob, request: CallRequest, *, moved: bool) -> Answer:
+    """The engine's answer, taken apart and barred where no learner may use it, as of a distribution that was moved."""
+    finish = CANCELLED if job.barred == CANCELLED else None
     if not job.answer:
-        return Answer(message=None, error=job.error, barred=job.barred)
-    answer = FORMS[job.form].answer(msgspec.json.decode(job.answer))
-    answer = replace(answer, logprob_mode=answer.logprob_mode or job.logprob_mode)
+        provider = provider_of({}, job.request_id)
+        return Answer(message=None, error=job.error, barred=job.barred, finish_reason=finish, provider=provider)
+    form = APIS[job.answer_form or job.form]
+    whole, unreadable = _whole_of(form, job)
+    try:
+        answer = replace(form.answer(whole, job.choice), provider=provider_of(whole, job.request_id))
+        miscounted = is_miscounted(whole, request.choices)
+    except UNREADABLE:
+        answer, unreadable, miscounted = Answer(message=None), True, False
+    answer = replace(
+        answer,
+        logprob_mode=answer.logprob_mode or job.logprob_mode,
+        finish_reason=finish or answer.finish_reason,
+        error=job.error,
+    )
+    if not job.kept:
+        return replace(without_ids(answer, job.barred or TOO_LARGE), message=None)
     if not request.searchable:
         return without_ids(answer, UNSEARCHABLE)
-    barred = job.barred or (CONSTRAINED if request.constrained else MULTIMODAL if request.multimodal else None)
-    return replace(answer, barred=barred)
+    reasons = {
+        CONSTRAINED: moved,
+        MULTIMODAL: is_multimodal([*request.messages, answer.message or {}]),
+        Reason.UNREADABLE: unreadable,
+        Reason.COUNT_MISMATCH: miscounted and answer.output_ids is not None,
+    }
+    return replace(answer, barred=job.barred or next((reason for reason, holds in reasons.items() if holds), None))
 
 
-def short_turn(redactor: Redactor, job: CallJob, reason: str) -> Turn:
+def _whole_of(form: Form, job: CallJob) -> tuple[Body, bool]:
+    """The answer of a job as its API gives it whole, and whether some of it cannot be read and is left out."""
+    if not job.streamed:
+        return msgspec.json.decode(job.answer), False
+    return folded(form.fold, list(datas(EventSplitter().feed(job.answer + b"\n\n"))))
+
+
+def counted_of(turn: Turn) -> Counted:
+    """What metrics count of a turn."""
+    reason = None if turn.trainable.ok else turn.trainable.reason or Reason.UNKNOWN
+    return Counted(reason, turn.key_id, turn.usage, turn.cost_usd)
+
+
+def short_turn(redactor: Redactor, job: CallJob, reason: Reason) -> Turn:
     """A bare turn with its short texts, redacted; it leaves out the others.
 
     An error stays an error, and a cancelled call a cancelled one: the canary's statistics count them.
@@ -217,7 +424,9 @@ def short_turn(redactor: Redactor, job: CallJob, reason: str) -> Turn:
     except Rejected:
         safe = Redacted(dict.fromkeys(present, LEFT_OUT))
     return msgspec.structs.replace(
-        bare_turn(header, hashlib.sha256(job.request).hexdigest(), "error" if job.error else reason, job.latency_ms),
+        bare_turn(
+            header, hashlib.sha256(job.request).hexdigest(), Reason.ERROR if job.error else reason, job.latency_ms
+        ),
         finish_reason=CANCELLED if job.barred == CANCELLED else None,
         redactions=dict(safe.counts) or None,
         **safe.value,

@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from ratchet.contract.roles import DEFAULT_ROLE
+from ratchet.gateway.domain.prices import Price, Prices
+from ratchet.gateway.domain.requests import MODEL_CHARACTERS, is_model_name
 from ratchet.gateway.domain.routing import LEASE_S
+from ratchet.rules.arms import ROLE, parse_model
+from ratchet.service.seat import Seat
 from ratchet.service.settings import SharedSettings
+
+
+def _model(name: str) -> str:
+    parse_model(name)
+    return name
+
+
+def _askable(name: str) -> str:
+    if not is_model_name(name):
+        raise ValueError(f"{name!r} is no name of a model: printable, at most {MODEL_CHARACTERS} characters")
+    return name
+
+
+ModelText = Annotated[str, AfterValidator(_askable)]
+"""A model as an agent may name it."""
+
+
+class PriceSettings(BaseModel):
+    """US dollars for a million tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: float = Field(ge=0, allow_inf_nan=False)
+    """Of the prompt."""
+    completion: float = Field(ge=0, allow_inf_nan=False)
+    """Of the answer, reasoning included."""
+    cached_prompt: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Of the part of the prompt that the server had in its cache; unset: as the rest of the prompt."""
+
+    @property
+    def price(self) -> Price:
+        """As the recorder takes it."""
+        return Price(self.prompt, self.completion, self.cached_prompt)
 
 
 class UpstreamSettings(BaseModel):
@@ -20,15 +59,23 @@ class UpstreamSettings(BaseModel):
     name: str = Field(pattern=r"[A-Za-z0-9_.-]{1,64}")
     """Its name in turns and metrics."""
     kind: str = "openai"
-    """Whose API it speaks: `openai`, or an engine of another package (`ratchet plugins`)."""
+    """Whose API it speaks: `openai`, `anthropic`, or an engine of another package (`ratchet plugins`)."""
     base_url: str
     """Down to `/v1`, as OpenAI's clients take it."""
     api_key_env: str | None = None
     """Name of the environment variable with its key; unset for a server without keys."""
     models: dict[str, str]
-    """Role to the server's name of a model; `*` stands for every other role."""
-    timeout_s: float = 120.0
-    """Longest wait for one answer."""
+    """Role to the server's name of a model. As a role `*` stands for every other one, as a model for the one that the
+    agent asked for."""
+    apis: list[Literal["responses", "messages"]] = Field(default_factory=list[Literal["responses", "messages"]])
+    """The APIs that the server speaks beside chat and text completions: calls in others are translated to chat."""
+    prices: dict[str, PriceSettings] = Field(default_factory=dict[str, PriceSettings])
+    """Server's name of a model to the price of its tokens; `*` stands for every other one. Without one a turn has no
+    cost."""
+    timeout_s: float = 600.0
+    """Longest wait for an answer: for the first event of one that streams, and between two events if comments come."""
+    idle_s: float = 120.0
+    """Longest silence within a stream: neither an event nor a comment."""
     connect_timeout_s: float = 2.0
     """Longest wait for one connection."""
 
@@ -42,6 +89,9 @@ class Settings(BaseSettings):
     """What all services share."""
     port: int = 8080
     """Port of the OpenAI-compatible API; 0 picks a free one."""
+    workers: int = Field(default=1, ge=1, le=64)
+    """Processes that answer calls on the port, on Linux: one for each core that the gateway may use. With several, one
+    more process starts them and reports for them. Bounds on memory, disk and connections are those of all together."""
     engine_url: str = Field(
         default="http://127.0.0.1:8082", validation_alias=AliasChoices("engine_url", "RATCHET_ENGINE_URL")
     )
@@ -53,12 +103,23 @@ class Settings(BaseSettings):
     neither does, calls at another temperature than 1 are not trainable."""
     engine_api_key: SecretStr | None = None
     """The engine's bearer token (vLLM's `--api-key`); unset for an engine without keys."""
-    engine_timeout_s: float = 120.0
-    """Longest wait for one answer."""
+    engine_price: PriceSettings | None = None
+    """Price of the tokens of Ratchet's own policies, for the cost of their turns. JSON."""
+    engine_timeout_s: float = 600.0
+    """Longest wait for an answer: for the first event of one that streams, and between two events if comments come."""
+    engine_idle_s: float = 120.0
+    """Longest silence within a stream: neither an event nor a comment."""
     engine_connect_timeout_s: float = 2.0
     """Longest wait for one connection to the engine; the gateway tries a refused or timed-out one three times."""
     upstreams: list[UpstreamSettings] = Field(default_factory=list[UpstreamSettings])
     """Servers that answer, in this order, when the policy's engine fails, and for roles without a policy. JSON."""
+    aliases: dict[ModelText, Annotated[str, AfterValidator(_model)]] = Field(default_factory=dict[str, str])
+    """Names that agents may use for a role or `role@version`, say `gpt-4.1-mini` for `support`, which may then begin
+    behind an upstream. JSON."""
+    roles: list[Annotated[str, Field(pattern=ROLE.pattern)]] = Field(default_factory=list[str])
+    """Roles that may begin behind an upstream, before they have a policy. A JSON list."""
+    other_role: str = Field(default=DEFAULT_ROLE, pattern=ROLE.pattern)
+    """The role of calls that ask for any other name of a model: agents cannot create roles."""
     coordinator_url: str | None = Field(
         default=None, validation_alias=AliasChoices("coordinator_url", "RATCHET_COORDINATOR_URL")
     )
@@ -68,11 +129,12 @@ class Settings(BaseSettings):
     cache_bytes: int = 0
     """Bytes of the cache of answers at temperature 0; 0: no cache."""
     api_keys: list[SecretStr] = Field(default_factory=list[SecretStr])
-    """Bearer tokens that agents may use; without any, here or in the file, the gateway lets every agent in."""
+    """API keys of agents, besides those of `ratchet keys`: they may use every role (`infer:*` and `feedback:*`)."""
     api_keys_file: Path | None = None
-    """File with further bearer tokens, one per line."""
+    """File with further such keys, one per line; the gateway reads it again when it changes."""
     requests_per_minute: int = Field(default=0, ge=0)
-    """Most requests of one API key, or of one address where there are no keys; 0: no limit."""
+    """Most requests of one API key that has no limit of its own, or of one address where there are no keys; 0: no
+    limit."""
     trusted_proxies: list[IPvAnyNetwork] = Field(default_factory=list[IPvAnyNetwork])
     """Addresses or networks of proxies in front of the gateway, whose `X-Forwarded-For` it trusts. A JSON list."""
     connections: int = Field(default=0, ge=0)
@@ -89,10 +151,14 @@ class Settings(BaseSettings):
     drain_s: float = Field(default=120.0, ge=1, allow_inf_nan=False)
     """How long open calls may go on at a stop: as long as the longest answer, and less than the supervisor waits before
     it kills the process (`stop_grace_period` of compose)."""
+    cors_origins: list[Annotated[str, Field(pattern=r"https?://[^/,*\s]+")]] = Field(default_factory=list[str])
+    """Sites whose pages may call the gateway from a browser (`https://app.example`). A JSON list."""
     user_key: SecretStr | None = None
-    """Key of the hash that turns `user` into `user_ref`; without it user ids are dropped."""
-    body_limit: int = 8 * 1024 * 1024
-    """Largest request body in bytes."""
+    """Key of the hash that turns the end user (`user`, `safety_identifier`, `metadata.user_id`) into `user_ref`;
+    without it no turn names one."""
+    body_limit: int = 32 * 1024 * 1024
+    """Largest request body in bytes, unpacked; Anthropic's API takes as many. A body of this size keeps other calls
+    waiting for 30 ms if it is text and images, and for .13 s at worst; a larger one for as much longer."""
     bodies_bytes: int = 512 * 1024 * 1024
     """Memory for the bodies of all open requests; beyond it requests get 503."""
     conversation_bytes: int = 256 * 1024 * 1024
@@ -100,10 +166,18 @@ class Settings(BaseSettings):
     trajectory keeps eight."""
     arms_bytes: int = 64 * 1024 * 1024
     """Memory for the arms of trajectories between their calls: 1 KB each."""
+    identity_bytes: int = 64 * 1024 * 1024
+    """Memory for what calls without a name are recognised by: ids of tool calls, and digests of answered conversations.
+    700 bytes for each answer, also of other gateways and workers: each knows all."""
+    conversation_rest_s: float = Field(default=3600.0, gt=0)
+    """How long a conversation may rest between two calls and be recognised by what was said in it."""
     recorders: int = Field(default=1, ge=1, le=16)
-    """Processes that redact, check and pack what agents and engines send."""
+    """Processes that redact, check and pack what agents and engines send, for each worker."""
     recording_bytes: int = 64 * 1024 * 1024
     """Most bytes of requests and answers that wait for a recorder; beyond it a turn holds only its call's metadata."""
+    streams_bytes: int = 256 * 1024 * 1024
+    """Most bytes of all streams under way that are kept for their turns. A stream for which there is no more room, or
+    that has more than 64 MiB, goes on; its turn holds the request, usage and times (`too_large`)."""
     lease_s: float = LEASE_S
     """A canary weight lapses after this long without an observed renewal."""
     queue_limit: int = 20_000
@@ -112,3 +186,44 @@ class Settings(BaseSettings):
     """Disk space for turns while the broker is away."""
     close_s: float = 3.0
     """How long a stop waits for the broker to take what is queued."""
+
+    @property
+    def prices(self) -> Prices:
+        """All prices that are set."""
+        upstreams = {one.name: {model: set_.price for model, set_ in one.prices.items()} for one in self.upstreams}
+        return Prices(self.engine_price.price if self.engine_price else None, upstreams)
+
+    def unknown(self, environment: Iterable[str]) -> list[str]:
+        """Of the names of variables those that are written like a setting of the gateway, and are none."""
+        prefix = str(self.model_config.get("env_prefix"))
+        own = {prefix + name.upper() for name, one in type(self).model_fields.items() if one.validation_alias is None}
+        known = own | _OF_OTHERS | {one.api_key_env for one in self.upstreams}
+        return sorted(name for name in environment if name.upper().startswith(prefix) and name.upper() not in known)
+
+    def share_of(self, seat: Seat) -> Settings:
+        """The settings of one of several workers: an equal share of each bound, and the port that they share."""
+
+        def share(total: int) -> int:
+            return -(-total // seat.workers)
+
+        shares = {name: share(getattr(self, name)) for name in _BOUNDS}
+        shares["bodies_bytes"] = max(shares["bodies_bytes"], self.body_limit)
+        return self.model_copy(update={**shares, "port": seat.port})
+
+
+_OF_OTHERS = frozenset({"RATCHET_GATEWAY_URL", "RATCHET_GATEWAY_API_KEY"})
+"""Where clients find the gateway, and their key."""
+_BOUNDS = (
+    "cache_bytes",
+    "connections",
+    "connections_per_address",
+    "bodies_bytes",
+    "conversation_bytes",
+    "arms_bytes",
+    "identity_bytes",
+    "recording_bytes",
+    "streams_bytes",
+    "queue_limit",
+    "spool_bytes",
+)
+"""What is set for all workers together."""

@@ -28,11 +28,13 @@ from ratchet.service.runtime import App, Component, Periodic
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.audit import Auditor, AuditRules
-from ratchet.trajectory_collector.clickhouse_facts import Facts
+from ratchet.trajectory_collector.clickhouse_calls import FILL_INTERVAL_S, CallsFill
+from ratchet.trajectory_collector.clickhouse_facts import Facts, Most
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
 from ratchet.trajectory_collector.clickhouse_retention import RETENTION_INTERVAL_S, Retention
+from ratchet.trajectory_collector.domain import Inference
 from ratchet.trajectory_collector.handlers import Collector
-from ratchet.trajectory_collector.idle import IdleAssembler
+from ratchet.trajectory_collector.idle import IdleAssembler, Patience
 from ratchet.trajectory_collector.incarnations import Incarnations
 from ratchet.trajectory_collector.nats_readers import NatsReaders
 from ratchet.trajectory_collector.nats_streams import Streams
@@ -64,9 +66,13 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[
     specs = {stream: spec.within(bounds) for stream, spec in collected(bus.contracts).items()}
     durables = {stream: spec.name for stream, spec in specs.items()}
     tables = {stream: [TABLES[topic].name for topic in spec.topics] for stream, spec in specs.items()}
-    streams, facts, ledger, alerts = Streams(bus), Facts(warehouse), Ledger(warehouse, tables), Alerts(bus)
+    streams, ledger, alerts = Streams(bus), Ledger(warehouse, tables), Alerts(bus)
+    facts = Facts(warehouse, Most(settings.assembly_turns, settings.assembly_bytes))
     incarnations = Incarnations(streams, ledger, alerts, now)
-    collector = partial(Collector, facts, ledger, incarnations, now=now, publish=bus.publish)
+    inference = Inference(
+        {role: frozenset(tools) for role, tools in settings.final_tools.items()}, settings.failure_by_error
+    )
+    collector = partial(Collector, facts, ledger, incarnations, now=now, publish=bus.publish, inference=inference)
     patience = timedelta(seconds=settings.assembly_patience_s)
     collectors = {stream: collector(durable, patience=patience) for stream, durable in durables.items()}
     restorer = Restorer(bus, collectors, max(spec.batch for spec in specs.values()), settings.restore_per_tick)
@@ -87,14 +93,19 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[
         facts,
         streams,
         {stream: name for stream, name in durables.items() if not OF_TRAJECTORIES.isdisjoint(specs[stream].topics)},
-        idle=timedelta(seconds=settings.idle_s),
-        lookback=timedelta(seconds=settings.idle_lookback_s),
+        patience=Patience(
+            timedelta(seconds=settings.idle_s),
+            timedelta(seconds=settings.idle_lookback_s),
+            {role: timedelta(seconds=idle_s) for role, idle_s in settings.idle_s_by_role.items()},
+        ),
+        inference=inference,
     )
     components: list[Component] = [
         *(subscribed(bus, spec, collectors[stream], bounds) for stream, spec in specs.items()),
         Periodic(settings.audit_interval_s, auditor.tick, "audit"),
         Periodic(settings.audit_interval_s, trimmer.tick, "trim"),
         Periodic(settings.idle_interval_s, idle.tick, "idle trajectories"),
+        Periodic(FILL_INTERVAL_S, CallsFill(warehouse, now).tick, "calls"),
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
     ]
     return App(NAME, components, {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,32 +12,56 @@ from typing import Any
 from ratchet.bus.received import Received
 from ratchet.contract import Trajectory, Turn, decode
 from ratchet.stores.warehouse import Warehouse
-from ratchet.trajectory_collector.domain import ASSEMBLED, Report, report_of
-from ratchet.trajectory_collector.rows import Row, Table
+from ratchet.trajectory_collector.domain import Report, Run, possible_children, report_of
+from ratchet.trajectory_collector.rows import TABLES, Row, Table, call_of
 
 BLOCK_BYTES = 16 * 1024 * 1024
 """Bodies in one insert. A body that is larger is inserted alone."""
 
+IDS_AT_ONCE = 1000
+"""Ids in one query."""
+
+_LAST_TURN = """
+SELECT at, turn_index, attempt, turn_id, total
+FROM (
+    SELECT at, turn_index, attempt, turn_id, row_number() OVER since AS place, sum(size) OVER since AS bytes,
+        count() OVER () AS total
+    FROM (
+        SELECT at, turn_index, attempt, turn_id, length(body) AS size
+        FROM turns FINAL WHERE role = {role:String} AND trajectory_id = {id:String}
+    )
+    WINDOW since AS (ORDER BY at, turn_index, attempt, turn_id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+)
+WHERE place <= {turns:UInt64} AND (place = 1 OR bytes <= {bytes:UInt64})
+ORDER BY place DESC LIMIT 1
+"""
+"""The last turn that one assembly takes of a run, and how many the run has."""
+_TURNS = """
+SELECT body FROM turns FINAL
+WHERE role = {role:String} AND trajectory_id = {id:String}
+    AND (at, turn_index, attempt, turn_id)
+        <= ({at:DateTime64(3, 'UTC')}, {turn_index:UInt32}, {attempt:UInt32}, {turn_id:String})
+ORDER BY at, turn_index, attempt, turn_id
+"""
 _IDLE = """
 WITH heard AS (
     SELECT role, trajectory_id, max(at) AS newest, max(ingested_at) AS heard_at
     FROM turns
     WHERE ingested_at >= {since:DateTime64(3)}
     GROUP BY role, trajectory_id
-    HAVING heard_at <= {before:DateTime64(3)}
+    HAVING heard_at <= {before:DateTime64(3)} AND has({roles:Array(String)}, role) = {among:Bool}
         AND (heard_at, role, trajectory_id) > ({since:DateTime64(3)}, {role:String}, {id:String})
     ORDER BY heard_at, role, trajectory_id
     LIMIT {limit:UInt32}
 )
 SELECT h.role AS role, h.trajectory_id AS trajectory_id, h.heard_at AS heard_at,
-    t.trajectory_id = '' OR (NOT t.final AND h.newest > t.reported_until) AS unreported
+    t.trajectory_id = '' OR h.newest > t.reported_until AS unreported
 FROM heard AS h
 LEFT JOIN (
     SELECT
         role,
         trajectory_id,
-        max(ended_at) AS reported_until,
-        countIf(source != {assembled:String} OR isNotNull(outcome)) > 0 AS final
+        max(ended_at) AS reported_until
     FROM trajectories
     WHERE (role, trajectory_id) IN (SELECT role, trajectory_id FROM heard)
     GROUP BY role, trajectory_id
@@ -44,7 +69,7 @@ LEFT JOIN (
 ORDER BY h.heard_at, h.role, h.trajectory_id
 """
 """Trajectories whose turns fell silent after a place in their order, and whether they are unreported: without a row, or
-with one that was assembled from fewer turns. The query reads only turns that were stored after that place."""
+with one from before their last turn. The query reads only turns that were stored after that place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +89,36 @@ class Silence:
     trajectory_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Some roles, or all but some."""
+
+    named: frozenset[str] = frozenset()
+    among: bool = False
+    """True: the roles that are named; false: all others."""
+
+
+EVERY_ROLE = Roles()
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """What one assembly takes of a run at most: its oldest turns."""
+
+    turns: int
+    bytes: int
+    """Of their bodies; a first one that has more is taken too."""
+
+
+MOST = Most(turns=10_000, bytes=256 * 1024 * 1024)
+
+
 class Facts:
     """Reads and writes the fact tables."""
 
-    def __init__(self, warehouse: Warehouse) -> None:
+    def __init__(self, warehouse: Warehouse, most: Most = MOST) -> None:
         self._warehouse = warehouse
+        self._most = most
 
     async def known(self, table: Table, batch: Sequence[Received[Any]]) -> dict[str, Place]:
         """By event id, the place under which each message of a batch that is stored was stored first."""
@@ -103,6 +153,9 @@ class Facts:
                 size = len(row["body"])
             blocks[-1].append(row)
         for block in blocks:
+            if table == TABLES[Turn.TOPIC].name:
+                # First: a turn that is stored is not stored again after a crash, and a call may be written twice.
+                await self._warehouse.insert("calls", [call_of(row) for row in block], token=None)
             # Of the whole ordered list: first and last alone would mistake one regrouped block for another.
             ids = ",".join(row["event_id"] for row in block)
             token = None if again else hashlib.sha256(f"{table}:{ids}".encode()).hexdigest()
@@ -112,27 +165,57 @@ class Facts:
         """Replace the stored row by a newer version of it, which came with the message `by`."""
         await self._warehouse.insert(table, [row | {"retold_by": by}], token=None)
 
-    async def idle(self, after: Silence, before: datetime, limit: int) -> list[tuple[Silence, bool]]:
+    async def idle(
+        self, after: Silence, before: datetime, limit: int, roles: Roles = EVERY_ROLE
+    ) -> list[tuple[Silence, bool]]:
         """Trajectories that fell silent `after` a place and until `before`, oldest first; true: still unreported."""
         window = {
+            "roles": sorted(roles.named),
+            "among": roles.among,
             "since": after.heard_at,
             "role": after.role,
             "id": after.trajectory_id,
             "before": before,
             "limit": limit,
-            "assembled": ASSEMBLED,
         }
         rows = await self._warehouse.rows(_IDLE, window)
         return [(Silence(row["heard_at"], row["role"], row["trajectory_id"]), bool(row["unreported"])) for row in rows]
 
-    async def turns(self, role: str, trajectory_id: str) -> list[Turn]:
-        """The stored turns of a trajectory in a role, oldest first."""
+    async def reported(self, role: str, trajectory_id: str) -> Trajectory | None:
+        """How a trajectory is stored in a role; None when it is not."""
         rows = await self._warehouse.rows(
-            "SELECT body FROM turns FINAL WHERE role = {role:String} AND trajectory_id = {id:String}"
-            " ORDER BY turn_index, attempt",
+            "SELECT body FROM trajectories FINAL WHERE role = {role:String} AND trajectory_id = {id:String}",
             {"role": role, "id": trajectory_id},
         )
-        return [decode(row["body"].encode(), Turn) for row in rows]
+        return decode(rows[0]["body"].encode(), Trajectory) if rows else None
+
+    async def run(self, role: str, trajectory_id: str) -> Run:
+        """The stored turns of a trajectory in a role, oldest first, and what was assembled of them before."""
+        which = {"role": role, "id": trajectory_id}
+        ends = await self._warehouse.rows(_LAST_TURN, {**which, "turns": self._most.turns, "bytes": self._most.bytes})
+        if not ends:
+            return Run([])
+        last = {name: ends[0][name] for name in ("at", "turn_index", "attempt", "turn_id")}
+        rows = await self._warehouse.rows(_TURNS, {**which, **last})
+        turns = await asyncio.to_thread(lambda: [decode(row["body"].encode(), Turn) for row in rows])
+        left_out = max(0, ends[0]["total"] - len(turns))
+        stored = await self.reported(role, trajectory_id)
+        if stored is None:
+            return Run(turns, left_out=left_out)
+        ids = await asyncio.to_thread(possible_children, role, trajectory_id, turns)
+        return Run(turns, stored, await self._trajectories(role, ids), left_out)
+
+    async def _trajectories(self, role: str, ids: Sequence[str]) -> list[Trajectory]:
+        """Those of these trajectories that are stored."""
+        bodies: list[str] = []
+        for start in range(0, len(ids), IDS_AT_ONCE):
+            rows = await self._warehouse.rows(
+                "SELECT body FROM trajectories FINAL"
+                " WHERE role = {role:String} AND trajectory_id IN {ids:Array(String)} ORDER BY trajectory_id",
+                {"role": role, "ids": ids[start : start + IDS_AT_ONCE]},
+            )
+            bodies += [row["body"] for row in rows]
+        return await asyncio.to_thread(lambda: [decode(body.encode(), Trajectory) for body in bodies])
 
 
 def _where(table: Table, batch: Sequence[Received[Any]]) -> tuple[str, Mapping[str, Any]]:

@@ -23,6 +23,7 @@ class Retention:
         self._warehouse = warehouse
         self._ages = {
             **{table.name: ("ingested_at", settings.facts_ttl_days) for table in TABLES.values()},
+            "calls": ("ingested_at", settings.facts_ttl_days),
             "ledger_entries": ("at", settings.ledger_ttl_days),
         }
 

@@ -1,20 +1,83 @@
-"""Assembles a trajectory from the turns that the gateway captured, and decides what a later report of it changes."""
+"""Assembles trajectories from the turns that the gateway captured, and decides what a later report of one changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from ratchet.contract import Feedback, Trajectory, TrajectoryEnd, Turn, named_id
+from ratchet.contract import Feedback, JsonObject, Outcome, Trajectory, TrajectoryEnd, Turn, named_id
 from ratchet.contract.reward import UPDATE
-from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata, claims_digest
+from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn, claims_digest
 from ratchet.rules.arms import MIXED
-from ratchet.rules.chat import assembled_turns
+from ratchet.rules.chat import (
+    ChatError,
+    Conversation,
+    Earlier,
+    beginnings,
+    entries_of,
+    failed_entries,
+    split,
+    tools_called,
+)
+from ratchet.rules.recorded import turn_refs
 
 ASSEMBLED = "assembled"
 """`metadata.source` of a trajectory that was assembled from its turns, where no client reported it."""
+HOTTEST = 2.0
+"""The highest temperature that a trajectory may state; its turns hold any."""
+ANY_ROLE = "*"
+"""Stands for the roles that a setting does not name."""
+ERROR = "error"
+"""`Outcome.inferred_from` of a run whose last call failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What an outcome is inferred from, where none is reported."""
+
+    final_tools: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """By role: the tools with which its agents hand in a result."""
+    by_errors: bool = True
+    """A run whose last call failed is a failure."""
+
+    def tools_of(self, role: str) -> frozenset[str]:
+        """The tools that end a run of this role."""
+        return self.final_tools.get(role, self.final_tools.get(ANY_ROLE, frozenset()))
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """What the turns of one trajectory id add up to."""
+
+    trajectories: Sequence[Trajectory]
+    """The trajectory of that id first, then those of its further conversations."""
+    unreadable: Sequence[str] = ()
+    """Why further conversations cannot be assembled."""
+    repeated: int = 0
+    """Answered calls that are in no trajectory: another answer to the same prompt counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The turns of one trajectory id in one role, and what was assembled of them before."""
+
+    turns: Sequence[Turn]
+    stored: Trajectory | None = None
+    """The trajectory of that id as it is stored."""
+    children: Sequence[Trajectory] = ()
+    """Its further conversations that are stored."""
+    left_out: int = 0
+    """Later turns, beyond what one assembly takes."""
+
+    @property
+    def earlier(self) -> list[Earlier]:
+        """The conversations as they are stored, the trajectory's own first."""
+        if self.stored is None:
+            return []
+        every = (self.stored, *self.children)
+        return [Earlier(turn_refs(one), not report_of(one).is_provisional) for one in every]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +86,17 @@ class Report:
 
     source: str
     turns: int
+    """Entries that are not the error of a run without an answer."""
     claims: str = ""
     """Digest of the agent's claims (outcome, quality, labels); empty when it claimed nothing."""
     has_outcome: bool = False
+    """It states an outcome that was reported, not inferred."""
     superseded_by: int = 0
     """Sequence of the message that took the place of the first report; 0 when none did."""
 
     @property
     def is_provisional(self) -> bool:
-        """Assembled because the agent fell silent, so that it may still go on, or report how it ended."""
+        """Assembled without a reported outcome: the agent may still go on, or report how it ended."""
         return self.source == ASSEMBLED and not self.has_outcome
 
 
@@ -39,9 +104,9 @@ def report_of(trajectory: Trajectory, superseded_by: int = 0) -> Report:
     """How this message reports its trajectory."""
     return Report(
         source=trajectory.metadata.source or "client",
-        turns=len(trajectory.turns),
+        turns=sum(entry.result.error is None for entry in trajectory.turns),
         claims=claims_digest(trajectory),
-        has_outcome=trajectory.outcome is not None,
+        has_outcome=trajectory.outcome is not None and trajectory.outcome.inferred_from is None,
         superseded_by=superseded_by,
     )
 
@@ -73,38 +138,108 @@ def update_of(trajectory: Trajectory) -> Feedback | None:
     )
 
 
-def is_complete(end: TrajectoryEnd, turns: Sequence[Turn]) -> bool:
+def is_complete(end: TrajectoryEnd, run: Run) -> bool:
     """Whether all turns that the gateway saw are there; when it no longer knows, one is enough."""
-    return len(turns) >= max(1, end.turns or 1)
+    return len(run.turns) + run.left_out >= max(1, end.turns or 1)
 
 
-def assemble(end: TrajectoryEnd, turns: Sequence[Turn]) -> Trajectory:
-    """The trajectory that `turns` add up to. Raises `ChatError` when they do not.
+def possible_children(role: str, trajectory_id: str, turns: Sequence[Turn]) -> list[str]:
+    """Ids that further conversations of a run may have been given, when fewer of its turns were known."""
+    return [child_id(role, trajectory_id, turn_id) for turn_id in beginnings(turns)]
 
-    The policy comes from the turns and is a fact; every member of `end` is the agent's claim. Instructions and tools
-    are those that the model saw.
+
+def assemble(end: TrajectoryEnd, run: Run, inference: Inference | None = None) -> Assembled:
+    """The trajectories that a run adds up to. Raises `ChatError` when the first one cannot be assembled.
+
+    The policy comes from the turns and is a fact; every member of `end` is the agent's claim, and its outcome counts
+    for all conversations that began before it. Instructions and tools are those that the model saw.
     """
-    instructions, entries = assembled_turns(turns)
-    first, last = turns[0], turns[-1]
+    inference, turns = inference or Inference(), run.turns
+    parts = split(turns, run.earlier)
+    every = parts.conversations
+    if not every:
+        return Assembled([_failed(_with_outcome(end, None, turns, inference), turns)])
+    main = _main(end, every, run)
+    ended = _with_outcome(end, main or every[0], turns, inference)
+    others = [one for one in every if one is not main]
+    further = frozenset(turn.turn_id for one in others for turn in one.calls)
+    offered = {turn.tools_digest: turn.tools for turn in reversed(turns) if turn.tools}
+    own = [turn for turn in turns if turn.turn_id not in further]
+    first = _trajectory(ended, main, own, offered) if main else None
+    children: list[Trajectory] = []
+    unreadable: list[str] = []
+    for one in others:
+        claimed = ended if one.root.timestamp <= end.timestamp else _unclaimed(end, one, inference)
+        child = _end_of_child(claimed, first or run.stored, one, main)
+        try:
+            children.append(_trajectory(child, one, one.calls, offered))
+        except ChatError as error:
+            unreadable.append(str(error))
+    return Assembled([*([first] if first else ()), *children], unreadable, len(parts.repeated))
+
+
+def _main(end: TrajectoryEnd, every: Sequence[Conversation], run: Run) -> Conversation | None:
+    """The conversation that has the run's id: the one that has it already, else the first that began before its end.
+
+    None where that id is final, and another conversation has it: of a run that ended before any call was answered.
+    """
+    own = turn_refs(run.stored) if run.stored else frozenset[str]()
+    stored = next((one for one in every if any(turn.turn_id in own for turn in one.calls)), None)
+    if stored is not None or (run.stored is not None and own and not report_of(run.stored).is_provisional):
+        return stored
+    return next((one for one in every if one.root.timestamp <= end.timestamp), every[0])
+
+
+def _unclaimed(end: TrajectoryEnd, late: Conversation, inference: Inference) -> TrajectoryEnd:
+    """The end of a conversation that began after the run's: what was claimed then is not about it."""
+    unclaimed = msgspec.structs.replace(end, outcome=None, labels=None)
+    return _with_outcome(unclaimed, late, late.calls, inference)
+
+
+def _trajectory(
+    end: TrajectoryEnd,
+    conversation: Conversation,
+    own: Sequence[Turn],
+    offered: Mapping[str | None, list[JsonObject] | None],
+) -> Trajectory:
+    """The trajectory of one conversation. `own`: the calls that are accounted to it; `offered`: tools by digest."""
+    instructions, entries = entries_of(conversation)
+    recorded_as = conversation.root.trajectory_id
+    is_child = recorded_as != end.trajectory_id
+    made = _made(end, own, instructions, entries)
+    tools = next((offered[turn.tools_digest] for turn in conversation.calls if turn.tools_digest in offered), None)
+    task = made.task_context
+    return msgspec.structs.replace(
+        made,
+        recorded_as=recorded_as if is_child else None,
+        task_context=msgspec.structs.replace(task, tools=task.tools or tools),
+    )
+
+
+def _made(end: TrajectoryEnd, own: Sequence[Turn], instructions: str, entries: Sequence[TrajectoryTurn]) -> Trajectory:
+    """A trajectory of these entries, with what the calls say of policy and cost."""
+    calls = sorted(own, key=lambda turn: (turn.timestamp, turn.index, turn.attempt, turn.turn_id))
+    first, last = calls[0], calls[-1]
     task = end.task_context or TaskContext(task_id=end.trajectory_id, instructions=instructions)
-    offered = next((turn.tools for turn in turns if turn.tools), None)
-    policies = {(turn.policy.digest, turn.policy.arm) for turn in turns}
-    tokens = [turn.usage.prompt + turn.usage.completion for turn in turns if turn.usage]
+    policies = {(turn.policy.digest, turn.policy.arm) for turn in calls}
+    tokens = [turn.usage.prompt + turn.usage.completion for turn in calls if turn.usage]
+    costs = [turn.cost_usd for turn in calls if turn.cost_usd is not None]
+    heat = first.sampling.temperature if first.sampling else None
     return Trajectory(
         trajectory_id=end.trajectory_id,
         session_id=end.session_id or first.session_id or end.trajectory_id,
         agent_id=end.agent_id or first.agent_id or "unknown",
         start_timestamp=first.timestamp,
         end_timestamp=max(last.timestamp, end.timestamp),
-        turns=entries,
-        task_context=msgspec.structs.replace(
-            task, instructions=instructions or task.instructions, tools=task.tools or offered
-        ),
+        turns=list(entries),
+        task_context=msgspec.structs.replace(task, instructions=instructions or task.instructions),
         metadata=TrajectoryMetadata(
             model=f"{first.policy.role}@{first.policy.version}",
-            temperature=first.sampling.temperature if first.sampling else None,
+            temperature=heat if heat is None or heat <= HOTTEST else None,
             total_tokens=sum(tokens) if tokens else None,
+            total_cost_usd=sum(costs) if costs else None,
             source=ASSEMBLED,
+            error=_error_of(last),
         ),
         role=end.role,
         subordinate_profile=end.subordinate_profile,
@@ -117,13 +252,99 @@ def assemble(end: TrajectoryEnd, turns: Sequence[Turn]) -> Trajectory:
     )
 
 
-def assemble_idle(role: str, trajectory_id: str, turns: Sequence[Turn]) -> Trajectory:
-    """The trajectory of an agent that fell silent. It claims no outcome. Raises `ChatError`.
+def _end_of_child(
+    end: TrajectoryEnd, first: Trajectory | None, child: Conversation, main: Conversation | None
+) -> TrajectoryEnd:
+    """The end of a further conversation: the same outcome and session, a deterministic id, a task of its own.
 
-    Nothing in it depends on the time of assembly: from the same turns, every collector makes the same message.
+    Only conversations that begin with the same prompt are tries of one task.
     """
-    last = max(turn.timestamp for turn in turns)
-    return assemble(TrajectoryEnd(trajectory_id=trajectory_id, timestamp=last, role=role), turns)
+    task = end.task_context or TaskContext(task_id=end.trajectory_id, instructions="")
+    if main is None or child.prompt_digest != main.prompt_digest:
+        part = child.prompt_digest[:12]
+        task = msgspec.structs.replace(
+            task,
+            task_id=f"{task.task_id}/{part}",
+            group_key=f"{task.group_key}/{part}" if task.group_key else None,
+            instructions="",
+            tools=None,
+        )
+    return msgspec.structs.replace(
+        end,
+        trajectory_id=child_id(end.role, end.trajectory_id, child.root.turn_id),
+        timestamp=max(turn.timestamp for turn in child.calls),
+        session_id=first.session_id if first else end.session_id,
+        agent_id=end.agent_id,
+        subordinate_profile=None,
+        parent_trajectory_id=end.trajectory_id,
+        task_context=task,
+        quality=None,
+    )
+
+
+def child_id(role: str, trajectory_id: str, root_turn_id: str) -> str:
+    """The id of a further conversation: that of the call that began it decides, so every collector gives the same."""
+    return named_id("conversation", role, trajectory_id, root_turn_id)
+
+
+def _failed(end: TrajectoryEnd, turns: Sequence[Turn]) -> Trajectory:
+    """A run of which no call was answered: what was asked last, and why nothing came of it."""
+    last = max(turns, key=lambda turn: (turn.timestamp, turn.index, turn.attempt, turn.turn_id))
+    error = _error_of(last) or f"no call was answered ({last.trainable.reason})"
+    instructions, entries = failed_entries(last, error)
+    made = _made(end, turns, instructions, entries)
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, error=error))
+
+
+def _with_outcome(
+    end: TrajectoryEnd, main: Conversation | None, turns: Sequence[Turn], inference: Inference
+) -> TrajectoryEnd:
+    """The end with an outcome that the run itself shows, where none is reported."""
+    if end.outcome is not None:
+        return end
+    last = max(turns, key=lambda turn: (turn.timestamp, turn.index, turn.attempt, turn.turn_id))
+    handed_in = tools_called(main.calls[-1].response or {}) & inference.tools_of(end.role) if main else frozenset()
+    if handed_in:
+        outcome = Outcome(status="success", inferred_from=min(handed_in))
+    elif (last.error and inference.by_errors) or (main is None and _error_of(last)):
+        outcome = Outcome(status="failure", inferred_from=ERROR)
+    else:
+        return end
+    return msgspec.structs.replace(end, outcome=outcome)
+
+
+def _error_of(last: Turn) -> str | None:
+    """Why a run ended that ends with this call."""
+    if last.response is not None:
+        return None
+    return last.error or ("the agent gave the call up" if last.finish_reason == "cancelled" else None)
+
+
+def assemble_idle(role: str, trajectory_id: str, run: Run, inference: Inference | None = None) -> Assembled:
+    """The trajectories of an agent that fell silent. It reports no outcome. Raises `ChatError`.
+
+    Nothing in them depends on the time of assembly: from the same turns, every collector makes the same messages.
+    Where the stored trajectory is final, only further conversations follow, which began or went on after it was
+    reported; its claims count for those that began before its end.
+    """
+    last = max(turn.timestamp for turn in run.turns)
+    end = TrajectoryEnd(trajectory_id=trajectory_id, timestamp=last, role=role)
+    stored = run.stored
+    if stored is None or report_of(stored).is_provisional:
+        return assemble(end, run, inference)
+    if not turn_refs(stored):
+        return Assembled([])
+    claimed = msgspec.structs.replace(
+        end,
+        timestamp=stored.end_timestamp,
+        session_id=stored.session_id,
+        outcome=stored.outcome,
+        labels=stored.labels,
+        task_context=msgspec.structs.replace(stored.task_context, instructions="", tools=None),
+    )
+    whole = assemble(claimed, run, inference)
+    further = [one for one in whole.trajectories if one.trajectory_id != trajectory_id]
+    return replace(whole, trajectories=further)
 
 
 def assembly_id(trajectory: Trajectory) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,16 @@ from ratchet.stores.stored_watch import AWAITED
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Place
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
-from ratchet.trajectory_collector.domain import assemble, is_complete, is_fuller, report_of, update_of
+from ratchet.trajectory_collector.domain import (
+    Assembled,
+    Inference,
+    Run,
+    assemble,
+    is_complete,
+    is_fuller,
+    report_of,
+    update_of,
+)
 from ratchet.trajectory_collector.incarnations import Incarnations
 from ratchet.trajectory_collector.ledger import DEAD, DUPLICATE, STORED, Account, Entry, ranges
 from ratchet.trajectory_collector.rows import TABLES, Table, row_of
@@ -45,6 +55,8 @@ class Collector:
     """How long the end of a trajectory waits for its turns, counted from the first query that ClickHouse answered."""
     publish: Callable[[Message], Awaitable[None]]
     """`Bus.publish`, for announcements."""
+    inference: Inference
+    """What an outcome is inferred from, where none is reported."""
     _waiting_since: dict[int, datetime] = field(default_factory=dict[int, datetime])
     """By sequence of an end that waits: when ClickHouse first answered that turns are missing."""
 
@@ -130,18 +142,20 @@ class Collector:
     async def _assembled(self, received: Received[TrajectoryEnd]) -> Outcome:
         end = received.message
         with self._stopping_the_clock():
-            turns = await self.facts.turns(end.role, end.trajectory_id)
-        if not is_complete(end, turns):
+            run = await self.facts.run(end.role, end.trajectory_id)
+        if not is_complete(end, run):
             now = self.now()
             if now - self._waiting_since.setdefault(received.sequence, now) < self.patience:
-                reason = f"{len(turns)} of {end.turns or 'some'} turns stored"
+                reason = f"{len(run.turns)} of {end.turns or 'some'} turns stored"
                 return Retry(reason, delay_s=min(2.0, 0.1 * received.delivered))
-        if not any(turn.response for turn in turns):
-            return Dead("rejected", f"trajectory {end.trajectory_id} ended without an answered turn")
+        if not run.turns:
+            return Dead("rejected", f"trajectory {end.trajectory_id} ended without a recorded call")
         try:
-            return Done([assemble(end, turns)])
+            assembled = await asyncio.to_thread(assemble, end, run, self.inference)
         except ChatError as error:
             return Dead("rejected", f"trajectory {end.trajectory_id} cannot be assembled: {error}")
+        report_gaps(end.trajectory_id, run, assembled)
+        return Done(assembled.trajectories)
 
     async def restore(self, batch: Batch) -> Sequence[Message]:
         """Store settled messages again; returns the events to publish, each of which was published before.
@@ -171,3 +185,16 @@ class Collector:
         except Unavailable:
             self._waiting_since.clear()
             raise
+
+
+def report_gaps(trajectory_id: str, run: Run, assembled: Assembled) -> None:
+    """Count and log what of a run is in no trajectory: conversations that cannot be assembled, and calls."""
+    if run.left_out:
+        metrics.LEFT_OUT.inc(run.left_out)
+        log.warning("run has more turns than one assembly takes", trajectory=trajectory_id, left_out=run.left_out)
+    if assembled.repeated:
+        metrics.REPEATED.inc(assembled.repeated)
+        log.info("another answer to the same prompt counts", trajectory=trajectory_id, calls=assembled.repeated)
+    for reason in assembled.unreadable:
+        metrics.UNASSEMBLED.inc()
+        log.warning("conversation cannot be assembled", trajectory=trajectory_id, reason=reason[:500])

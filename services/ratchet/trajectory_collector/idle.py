@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -12,22 +13,43 @@ from ratchet.bus.connection import Bus
 from ratchet.errors import ContractError, Unavailable
 from ratchet.rules.chat import ChatError
 from ratchet.trajectory_collector import metrics
-from ratchet.trajectory_collector.clickhouse_facts import Facts, Silence
-from ratchet.trajectory_collector.domain import assemble_idle, assembly_id
+from ratchet.trajectory_collector.clickhouse_facts import Facts, Roles, Silence
+from ratchet.trajectory_collector.domain import Inference, assemble_idle, assembly_id
+from ratchet.trajectory_collector.handlers import report_gaps
 from ratchet.trajectory_collector.nats_streams import Streams
 
 log = structlog.get_logger()
 
 AT_ONCE = 500
 """Silent trajectories that one query returns."""
+SIDE_BY_SIDE = 8
+"""Those that are in memory at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a trajectory without an end must be silent, and how far back a start searches for such."""
+
+    idle: timedelta
+    lookback: timedelta
+    by_role: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
+    """For the roles that differ."""
+
+    def groups(self) -> Mapping[Roles, timedelta]:
+        """Roles that wait equally long. Each group has an order of its own in which its trajectories fall silent."""
+        spans: dict[timedelta, set[str]] = {}
+        for role, span in self.by_role.items():
+            spans.setdefault(span, set()).add(role)
+        groups = {Roles(frozenset(named), among=True): span for span, named in spans.items()}
+        return {**groups, Roles(frozenset(self.by_role)): self.idle}
 
 
 class IdleAssembler:
-    """Goes through silent trajectories in the order in which they fell silent. A restart begins `lookback` ago.
+    """Goes through silent trajectories in the order in which they fell silent. A start begins `lookback` ago.
 
     Silence counts only up to the point where the collector has settled all messages of the broker (`settled_until`), so
     that no assembly overtakes an end that waits in a stream. Any number of collectors may do this: they publish the
-    same message.
+    same messages.
     """
 
     def __init__(
@@ -37,39 +59,47 @@ class IdleAssembler:
         streams: Streams,
         consumers: Mapping[str, str],
         *,
-        idle: timedelta,
-        lookback: timedelta,
+        patience: Patience,
+        inference: Inference,
     ) -> None:
         """`consumers`: durable by stream, for the streams that may hold messages of a trajectory."""
         self._bus = bus
         self._facts = facts
         self._streams = streams
         self._consumers = consumers
-        self._idle = idle
-        self._lookback = lookback
-        self._done: Silence | None = None
-        """Every trajectory that fell silent up to here was published, or cannot be assembled."""
+        self._groups = patience.groups()
+        self._inference = inference
+        self._lookback = patience.lookback
+        self._done: dict[Roles, Silence] = {}
+        """Every trajectory of these roles that fell silent up to here was published, or cannot be assembled."""
 
     async def tick(self) -> None:
         """Publish the trajectories that have been silent for long enough."""
         settled = [await self._streams.settled_until(stream, durable) for stream, durable in self._consumers.items()]
-        before = min(settled) - self._idle
-        done = self._done or Silence(before - self._lookback)
+        for roles, idle in self._groups.items():
+            await self._pass_through(roles, min(settled) - idle)
+
+    async def _pass_through(self, roles: Roles, before: datetime) -> None:
+        done = self._done.get(roles) or Silence(before - self._lookback)
         while True:
-            silent = await self._facts.idle(done, before, AT_ONCE)
-            await asyncio.gather(*(self._publish(one) for one, is_unreported in silent if is_unreported))
+            silent = await self._facts.idle(done, before, AT_ONCE, roles)
+            unreported = [one for one, is_unreported in silent if is_unreported]
+            for start in range(0, len(unreported), SIDE_BY_SIDE):
+                await asyncio.gather(*map(self._publish, unreported[start : start + SIDE_BY_SIDE]))
             if not silent:
                 return
-            done = self._done = silent[-1][0]
+            done = self._done[roles] = silent[-1][0]
 
     async def _publish(self, silence: Silence) -> None:
-        """Publish one trajectory. Turns that cannot be assembled are counted, and the others go on."""
+        """Publish what a run adds up to. Turns that cannot be assembled are counted, and the others go on."""
         try:
-            turns = await self._facts.turns(silence.role, silence.trajectory_id)
-            if not any(turn.response for turn in turns):
-                return
-            trajectory = assemble_idle(silence.role, silence.trajectory_id, turns)
-            await self._bus.publish_record(self._bus.seal(trajectory).with_message_id(assembly_id(trajectory)))
+            run = await self._facts.run(silence.role, silence.trajectory_id)
+            assembled = await asyncio.to_thread(
+                assemble_idle, silence.role, silence.trajectory_id, run, self._inference
+            )
+            report_gaps(silence.trajectory_id, run, assembled)
+            for trajectory in assembled.trajectories:
+                await self._bus.publish_record(self._bus.seal(trajectory).with_message_id(assembly_id(trajectory)))
         except Unavailable:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: what one agent sent must not stop the service

@@ -12,6 +12,13 @@ SUPERSEDED = Counter(
     "ratchet_retold_trajectories_total", "Trajectories reported after they had been assembled as idle."
 )
 UNASSEMBLED = Counter("ratchet_unassembled_trajectories_total", "Idle trajectories whose turns do not fit together.")
+LEFT_OUT = Counter(
+    "ratchet_turns_left_out_total", "Turns of a run beyond what one assembly takes, at each assembly of it."
+)
+REPEATED = Counter(
+    "ratchet_repeated_calls_total",
+    "Answered calls that are in no trajectory, because another answer to the same prompt counts, at each assembly.",
+)
 RESTORED = Counter("ratchet_restored_messages_total", "Settled messages read again for the ledger.", ["stream"])
 REWOUND = Counter("ratchet_stream_rewound_total", "Times that a stream was made anew, or an older copy.", ["stream"])
 FILL = Gauge("ratchet_stream_fill_ratio", "Share of its bound that a stream has used, 0..1.", ["stream"])

@@ -26,6 +26,7 @@ from ratchet.contract import (
     TrajectoryEnd,
     Turn,
 )
+from ratchet.contract.turn import CANCELLED
 
 Row = dict[str, Any]
 """A row by column name; `Any` because each column has its own type."""
@@ -70,6 +71,7 @@ def trajectory_columns(m: Trajectory) -> Row:
         "agent_id": m.agent_id,
         "subordinate_profile": m.subordinate_profile,
         "parent_trajectory_id": m.parent_trajectory_id,
+        "recorded_as": m.recorded_as or m.trajectory_id,
         "user_ref": m.user_ref,
         "task_id": task.task_id,
         "group_key": task.group_key,
@@ -137,10 +139,34 @@ def turn_columns(m: Turn) -> Row:
         "reason": m.trainable.reason,
         "prompt_tokens": m.usage.prompt if m.usage else None,
         "output_tokens": m.usage.completion if m.usage else None,
+        "cached_tokens": m.usage.cached if m.usage else None,
+        "reasoning_tokens": m.usage.reasoning if m.usage else None,
+        "cost_usd": m.cost_usd,
+        "api": m.api or "",
+        "trajectory_by": m.trajectory_by or "",
+        "key_id": m.key_id or "",
+        "trace_id": m.trace.trace_id if m.trace else "",
+        "provider_model": (m.provider.model if m.provider else None) or "",
         "latency_ms": m.latency_ms,
+        "first_token_ms": m.first_token_ms,
         "finish_reason": m.finish_reason,
         "error": m.error,
         "at": m.timestamp,
+    }
+
+
+def call_of(turn: Row) -> Row:
+    """The row of `calls` that belongs to a row of `turns`."""
+    kept = ("event_id", "role", "at", "policy_version", "arm", "api", "key_id", "cost_usd", "latency_ms")
+    return {
+        **{name: turn[name] for name in (*kept, "first_token_ms", "ingested_at")},
+        "model": turn["provider_model"],
+        "failed": turn["error"] is not None,
+        "cancelled": turn["finish_reason"] == CANCELLED,
+        "prompt_tokens": turn["prompt_tokens"] or 0,
+        "cached_tokens": turn["cached_tokens"] or 0,
+        "completion_tokens": turn["output_tokens"] or 0,
+        "reasoning_tokens": turn["reasoning_tokens"] or 0,
     }
 
 

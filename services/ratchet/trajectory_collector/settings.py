@@ -47,6 +47,17 @@ class Settings(BaseSettings):
     declares and that never began needs every message: unless it is listed here, its streams are not trimmed."""
     idle_s: float = 600.0
     """A trajectory without an end is assembled after this long without a further turn."""
+    idle_s_by_role: dict[str, float] = Field(default_factory=dict)
+    """JSON: the roles whose trajectories wait longer or shorter for their end, `{"helpdesk": 60}`."""
+    final_tools: dict[str, list[str]] = Field(default_factory=dict)
+    """JSON: by role the tools with which its agents hand in a result, `{"coder": ["submit"], "*": ["final_answer"]}`. A
+    run without a reported outcome whose last call calls one is a success, until an agent reports one."""
+    assembly_turns: int = Field(default=10_000, ge=1)
+    """Most turns of one trajectory id that are assembled, the oldest ones; the collector counts and logs the others."""
+    assembly_bytes: int = Field(default=256 * 1024 * 1024, ge=1)
+    """Most bytes of them."""
+    failure_by_error: bool = True
+    """A run without a reported outcome whose last call failed is a failure, until an agent reports one."""
     idle_interval_s: float = 30.0
     """How often the collector searches for idle trajectories."""
     idle_lookback_s: float = 7 * 86400.0

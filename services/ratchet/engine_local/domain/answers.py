@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from ratchet.bus.message import JsonObject
+from ratchet.chat_templates.tool_formats import Reply
 from ratchet.engine_local.domain.requests import AnswerOptions
-from ratchet.engine_local.tool_formats import Reply
 
 Spell = Callable[[int], str]
 """Token id to its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One token: its id, its log-probability under the distribution drawn from, and the most likely others."""
+
+    token: int
+    logprob: float
+    top: Sequence[tuple[int, float]] = ()
+    """(id, log-probability), most likely first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,12 @@ class Completion:
     top: Sequence[Sequence[tuple[int, float]]] = ()
     """Per token the most likely (id, log-probability), most likely first."""
 
+    def tokens(self) -> Iterator[Drawn]:
+        """The tokens one by one."""
+        tops = self.top or [()] * len(self.token_ids)
+        for token, logprob, top in zip(self.token_ids, self.logprobs, tops, strict=True):
+            yield Drawn(token, logprob, top)
+
 
 LOGPROBS_MODE = "processed_logprobs"
 """vLLM's name for log-probabilities of the distribution that was drawn from, after the temperature."""
@@ -42,74 +58,104 @@ class Stamp:
     """Unix seconds."""
     model: str
 
+    def head(self, kind: str) -> JsonObject:
+        """The members of every body of the answer; `kind` is its `object`."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
-def chat_answer(
-    stamp: Stamp, prompt_ids: Sequence[int], done: Completion, reply: Reply, options: AnswerOptions, spell: Spell
-) -> JsonObject:
-    """The body of `/v1/chat/completions`."""
-    logprobs: list[JsonObject] = []
-    if options.logprobs:
-        tops = done.top or [()] * len(done.token_ids)
-        for token, logprob, top in zip(done.token_ids, done.logprobs, tops, strict=True):
-            likely = [_spelled(*one, spell) for one in top]
-            logprobs.append({**_spelled(token, logprob, spell), "top_logprobs": likely})
-    choice: JsonObject = {
-        "index": 0,
-        "message": reply.message(f"call_{stamp.id.removeprefix('chatcmpl-')[:12]}"),
-        "logprobs": {"content": logprobs} if options.logprobs else None,
-        "finish_reason": "tool_calls" if reply.calls and done.finish_reason == "stop" else done.finish_reason,
-    }
-    return _answer(stamp, "chat.completion", choice, prompt_ids, done, options)
+    def call_prefix(self, choice: int) -> str:
+        """What the ids of the tool calls of a choice begin with; no other choice's do."""
+        return f"call_{self.id.rpartition('-')[2][:12]}_{choice}"
 
 
-def text_answer(
-    stamp: Stamp, prompt_ids: Sequence[int], done: Completion, text: str, options: AnswerOptions, spell: Spell
-) -> JsonObject:
-    """The body of `/v1/completions`."""
-    logprobs: JsonObject | None = None
-    if options.logprobs:
-        tokens = [spell(token) for token in done.token_ids]
-        logprobs = {
-            "tokens": tokens,
-            "token_logprobs": list(done.logprobs),
-            "top_logprobs": [{spell(token): logprob for token, logprob in top} for top in done.top] or None,
-            "text_offset": list(accumulate(map(len, tokens), initial=0))[:-1],
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is known of an answer before its first token."""
+
+    stamp: Stamp
+    prompt_ids: Sequence[int]
+    options: AnswerOptions
+    spell: Spell
+
+
+def chat_answer(given: Given, done: Sequence[Completion], replies: Sequence[Reply]) -> JsonObject:
+    """The body of `/v1/chat/completions`: one choice for each completion."""
+    choices = [
+        {
+            "index": index,
+            "message": reply.message(given.stamp.call_prefix(index)),
+            "logprobs": chat_logprobs(given, one.tokens()),
+            "finish_reason": finish_reason(one, reply),
         }
-    choice: JsonObject = {
-        "index": 0,
-        "text": text,
-        "logprobs": logprobs,
-        "finish_reason": done.finish_reason,
-    }
-    answer = _answer(stamp, "text_completion", choice, prompt_ids, done, options)
-    if options.token_ids:
-        choice["prompt_token_ids"] = answer.pop("prompt_token_ids")
+        for index, (one, reply) in enumerate(zip(done, replies, strict=True))
+    ]
+    answer = _answer(given, "chat.completion", choices, done)
+    if given.options.token_ids:
+        answer["prompt_token_ids"] = list(given.prompt_ids)
     return answer
 
 
-def _answer(
-    stamp: Stamp, kind: str, choice: JsonObject, prompt_ids: Sequence[int], done: Completion, options: AnswerOptions
-) -> JsonObject:
-    answer: JsonObject = {
-        "id": stamp.id,
-        "object": kind,
-        "created": stamp.created,
-        "model": stamp.model,
-        "choices": [choice],
-        "usage": {
-            "prompt_tokens": done.prompt_tokens,
-            "completion_tokens": len(done.token_ids),
-            "total_tokens": done.prompt_tokens + len(done.token_ids),
-            "prompt_tokens_details": {"cached_tokens": done.cached_tokens},
-        },
+def text_answer(given: Given, done: Sequence[Completion], replies: Sequence[Reply]) -> JsonObject:
+    """The body of `/v1/completions`: one choice for each completion."""
+    choices: list[JsonObject] = []
+    for index, (one, reply) in enumerate(zip(done, replies, strict=True)):
+        logprobs, reason = text_logprobs(given, one.tokens(), 0), finish_reason(one, reply)
+        choices.append({"index": index, "text": reply.content or "", "logprobs": logprobs, "finish_reason": reason})
+        if given.options.token_ids:
+            choices[-1]["prompt_token_ids"] = list(given.prompt_ids)
+    return _answer(given, "text_completion", choices, done)
+
+
+def finish_reason(done: Completion, reply: Reply) -> str:
+    """`tool_calls` for an answer that ends by itself with calls."""
+    return "tool_calls" if reply.calls and done.finish_reason == "stop" else done.finish_reason
+
+
+def chat_logprobs(given: Given, tokens: Iterator[Drawn]) -> JsonObject | None:
+    """`logprobs` of a chat's choice for these tokens; None unless asked for."""
+    if not given.options.logprobs:
+        return None
+    listed: list[JsonObject] = []
+    for one in tokens:
+        likely = [_spelled(given, *other) for other in one.top]
+        listed.append({**_spelled(given, one.token, one.logprob), "top_logprobs": likely})
+    return {"content": listed}
+
+
+def text_logprobs(given: Given, tokens: Iterator[Drawn], offset: int) -> JsonObject | None:
+    """`logprobs` of a text's choice for these tokens, which begin at `offset` in it; None unless asked for."""
+    if not given.options.logprobs:
+        return None
+    drawn = list(tokens)
+    spelled = [given.spell(one.token) for one in drawn]
+    top = [{given.spell(token): logprob for token, logprob in one.top} for one in drawn]
+    return {
+        "tokens": spelled,
+        "token_logprobs": [one.logprob for one in drawn],
+        "top_logprobs": top if given.options.top_logprobs else None,
+        "text_offset": list(accumulate(map(len, spelled), initial=offset))[:-1],
     }
-    if options.token_ids:
-        choice["token_ids"] = list(done.token_ids)
-        answer["prompt_token_ids"] = list(prompt_ids)
-        answer["logprobs_mode"] = LOGPROBS_MODE
+
+
+def usage(done: Sequence[Completion]) -> JsonObject:
+    """The tokens of an answer: its prompt counts once, whatever the number of choices."""
+    prompt, completion = done[0].prompt_tokens, sum(len(one.token_ids) for one in done)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": done[0].cached_tokens},
+    }
+
+
+def _answer(given: Given, kind: str, choices: list[JsonObject], done: Sequence[Completion]) -> JsonObject:
+    answer: JsonObject = {**given.stamp.head(kind), "choices": choices, "usage": usage(done)}
+    answer["logprobs_mode"] = LOGPROBS_MODE
+    if given.options.token_ids:
+        for choice, one in zip(choices, done, strict=True):
+            choice["token_ids"] = list(one.token_ids)
     return answer
 
 
-def _spelled(token: int, logprob: float, spell: Spell) -> JsonObject:
-    text = spell(token)
+def _spelled(given: Given, token: int, logprob: float) -> JsonObject:
+    text = given.spell(token)
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

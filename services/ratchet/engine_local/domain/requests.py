@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ratchet.bus.message import JsonObject
+from ratchet.contract.turn import Constraint
 from ratchet.errors import BadRequest
+from ratchet.rules.constraints import Irreproducible, constraint_of
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
+MAX_CHOICES = 128
+"""As OpenAI has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,11 @@ class AnswerOptions:
     logprobs: bool = False
     top_logprobs: int = 0
     token_ids: bool = False
+    choices: int = 1
+    """Answers to the one prompt."""
+    stream: bool = False
+    stream_usage: bool = False
+    """A stream ends with a chunk that has the usage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,7 @@ class ChatCall:
     tools: list[JsonObject]
     sampling: Sampling
     options: AnswerOptions
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,36 +77,19 @@ class CompletionCall:
     prompt: str | list[int]
     sampling: Sampling
     options: AnswerOptions
+    constraint: Constraint | None = None
 
 
 _PENALTY: tuple[Callable[[float], bool], str] = (lambda x: -2 <= x <= 2, "between -2 and 2")
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "stream": (False,),
     "echo": (False,),
-    "min_tokens": (0,),
-    "logit_bias": ({},),
     "suffix": ("",),
     "prompt_logprobs": (0,),
-    "use_beam_search": (False,),
-    "ignore_eos": (False,),
-    "response_format": ({"type": "text"},),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
-    "logits_processors": ([],),
-    "thinking_token_budget": (-1,),
-    "vllm_xargs": ({},),
-    "structured_outputs": (),
     "functions": (),
     "function_call": (),
-    "tool_choice": ("auto", "none"),
 }
-"""Members that change the answer and are not implemented -> the values under which they change nothing."""
+"""Members that change the answer and are not implemented, beside those of `rules.constraints` that move the
+distribution -> the values under which they change nothing."""
 
 
 def read_chat(body: JsonObject) -> ChatCall:
@@ -106,13 +99,10 @@ def read_chat(body: JsonObject) -> ChatCall:
     if not messages:
         raise _wrong("messages", "must hold at least one message")
     tools = [] if body.get("tool_choice") == "none" else _objects(body, "tools")
-    options = AnswerOptions(
-        logprobs=_flag(body, "logprobs"),
-        top_logprobs=_integer(body, "top_logprobs", 0, MAX_TOP_LOGPROBS) or 0,
-        token_ids=_flag(body, "return_token_ids"),
-    )
+    options = _options(body, _flag(body, "logprobs"), _integer(body, "top_logprobs", 0, MAX_TOP_LOGPROBS))
     limit = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-    return ChatCall(_model(body), messages, tools, _sampling(body, limit), options)
+    constraint = _constraint(body, tools=True)
+    return ChatCall(_model(body), messages, tools, _sampling(body, limit), options, constraint)
 
 
 def read_completion(body: JsonObject) -> CompletionCall:
@@ -122,8 +112,34 @@ def read_completion(body: JsonObject) -> CompletionCall:
     if not isinstance(prompt, str) and not _is_token_ids(prompt):
         raise _wrong("prompt", "must be one text or one list of token ids")
     asked = _integer(body, "logprobs", 0, MAX_TOP_LOGPROBS)
-    options = AnswerOptions(asked is not None, asked or 0, _flag(body, "return_token_ids"))
-    return CompletionCall(_model(body), cast("str | list[int]", prompt), _sampling(body, "max_tokens"), options)
+    options = _options(body, asked is not None, asked)
+    sampling, constraint = _sampling(body, "max_tokens"), _constraint(body, tools=False)
+    return CompletionCall(_model(body), cast("str | list[int]", prompt), sampling, options, constraint)
+
+
+def _constraint(body: JsonObject, *, tools: bool) -> Constraint | None:
+    """What the answer follows. What a learner could not compute again is refused."""
+    constraint = constraint_of(body, tools=tools)
+    if isinstance(constraint, Irreproducible):
+        raise _wrong(constraint.param, f"is not supported by this engine: it {constraint.reason}")
+    return constraint
+
+
+def _options(body: JsonObject, logprobs: bool, top_logprobs: int | None) -> AnswerOptions:
+    stream, streaming = _flag(body, "stream"), body.get("stream_options")
+    if streaming is not None and not (stream and isinstance(streaming, dict)):
+        raise _wrong("stream_options", "must be an object, and needs stream")
+    how = cast("JsonObject", streaming or {})
+    if how.get("continuous_usage_stats"):
+        raise _wrong("stream_options", "continuous_usage_stats is not supported by this engine")
+    return AnswerOptions(
+        logprobs=logprobs,
+        top_logprobs=top_logprobs or 0,
+        token_ids=_flag(body, "return_token_ids"),
+        choices=_integer(body, "n", 1, MAX_CHOICES) or 1,
+        stream=stream,
+        stream_usage=_flag(how, "include_usage"),
+    )
 
 
 def _sampling(body: JsonObject, limit: str) -> Sampling:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from ratchet.contract import JsonObject
+from ratchet.contract.gateway_notes import CallNote
 from ratchet.contract.turn import Sampling
 from ratchet.rules.redaction import Redacted
 
@@ -25,10 +27,10 @@ REMEMBERED_CALLS = 8
 CONVERSATION_BYTES, CALL_BYTES, ATTEMPT_BYTES = 2048, 768, 256
 """Costs beside the token ids, measured and rounded up: of a conversation, of a call that a later one may continue, and
 of the number of attempts at one place."""
+NOTE_BYTES, ID_BYTES = 1536, 128
+"""Costs of a call that another process recorded, and of the id of each of its tool calls, measured and rounded up."""
 TOOL_SET_BYTES = 1024
 """Cost of a set of tools beside its text, measured and rounded up."""
-
-_MEANINGFUL = ("role", "content", "name", "tool_calls", "tool_call_id")
 
 
 class Recent(Generic[K, V]):
@@ -56,6 +58,14 @@ class Recent(Generic[K, V]):
         while self.size > self.limit and len(self._values) > 1:
             _, (_, freed) = self._values.popitem(last=False)
             self.size -= freed
+
+    def take_value(self, key: K) -> V | None:
+        """The value, which is forgotten; None when it is not remembered."""
+        entry = self._values.pop(key, None)
+        if entry is None:
+            return None
+        self.size -= entry[1]
+        return entry[0]
 
     def __len__(self) -> int:
         return len(self._values)
@@ -93,8 +103,9 @@ class AnswerCache:
 
 
 def cache_key(digest: str, path: str, body: Mapping[str, Any]) -> bytes:
-    """The key of a policy's answer to a request; the order of members means nothing."""
-    return hashlib.sha256(msgspec.json.encode([digest, path, body], order="deterministic")).digest()
+    """The key of a policy's answer to a request; the order of members means nothing, nor whether the answer streams."""
+    asked = {name: value for name, value in body.items() if name not in {"stream", "stream_options"}}
+    return hashlib.sha256(msgspec.json.encode([digest, path, asked], order="deterministic")).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +123,12 @@ class PastCall:
     tools_digest: str | None
     redacted: bool
     """The recorder took something out of this call, or out of one that it continues."""
+    system: bytes = b""
+    """Digest of its system prompt as it was sent; that of the messages leaves digits out."""
+    call_ids: frozenset[str] = frozenset()
+    """Ids of the tool calls of its answer."""
+    ids_elsewhere: tuple[int, str] | None = None
+    """Number and digest of the token ids of a call that another process recorded, which alone has the ids."""
 
 
 @dataclass(slots=True)
@@ -134,6 +151,30 @@ class Conversation:
         """The longest earlier call whose conversation begins this one; `digests[n]` is of the first n messages."""
         fitting = [c for c in self.calls if c.messages < len(digests) and digests[c.messages] == c.digest]
         return max(fitting, key=lambda call: call.messages, default=None)
+
+    def repeated_by(self, turn_id: str | None, call_ids: Container[str]) -> PastCall | None:
+        """The newest earlier call that a prompt names, or one of whose tool calls it repeats."""
+        named = (c for c in reversed(self.calls) if c.turn_id == turn_id or any(one in call_ids for one in c.call_ids))
+        return next(named, None)
+
+    def learn(self, note: CallNote) -> None:
+        """Take over a call that another process has recorded."""
+        place = (note.parent_turn_id, note.index)
+        self.attempts[place] = max(self.attempts.get(place, 0), note.attempt)
+        if note.messages and note.digest:
+            call = PastCall(
+                turn_id=note.turn_id,
+                index=note.index,
+                messages=note.messages,
+                digest=bytes.fromhex(note.digest),
+                token_ids=array("i"),
+                tools_digest=note.tools_digest,
+                redacted=note.redacted,
+                system=bytes.fromhex(note.system or ""),
+                call_ids=frozenset(note.call_ids),
+                ids_elsewhere=(note.ids, note.ids_digest) if note.ids and note.ids_digest else None,
+            )
+            self.remember(call)
 
     def remember(self, call: PastCall) -> None:
         """Keep a finished call, and forget the oldest beyond the bound."""
@@ -174,18 +215,30 @@ class Conversations:
         return len(self._recent)
 
 
-def prefix_digests(messages: Sequence[Mapping[str, object]]) -> list[bytes]:
-    """Digest of the first 0, 1, ... n messages: each covers all before it.
+class CallsElsewhere:
+    """Calls that other processes have recorded, until a recorder of this one needs them."""
 
-    It leaves out members without meaning and sorts the others: clients send an answer back in an order of their own.
-    """
-    running = hashlib.sha256()
-    digests = [running.digest()]
-    for message in messages:
-        kept = {key: message[key] for key in _MEANINGFUL if message.get(key) is not None}
-        running.update(msgspec.json.encode(kept, order="deterministic"))
-        digests.append(running.digest())
-    return digests
+    def __init__(self, limit_bytes: int) -> None:
+        self._recent = Recent[tuple[str, str], tuple[CallNote, ...]](limit_bytes)
+
+    def learn(self, note: CallNote) -> None:
+        """Keep a call, and forget the oldest one of its trajectory beyond the bound."""
+        key = (note.trajectory_id, note.role)
+        calls = (*(self._recent.get_value(key) or ())[1 - REMEMBERED_CALLS :], note)
+        self._recent.put_value(key, calls, sum(NOTE_BYTES + ID_BYTES * len(call.call_ids) for call in calls))
+
+    def take(self, trajectory_id: str, role: str) -> tuple[CallNote, ...]:
+        """Those of a trajectory in a role; from now on its recorder remembers them."""
+        return self._recent.take_value((trajectory_id, role)) or ()
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+
+def system_digest(messages: Sequence[Mapping[str, object]]) -> bytes:
+    """Digest of the messages before the first one of a person or a tool, as they were sent."""
+    head = list(takewhile(lambda message: message.get("role") in {"system", "developer"}, messages))
+    return hashlib.blake2b(msgspec.json.encode(head, order="deterministic"), digest_size=16).digest() if head else b""
 
 
 class ToolSets:

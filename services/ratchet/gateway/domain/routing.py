@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from ratchet.contract import PolicyClaim, Start
+from ratchet.contract.gateway_notes import ArmNote
 from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.rules.arms import MIXED, PINNED, STABLE, Assignment, arm_of
 
 ARM_BYTES = 1024
 """Cost of an arm, measured and rounded up."""
+PROCESS_BYTES = 384
+"""Cost of the turns that another process counts, measured and rounded up."""
+PROCESSES = 256
+"""Most processes whose turns are counted beside those of this one: as many as answer one trajectory, and restarts."""
 LEASE_S = 20.0
 """A canary weight lapses after this long without an observed renewal. The deployer renews every 5 s."""
 
@@ -26,19 +32,84 @@ class Arm:
     """The policy that its first call met."""
     mixed: bool = False
     """Its policy changed in flight."""
-    turns: int = 0
-    """Turns that are published, or on their way to the broker."""
+    own_turns: int = 0
+    """Turns of this process that are published, or on their way to the broker."""
+    turns_elsewhere: dict[str, int] = field(default_factory=dict[str, int])
+    """The same of each other process, by its id."""
+    recorded: int = 0
+    """How many of them this process has recorded."""
+    recorded_elsewhere: dict[str, int] = field(default_factory=dict[str, int])
     ended: bool = False
     """Its agent has ended it."""
     has_outcome: bool = False
     """An end gave an outcome, which stands whatever a later end gives."""
+
+    @property
+    def turns(self) -> int:
+        """Turns that are published, or on their way to the broker, as far as this process knows."""
+        return self.own_turns + sum(self.turns_elsewhere.values()) if self.turns_elsewhere else self.own_turns
+
+    def unrecorded_elsewhere(self) -> dict[str, int]:
+        """The processes with calls that they have not recorded, and how many they will have recorded then."""
+        recorded, turns = self.recorded_elsewhere, self.turns_elsewhere
+        return {process: number for process, number in turns.items() if recorded.get(process, 0) < number}
+
+    def has_recorded(self, numbers: Mapping[str, int]) -> bool:
+        """Whether other processes have recorded so many of their calls, by their notes."""
+        return all(self.recorded_elsewhere.get(process, 0) >= number for process, number in numbers.items())
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return ARM_BYTES + PROCESS_BYTES * len(self.turns_elsewhere)
+
+    def note(self) -> ArmNote:
+        """What other processes need to know of it."""
+        first = self.assignment
+        return ArmNote(
+            trajectory_id=self.trajectory_id,
+            role=self.role,
+            turns=self.own_turns,
+            policy=first.policy if first else None,
+            arm=first.arm if first else None,
+            weight=first.weight if first else 0.0,
+            mixed=self.mixed,
+            ended=self.ended,
+            has_outcome=self.has_outcome,
+        )
+
+    def learn_recorded(self, process: str, number: int) -> None:
+        """Another process has recorded so many of its calls."""
+        if process in self.turns_elsewhere:
+            self.recorded_elsewhere[process] = max(number, self.recorded_elsewhere.get(process, 0))
+
+    def expect_no_more_records(self) -> None:
+        """Those that are missing will not come: their process may be gone."""
+        self.recorded_elsewhere |= self.turns_elsewhere
+
+    def learn(self, process: str, note: ArmNote) -> None:
+        """Take over what another process knows. Notes may come again, and in any order.
+
+        Two processes that drew another policy for the same trajectory have changed its policy in flight.
+        """
+        known = self.turns_elsewhere
+        if note.turns > known.get(process, 0) and (process in known or len(known) < PROCESSES):
+            known[process] = note.turns
+        self.ended, self.has_outcome = self.ended or note.ended, self.has_outcome or note.has_outcome
+        theirs = Assignment(note.arm, note.weight, note.policy) if note.policy and note.arm else None
+        if self.assignment is None or (note.mixed and not self.mixed and theirs is not None):
+            self.assignment = theirs
+        elif theirs is not None and theirs.policy != self.assignment.policy:
+            self.mixed = True
+        self.mixed = self.mixed or note.mixed
 
 
 class Arms:
     """The most recently used ones, in at most `limit_bytes`; the newest one stays whatever the limit."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit = max(1, limit_bytes // ARM_BYTES)
+        self._limit = limit_bytes
+        self._size = 0
         self._arms: OrderedDict[tuple[str, str], Arm] = OrderedDict()
         self._roles: dict[str, list[str]] = {}
 
@@ -51,11 +122,21 @@ class Arms:
             return arm
         arm = self._arms[key] = Arm(trajectory_id, role)
         self._roles.setdefault(trajectory_id, []).append(role)
-        if len(self._arms) > self._limit:
-            (oldest, forgotten), _ = self._arms.popitem(last=False)
-            self._roles[oldest].remove(forgotten)
-            if not self._roles[oldest]:
-                del self._roles[oldest]
+        self._grow(arm.size)
+        return arm
+
+    def learn(self, process: str, note: ArmNote) -> None:
+        """Take over what another process knows of a trajectory."""
+        arm = self.open(note.trajectory_id, note.role)
+        size = arm.size
+        arm.learn(process, note)
+        self._grow(arm.size - size)
+
+    def learn_recorded(self, process: str, trajectory_id: str, role: str, number: int) -> Arm | None:
+        """Another process has recorded so many calls of a trajectory; returns it if it is remembered."""
+        arm = self._arms.get((trajectory_id, role))
+        if arm is not None:
+            arm.learn_recorded(process, number)
         return arm
 
     def of_trajectory(self, trajectory_id: str) -> list[Arm]:
@@ -64,6 +145,15 @@ class Arms:
 
     def __len__(self) -> int:
         return len(self._arms)
+
+    def _grow(self, added: int) -> None:
+        self._size += added
+        while self._size > self._limit and len(self._arms) > 1:
+            (oldest, role), forgotten = self._arms.popitem(last=False)
+            self._size -= forgotten.size
+            self._roles[oldest].remove(role)
+            if not self._roles[oldest]:
+                del self._roles[oldest]
 
 
 def assign(route: Route, arm: Arm, *, lapsed: bool) -> Assignment | None:

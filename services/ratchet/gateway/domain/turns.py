@@ -11,17 +11,19 @@ from itertools import takewhile
 import msgspec
 
 from ratchet.contract import JsonObject, PolicyClaim, Turn
-from ratchet.contract.turn import EngineInfo, PromptTokens, Sampling, Trainable
+from ratchet.contract.turn import Constraint, EngineInfo, PromptTokens, Sampling, Trace, Trainable
 from ratchet.gateway.domain.answers import PROCESSED, RAW, Answer
 from ratchet.gateway.domain.memory import PastCall
+from ratchet.rules.capture import Reason
 from ratchet.rules.recorded import ids_digest
 
-CANCELLED, CACHED = "cancelled", "cached"
-UNSEARCHABLE, CONSTRAINED, MULTIMODAL = "unsearchable_prompt", "constrained", "multimodal"
+CANCELLED, CACHED = Reason.CANCELLED, Reason.CACHED
+UNSEARCHABLE, CONSTRAINED, MULTIMODAL = Reason.UNSEARCHABLE_PROMPT, Reason.CONSTRAINED, Reason.MULTIMODAL
 """Reasons for which no learner may use a call, whatever its answer holds: the agent disconnected before it had the
 answer; the cache answered in the policy's place; the prompt came as token ids, which the recorder cannot search for
-secrets; the request kept the policy from drawing freely; the prompt holds more than text."""
-TOO_LARGE, LOST, UNSEARCHED, INVALID = "too_large", "lost", "unsearched", "invalid"
+secrets; the request moved the policy's distribution as no learner can compute again; the prompt holds more than
+text."""
+TOO_LARGE, LOST, UNSEARCHED, INVALID = Reason.TOO_LARGE, Reason.LOST, Reason.UNSEARCHED, Reason.INVALID
 """Reasons for which a turn records only that its call happened: recording had no room for the call; its recorder
 process died of it; the recorder cannot search it for secrets; it breaks the contract."""
 
@@ -40,6 +42,12 @@ class TurnHeader(msgspec.Struct, frozen=True, array_like=True):
     session_id: str | None = None
     agent_id: str | None = None
     user_ref: str | None = None
+    trajectory_by: str | None = None
+    """By what the gateway recognised the trajectory."""
+    parent_hint: str | None = None
+    """The call whose answer it recognised."""
+    key_id: str | None = None
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +62,29 @@ class TurnRequest:
     index: int = 0
     attempt: int = 1
     parent: PastCall | None = None
+    continues: bool = True
+    """The prompt begins with the parent's conversation; else only the link is known."""
+    parent_hint: str | None = None
+    """The call that it continues, where nothing more of that is known."""
+    parameters: JsonObject | None = None
+    constraint: Constraint | None = None
+    """What the answer was constrained to."""
 
 
-def without_ids(answer: Answer, reason: str) -> Answer:
+LOGPROB_NOISE = 1e-6
+"""How far above 0 rounding may take the log-probability of a certain token."""
+LEAST_LOGPROB = -9999.0
+"""What vLLM writes for minus infinity: no token that was drawn has it."""
+_NOT_WHOLE = frozenset({None, "error", "abort"})
+"""Ends of an answer that the policy has not given: the engine stopped in its midst (vLLM's words)."""
+
+
+def policy_label(header: TurnHeader) -> str:
+    """The policy of a call as metrics name it: an upstream's model is version 0 of the role."""
+    return f"{header.policy.role}@{header.policy.version}"
+
+
+def without_ids(answer: Answer, reason: Reason) -> Answer:
     """The answer without tokens, which no learner may use for `reason`."""
     return replace(answer, prompt_ids=None, output_ids=None, logprobs=None, barred=reason)
 
@@ -64,34 +92,46 @@ def without_ids(answer: Answer, reason: str) -> Answer:
 def turn_of(header: TurnHeader, request: TurnRequest, answer: Answer, latency_ms: float | None) -> Turn:
     """The turn, before redaction. What continues a redacted call carries no tokens: they would decode to the secret."""
     parent = request.parent
-    redacted = parent is not None and parent.redacted
-    trainable = Trainable(ok=False, reason="redacted") if redacted else trainable_of(request.sampling, answer)
+    known = parent.messages if parent is not None and request.continues else 0
+    redacted = parent is not None and known > 0 and parent.redacted
+    parent_id = parent.turn_id if parent else request.parent_hint
+    trainable = (
+        Trainable(ok=False, reason=Reason.REDACTED)
+        if redacted
+        else trainable_of(request.sampling, answer, constrained=request.constraint is not None)
+    )
     tools_digest = hashlib.sha256(msgspec.json.encode(request.tools)).hexdigest() if request.tools else None
     known_tools = parent is not None and parent.tools_digest == tools_digest
     turn = msgspec.structs.replace(
         bare_turn(header, request.digest, trainable.reason or "", latency_ms),
         index=request.index,
-        messages=list(request.messages[parent.messages :] if parent else request.messages),
+        messages=list(request.messages[known:]),
         trainable=trainable,
         session_id=header.session_id,
         agent_id=header.agent_id,
         attempt=request.attempt,
-        parent_turn_id=parent.turn_id if parent else None,
+        parent_turn_id=parent_id,
+        parent_messages=0 if parent_id and not known else None,
+        trace=header.trace,
         tools_digest=tools_digest,
         tools=list(request.tools) if request.tools and not known_tools else None,
         response=answer.message,
         sampling=request.sampling,
+        parameters=request.parameters,
+        provider=answer.provider,
         usage=answer.usage,
         finish_reason=answer.finish_reason,
         error=answer.error,
     )
     if redacted or answer.prompt_ids is None or answer.output_ids is None:
         return turn
-    mode = answer.logprob_mode or (PROCESSED if request.sampling.temperature == 1.0 else None)
+    same = request.sampling.temperature == 1.0 and request.constraint is None
+    mode = answer.logprob_mode or (PROCESSED if same else None)
     return msgspec.structs.replace(
         turn,
-        prompt_token_ids=prompt_delta(answer.prompt_ids, parent.token_ids if parent else ()),
+        prompt_token_ids=_delta(answer.prompt_ids, parent),
         output_token_ids=list(answer.output_ids),
+        constraint=request.constraint,
         behavior_logprobs=list(answer.logprobs) if answer.logprobs is not None else None,
         logprob_mode=mode if answer.logprobs is not None else None,
     )
@@ -111,6 +151,9 @@ def bare_turn(header: TurnHeader, digest: str, reason: str, latency_ms: float | 
         trainable=Trainable(ok=False, reason=reason),
         role=header.role,
         user_ref=header.user_ref,
+        trajectory_by=header.trajectory_by,
+        key_id=header.key_id,
+        trace=header.trace and Trace(trace_id=header.trace.trace_id, span_id=header.trace.span_id),
         latency_ms=latency_ms,
     )
 
@@ -128,6 +171,15 @@ def without_tokens(turn: Turn, reason: str, redactions: Mapping[str, int] | None
     )
 
 
+def _delta(prompt_ids: Sequence[int], parent: PastCall | None) -> PromptTokens:
+    """What the prompt adds to its parent's tokens, of which another process may have sent number and digest only."""
+    if parent is not None and parent.ids_elsewhere is not None:
+        length, digest = parent.ids_elsewhere
+        if ids_digest(prompt_ids[:length]) == digest:
+            return PromptTokens(suffix=list(prompt_ids[length:]), prefix_length=length, prefix_digest=digest)
+    return prompt_delta(prompt_ids, parent.token_ids if parent else ())
+
+
 def prompt_delta(prompt_ids: Sequence[int], parent_ids: Sequence[int]) -> PromptTokens:
     """The prompt as the length of its common prefix with the parent's tokens, and the suffix that follows."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(prompt_ids, parent_ids, strict=False))
@@ -136,45 +188,63 @@ def prompt_delta(prompt_ids: Sequence[int], parent_ids: Sequence[int]) -> Prompt
     return PromptTokens(suffix=list(prompt_ids[length:]), prefix_length=length, prefix_digest=digest)
 
 
-def trainable_of(sampling: Sampling, answer: Answer) -> Trainable:
-    """Policy gradients need exactly the tokens that were sampled, from the distribution that is logged."""
-    reason = _missing(answer) or _distorted(sampling) or _unlike(sampling, answer)
+def trainable_of(sampling: Sampling, answer: Answer, *, constrained: bool = False) -> Trainable:
+    """Policy gradients need exactly the tokens that were sampled, from the distribution that is logged.
+
+    Of a `constrained` answer that is the distribution after masking, and the engine must say so.
+    """
+    reason = _missing(answer) or _distorted(sampling) or _unlike(sampling, answer, constrained)
     return Trainable(ok=reason is None, reason=reason)
 
 
-def _missing(answer: Answer) -> str | None:
+def _missing(answer: Answer) -> Reason | None:
     """Why the answer does not hold exactly the tokens that were sampled."""
     if answer.error is not None:
-        return "error"
+        return Reason.ERROR
     if answer.barred is not None:
         return answer.barred
     if not answer.prompt_ids or not answer.output_ids:
-        return "no_token_ids"
+        return Reason.NO_TOKEN_IDS
     if answer.logprobs is None:
-        return "no_logprobs"
-    counts = {len(answer.output_ids), len(answer.logprobs)}
-    if answer.usage is not None:
-        counts.add(answer.usage.completion)
-    agree = len(counts) == 1 and (answer.usage is None or answer.usage.prompt == len(answer.prompt_ids))
-    return None if agree else "count_mismatch"
+        return Reason.NO_LOGPROBS
+    return _doubtful(answer, answer.output_ids, answer.logprobs)
 
 
-def _distorted(sampling: Sampling) -> str | None:
+def _doubtful(answer: Answer, output_ids: Sequence[int], logprobs: Sequence[float]) -> Reason | None:
+    """Why the tokens that the answer holds may not be all, or not those that were drawn."""
+    usage = answer.usage
+    if len(output_ids) != len(logprobs):
+        return Reason.COUNT_MISMATCH
+    if usage is not None and (usage.prompt, usage.completion) != (len(answer.prompt_ids or ()), len(output_ids)):
+        return Reason.COUNT_MISMATCH
+    if answer.finish_reason in _NOT_WHOLE:
+        return Reason.ERROR
+    if usage is None:  # ids and log-probabilities come together, and so they are lost together
+        return Reason.NO_USAGE
+    return None if all(map(_is_possible, logprobs)) else Reason.IMPOSSIBLE_LOGPROBS
+
+
+def _is_possible(logprob: object) -> bool:
+    """Whether a token of this log-probability can have been drawn. NaN is neither above nor below anything."""
+    return isinstance(logprob, float | int) and LEAST_LOGPROB < logprob <= LOGPROB_NOISE
+
+
+def _distorted(sampling: Sampling) -> Reason | None:
     """The sampling value that truncates or reweighs the distribution."""
     if sampling.temperature <= 0:
-        return "greedy"
+        return Reason.GREEDY
     if sampling.top_p != 1.0:
-        return "top_p"
+        return Reason.TOP_P
     if sampling.top_k not in {None, 0, -1}:
-        return "top_k"
+        return Reason.TOP_K
     if sampling.min_p:
-        return "min_p"
+        return Reason.MIN_P
     neutral = sampling.repetition_penalty in {None, 1.0}
-    return "penalty" if sampling.presence_penalty or sampling.frequency_penalty or not neutral else None
+    return Reason.PENALTY if sampling.presence_penalty or sampling.frequency_penalty or not neutral else None
 
 
-def _unlike(sampling: Sampling, answer: Answer) -> str | None:
-    """Log-probabilities of another distribution than the one drawn from. At temperature 1 both are the same."""
-    if sampling.temperature == 1.0 or answer.logprob_mode == PROCESSED:
+def _unlike(sampling: Sampling, answer: Answer, constrained: bool) -> Reason | None:
+    """Log-probabilities of another distribution than the one drawn from. Free at temperature 1, both are the same."""
+    if answer.logprob_mode == PROCESSED or (sampling.temperature == 1.0 and not constrained):
         return None
-    return "raw_logprobs" if answer.logprob_mode == RAW else "unknown_logprobs"
+    return Reason.RAW_LOGPROBS if answer.logprob_mode == RAW else Reason.UNKNOWN_LOGPROBS

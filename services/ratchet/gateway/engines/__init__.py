@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-
-from aiohttp import ClientSession
+from collections.abc import Callable, Mapping
 
 from ratchet.errors import ConfigError
-from ratchet.gateway.engines.base import Upstream
-from ratchet.gateway.engines.http_post import Address, HttpPost
+from ratchet.gateway.domain.anthropic_messages import MESSAGES, VERSION
+from ratchet.gateway.engines.base import Transport, Upstream
+from ratchet.gateway.engines.http_transport import Address, HttpTransport
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.settings import UpstreamSettings
 from ratchet.plugins import PluginTable, callable_with
 
 
-def openai_engine(settings: UpstreamSettings, session: ClientSession) -> OpenAiEngine:
-    """A server of OpenAI's API. Raises `ConfigError` when the environment lacks its key."""
-    headers: dict[str, str] = {}
-    if settings.api_key_env is not None:
-        key = os.environ.get(settings.api_key_env)
-        if not key:
-            raise ConfigError(f"upstream {settings.name}: the environment variable {settings.api_key_env} is not set")
-        headers["authorization"] = f"Bearer {key}"
-    address = Address(settings.base_url, headers, settings.connect_timeout_s, settings.timeout_s)
-    return OpenAiEngine(HttpPost(session, settings.name, address), settings.name, settings.models)
+def openai_engine(settings: UpstreamSettings, transport: Transport) -> OpenAiEngine:
+    """A server of OpenAI's API."""
+    return OpenAiEngine(transport, settings.name, settings.models, settings.apis)
 
 
-BuildEngine = Callable[[UpstreamSettings, ClientSession], Upstream]
+def anthropic_engine(settings: UpstreamSettings, transport: Transport) -> OpenAiEngine:
+    """A server of Anthropic's Messages API. It gets other calls too: Anthropic also answers chat completions."""
+    return OpenAiEngine(transport, settings.name, settings.models, {*settings.apis, MESSAGES.name})
 
-KINDS: PluginTable[BuildEngine] = PluginTable("ratchet.engines", "engine", {"openai": openai_engine}, callable_with(2))
+
+BuildEngine = Callable[[UpstreamSettings, Transport], Upstream]
+
+_KINDS: Mapping[str, BuildEngine] = {"openai": openai_engine, "anthropic": anthropic_engine}
+KINDS: PluginTable[BuildEngine] = PluginTable("ratchet.engines", "engine", _KINDS, callable_with(2))
 """By `kind` of an upstream."""
 
 
-def build_upstream(settings: UpstreamSettings, session: ClientSession) -> Upstream:
+def build_upstream(settings: UpstreamSettings, transport: Transport) -> Upstream:
     """Another server that can answer. Raises `ConfigError`."""
     if settings.kind not in KINDS:
         raise ConfigError(
             f"upstream {settings.name}: there is no kind {settings.kind!r} of upstream, only {', '.join(KINDS)}"
         )
-    return KINDS[settings.kind](settings, session)
+    return KINDS[settings.kind](settings, transport)
+
+
+def transport_to(settings: UpstreamSettings) -> HttpTransport:
+    """The way to an upstream. Raises `ConfigError`, also when the environment lacks its key."""
+    headers = {"anthropic-version": VERSION} if settings.kind == "anthropic" else {}
+    if settings.api_key_env is not None:
+        key = os.environ.get(settings.api_key_env)
+        if not key:
+            raise ConfigError(f"upstream {settings.name}: the environment variable {settings.api_key_env} is not set")
+        headers |= {"x-api-key": key} if settings.kind == "anthropic" else {"authorization": f"Bearer {key}"}
+    address = Address(
+        settings.base_url,
+        headers,
+        connect_s=settings.connect_timeout_s,
+        answer_s=settings.timeout_s,
+        idle_s=settings.idle_s,
+    )
+    return HttpTransport(settings.name, address)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Protocol, cast
 
+import msgspec
 import structlog
 
+from ratchet.bus.message import decode
 from ratchet.contract.state import ServedPolicy
 from ratchet.contract.turn import EngineInfo
 from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.domain.requests import CallRequest
+from ratchet.gateway.domain.requests import Body, CallRequest, Fields
+from ratchet.service.asgi import Headers
 from ratchet.service.problems import HttpError
 
 log = structlog.get_logger()
@@ -20,18 +22,78 @@ BUSY = frozenset({408, 429})
 """Out of time, or too many calls: another engine may have room."""
 WRONG_KEY = frozenset({401, 403})
 """An engine that does not let the gateway in."""
+_RELAYED = (b"x-request-id", b"request-id", b"retry-after", b"retry-after-ms", b"x-should-retry", b"openai-version")
+_RELAYED_PREFIXES = (b"x-ratelimit-", b"anthropic-ratelimit-", b"openai-processing-")
+"""Headers of an engine's answer that agents get, as the engine sent them."""
 
 
-class EngineFailed(HttpError):
+class Reply(msgspec.Struct, frozen=True):
+    """A whole answer of an engine, whatever its status."""
+
+    status: int
+    raw: bytes
+    """The body as it came."""
+    headers: Headers = ()
+
+    @property
+    def body(self) -> Any:
+        """The body, decoded; None when it is not JSON. `Any`: it comes from another process."""
+        try:
+            return decode(self.raw)
+        except msgspec.DecodeError:
+            return None
+
+    @property
+    def error(self) -> Body:
+        """The members of its error, in OpenAI's shape, Ollama's, or vLLM's older one."""
+        body = self.body
+        error: Any = cast("Body", body).get("error", body) if isinstance(body, dict) else None
+        return cast("Body", error) if isinstance(error, dict) else {"message": error}
+
+    @property
+    def reason(self) -> str:
+        """The engine's own words; without any, its status."""
+        message = self.error.get("message")
+        return message if isinstance(message, str) and message else f"the engine answered {self.status}"
+
+    def member(self, name: str) -> str | None:
+        """A text of its error: `type`, `code` or `param`."""
+        value = self.error.get(name)
+        return value if isinstance(value, str) else None
+
+
+class EventReply(msgspec.Struct, frozen=True):
+    """A stream that an engine has begun to answer with (status 200)."""
+
+    events: AsyncGenerator[list[bytes], None]
+    """Its events as they come, without their blank lines, those that came together at a time; closing it ends the
+    engine's work. Raises `EngineFailed` where it breaks off."""
+    headers: Headers = ()
+
+
+class EngineError(HttpError):
+    """An engine did not answer the call; with its own words, where it has said any."""
+
+    def __init__(self, status: int, message: str, *, code: str | None = None, reply: Reply | None = None) -> None:
+        kind, param = (reply.member("type"), reply.member("param")) if reply is not None else (None, None)
+        super().__init__(status, message, kind=kind, code=code, param=param)
+        self.relayed: tuple[str, bytes] | None = None
+        """The name of the form in which the engine was asked, and its body: agents that speak it get it as it is."""
+        self.headers = relayed_headers(reply.headers) if reply is not None else ()
+
+
+class EngineFailed(EngineError):
     """The engine's fault, not the agent's: the gateway may ask another one."""
 
-    def __init__(self, status: int, message: str, *, code: str, unreachable: bool = False) -> None:
-        super().__init__(status, message, code=code)
+    def __init__(
+        self, status: int, message: str, *, code: str | None, reply: Reply | None = None, unreachable: bool = False
+    ) -> None:
+        super().__init__(status, message, code=code, reply=reply)
         self.unreachable = unreachable
         """Nothing listens at the address: another policy of the same engine cannot answer either."""
 
 
-class CallRefused(HttpError):
+class CallRefused(EngineError):
     """The policies' engine refuses the call, say because its context is too long.
 
     The agent gets the engine's words, and the gateway asks no other engine. The turn counts as a failure of the policy:
@@ -39,43 +101,50 @@ class CallRefused(HttpError):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Status and JSON of an engine's answer. `Any`: it is JSON from another process."""
+def relayed_headers(headers: Headers) -> Headers:
+    """Those that an agent's SDK understands: how long to wait, and the engine's name for the call."""
+    named = [(name.lower(), value) for name, value in headers]  # servers spell them as they like
+    return [(name, value) for name, value in named if name in _RELAYED or name.startswith(_RELAYED_PREFIXES)]
 
-    status: int
-    body: Any
-    raw: bytes = b""
-    """The body as it came."""
 
-    @property
-    def reason(self) -> str:
-        """The engine's own words, in OpenAI's shape, Ollama's, or vLLM's older one; without any, its status."""
-        body: Any = self.body if isinstance(self.body, dict) else {}
-        error = body.get("error", body)
-        message = error.get("message") if isinstance(error, dict) else error
-        return message if isinstance(message, str) and message else f"the engine answered {self.status}"
-
-    def refusal(self, kind_of: type[HttpError] = HttpError) -> HttpError:
-        """The answer to an agent whose request the engine refuses: the engine's words in our shape."""
-        error: Any = self.body.get("error") if isinstance(self.body, dict) else None
-        members: dict[str, Any] = error if isinstance(error, dict) else {}
-        kind, code, param = (
-            value if isinstance(value := members.get(name), str) else None for name in ("type", "code", "param")
-        )
-        return kind_of(self.status, self.reason, kind=kind, code=code, param=param)
+def request_id_of(headers: Headers) -> str | None:
+    """The engine's name for the call; None where it gives none."""
+    named = {name.lower(): value for name, value in headers}
+    value = named.get(b"x-request-id") or named.get(b"request-id")
+    return value.decode("latin-1") if value else None
 
 
 def gateway_refused(name: str, reply: Reply) -> EngineFailed:
     """The failure of an engine that refuses the gateway's key or URL. Its own words may hold the key, or a prompt:
-    neither agent, turn nor log gets them."""
+    neither agent, turn nor log gets them. Its status tells SDKs that a retry is of no use."""
     log.error("the engine refuses the gateway", engine=name, status=reply.status)
     message = f"{name} refuses the gateway: the operator must correct its key, URL or model name"
-    return EngineFailed(502, message, code="engine_refused")
+    failure = EngineFailed(424, message, code="engine_refused")
+    failure.headers = [(b"x-should-retry", b"false")]
+    return failure
 
 
-Post = Callable[[str, Mapping[str, Any]], Awaitable[Reply]]
-"""Path and JSON to the engine's reply, whatever its status. Raises `EngineFailed` when there is none."""
+class Transport(Protocol):
+    """The way to one engine. Both methods raise `EngineFailed` when there is no answer."""
+
+    async def post(self, path: str, body: bytes, headers: Headers = ()) -> Reply:
+        """The whole answer, whatever its status."""
+        ...
+
+    async def stream(self, path: str, body: bytes, headers: Headers = ()) -> Reply | EventReply:
+        """The stream that the engine begins, or its whole answer where it does not stream."""
+        ...
+
+
+class EngineAnswer(msgspec.Struct, frozen=True):
+    """What an engine answered, and in which form."""
+
+    form: Form
+    request: CallRequest
+    """The call in this form: the agent's own, or its translation."""
+    reply: Reply | EventReply
+    of_policy: bool
+    """It holds log-probabilities and token ids for which only the gateway had asked."""
 
 
 class Engine(Protocol):
@@ -86,10 +155,18 @@ class Engine(Protocol):
         """The engine as turns name it."""
         ...
 
-    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy) -> Reply:
-        """The engine's answer.
+    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:
+        """The engine's answer with status 200, whole or as a stream; `role` is the policy's.
 
-        Raises `EngineFailed`, or an `HttpError` below 500 for a request that the engine refuses.
+        Raises `EngineFailed`, or another `HttpError` for a request that the engine refuses.
+        """
+        ...
+
+    async def count_tokens(self, call: CallRequest, policy: ServedPolicy, role: str) -> int | None:
+        """The tokens of a call's prompt; None from an engine that cannot tell. `role` is the policy's.
+
+        Raises `EngineFailed`, another `HttpError` for a request that the engine refuses, and `BadRequest` for one that
+        has no equivalent in an API that it speaks.
         """
         ...
 
@@ -98,10 +175,20 @@ class Upstream(Engine, Protocol):
     """Another server that answers in a policy's place, or for roles without one: it does not hold our policies."""
 
     @property
-    def roles(self) -> list[str]:
+    def roles(self) -> Sequence[str]:
         """Roles that its settings name."""
         ...
 
-    def policy_for(self, role: str) -> ServedPolicy | None:
-        """The model for a role as turns name it: version 0, no digest. None when it serves none."""
+    def policy_for(self, role: str, asked: str) -> ServedPolicy | None:
+        """The model for a role as turns name it: version 0, no digest. None when it serves none.
+
+        `asked`: the model as the agent named it.
+        """
+        ...
+
+    async def forward(self, path: str, fields: Fields, policy: ServedPolicy, headers: Headers = ()) -> Reply:
+        """The answer with status 200 of a path that answers no calls, with the policy's name in place of the model's.
+
+        Raises `EngineFailed`, or another `EngineError` for a request that the server refuses.
+        """
         ...

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+import msgspec
 
 from ratchet.contract.state import ServedPolicy
 from ratchet.contract.turn import EngineInfo
+from ratchet.gateway.domain.anthropic_messages import COUNT_PATH, MESSAGES, count_of
 from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.domain.requests import CallRequest, provider_body
-from ratchet.gateway.engines.base import BUSY, WRONG_KEY, EngineFailed, Post, Reply, gateway_refused
+from ratchet.gateway.domain.requests import CallRequest, Fields, provider_fields
+from ratchet.gateway.engines.base import (
+    BUSY,
+    WRONG_KEY,
+    EngineAnswer,
+    EngineError,
+    EngineFailed,
+    EventReply,
+    Reply,
+    Transport,
+    gateway_refused,
+)
+from ratchet.service.asgi import Headers
 
 ANY = "*"
-"""Stands for every role that the map of models does not name."""
-_MISCONFIGURED = WRONG_KEY | {404, 405}
-"""Answers to a wrong key, URL or model name: the agent can correct none of them."""
+"""In a map of models, as a role: every role that it does not name; as a model: the one that the agent asked for."""
+_MISSING = frozenset({404, 405})
+"""Answers to a wrong URL or model name, or to an API that the server does not have."""
+_AGENTS_OWN = frozenset({"previous_response_not_found", "conversation_not_found", "item_not_found"})
+"""Codes of a 404 about something that the agent named."""
 
 
 class OpenAiEngine:
     """Answers for the roles that its map of models names."""
 
-    def __init__(self, post: Post, name: str, models: Mapping[str, str]) -> None:
-        self._post = post
+    def __init__(
+        self, transport: Transport, name: str, models: Mapping[str, str], apis: Collection[str] | None = None
+    ) -> None:
+        """`apis`: the names of the forms that the server speaks; None: those that need no translation."""
+        self._transport = transport
         self._name = name
         self._models = models
+        self._apis = apis
 
     @property
     def info(self) -> EngineInfo:
@@ -34,21 +54,49 @@ class OpenAiEngine:
         """Roles that the map names."""
         return [role for role in self._models if role != ANY]
 
-    def policy_for(self, role: str) -> ServedPolicy | None:
+    def policy_for(self, role: str, asked: str) -> ServedPolicy | None:
         """The model for a role as turns name it: version 0, no digest. None when it serves none."""
         model = self._models.get(role) or self._models.get(ANY)
+        if model == ANY:
+            model = asked
         return ServedPolicy(version=0, name=f"{self._name}:{model}", digest="") if model else None
 
-    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy) -> Reply:
-        """The server's answer. Raises `EngineFailed`, or `HttpError` for a request that the server refuses."""
-        reply = await self._post(form.path, provider_body(request, policy.name.removeprefix(f"{self._name}:")))
-        if reply.status >= 500:
-            raise EngineFailed(502, f"{self._name}: {reply.reason}", code="engine_failed")
-        if reply.status in _MISCONFIGURED:
-            raise gateway_refused(self._name, reply)
-        if reply.status in BUSY:
-            refusal = reply.refusal()
-            raise EngineFailed(reply.status, f"{self._name}: {refusal}", code=refusal.code or "engine_busy")
-        if reply.status != 200:
-            raise reply.refusal()
-        return reply
+    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:  # noqa: ARG002
+        """The server's answer. Raises `EngineFailed`, another `EngineError` for a request that the server refuses, and
+        `BadRequest` for one that has no equivalent in an API that it speaks."""
+        if form.translation is not None and form.name not in (self._apis or ()):
+            form, request = form.translation.to, form.translation.request(request)
+        body = msgspec.json.encode(provider_fields(request, policy.name.removeprefix(f"{self._name}:")))
+        path = f"{form.path}?{request.query}" if request.query else form.path
+        reply = await (self._transport.stream if request.stream else self._transport.post)(path, body, request.headers)
+        if isinstance(reply, EventReply) or reply.status == 200:
+            return EngineAnswer(form, request, reply, of_policy=False)
+        raise self._problem(form.name, reply)
+
+    async def forward(self, path: str, fields: Fields, policy: ServedPolicy, headers: Headers = ()) -> Reply:
+        """The answer of a path that answers no calls, to the agent's own members, with status 200.
+
+        Raises `EngineFailed`, or another `EngineError` for a request that the server refuses.
+        """
+        model = msgspec.Raw(msgspec.json.encode(policy.name.removeprefix(f"{self._name}:")))
+        reply = await self._transport.post(path, msgspec.json.encode({**fields, "model": model}), headers)
+        if reply.status == 200:
+            return reply
+        raise self._problem(path, reply)
+
+    async def count_tokens(self, call: CallRequest, policy: ServedPolicy, role: str) -> int | None:  # noqa: ARG002
+        """See `Engine`: only a server of the Messages API can tell."""
+        if MESSAGES.name not in (self._apis or ()):
+            return None
+        reply = await self.forward(COUNT_PATH, call.fields, policy, call.headers)
+        return count_of(reply.body, "input_tokens")
+
+    def _problem(self, api: str, reply: Reply) -> EngineError:
+        """The problem that an answer with another status than 200 says: in the provider's own words."""
+        if reply.status in WRONG_KEY | _MISSING and reply.member("code") not in _AGENTS_OWN:
+            return gateway_refused(self._name, reply)
+        kind = EngineFailed if reply.status >= 500 or reply.status in BUSY else EngineError
+        problem = kind(reply.status, f"{self._name}: {reply.reason}", code=reply.member("code"), reply=reply)
+        if isinstance(reply.body, dict):  # not the page of a proxy
+            problem.relayed = api, reply.raw
+        return problem

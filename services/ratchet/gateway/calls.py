@@ -1,0 +1,211 @@
+"""An agent's call as it begins: what it asks for, its trajectory, and who answers it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+import uuid_utils
+
+from ratchet.contract.state import PolicyVersion
+from ratchet.contract.turn import Trace
+from ratchet.errors import BadRequest, NotFound
+from ratchet.gateway.call_router import CallRouter
+from ratchet.gateway.continuing import Continuing
+from ratchet.gateway.domain.forms import Form
+from ratchet.gateway.domain.identity import Asked, Identity, Recognised, names_of, trace_of
+from ratchet.gateway.domain.requests import ADAPTER_ID, CallRequest, end_user_of
+from ratchet.gateway.domain.responses.answers import RESPONSE_PREFIX
+from ratchet.gateway.domain.responses.form import RESPONSES
+from ratchet.gateway.domain.routing import Arm, Arms, claim_of
+from ratchet.gateway.domain.turns import TurnHeader
+from ratchet.gateway.engines.base import Engine
+from ratchet.gateway.models import Models
+from ratchet.gateway.reading import RequestReader
+from ratchet.gateway.sharing import Sharing
+from ratchet.rules.arms import Assignment
+from ratchet.rules.trajectory_names import NAME_CHARACTERS
+from ratchet.service.asgi import Request
+
+TRAJECTORY, SESSION, AGENT = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
+BAGGAGE_CHARACTERS = 8192
+"""Longest baggage that a turn records: the standard asks no platform to carry more."""
+PASSED = frozenset(
+    {
+        b"anthropic-beta",
+        b"anthropic-version",
+        b"baggage",
+        b"idempotency-key",
+        b"openai-beta",
+        b"openai-organization",
+        b"openai-project",
+        b"traceparent",
+        b"tracestate",
+        b"x-request-id",
+    }
+)
+"""Headers of an agent that go on to the engine: traces, and those that providers' APIs define."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call on its way; assignment, engine and header change when a fallback takes over."""
+
+    form: Form
+    request: CallRequest
+    sent: bytes
+    """The request as the agent sent it."""
+    arm: Arm
+    recognised: Recognised
+    """Its trajectory, and by what the gateway recognised that."""
+    assignment: Assignment
+    engine: Engine
+    header: TurnHeader
+    started: float
+    owner: str
+    """Who may continue its response."""
+    cache_key: bytes | None = None
+    """Under which the cache keeps its answer; None where the answer depends on chance."""
+    cached: bool = False
+    """The cache has answered."""
+    recorded: bool = False
+    """It has become a turn."""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Headers of its answer: which turn the call is, and who answered."""
+
+        headers = [
+            (TRAJECTORY, self.header.trajectory_id.encode()),
+            (b"x-ratchet-trajectory-by", self.recognised.by.encode()),
+            (b"x-ratchet-turn", self.header.turn_id.encode()),
+            (b"x-ratchet-policy", self.assignment.policy.name.encode("latin-1", "replace")),
+            (b"x-ratchet-arm", self.header.policy.arm.encode()),
+        ]
+        return [*headers, (b"x-ratchet-cache", b"hit")] if self.cached else headers
+
+
+@dataclass(frozen=True)
+class CallOpener:
+    """Reads what agents send, recognises the trajectory, and chooses who answers."""
+
+    reader: RequestReader
+    models: Models
+    router: CallRouter
+    continuing: Continuing
+    arms: Arms
+    identity: Identity
+    sharing: Sharing
+    user_key: str | None
+    """Key of the hash that turns the end user of a call into its turn's `user_ref`; without it no turn names one."""
+    now: Callable[[], datetime]
+
+    async def open(self, form: Form, request: Request, trajectory: str | None) -> Call:
+        """Read the request and choose who answers. A call that no engine can answer leaves no trace here.
+
+        Raises `BadRequest`, `NotFound`, `Forbidden` for what the caller's key does not allow, or `Unavailable` when the
+        gateway cannot look up a named version.
+        """
+        session, agent = _label(request, SESSION), _label(request, AGENT)
+        names = names_of(request.header, trajectory)
+        named = bool(names.header or names.path or names.run)
+        (asked, naming), sent = await self.reader.read(form, request.body, named=named), request.body
+        caller, exact = request.caller, asked.named_by == ADAPTER_ID
+        owner = caller.key_id or ""
+        if form is RESPONSES:
+            continued = await self.continuing.opened(asked, owner)
+            if continued.fields is not asked.fields:
+                sent = msgspec.json.encode(continued.fields)
+            asked = continued
+        at = self.now()
+        asked = msgspec.structs.replace(
+            asked,
+            headers=passed_headers(request),
+            query=request.query,
+            answer_id=RESPONSE_PREFIX + secrets.token_hex(20),
+            at=int(at.timestamp()),
+        )
+        try:
+            model, version = await self.models.resolve(asked.model, caller, exact=exact)
+            recognised = await self.sharing.recognise(
+                Asked(scope_of(request), names, naming, request.body, lambda: asked.messages, owner)
+            )
+            arm = self.arms.open(recognised.trajectory_id, model.role)
+            engine, assignment = self._assign(recognised, arm, version, asked.model)
+        except NotFound as error:
+            raise NotFound(str(error), param=asked.named_by, code="model_not_found") from error
+        header = TurnHeader(
+            turn_id=new_id(),
+            trajectory_id=recognised.trajectory_id,
+            role=arm.role,
+            at=at,
+            policy=claim_of(arm.role, assignment, mixed=arm.mixed),
+            engine=engine.info,
+            turns=arm.turns,
+            session_id=session,
+            agent_id=agent,
+            user_ref=self._user_ref(asked),
+            trajectory_by=recognised.by,
+            parent_hint=recognised.parent_turn_id,
+            key_id=request.caller.key_id,
+            trace=_trace_of(request),
+        )
+        return Call(form, asked, sent, arm, recognised, assignment, engine, header, time.perf_counter(), owner)
+
+    def _user_ref(self, asked: CallRequest) -> str | None:
+        user = end_user_of(asked) if self.user_key is not None else None
+        if user is None or self.user_key is None:
+            return None
+        return hmac.new(self.user_key.encode(), user.encode(), hashlib.sha256).hexdigest()
+
+    def _assign(
+        self, recognised: Recognised, arm: Arm, version: PolicyVersion | None, model: str
+    ) -> tuple[Engine, Assignment]:
+        """Who answers. Raises `NotFound`; then the call is over, and its retry may come."""
+        try:
+            return self.router.assign(arm, version, model)
+        except NotFound:
+            self.identity.failed(recognised)
+            raise
+
+
+def scope_of(request: Request) -> str:
+    """What a gateway's memory of answers counts for: the key that came with the request."""
+    if request.caller.key_id is not None:
+        return request.caller.key_id
+    key = request.headers.get(b"authorization", b"")
+    return hashlib.blake2b(key, digest_size=16).hexdigest() if key else ""
+
+
+def _label(request: Request, name: bytes) -> str | None:
+    """A header that each turn of the agent repeats. Raises `BadRequest` for one that is too long for that."""
+    value = request.header(name)
+    if value is not None and len(value) > NAME_CHARACTERS:
+        message = f"the header {name.decode()} has more than {NAME_CHARACTERS} characters"
+        raise BadRequest(message, param=name.decode())
+    return value
+
+
+def _trace_of(request: Request) -> Trace | None:
+    """The agent's OpenTelemetry context, unless it is invalid; without a baggage that is longer than the standard's."""
+    traced, baggage = trace_of(request.header(b"traceparent") or ""), request.header(b"baggage")
+    if traced is None:
+        return None
+    kept = baggage if baggage is not None and len(baggage) <= BAGGAGE_CHARACTERS else None
+    return Trace(trace_id=traced[0], span_id=traced[1], baggage=kept)
+
+
+def passed_headers(request: Request) -> list[tuple[bytes, bytes]]:
+    """The agent's headers that go on to the engine: traces, and what the provider's API defines."""
+    return [(name, value) for name, value in request.headers.items() if name in PASSED]
+
+
+def new_id() -> str:
+    """A UUIDv7: its time decides which canary weight was in force."""
+    return str(uuid_utils.uuid7())

@@ -1,0 +1,136 @@
+"""Calls to one engine over HTTP: retries of refused connections, and a failure for each cause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+
+from ratchet.errors import BadRequest
+from ratchet.gateway.domain.streams import EventSplitter, is_event
+from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
+from ratchet.gateway.engines.http_connection import ConnectFailed, ExchangeFailed, HttpReply, TooSlow
+from ratchet.gateway.engines.http_pool import HttpPool
+from ratchet.service.asgi import Headers
+from ratchet.service.problems import HttpError
+
+CONNECT_TRIES = 3
+"""A refused connection was never a call, so the gateway tries again; it repeats nothing that may have arrived."""
+CONNECT_PAUSE_S = 0.1
+"""Before the second try; doubled before each later one."""
+EVENTS = 1024
+"""Most events of a stream that are read at once: between them the loop serves others."""
+LARGEST_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer, unpacked: a long one with the log-probabilities of every token has a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an engine is, and how long it may take."""
+
+    url: str
+    """In front of every path."""
+    headers: Mapping[str, str]
+    connect_s: float
+    answer_s: float
+    """Longest wait for the begin of an answer, for all of it where it is no stream, and between two events of one that
+    sends comments."""
+    idle_s: float
+    """Longest silence within a stream: without an event, and without a comment."""
+
+
+class HttpTransport:
+    """Sends calls to one engine. Raises `ConfigError` for an address that is none."""
+
+    def __init__(self, name: str, address: Address) -> None:
+        self._name = name
+        self._address = address
+        headers = {"content-type": "application/json", **address.headers}
+        self._pool = HttpPool(address.url, headers, connect_s=address.connect_s)
+
+    async def post(self, path: str, body: bytes, headers: Headers = ()) -> Reply:
+        """The engine's reply, whatever its status.
+
+        Raises `EngineFailed` 502, or 504 when the engine took too long, and `BadRequest` for a path or a header that
+        HTTP cannot carry.
+        """
+        with self._causes():
+            return await self._whole(await self._answered(path, body, headers))
+
+    async def stream(self, path: str, body: bytes, headers: Headers = ()) -> Reply | EventReply:
+        """The stream that the engine begins, or its whole answer. Raises as `post` does."""
+        with self._causes():
+            asked_s = asyncio.get_running_loop().time()
+            answer = await self._answered(path, body, headers)
+            if answer.status == 200 and answer.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+                return EventReply(self._events(answer, asked_s), answer.raw_headers)
+            return await self._whole(answer)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pool.close()
+
+    async def _whole(self, answer: HttpReply) -> Reply:
+        try:
+            async with asyncio.timeout(self._address.answer_s):
+                raw = await answer.read(LARGEST_ANSWER, self._address.answer_s)
+        except TimeoutError as error:
+            raise TooSlow("body", self._address.answer_s) from error
+        return Reply(answer.status, raw, answer.raw_headers)
+
+    async def _events(self, answer: HttpReply, asked_s: float) -> AsyncGenerator[list[bytes], None]:
+        splitter, now, answer_s = EventSplitter(), asyncio.get_running_loop().time, self._address.answer_s
+        waits_s, silent_s = asked_s, 0.0  # since when it waits for the engine; how long it has in all, without an event
+        with self._causes():
+            async with aclosing(answer), aclosing(answer.chunks(self._address.idle_s)) as pieces:
+                async for piece in pieces:
+                    events, silent_s = splitter.feed(piece), silent_s + now() - waits_s
+                    if any(map(is_event, events)):
+                        silent_s = 0.0
+                    elif silent_s > answer_s:
+                        raise TooSlow("body", answer_s)
+                    for start in range(0, len(events), EVENTS):
+                        yield events[start : start + EVENTS]
+                        if start + EVENTS < len(events):
+                            await asyncio.sleep(0)
+                    waits_s = now()
+            if rest := splitter.rest():
+                yield rest
+
+    async def _answered(self, path: str, body: bytes, headers: Headers) -> HttpReply:
+        """The head of the answer, after a few tries to connect."""
+        for attempt in range(CONNECT_TRIES):
+            try:
+                answer = await self._pool.post(path, body, headers, first_byte_s=self._address.answer_s)
+            except ConnectFailed as error:
+                if error.own_limit:
+                    message = f"the gateway has no connection to {self._name} left; try again in a moment"
+                    raise HttpError(503, message, code="overloaded") from error
+                if attempt + 1 == CONNECT_TRIES:
+                    message = f"{self._name} is not reachable: {CONNECT_TRIES} connections failed; try again later"
+                    raise EngineFailed(502, message, code="engine_unavailable", unreachable=True) from error
+                await asyncio.sleep(CONNECT_PAUSE_S * 2**attempt)
+            except ValueError as error:
+                raise BadRequest(f"the engine cannot get this request: {error}") from error
+            else:
+                if 300 <= answer.status < 400:
+                    await answer.aclose()
+                    message = f"{self._name} answered with a redirect: correct its URL"
+                    raise EngineFailed(502, message, code="engine_invalid")
+                return answer
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    @contextmanager
+    def _causes(self) -> Generator[None, None, None]:
+        """Raises `EngineFailed` in the place of the client's errors."""
+        try:
+            yield
+        except TooSlow as error:
+            message = f"{self._name} took too long: {error}; ask for fewer tokens"
+            raise EngineFailed(504, message, code="engine_timeout") from error
+        except ExchangeFailed as error:
+            message = f"{self._name} broke off its answer: {error}; try again"
+            raise EngineFailed(502, message, code="engine_unavailable") from error
+        except ValueError as error:
+            raise EngineFailed(502, f"{self._name} sent {error}", code="engine_invalid") from error

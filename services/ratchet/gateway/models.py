@@ -1,0 +1,165 @@
+"""What the names of models stand for: roles, their versions, aliases, and all the names that are sold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ratchet.contract.roles import DEFAULT_ROLE
+from ratchet.contract.state import PolicyStage, PolicyVersion
+from ratchet.errors import Forbidden, NotFound
+from ratchet.gateway.engines.base import Upstream
+from ratchet.gateway.kv_routes import Routes
+from ratchet.rules.access import Caller, KeyScope
+from ratchet.rules.arms import ModelName, parse_model, variant_of
+
+_ASKABLE = frozenset({PolicyStage.REGISTERED, PolicyStage.CANARY, PolicyStage.STABLE})
+"""Stages of versions that any agent may name: those under examination, under test, and serving."""
+_NOT_ASKABLE = (
+    "{name} is {stage}: only a key with the scope `operate` may ask it; ask for `{role}`, which the policy that serves"
+    " answers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNames:
+    """What the names of models stand for, beside the roles that have a policy or that an upstream names."""
+
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Any name to a role, or to `role@version`. That names the role: it may begin behind an upstream."""
+    roles: Sequence[str] = ()
+    """Roles that may begin behind an upstream, before they have a policy."""
+    other_role: str = DEFAULT_ROLE
+    """The role of every other name: agents cannot create roles."""
+
+
+class Models:
+    """The models that agents may ask for."""
+
+    def __init__(self, routes: Routes, upstreams: Sequence[Upstream], names: ModelNames) -> None:
+        self._routes = routes
+        self._upstreams = upstreams
+        self._names = names
+        known = {*names.roles, *(role for one in upstreams for role in one.roles)}
+        targets = [parse_model(target).role for target in names.aliases.values()]
+        self._named = frozenset(known | {role if role in known else _base(role) for role in targets})
+        """Roles that need no policy to be asked: those that upstreams, settings or aliases name."""
+
+    def names(self, caller: Caller) -> list[str]:
+        """What the caller may ask for: roles, versions that serve, aliases, and the role of all other names where an
+        upstream has a model of its own for it."""
+        names: list[str] = []
+        for role in self._routes.roles():
+            route = self._routes.get_route(role)
+            served = [route.stable, route.canary.policy if route.canary else None] if route else []
+            names += [role, *(f"{role}@{policy.version}" for policy in served if policy)]
+        names += [role for role in sorted(self._named) if self._is_served(role, role)]
+        names += [name for name in self._names.aliases if self._is_served(self.role_of(name), name)]
+        if any(upstream.policy_for(self._names.other_role, "") for upstream in self._upstreams):  # whatever was asked
+            names.append(self._names.other_role)
+        return [name for name in dict.fromkeys(names) if caller.allows(KeyScope.INFER, self.role_of(name))]
+
+    async def resolve(
+        self, name: str, caller: Caller, *, exact: bool = False
+    ) -> tuple[ModelName, PolicyVersion | None]:
+        """The role that a model's name stands for, with its version if the name is a pin. Changes nothing.
+
+        The first of these that fits: an alias; a version of a role that has one; a role that has a policy, or that an
+        upstream, the settings or an alias name; `<role>_<algorithm>`, the newest version of the role that the algorithm
+        trained; the role of all other names, unless the name must be `exact`.
+
+        Raises `NotFound` when no engine can answer, `Unavailable` when a lookup fails, and `Forbidden` for another role
+        than those of the caller's key, or for a version that was refused or has retired, unless the key may `operate`.
+        """
+        model = self._read(self.alias_of(name), exact=exact or name in self._names.aliases)
+        if model.version is not None:
+            return model, await self._pinned(model, model.version, caller)
+        resolved, version = self._served(model, name, exact=exact)
+        caller.require(KeyScope.INFER, resolved.role)
+        return resolved, version
+
+    async def _pinned(self, model: ModelName, number: int, caller: Caller) -> PolicyVersion:
+        """The version that a name pins."""
+        caller.require(KeyScope.INFER, model.role)
+        version = await self._routes.version(model.role, number)
+        if model.digest not in {None, version.digest[:8]}:
+            raise NotFound(f"{model.role}@{number} has another digest; its full name is {version.name}")
+        if version.stage not in _ASKABLE and not caller.allows(KeyScope.OPERATE):
+            raise Forbidden(_NOT_ASKABLE.format(name=version.name, stage=version.stage, role=model.role))
+        return version
+
+    def _served(self, model: ModelName, name: str, *, exact: bool) -> tuple[ModelName, PolicyVersion | None]:
+        """What a name without a version stands for."""
+        variant = self._variant(model.role)
+        if variant is not None:
+            role, algorithm = variant
+            newest = self._routes.newest(role, algorithm)
+            if newest is None:
+                raise NotFound(f"{role} has no usable version that {algorithm} trained; ask for {role}, or train one")
+            return ModelName(role, newest.version), newest
+        if not exact and not self._is_role(model.role):
+            model = ModelName(self._names.other_role)
+        if not self._is_served(model.role, name):
+            raise unserved(name, model.role)
+        return model, None
+
+    def role_of(self, name: str) -> str:
+        """The role that a model's name stands for, whether something answers for it or not.
+
+        Raises `NotFound` for a version that a role which is known cannot have.
+        """
+        role = self._read(self.alias_of(name), exact=name in self._names.aliases).role
+        variant = self._variant(role)
+        if variant is not None:
+            return variant[0]
+        return role if self._is_role(role) else self._names.other_role
+
+    def alias_of(self, name: str) -> str:
+        """What an alias stands for, else the name itself."""
+        return self._names.aliases.get(name, name)
+
+    def _read(self, name: str, *, exact: bool) -> ModelName:
+        """A name as a role or a version of one. Providers also sell names like `claude@20240229`: they are no pins.
+
+        Raises `NotFound` for a version that a role which is known cannot have.
+        """
+        role, at, _ = name.partition("@")
+        is_ours = exact or self._routes.get_route(role) is not None
+        try:
+            model = parse_model(name)
+        except ValueError as error:
+            if exact or (at and is_ours):
+                raise NotFound(f"unknown model: {error}; GET /v1/models lists the models") from error
+            return ModelName(self._names.other_role)
+        return model if model.version is None or is_ours else ModelName(self._names.other_role)
+
+    def _is_role(self, name: str) -> bool:
+        """Whether it is a role that has a policy, or needs none."""
+        return name in self._named or self._routes.get_route(name) is not None
+
+    def _variant(self, name: str) -> tuple[str, str] | None:
+        """(role, algorithm) of `<role>_<algorithm>`, unless that is a role itself."""
+        variant = variant_of(name)
+        return variant if variant is not None and not self._is_role(name) and self._is_role(variant[0]) else None
+
+    def _is_served(self, role: str, asked: str) -> bool:
+        """Whether something answers for a role; `asked`: the model as the agent names it."""
+        route = self._routes.get_route(role)
+        has_policy = route is not None and route.stable is not None
+        return has_policy or any(upstream.policy_for(role, asked) for upstream in self._upstreams)
+
+
+def _base(role: str) -> str:
+    """The role that `<role>_<algorithm>` is a variant of; any other role itself."""
+    variant = variant_of(role)
+    return variant[0] if variant is not None else role
+
+
+def unserved(name: str, role: str) -> NotFound:
+    """The error for a model that nothing answers for; `role`: what it stands for."""
+    meant = f"{name!r}" if name == role else f"{name!r}, which stands for the role {role!r}"
+    return NotFound(
+        f"nothing answers for the model {meant}: ask for one that GET /v1/models lists, train a first policy for "
+        f"{role!r}, or have the operator set an upstream for it (RATCHET_GATEWAY_UPSTREAMS), an alias of the name "
+        "(RATCHET_GATEWAY_ALIASES), or the role of all names that are no role (RATCHET_GATEWAY_OTHER_ROLE)"
+    )

@@ -1,0 +1,100 @@
+"""Calls that become no turn: the number of tokens of a prompt, and embeddings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from ratchet.contract.turn import Usage
+from ratchet.errors import BadRequest, NotFound
+from ratchet.gateway import metrics
+from ratchet.gateway.call_router import CallRouter
+from ratchet.gateway.calls import passed_headers
+from ratchet.gateway.domain.anthropic_messages import asked_of, count_of, estimate, read_call_of
+from ratchet.gateway.domain.prices import CHARACTERS, FREE, Prices
+from ratchet.gateway.domain.requests import ADAPTER_ID, Body, read_fields, value_of
+from ratchet.gateway.engines.base import EngineError, EngineFailed, Reply, relayed_headers
+from ratchet.gateway.models import Models
+from ratchet.gateway.recorder import Account
+from ratchet.rules.access import KeyScope
+from ratchet.service.asgi import Request, Response, json_response
+
+COUNTED_BY = b"x-ratchet-count"
+"""Header of a count: `exact` by the engine that would answer, `estimated` where it cannot tell."""
+
+
+@dataclass(frozen=True)
+class OtherCalls:
+    """One method per route."""
+
+    models: Models
+    router: CallRouter
+    prices: Prices
+    account: Account
+    """Takes what the calls of a key used."""
+
+    async def count_tokens(self, request: Request, _: str | None) -> Response:
+        """POST /v1/messages/count_tokens: as the engine counts that would answer, else an estimate.
+
+        Raises `BadRequest`, `NotFound`, `Forbidden`, `EngineError`, and `Unavailable` when the gateway cannot look up a
+        version.
+        """
+        call = read_call_of(read_fields(request.body), counting=True)
+        model, version = await self.models.resolve(call.model, request.caller, exact=call.named_by == ADAPTER_ID)
+        engine, policy = self.router.serving(model.role, version, call.model)
+        count = await engine.count_tokens(call, policy, model.role)
+        if count is None:
+            return _counted(estimate(asked_of(call).chat), b"estimated")
+        return _counted(count, b"exact")
+
+    async def embeddings(self, request: Request, _: str | None) -> Response:
+        """POST /v1/embeddings: the answer of the first upstream that maps the model, or of the next one where it fails.
+
+        Raises `BadRequest` without a model, `NotFound` for one that no upstream maps, and `Forbidden` for a role
+        that is not the caller's key's.
+        """
+        fields = read_fields(request.body)
+        asked = value_of(fields, "model")
+        if not isinstance(asked, str) or not asked:
+            raise BadRequest("model must be a string", param="model")
+        request.caller.require(KeyScope.INFER, self.models.role_of(asked))
+        upstreams = self.router.upstreams_for(self.models.alias_of(asked), asked)
+        failure = None
+        for upstream, model in upstreams:
+            try:
+                reply = await upstream.forward("/embeddings", fields, model, passed_headers(request))
+            except EngineError as error:
+                failure = error
+                metrics.EMBEDDINGS.labels(upstream.info.name, str(error.status)).inc()
+                if isinstance(error, EngineFailed):
+                    continue
+                break
+            metrics.EMBEDDINGS.labels(upstream.info.name, "200").inc()
+            tokens = _tokens(reply)
+            metrics.EMBEDDING_TOKENS.labels(upstream.info.name).inc(tokens)
+            self._account(request, upstream.info.name, model.name, tokens)
+            return Response(200, reply.raw, relayed_headers(reply.headers))
+        if failure is None:
+            message = f"no upstream has embeddings of {asked!r}: policies have none; the operator can map the model"
+            raise NotFound(message, param="model", code="model_not_found")
+        raw = failure.relayed[1] if failure.relayed is not None else failure.json
+        return Response(failure.status, raw, failure.headers)
+
+    def _account(self, request: Request, upstream: str, model: str, tokens: int) -> None:
+        """Count what the caller's key used; without the server's word, as `spent_tokens` estimates a prompt."""
+        if request.caller.key_id is None:
+            return
+        used = tokens or len(request.body) // CHARACTERS
+        price = self.prices.price_of(upstream, model.removeprefix(f"{upstream}:")) or FREE
+        self.account(request.caller.key_id, used, price.cost_of(Usage(prompt=used, completion=0)))
+
+
+def _counted(count: int, counted_by: bytes) -> Response:
+    return json_response({"input_tokens": count}, headers=[(COUNTED_BY, counted_by)])
+
+
+def _tokens(reply: Reply) -> int:
+    """The tokens that the server counted; 0 where it counts none."""
+    body = reply.body
+    usage = cast("Body", body).get("usage") if isinstance(body, dict) else None
+    return count_of(usage, "prompt_tokens") or 0

@@ -1,0 +1,59 @@
+"""Reads requests: small ones at once, large ones in a thread, so that no other call waits for them.
+
+Python runs one thread at a time, and msgspec never lets go in the midst of a value: a large value is therefore read in
+steps (`domain.requests`), between which the event loop has its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ratchet.gateway.domain.forms import Form
+from ratchet.gateway.domain.identity import NAMING_MEMBERS
+from ratchet.gateway.domain.requests import CallRequest, read_fields, value_of
+from ratchet.rules.chat.links import Digested
+
+LARGE = 64 * 1024
+"""Bytes of a body up to which reading takes less than a few milliseconds, whatever it holds."""
+
+
+class Read(NamedTuple):
+    """A request, checked."""
+
+    call: CallRequest
+    naming: Mapping[str, Any]
+    """Its members that may name its trajectory. `Any`: agents write what they like."""
+
+
+class RequestReader:
+    """Reads the bodies of calls. One thread reads all large ones: several would leave the loop a smaller share."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "reading")
+
+    async def read(self, form: Form, body: bytes, *, named: bool) -> Read:
+        """The request that a body is; `named`: its headers name its trajectory. Raises `BadRequest`."""
+        if len(body) <= LARGE:
+            return _read(form, body)
+        read = _read if named else _read_with_digests
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read, form, body)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _read(form: Form, body: bytes) -> Read:
+    call = form.read(read_fields(body))
+    return Read(call, {name: value_of(call.fields, name) for name in NAMING_MEMBERS if name in call.fields})
+
+
+def _read_with_digests(form: Form, body: bytes) -> Read:
+    """The digests of its messages are what recognises its trajectory."""
+    read = _read(form, body)
+    return read._replace(call=msgspec.structs.replace(read.call, messages=Digested(read.call.messages)))
