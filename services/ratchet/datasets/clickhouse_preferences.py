@@ -37,6 +37,7 @@ WHERE f.role = {role:String} AND f.kind = 'thumbs'
 ORDER BY f.sequence DESC
 LIMIT {limit:UInt32}
 """
+_COUNT = "SELECT uniqExact(event_id) AS stored FROM preferences WHERE role = {role:String}"
 _WATERMARK = "SELECT max(sequence) AS sequence FROM {table} WHERE role = {{role:String}}"
 
 
@@ -55,6 +56,10 @@ class Preferences:
         """Stored preferences by id."""
         preferences = await History(self._warehouse).messages("preferences", Preference, role, ids)
         return {preference.preference_id: preference for preference in preferences}
+
+    async def count(self, role: str) -> int:
+        """The number of all preferences of a role."""
+        return int((await self._warehouse.rows(_COUNT, {"role": role}))[0]["stored"])
 
     async def thumbs(self, role: str) -> list[Thumb]:
         """The newest thumbs of a role, oldest first."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,6 +17,11 @@ from ratchet.stores.warehouse import Row, Warehouse
 _SINCE = f"{OF_ROLE} AND ingested_at > {{since:DateTime64(3)}}"
 _CALLS_SINCE = f"{OF_ROLE} AND ingested_at > {{turns_since:DateTime64(3)}}"
 _REWARDED = latest_rewards("total", "confidence", "function", where=_SINCE)
+
+_OF_CALLS = {
+    "trainable_calls": "uniqExactIf(c.event_id, c.trainable)",
+    "versions": "groupUniqArray(c.policy_version)",
+}
 
 _CANDIDATES = f"""
 SELECT
@@ -31,26 +37,31 @@ SELECT
     r.confidence AS confidence,
     r.function AS reward_function,
     u.arms AS arms,
-    u.trainable_calls AS trainable_calls
+    u.trainable_calls AS trainable_calls,
+    u.versions AS versions
 FROM (
-    SELECT trajectory_id, group_key, task_id, ended_at, source, domain, subordinate_profile, turn_count, arm
+    SELECT
+        trajectory_id, group_key, task_id, ended_at, source, domain, subordinate_profile, turn_count, arm, recorded_as
     FROM trajectories WHERE {_SINCE}
     ORDER BY ingested_at DESC LIMIT 1 BY trajectory_id
 ) AS t
 INNER JOIN {_REWARDED} AS r ON r.trajectory_id = t.trajectory_id
-LEFT JOIN {calls(_CALLS_SINCE, trainable_calls="uniqExactIf(c.event_id, c.trainable)")} AS u
-    ON u.trajectory_id = t.trajectory_id
+LEFT JOIN {calls(_CALLS_SINCE, **_OF_CALLS)} AS u
+    ON u.trajectory_id = t.recorded_as
 ORDER BY ended_at DESC, trajectory_id DESC
 LIMIT {{limit:UInt32}}
 """  # noqa: S608 - all parts are ours
 """Rewarded trajectories of a role that were stored since an instant, newest first; a reward computed again later
-replaces the earlier one. Read by the projections `by_time`: what is older costs nothing."""
+replaces the earlier one. Read by the projections by time of storing: what is older costs nothing."""
 
 _WAITING = f"""
 SELECT uniqExact(trajectory_id) AS waiting FROM trajectories
 WHERE {_SINCE} AND trajectory_id NOT IN (SELECT trajectory_id FROM rewards WHERE {_SINCE})
 """  # noqa: S608 - as above
 """Trajectories of a role that were stored since an instant and have no reward yet."""
+
+_STORED = f"SELECT uniqExact(trajectory_id) AS stored FROM trajectories WHERE {_SINCE}"  # noqa: S608 - as above
+"""All trajectories of a role that were stored since an instant."""
 
 _CAPTURED = f"""
 SELECT t.trajectory_id AS trajectory_id, t.task AS task, t.claimed_arm AS claimed_arm, u.arms AS arms, u.began AS began
@@ -81,6 +92,8 @@ class Catalogue:
     """The trajectories to choose from."""
 
     candidates: Sequence[Candidate]
+    unlisted: int
+    """Rewarded trajectories beyond the limit of a catalogue; what was stored longer ago is not counted."""
     waiting: int
     """Stored trajectories that have no reward yet and therefore are no candidates."""
     reward_function: str
@@ -118,8 +131,10 @@ class Trajectories:
         bounds = {"role": role, "limit": self._history_limit, "since": since, "turns_since": since - OPEN}
         rows = await self._warehouse.rows(_CANDIDATES, bounds)
         waiting = int((await self._warehouse.rows(_WAITING, {"role": role, "since": since}))[0]["waiting"])
+        stored = int((await self._warehouse.rows(_STORED, {"role": role, "since": since}))[0]["stored"])
         functions = sorted({str(row["reward_function"]) for row in rows})
-        return Catalogue([_candidate(row) for row in rows], waiting, ", ".join(functions), watermarks)
+        candidates = await asyncio.to_thread(lambda: [_candidate(row) for row in rows])
+        return Catalogue(candidates, max(0, stored - waiting - len(rows)), waiting, ", ".join(functions), watermarks)
 
     async def captured(self, role: str, since: datetime, limit: int) -> list[CapturedTrajectory]:
         """The newest trajectories that were stored since an instant and have calls; some may have begun before it."""
@@ -133,11 +148,17 @@ class Trajectories:
         return {trajectory.trajectory_id: trajectory for trajectory in trajectories}
 
     async def turns(self, role: str, ids: Sequence[str]) -> dict[str, list[Turn]]:
-        """Stored turns by trajectory."""
+        """Stored turns by the id under which the gateway recorded them."""
         turns: dict[str, list[Turn]] = {trajectory_id: [] for trajectory_id in ids}
         for turn in await self._history.messages("turns", Turn, role, ids):
             turns[turn.trajectory_id].append(turn)
         return turns
+
+    async def turns_of(self, role: str, trajectories: Iterable[Trajectory]) -> dict[str, list[Turn]]:
+        """By trajectory, all turns that were recorded with its own: those of further conversations of its run too."""
+        recorded = {one.trajectory_id: one.recorded_as or one.trajectory_id for one in trajectories}
+        turns = await self.turns(role, sorted(set(recorded.values())))
+        return {trajectory_id: turns[recorded_as] for trajectory_id, recorded_as in recorded.items()}
 
 
 def _candidate(row: Row) -> Candidate:
@@ -153,6 +174,7 @@ def _candidate(row: Row) -> Candidate:
         turns=row["turns"],
         arms=_arms(row),
         trainable_calls=row["trainable_calls"],
+        versions=frozenset(row["versions"]),
     )
 
 

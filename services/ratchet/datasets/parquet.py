@@ -1,12 +1,13 @@
 """Rows of a snapshot as a Parquet file. Columns, their types and the reading of them follow from the row's struct.
 
-A text, a number or a boolean is a column of its type, a list is a column of JSON text; a member that may be None is a
-column that may be null. Imports no store: the training process reads its file with this module.
+A text, a number or a boolean is a column of its type, a list of numbers a column of lists of 32-bit numbers, any other
+list a column of JSON text; a member that may be None is a column that may be null. A file is written and read one row
+group at a time. Imports no store: the training process reads its file with this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +22,7 @@ from ratchet.errors import Rejected
 
 R = TypeVar("R", bound=Row)
 
-BATCH = 500
+DECODED = 32
 """Rows that are decoded at a time."""
 
 # pyarrow ships no types: its members are unknown to the type checker.
@@ -35,6 +36,11 @@ _COLUMN_TYPES: dict[type[inspect.Type], Callable[[], Any]] = {
     inspect.BoolType: _ARROW.bool_,
     inspect.ListType: _ARROW.string,
 }
+_NUMBERS: dict[type[inspect.Type], Callable[[], Any]] = {
+    inspect.IntType: _ARROW.int32,
+    inspect.FloatType: _ARROW.float32,
+}
+"""What a list of numbers holds: token ids fit, and engines compute log-probabilities in float32."""
 
 
 def arrow_schema(kind: type[Row]) -> Any:
@@ -43,7 +49,8 @@ def arrow_schema(kind: type[Row]) -> Any:
     for field in _fields(kind):
         types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
         (column,) = (one for one in types if not isinstance(one, inspect.NoneType))
-        columns.append(_ARROW.field(field.name, _COLUMN_TYPES[type(column)](), nullable=len(types) > 1))
+        of_column = _list_type(column) if _is_numbers(column) else _COLUMN_TYPES[type(column)]()
+        columns.append(_ARROW.field(field.name, of_column, nullable=len(types) > 1))
     return _ARROW.schema(columns)
 
 
@@ -53,7 +60,15 @@ class RowWriter(Generic[R]):
     def __init__(self, path: Path, kind: type[R]) -> None:
         self._schema = arrow_schema(kind)
         self._texts = _json_columns(kind)
-        self._writer = _PARQUET.ParquetWriter(path, self._schema, compression="zstd")
+        numbers = [f"{name}.list.element" for name in _number_columns(kind)]
+        self._writer = _PARQUET.ParquetWriter(
+            path,
+            self._schema,
+            compression="zstd",
+            # Log-probabilities compress by their bytes; a dictionary of them is larger than they are.
+            use_dictionary=[name for name in self._schema.names if f"{name}.list.element" not in numbers],
+            use_byte_stream_split=numbers,
+        )
 
     def add(self, rows: Sequence[R]) -> None:
         """Append rows as one row group."""
@@ -67,24 +82,54 @@ class RowWriter(Generic[R]):
         self._writer.close()
 
 
-def read_rows(path: Path, kind: type[R]) -> Iterator[R]:
+def count_rows(path: Path) -> int:
+    """The number of rows. Raises `Rejected` when the file is no Parquet file."""
+    try:
+        return int(_PARQUET.ParquetFile(path).metadata.num_rows)
+    except pa.ArrowException as error:
+        raise Rejected(f"no rows can be read from the file: {error}") from error
+
+
+def read_rows(path: Path, kind: type[R], *, without: Collection[str] = (), as_arrays: bool = False) -> Iterator[R]:
     """The rows of a file, in its order; skips columns that their struct does not have.
 
-    Raises `Rejected` when the file does not hold rows of this kind.
+    Lists named in `without` are not read, and are empty. With `as_arrays` lists of numbers are arrays of numpy, which
+    take an eighth of the memory. Raises `Rejected` when the file does not hold rows of this kind.
     """
-    texts = _json_columns(kind)
-
-    def value_of(name: str, stored: Any) -> Any:  # `Any`: of the column's type
-        return decode(stored, texts[name]) if name in texts and stored is not None else stored
-
+    schema, texts, numbers = arrow_schema(kind), _json_columns(kind), _number_columns(kind)
+    absent = {name: list[Any]() for name in (*numbers, *without)}
     try:
         file: Any = _PARQUET.ParquetFile(path)
-        names = [field.name for field in _fields(kind) if field.name in file.schema_arrow.names]
-        for batch in file.iter_batches(BATCH, columns=names):
-            for record in batch.to_pylist():
-                yield msgspec.convert({name: value_of(name, stored) for name, stored in record.items()}, kind)
+        stored = [name for name in schema.names if name in file.schema_arrow.names and name not in without]
+        plain, lists = [name for name in stored if name not in numbers], [name for name in stored if name in numbers]
+        for group in range(file.num_row_groups):
+            for batch in file.iter_batches(DECODED, row_groups=[group], columns=stored):
+                columns = {name: _Lists(batch.column(name).cast(schema.field(name).type)) for name in lists}
+                for place, record in enumerate(batch.select(plain).to_pylist()):
+                    members = {name: _decoded(value, texts.get(name)) for name, value in record.items()}
+                    arrays = {name: column[place] for name, column in columns.items()}
+                    own = arrays if as_arrays else {name: array.tolist() for name, array in arrays.items()}
+                    yield msgspec.structs.replace(msgspec.convert(absent | members, kind), **own)
     except (pa.ArrowException, UnicodeDecodeError, msgspec.DecodeError) as error:
         raise Rejected(f"no {kind.__name__}s can be read from the file: {error}") from error
+
+
+class _Lists:
+    """A column of lists of numbers; each list is an array of its own, as a view would keep all of them in memory."""
+
+    def __init__(self, column: Any) -> None:
+        if column.null_count or column.values.null_count:
+            raise msgspec.ValidationError("a number is null")
+        self._values = column.values.to_numpy()
+        self._offsets = column.offsets.to_numpy()
+
+    def __getitem__(self, place: int) -> Any:
+        return self._values[self._offsets[place] : self._offsets[place + 1]].copy()
+
+
+def _decoded(stored: Any, of_text: Any) -> Any:
+    """A value of a column, decoded where it is JSON text of a type. `Any`: of the column's type."""
+    return stored if of_text is None or stored is None else decode(stored, of_text)
 
 
 def _fields(kind: type[Row]) -> Sequence[inspect.Field]:
@@ -96,4 +141,18 @@ def _fields(kind: type[Row]) -> Sequence[inspect.Field]:
 def _json_columns(kind: type[Row]) -> dict[str, Any]:
     """Type by name, of the columns that are JSON text. `Any`: a list of one type is no class."""
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
-    return {field.name: types[field.name] for field in _fields(kind) if isinstance(field.type, inspect.ListType)}
+    lists = [field for field in _fields(kind) if isinstance(field.type, inspect.ListType)]
+    return {field.name: types[field.name] for field in lists if not _is_numbers(field.type)}
+
+
+def _number_columns(kind: type[Row]) -> list[str]:
+    return [field.name for field in _fields(kind) if _is_numbers(field.type)]
+
+
+def _is_numbers(column: inspect.Type) -> bool:
+    return isinstance(column, inspect.ListType) and type(column.item_type) in _NUMBERS
+
+
+def _list_type(column: inspect.Type) -> Any:
+    assert isinstance(column, inspect.ListType)  # noqa: S101 - see `_is_numbers`
+    return _ARROW.list_(_ARROW.field("element", _NUMBERS[type(column.item_type)](), nullable=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -84,13 +85,21 @@ def decode_manifest(body: bytes, uri: str) -> SnapshotManifest:
     return manifest
 
 
-class Snapshots:
-    """Reads manifests, and remembers what it has read: they never change."""
+REMEMBERED_IDS = 1_000_000
+"""Ids of trajectories and preferences that stay in memory, some 100 MB."""
 
-    def __init__(self, objects: BlobStore, bucket: str) -> None:
+
+class Snapshots:
+    """Reads manifests, also in several threads. Remembers the ids in those that were asked for last."""
+
+    def __init__(self, objects: BlobStore, bucket: str, remembered: int = REMEMBERED_IDS) -> None:
+        """`remembered`: the most ids of snapshots that stay in memory, but for those of one snapshot."""
         self._objects = objects
         self._bucket = bucket
+        self._remembered = remembered
+        self._changing = threading.Lock()
         self._consumed: dict[str, Consumed] = {}
+        """Those that were asked for last stand at the end."""
 
     def writer(self, form: str) -> SnapshotWriter:
         """For a new snapshot of the format `form`."""
@@ -114,9 +123,19 @@ class Snapshots:
         )
 
     def _consumed_by(self, digest: str) -> Consumed:
-        if digest not in self._consumed:
+        with self._changing:
+            consumed = self._consumed.pop(digest, None)
+        if consumed is None:
             manifest = self.manifest(self.ref(digest))
             trajectories = frozenset(manifest.trajectories)
             labelled = trajectories if manifest.format == LABELS else frozenset[str]()
-            self._consumed[digest] = Consumed(trajectories, frozenset(manifest.preferences or ()), labelled)
-        return self._consumed[digest]
+            consumed = Consumed(trajectories, frozenset(manifest.preferences or ()), labelled)
+        with self._changing:
+            self._consumed[digest] = consumed
+            while len(self._consumed) > 1 and sum(map(_ids, self._consumed.values())) > self._remembered:
+                self._consumed.pop(next(iter(self._consumed)))
+        return consumed
+
+
+def _ids(consumed: Consumed) -> int:
+    return len(consumed.trajectories) + len(consumed.preferences)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
 from ratchet.contract.training import Dataset, DatasetFilter
@@ -19,6 +19,9 @@ from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, Candidate, Consumed
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.training_options import Amounts
 
+TURNS_AT_A_TIME = 1500
+"""A turn of 1,000 new tokens takes some 100 KB while its row is made."""
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotQuery:
@@ -28,6 +31,8 @@ class SnapshotQuery:
     algorithm: str
     dataset: Dataset
     consumed: Consumed
+    generations: Mapping[int, int] = field(default_factory=dict[int, int])
+    """See `TrajectoryRules`."""
 
     @property
     def filter(self) -> DatasetFilter:
@@ -51,6 +56,8 @@ class SnapshotPlan:
     """What a snapshot will hold, and how many others were left out for which reason."""
 
     ids: Sequence[str]
+    turns: Sequence[int]
+    """Of each id: how large its row may become."""
     left_out: Mapping[str, int]
     nouns: tuple[str, str]
     """What the ids were chosen from, in words: one, and many."""
@@ -65,9 +72,24 @@ class SnapshotPlan:
     problem: str | None = None
     """Why a policy cannot learn from these, however many there are."""
 
+    def chunks(self, most: int) -> Iterator[list[str]]:
+        """The ids in parts of at most `most` whose rows fit into memory together."""
+        part, turns = list[str](), 0
+        for one, count in zip(self.ids, self.turns, strict=True):
+            if part and (len(part) == most or turns + count > TURNS_AT_A_TIME):
+                yield part
+                part, turns = [], 0
+            part.append(one)
+            turns += count
+        if part:
+            yield part
+
 
 class SnapshotSelector:
-    """Chooses from the warehouse what a snapshot will hold."""
+    """Chooses from the warehouse what a snapshot will hold.
+
+    Choosing from a long history takes seconds: threads do it, while the event loop hears workers and answers calls.
+    """
 
     def __init__(
         self, trajectories: Trajectories, preferences: Preferences, amounts: Amounts, pairs_per_group: int
@@ -86,13 +108,14 @@ class SnapshotSelector:
     async def _plan_trajectories(self, query: SnapshotQuery) -> SnapshotPlan:
         catalogue = await self._trajectories.catalogue(query.role)
         consumed = query.consumed.trajectories if query.needs_calls else frozenset[str]()
-        rules = TrajectoryRules(filter=query.filter, needs_calls=query.needs_calls, consumed=consumed)
-        selection = select(catalogue.candidates, rules, query.dataset.sample_size)
-        scores = scored(catalogue.candidates, query.reward_transform)
+        rules = TrajectoryRules(query.filter, query.needs_calls, consumed, query.generations)
+        candidates, most = catalogue.candidates, query.dataset.sample_size
+        selection = await asyncio.to_thread(select, candidates, rules, most, catalogue.unlisted)
+        scores = await asyncio.to_thread(scored, candidates, query.reward_transform)
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
             stored = await self._trajectories.trajectories(query.role, ids)
-            turns = await self._trajectories.turns(query.role, ids)
+            turns = await self._trajectories.turns_of(query.role, stored.values())
             return await asyncio.to_thread(
                 lambda: [
                     row_of(stored[key], turns[key], scores[key], query.needs_calls) for key in ids if key in stored
@@ -101,6 +124,7 @@ class SnapshotSelector:
 
         return SnapshotPlan(
             ids=[candidate.trajectory_id for candidate in selection.chosen],
+            turns=[candidate.turns for candidate in selection.chosen],
             left_out=selection.left_out,
             nouns=(f"trajectory with a reward {self._trajectories.reach}", "rewarded trajectories"),
             rows=rows,
@@ -113,8 +137,9 @@ class SnapshotSelector:
     async def _plan_pairs(self, query: SnapshotQuery) -> SnapshotPlan:
         watermark = await self._preferences.watermark(query.role, "preferences")
         opinions = await self._preferences.opinions(query.role)
+        unlisted = max(0, await self._preferences.count(query.role) - len(opinions))
         rules = PairRules(query.filter, query.consumed.preferences, self._pairs_per_group)
-        selection = select_pairs(opinions, rules, query.dataset.sample_size)
+        selection = await asyncio.to_thread(select_pairs, opinions, rules, query.dataset.sample_size, unlisted)
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
             stored = await self._preferences.preferences(query.role, ids)
@@ -123,6 +148,7 @@ class SnapshotSelector:
 
         return SnapshotPlan(
             ids=[opinion.preference_id for opinion in selection.chosen],
+            turns=[1] * len(selection.chosen),
             left_out=selection.left_out,
             nouns=("preference", "preferences"),
             rows=rows,
@@ -135,13 +161,13 @@ class SnapshotSelector:
         by_trajectory = labels(await self._preferences.thumbs(query.role))
         catalogue = await self._trajectories.catalogue(query.role)
         labelled = [one for one in catalogue.candidates if by_trajectory.get(one.trajectory_id) is not None]
-        rules = TrajectoryRules(filter=query.filter, needs_calls=False, consumed=query.consumed.labelled)
-        selection = select(labelled, rules, query.dataset.sample_size)
+        rules = TrajectoryRules(query.filter, False, query.consumed.labelled, query.generations)
+        selection = await asyncio.to_thread(select, labelled, rules, query.dataset.sample_size)
         chosen = {one.trajectory_id: bool(by_trajectory[one.trajectory_id]) for one in selection.chosen}
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
             stored = await self._trajectories.trajectories(query.role, ids)
-            turns = await self._trajectories.turns(query.role, ids)
+            turns = await self._trajectories.turns_of(query.role, stored.values())
             return await asyncio.to_thread(
                 lambda: [label_row(stored[key], turns[key], chosen[key]) for key in ids if key in stored]
             )
@@ -151,6 +177,7 @@ class SnapshotSelector:
         one_sided = f"all {len(chosen)} thumbs are {'up' if ups else 'down'}: there is nothing to tell apart"
         return SnapshotPlan(
             ids=list(chosen),
+            turns=[one.turns for one in selection.chosen],
             left_out=+Counter({**selection.left_out, **not_candidates}),
             nouns=(f"trajectory with a reward and thumbs {self._trajectories.reach}", "trajectories with thumbs"),
             rows=rows,

@@ -39,7 +39,7 @@ FROM (
 ) AS t
 LEFT JOIN {latest_rewards("is_rewarded", "total", "confidence")} AS r
     ON r.trajectory_id = t.trajectory_id
-LEFT JOIN {calls()} AS u ON u.trajectory_id = t.trajectory_id
+LEFT JOIN {calls()} AS u ON u.trajectory_id = t.recorded_as
 ORDER BY t.ended_at DESC, t.trajectory_id DESC
 LIMIT {{limit:UInt32}}
 """  # noqa: S608 - all parts are ours
@@ -100,17 +100,21 @@ class Tries:
         """The tries with their chats and tools, and how many cannot be read (their turns are not stored yet)."""
         ids = [tried.trajectory_id for tried in tries]
         stored = {one.trajectory_id: one for one in await self._history.messages("trajectories", Trajectory, role, ids)}
-        turns: dict[str, list[Turn]] = {key: [] for key in ids}
-        for turn in await self._history.messages("turns", Turn, role, ids):
-            turns[turn.trajectory_id].append(turn)
+        turns: dict[str, list[Turn]] = {}
+        recorded = {one.recorded_as or one.trajectory_id for one in stored.values()}
+        for turn in await self._history.messages("turns", Turn, role, recorded):
+            turns.setdefault(turn.trajectory_id, []).append(turn)
         readable: list[Try] = []
         for tried in tries:
-            trajectory, own = stored.get(tried.trajectory_id), turns[tried.trajectory_id]
+            trajectory = stored.get(tried.trajectory_id)
+            own = turns.get(trajectory.recorded_as or trajectory.trajectory_id, []) if trajectory else []
             if trajectory is None or lacks_turns(trajectory, own):
                 continue
             try:
                 chat = recorded_chat(trajectory, own)
             except ChatError:
+                continue
+            if not chat:  # no call was answered: there is nothing to prefer
                 continue
             readable.append(replace(tried, messages=chat, tools=offered_tools(trajectory, own)))
         return readable, len(tries) - len(readable)

@@ -17,6 +17,7 @@ import shutil
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Handlers
@@ -28,8 +29,10 @@ from ratchet.service.contracts import load_contracts
 from ratchet.service.runtime import App, Component
 from ratchet.stores.objects import Objects
 from ratchet.trainer_worker.attempt import Attempt
+from ratchet.trainer_worker.domain import Worker
 from ratchet.trainer_worker.handlers import Dispatches, Slots
 from ratchet.trainer_worker.settings import Settings
+from ratchet.trainer_worker.slots import Slot, gpus_of_slots, visible_gpus
 from ratchet.trainer_worker.warm_link import WarmLink
 
 NAME = "trainer_worker"
@@ -77,13 +80,16 @@ def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     warm = WarmLink(settings.work, settings.warm_delay_s) if settings.warm and not missing else None
 
-    def attempt(received: Received[TrainingDispatch]) -> Attempt:
-        return Attempt(received, bus=bus, jobs=jobs, objects=objects, settings=settings, warm=warm)
+    worker = Worker(settings.worker, instance=uuid4().hex)
 
-    slots = Slots(settings.slots, attempt)
+    def attempt(received: Received[TrainingDispatch], slot: Slot) -> Attempt:
+        return Attempt(received, bus=bus, jobs=jobs, objects=objects, settings=settings, slot=slot)
+
+    gpus = gpus_of_slots(settings.slots, settings.gpus, visible_gpus(os.environ))
+    slots = Slots([Slot(worker.instance, gpu, warm) for gpu in gpus], attempt)
     components: list[Component] = [slots] if warm is None else [warm, slots]
     if not missing:
-        handlers: Handlers = {TrainingDispatch: Dispatches(slots, jobs, settings.worker).on_dispatches}
+        handlers: Handlers = {TrainingDispatch: Dispatches(slots, jobs, worker).on_dispatches}
         components.append(bus.subscribe("trainer-<pool>", handlers, parameters={"pool": settings.pool}))
 
     async def extra() -> str | None:
@@ -93,4 +99,5 @@ def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
         await asyncio.to_thread(objects.ping)
         return None
 
-    return App(NAME, components, {"broker": bus.check, "objects": store, "extra": extra})
+    checks = {"broker": bus.check, "objects": store, "extra": extra}
+    return App(NAME, components, checks, drain_s=settings.drain_s)

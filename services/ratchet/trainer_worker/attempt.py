@@ -24,7 +24,7 @@ from ratchet.errors import ContractError, RatchetError, Rejected, Unavailable
 from ratchet.rules.training_options import request_problems
 from ratchet.stores.objects import Objects
 from ratchet.trainer_worker import metrics
-from ratchet.trainer_worker.child_process import Child, WarmStart
+from ratchet.trainer_worker.child_process import Child
 from ratchet.trainer_worker.domain import (
     COMPLETED,
     FAILED,
@@ -34,19 +34,23 @@ from ratchet.trainer_worker.domain import (
     Frame,
     Report,
     StopReason,
+    Worker,
     conclude,
+    grace_s,
     must_stop,
 )
 from ratchet.trainer_worker.errors import TimedOut, error_code
-from ratchet.trainer_worker.job import Finished, JobSpec, Saved
+from ratchet.trainer_worker.job import Failed, Finished, JobSpec, Saved
 from ratchet.trainer_worker.s3_artifacts import (
     artifacts_of,
     fetch_inputs,
+    hold_checkpoint,
     store_checkpoint,
     store_metrics,
     store_policy,
 )
 from ratchet.trainer_worker.settings import Settings
+from ratchet.trainer_worker.slots import Slot
 
 log = structlog.get_logger()
 
@@ -64,27 +68,28 @@ class Attempt:
         jobs: Bucket[Job],
         objects: Objects,
         settings: Settings,
-        warm: WarmStart | None = None,
+        slot: Slot,
     ) -> None:
-        """`warm` makes training processes that need not import anything; without it every one is fresh."""
         self.dispatch = dispatch = received.message
         self._cause = received
         self._bus = bus
         self._jobs = jobs
         self._objects = objects
         self._settings = settings
-        self._warm = warm
+        self._slot = slot
+        self._worker = Worker(settings.worker, slot.instance)
         self.launched = asyncio.Event()
         self._report = Report()
         self._reason: StopReason | None = None
         self._stopping = asyncio.Event()
         self._child: Child | None = None
         self._directory = settings.work / f"{dispatch.training_job_id}-{dispatch.attempt}"
-        self._saved: Saved | None = None
+        self._held: tuple[Path, int] | None = None
+        """The newest checkpoint that is not stored yet, and its train step."""
         self._uploading = asyncio.Lock()
         self._frame = Frame(
             dispatch=dispatch,
-            worker=settings.worker,
+            worker=self._worker,
             begun_at=bus.now(),
             platform=f"{platform.system().lower()}-{platform.machine()}",
             price_per_hour_usd=settings.price_per_hour_usd,
@@ -142,7 +147,8 @@ class Attempt:
         directory.mkdir(parents=True)
         models, threads = self._settings.models, self._settings.threads
         inputs = await self._patiently(lambda: fetch_inputs(objects, self.dispatch, directory, models, threads))
-        exited = Exit(code=0) if self._stopping.is_set() else await self._run_child(inputs.spec)
+        spec = replace(inputs.spec, checkpoint_s=self._settings.checkpoint_s)
+        exited = Exit(code=0) if self._stopping.is_set() else await self._run_child(spec)
         conclusion = conclude(self._report.last, exited, self._reason)
         if conclusion is None:
             return None
@@ -155,34 +161,45 @@ class Attempt:
             return None
         self._report.peak_memory_gb = max(self._report.peak_memory_gb, finished.peak_memory_gb)
         now = self._bus.now()
-        policy = await self._patiently(lambda: store_policy(objects, self.dispatch, inputs.base, finished, now))
+        usage = self._frame.usage(self._report, now)
+        policy = await self._patiently(lambda: store_policy(objects, self.dispatch, inputs.base, finished, now, usage))
         metrics.SAMPLES.observe(finished.samples)
         metrics.DURATION.observe((now - self._frame.begun_at).total_seconds())
         return self._final(conclusion, artifacts_of(policy, curves, self._report.checkpoint))
 
     async def _run_child(self, spec: JobSpec) -> Exit:
         """Start the child, and fold its events until it has ended and its checkpoints are stored."""
-        self._child = child = await Child.start(spec, self._directory, self._warm)
+        self._child = child = await self._slot.start(spec, self._directory)
         self.launched.set()
         uploads: list[asyncio.Task[None]] = []
         async for event in child.events():
             self._report.fold(event)
             if isinstance(event, Saved):
-                self._saved = event
+                self._hold(event)
                 uploads.append(asyncio.create_task(self._store_newest()))
         exited = await child.wait()
         await asyncio.gather(*uploads)
         return exited
 
+    def _hold(self, saved: Saved) -> None:
+        """Keep a checkpoint until it is stored; an older one that still waits for that is skipped."""
+        held = hold_checkpoint(Path(saved.directory), self._directory)
+        if held is None:
+            return
+        if self._held is not None:
+            shutil.rmtree(self._held[0])
+        self._held = held, saved.step
+
     async def _store_newest(self) -> None:
-        """Upload the newest checkpoint; when several wait, the older ones are skipped."""
+        """Upload the newest checkpoint that waits for it."""
         async with self._uploading:
-            saved, self._saved = self._saved, None
-            if saved is None or self._reason is StopReason.FENCED:
+            if self._held is None or self._reason is StopReason.FENCED:
                 return
-            directory = Path(saved.directory)
-            uri = await self._patiently(lambda: store_checkpoint(self._objects, self.dispatch, directory, saved.step))
-            self._report.checkpoint = uri or self._report.checkpoint
+            (directory, step), self._held = self._held, None
+            self._report.checkpoint = await self._patiently(
+                lambda: store_checkpoint(self._objects, self.dispatch, directory, step)
+            )
+            await asyncio.to_thread(shutil.rmtree, directory)
 
     def _failure(self, error: Exception) -> TrainingStatus | None:
         """The final status after an error of our own; a stop that was asked for is no failure."""
@@ -196,7 +213,8 @@ class Attempt:
     def _final(self, conclusion: Conclusion, artifacts: Artifacts | None) -> TrainingStatus:
         last = self._report.last
         evaluation = last.evaluation if isinstance(last, Finished) and conclusion.status == COMPLETED else None
-        more = {"error": conclusion.error, "evaluation_results": evaluation}
+        stop = last.health_stop if isinstance(last, (Finished, Failed)) else None
+        more = {"error": conclusion.error, "evaluation_results": evaluation, "health_stop": stop}
         status = self._frame.status(conclusion.status, self._report, self._bus.now(), artifacts, **more)
         metrics.JOBS.labels(status.status).inc()
         log.info("training ended", job=status.training_job_id, status=status.status, error=conclusion.error)
@@ -223,8 +241,10 @@ class Attempt:
                 await asyncio.sleep(self._settings.retry_s)
 
     async def _beat(self) -> None:
-        """Report `running` at regular times, whatever the child does. The next heartbeat makes up for a lost one."""
-        await self.launched.wait()
+        """Report `running` at regular times from the moment the job is taken, also while its model is being fetched.
+
+        The next heartbeat makes up for a lost one.
+        """
         while True:
             await asyncio.sleep(self._settings.heartbeat_s)
             if self._child is not None:
@@ -246,7 +266,7 @@ class Attempt:
     async def _read_job(self) -> None:
         """Read the job's state, and stop where it says so."""
         entry = await self._jobs.get(self.dispatch.training_job_id)
-        reason = must_stop(entry.value if entry else None, self.dispatch.attempt)
+        reason = must_stop(entry.value if entry else None, self.dispatch.attempt, self._worker)
         if reason is not None:
             self.request_stop(reason)
 
@@ -258,7 +278,8 @@ class Attempt:
             return
         if self._reason is not StopReason.FENCED:
             self._child.ask_to_stop()
+            patience_s = grace_s(self._report, self._settings.grace_s)
             shutdown = self._reason is StopReason.SHUTDOWN
-            await asyncio.sleep(self._settings.shutdown_grace_s if shutdown else self._settings.grace_s)
+            await asyncio.sleep(min(patience_s, self._settings.drain_s) if shutdown else patience_s)
         log.warning("killing a training", job=self.dispatch.training_job_id, reason=str(self._reason))
         self._child.kill()

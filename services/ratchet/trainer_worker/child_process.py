@@ -26,6 +26,9 @@ log = structlog.get_logger()
 LINE_LIMIT = 1 << 22
 """Bytes of one event; a traceback and metrics are far smaller."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
+OWN_VARIABLES = frozenset({*THREAD_VARIABLES, CUDA_VARIABLE})
+"""What libraries read when a training begins, not when they are imported: each training has its own."""
 
 
 class Process(Protocol):
@@ -73,10 +76,13 @@ class Child:
         self._oom_kills = oom_kills()
 
     @classmethod
-    async def start(cls, spec: JobSpec, directory: Path, warm: WarmStart | None) -> Child:
-        """Write the job file and start the process in a session of its own: a terminal's Ctrl-C is ours to handle."""
+    async def start(cls, spec: JobSpec, directory: Path, warm: WarmStart | None, gpu: str | None = None) -> Child:
+        """Write the job file and start the process in a session of its own: a terminal's Ctrl-C is ours to handle.
+
+        `gpu`: see `slots.Slot`.
+        """
         write_job(directory, spec)
-        environment = child_environment(os.environ, spec)
+        environment = child_environment(os.environ, spec, gpu)
         events, events_end = os.pipe()
         stdin_end, stdin = os.pipe()
         with ExitStack() as ours_if_it_fails, ExitStack() as theirs:
@@ -144,12 +150,14 @@ class Child:
         return Exit(code=code, oom_killed=killed, log_tail=log_tail(self._directory / LOG_FILE))
 
 
-def child_environment(environment: Mapping[str, str], spec: JobSpec) -> dict[str, str]:
-    """Our environment without our own settings and secrets, with the thread count and, unless asked for, no hub.
+def child_environment(environment: Mapping[str, str], spec: JobSpec, gpu: str | None = None) -> dict[str, str]:
+    """Our environment without our own settings and secrets, with thread count, GPU and, unless asked for, no hub.
 
     A hub that cannot be reached takes minutes to say so; a model that the machine does not have fails at once.
     """
     kept = library_environment(environment) | dict.fromkeys(THREAD_VARIABLES, str(spec.threads))
+    if gpu is not None:
+        kept[CUDA_VARIABLE] = gpu
     if not Path(spec.base).is_dir() and environment.get(HUB_VARIABLE) == "1":
         del kept["HF_HUB_OFFLINE"]
     return kept

@@ -22,7 +22,7 @@ from ratchet.contract.training import (
     TrainingStatus,
 )
 from ratchet.trainer_worker.errors import INFRA, OOM, TIMEOUT, UNKNOWN
-from ratchet.trainer_worker.job import Event, Failed, Finished, Progressed, Started, Stopped
+from ratchet.trainer_worker.job import Event, Failed, Finished, Progressed, Saved, Started
 
 RUNNING, COMPLETED, FAILED, CANCELLED = "running", "completed", "failed", "cancelled"
 """Statuses of a worker."""
@@ -42,6 +42,19 @@ class StopReason(StrEnum):
     TIMEOUT = "timeout"
 
 
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Who runs an attempt."""
+
+    name: str
+    instance: str
+    """The process: machines may have one hostname, and so their workers one name."""
+
+    def owns(self, job: Job) -> bool:
+        """Whether no other worker has the job's present attempt. Early versions sent their name alone."""
+        return job.worker in (None, self.name) and job.instance in (None, self.instance)
+
+
 @dataclass(slots=True)
 class Report:
     """What the worker knows of a running attempt, from its child's events."""
@@ -53,6 +66,10 @@ class Report:
     checkpoint: str | None = None
     """Uri of the newest uploaded checkpoint."""
     peak_memory_gb: float = 0.0
+    step_s: float = 0.0
+    """The longest train step so far."""
+    save_s: float = 0.0
+    """The longest wait of the training for a checkpoint so far."""
 
     def fold(self, event: Event) -> None:
         """Take in one event."""
@@ -60,8 +77,19 @@ class Report:
             self.started = event
         elif isinstance(event, Progressed):
             self.progress = event
-        elif isinstance(event, (Finished, Stopped, Failed)):
+            self.step_s = event.longest_step_s
+        elif isinstance(event, Saved):
+            self.save_s = max(self.save_s, event.took_s)
+        else:
             self.last = event
+
+
+def grace_s(report: Report, least_s: float) -> float:
+    """How long a training that is asked to stop may take: to end its train step, and to save.
+
+    Twice what both took at most so far, for steps differ; a first save is guessed to take as long as a step.
+    """
+    return least_s + 2 * (report.step_s + (report.save_s or report.step_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +105,30 @@ class Frame:
     """What all statuses of an attempt have in common."""
 
     dispatch: TrainingDispatch
-    worker: str
+    worker: Worker
     begun_at: datetime
     platform: str
     price_per_hour_usd: float | None = None
     """What an hour of this worker costs."""
 
+    def usage(self, report: Report, now: datetime) -> ResourceUsage:
+        """What the attempt has used so far."""
+        seconds = max(0.0, (now - self.begun_at).total_seconds())
+        gpus = report.last.gpus if isinstance(report.last, Finished) else 0
+        price = self.price_per_hour_usd
+        return ResourceUsage(
+            cost_usd=None if price is None else round(price * seconds / 3600, 6),
+            gpu_hours=gpus * seconds / 3600,
+            peak_memory_gb=round(report.peak_memory_gb, 3),
+            total_training_time_seconds=round(seconds, 3),
+        )
+
     def status(
         self, kind: str, report: Report, now: datetime, artifacts: Artifacts | None = None, **more: Any
     ) -> TrainingStatus:
         """One status. `Any`: `more` are members of `TrainingStatus`."""
-        request, started, last = self.dispatch.request, report.started, report.last
+        request, started = self.dispatch.request, report.started
         snapshot = request.training_config.dataset.snapshot
-        seconds = max(0.0, (now - self.begun_at).total_seconds())
-        gpus = last.gpus if isinstance(last, Finished) else 0
-        price = self.price_per_hour_usd
         return TrainingStatus(
             training_job_id=self.dispatch.training_job_id,
             timestamp=now,
@@ -101,17 +138,13 @@ class Frame:
             progress=_progress(report.progress),
             metrics=_metrics(report.progress),
             artifacts=artifacts or (Artifacts(checkpoint=report.checkpoint) if report.checkpoint else None),
-            resource_usage=ResourceUsage(
-                cost_usd=None if price is None else round(price * seconds / 3600, 6),
-                gpu_hours=gpus * seconds / 3600,
-                peak_memory_gb=round(report.peak_memory_gb, 3),
-                total_training_time_seconds=round(seconds, 3),
-            ),
+            resource_usage=self.usage(report, now),
             metadata=StatusMetadata(
                 training_platform=f"{self.platform} {started.device or 'cpu'}" if started else self.platform,
                 cuda_version=started.cuda_version if started else None,
                 pytorch_version=started.pytorch_version if started else None,
-                worker=self.worker,
+                worker=self.worker.name,
+                instance=self.worker.instance,
                 training_samples=started.samples if started else None,
             ),
             dataset_digest=snapshot.digest if snapshot else None,
@@ -145,28 +178,25 @@ def conclude(last: Event | None, exited: Exit, reason: StopReason | None) -> Con
     return Conclusion(FAILED, _crash(exited))
 
 
-def must_stop(job: Job | None, attempt: int) -> StopReason | None:
-    """What the job's state says to a running attempt. Without any state it goes on."""
+def must_stop(job: Job | None, attempt: int, worker: Worker) -> StopReason | None:
+    """What the job's state says to a running attempt of `worker`. Without any state it goes on.
+
+    Two workers may get one dispatch: the first whose status the coordinator reads has the attempt.
+    """
     if job is None:
         return None
-    if job.attempt > attempt or (job.attempt == attempt and job.state in ENDED):
+    if job.attempt > attempt or (job.attempt == attempt and (job.state in ENDED or not worker.owns(job))):
         return StopReason.FENCED
     return StopReason.CANCELLED if job.cancel_requested else None
 
 
-def may_start(job: Job | None, attempt: int, worker: str) -> bool:
+def may_start(job: Job | None, attempt: int, worker: Worker) -> bool:
     """Whether a dispatch is still worth running: not overtaken, not ended, not run by another worker."""
     if job is None:
         return True
     if job.attempt != attempt:
         return job.attempt < attempt
-    return job.state not in ENDED and job.worker in (None, worker)
-
-
-def version_of(policy_name: str | None) -> int | None:
-    """`support@7-1a2b3c4d` -> 7; None for a name of another form."""
-    tail = (policy_name or "").rpartition("@")[2].partition("-")[0]
-    return int(tail) if tail.isdigit() else None
+    return job.state not in ENDED and worker.owns(job)
 
 
 def _crash(exited: Exit) -> TrainingError:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from ratchet.contract.training import HealthStop
 from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 
 OOM, CONVERGENCE, DATA, INFRA, TIMEOUT, UNKNOWN = "OOM", "CONVERGENCE", "DATA", "INFRA", "TIMEOUT", "UNKNOWN"
+
+
+NO_MEMORY = ("can't allocate memory", "CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What torch's other errors say where memory ran out: on the CPU, and within a library of CUDA."""
+KERNEL_ASSERT = "device-side assert"
+"""What CUDA says when a kernel refused its input, which is the program's fault or the data's, not the machine's."""
 
 
 class TrainingFailed(RatchetError):
@@ -25,6 +32,14 @@ class Diverged(TrainingFailed):
     code = CONVERGENCE
 
 
+class Unhealthy(Diverged):
+    """The policy broke, and no earlier weights of the training are worth keeping."""
+
+    def __init__(self, stop: HealthStop) -> None:
+        super().__init__(stop.message)
+        self.stop = stop
+
+
 class TimedOut(TrainingFailed):
     """There was not enough time."""
 
@@ -36,13 +51,18 @@ class StopRequested(Exception):
 
 
 def error_code(error: BaseException) -> str:
-    """Error class of whatever ended a training."""
+    """Error class of whatever ended a training. Those of torch and safetensors go by name."""
+    name, message = type(error).__name__, str(error)
     if isinstance(error, TrainingFailed):
         return error.code or UNKNOWN
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if isinstance(error, MemoryError) or name == "OutOfMemoryError" or _lacks_memory(error, message):
         return OOM
-    if isinstance(error, (Rejected, DigestMismatch, NotFound)):
+    if isinstance(error, (Rejected, DigestMismatch, NotFound)) or name == "SafetensorError":
         return DATA
-    if isinstance(error, (Unavailable, OSError)):
+    if isinstance(error, (Unavailable, OSError)) or (name == "AcceleratorError" and KERNEL_ASSERT not in message):
         return INFRA
     return UNKNOWN
+
+
+def _lacks_memory(error: BaseException, message: str) -> bool:
+    return isinstance(error, RuntimeError) and any(words in message for words in NO_MEMORY)

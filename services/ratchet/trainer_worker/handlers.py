@@ -13,7 +13,8 @@ from ratchet.contract import TrainingDispatch
 from ratchet.contract.state import Job
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.attempt import Attempt
-from ratchet.trainer_worker.domain import StopReason, may_start
+from ratchet.trainer_worker.domain import StopReason, Worker, may_start
+from ratchet.trainer_worker.slots import Slot
 
 BUSY_S = 2.0
 """A dispatch that finds no free slot comes again after this, here or to another worker."""
@@ -32,8 +33,9 @@ def key_of(dispatch: TrainingDispatch) -> Key:
 class Slots:
     """A component: `run` lasts until `stop`, which lets running trainings save what they have."""
 
-    def __init__(self, count: int, make: Callable[[Received[TrainingDispatch]], Attempt]) -> None:
-        self._count = count
+    def __init__(self, slots: Sequence[Slot], make: Callable[[Received[TrainingDispatch], Slot], Attempt]) -> None:
+        self._free = list(reversed(slots))
+        """The one to be used next is last."""
         self._make = make
         self._running: dict[Key, Attempt] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
@@ -46,18 +48,20 @@ class Slots:
 
     def free(self) -> bool:
         """Whether another training fits."""
-        return len(self._running) < self._count and not self._stopping.is_set()
+        return bool(self._free) and not self._stopping.is_set()
 
     def start(self, received: Received[TrainingDispatch]) -> Attempt:
         """Begin an attempt in a free slot."""
         key = key_of(received.message)
-        attempt = self._make(received)
+        slot = self._free.pop()
+        attempt = self._make(received, slot)
         self._running[key] = attempt
         metrics.BUSY.set(len(self._running))
         task = self._tasks[key] = asyncio.create_task(attempt.run())
 
         def free_the_slot(_: asyncio.Task[None]) -> None:
             self._ended.append(key)
+            self._free.append(slot)
             del self._running[key], self._tasks[key]
             metrics.BUSY.set(len(self._running))
 
@@ -83,7 +87,7 @@ class Slots:
 class Dispatches:
     """Handlers of the work queue. A dispatch is done once its training runs and a status says so."""
 
-    def __init__(self, slots: Slots, jobs: Bucket[Job], worker: str) -> None:
+    def __init__(self, slots: Slots, jobs: Bucket[Job], worker: Worker) -> None:
         self._slots = slots
         self._jobs = jobs
         self._worker = worker

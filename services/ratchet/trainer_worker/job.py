@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.message import Value, decode
+from ratchet.contract.local_training import LoopOptions
 from ratchet.contract.policy_manifest import Probe
-from ratchet.contract.training import EvaluationResults, TrainingConfig
+from ratchet.contract.training import EvaluationResults, HealthStop, TrainingConfig
 from ratchet.rules.algorithms import ALGORITHMS
 
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
@@ -41,10 +42,14 @@ class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Directory of the adapter to continue from."""
     resume: str | None = None
     """Directory of the checkpoint to resume from."""
-    policy_version: int | None = None
-    """Version of the policy that is trained; tells how stale a call is."""
+    dtype: str | None = None
+    """Number format that the policy to continue was computed in, as its manifest names it; None: unknown."""
+    checkpoint_s: float | None = None
+    """Longest time between checkpoints, whatever their interval in train steps. None: only that interval counts."""
     holdout: float = 0.0
     """Fraction of the preference pairs that are held out to judge the result on."""
+    loop: LoopOptions = LoopOptions()
+    """Of a training without a worker."""
 
     @property
     def batch_size(self) -> int:
@@ -71,6 +76,8 @@ class Progressed(Value, frozen=True, kw_only=True, omit_defaults=True, tag="prog
     epoch: int
     total_epochs: int
     eta_s: float
+    longest_step_s: float
+    """Of the train steps so far: a stop waits for one."""
     metrics: dict[str, float]
     best_step: int | None = None
     """The train step with the least loss so far, for algorithms whose losses can be compared from step to step."""
@@ -82,6 +89,8 @@ class Saved(Value, frozen=True, kw_only=True, tag="saved"):
 
     directory: str
     step: int
+    took_s: float
+    """How long the training waited for it: a stop waits for one more."""
 
 
 class Finished(Value, frozen=True, kw_only=True, omit_defaults=True, tag="finished"):
@@ -92,11 +101,15 @@ class Finished(Value, frozen=True, kw_only=True, omit_defaults=True, tag="finish
     samples: int
     metrics: dict[str, float]
     peak_memory_gb: float
+    dtype: str | None = None
+    """Number format of the computation, as a manifest names it."""
     gpus: int = 0
     final_reward: float | None = None
     probe: Probe | None = None
     evaluation: EvaluationResults | None = None
     """On what was held out."""
+    health_stop: HealthStop | None = None
+    """Why it was stopped before its last train step; the files are of the newest healthy weights."""
 
 
 class Stopped(Value, frozen=True, kw_only=True, omit_defaults=True, tag="stopped"):
@@ -111,6 +124,8 @@ class Failed(Value, frozen=True, kw_only=True, omit_defaults=True, tag="failed")
     code: str
     message: str
     traceback: str | None = None
+    health_stop: HealthStop | None = None
+    """The figure that was beyond its limit, if that is why."""
 
 
 Event = Started | Progressed | Saved | Finished | Stopped | Failed

@@ -1,20 +1,34 @@
-"""The model card of a trained policy, in Markdown: what it was made from, what was measured, what it is not. Pure."""
+"""The model card of a trained policy, in the Hub's format: metadata in YAML, then in Markdown what it was made from,
+what was measured, and what it is not. Pure.
+
+Its figures are those that were measured; emissions are none of them. No licence is known, so the metadata names none.
+"""
 
 from __future__ import annotations
 
+import html
+import json
+import math
 from collections.abc import Iterator, Mapping
 
 from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
 from ratchet.contract.snapshot import LABELS, PAIRS
-from ratchet.contract.training import EvaluationResults
+from ratchet.contract.training import EvaluationResults, HealthStop, ResourceUsage
 from ratchet.rules.algorithms import dataset_format
 
 UNITS = {PAIRS: "preference pairs", LABELS: "labelled answers"}
 """What a training counts, by the format of its dataset; trajectories otherwise."""
+MARKDOWN = str.maketrans({sign: f"&#{ord(sign)};" for sign in "|`[]*"})
+"""Signs with a meaning in Markdown, as HTML names them."""
 
 
-def model_card(manifest: PolicyManifest, evaluation: EvaluationResults | None) -> str:
-    """`manifest` as it will be stored, but for its documents."""
+def model_card(
+    manifest: PolicyManifest,
+    evaluation: EvaluationResults | None,
+    usage: ResourceUsage | None,
+    health_stop: HealthStop | None = None,
+) -> str:
+    """`manifest` as it will be stored, but for its documents; `usage` of the attempt that made the policy."""
     unit = UNITS.get(dataset_format(manifest.algorithm) or "", "trajectories")
     origin = {
         "base model": manifest.base_model,
@@ -29,31 +43,85 @@ def model_card(manifest: PolicyManifest, evaluation: EvaluationResults | None) -
         "tokenizer digest": manifest.tokenizer_digest,
         "licence": "none given; that of the base model and of the data still hold",
     }
-    lines = [f"# {manifest.role}: {manifest.kind} by {manifest.algorithm or 'import'}", "", *_rows(origin)]
-    held_out = dict(evaluation.benchmark_scores or {}) if evaluation else {}
-    if evaluation and evaluation.improvement_over_baseline is not None:
-        held_out["improvement_over_baseline"] = evaluation.improvement_over_baseline
+    title = f"{manifest.role}: {manifest.kind} by {manifest.algorithm or 'import'}"
+    held_out = _held_out(evaluation)
+    lines = [*_metadata(manifest, held_out), "", f"# {_plain(title)}", "", *_rows(origin)]
     tables: dict[str, Mapping[str, object]] = {
         "Hyperparameters asked for": manifest.hyperparameters,
         "Last measurements in training": manifest.metrics,
         "On what was held out": held_out,
+        "Cost of the attempt": _cost(usage),
     }
-    for title, values in tables.items():
-        if values:
-            lines += ["", f"## {title}", "", *_rows(values)]
+    for heading, values in tables.items():
+        if any(value is not None for value in values.values()):
+            lines += ["", f"## {heading}", "", *_rows(values)]
     lines += ["", "## Limits", ""]
+    if health_stop is not None:
+        lines.append(f"- The training was stopped before its last train step: {health_stop.message}.")
     if manifest.kind == ADAPTER:
         lines.append("- An adapter: it says nothing without the base model above, with exactly that digest.")
-    lines.append(f"- Made for the role `{manifest.role}` from what agents did there; nothing else was tried.")
+    lines.append(f"- Made for the role {_plain(manifest.role)} from what agents did there; nothing else was tried.")
     if evaluation is None:
         lines.append("- Nothing was held out: the figures above are of the data that it learnt from.")
     lines.append("- Whether it serves better than what served before is decided by its rollout, not by this card.")
     return "\n".join([*lines, ""])
 
 
+def _metadata(manifest: PolicyManifest, held_out: Mapping[str, float]) -> Iterator[str]:
+    adapter = manifest.kind == ADAPTER
+    yield "---"
+    yield f"library_name: {'peft' if adapter else 'transformers'}"
+    yield f"base_model: {_quoted(manifest.base_model)}"
+    yield f"base_model_relation: {'adapter' if adapter else 'finetune'}"
+    yield "pipeline_tag: text-generation"
+    yield "tags:"
+    for tag in ("ratchet", *(["lora"] if adapter else []), manifest.algorithm or "import", f"role:{manifest.role}"):
+        yield f"- {_quoted(tag)}"
+    if manifest.dataset_digest is not None:
+        yield f"dataset_digest: {_quoted(manifest.dataset_digest)}"
+    finite = {name: value for name, value in held_out.items() if math.isfinite(value)}
+    if finite:
+        yield "model-index:"
+        yield f"- name: {_quoted(manifest.role)}"
+        yield "  results:"
+        yield "  - task: {type: text-generation}"
+        yield f"    dataset: {{name: held-out part of the data, type: {_quoted(manifest.dataset_digest or 'unknown')}}}"
+        yield "    metrics:"
+        for name, value in finite.items():
+            yield f"    - {{type: {_quoted(name)}, value: {value!r}}}"
+    yield "---"
+
+
+def _held_out(evaluation: EvaluationResults | None) -> dict[str, float]:
+    held_out = dict(evaluation.benchmark_scores or {}) if evaluation else {}
+    if evaluation and evaluation.improvement_over_baseline is not None:
+        held_out["improvement_over_baseline"] = evaluation.improvement_over_baseline
+    return held_out
+
+
+def _cost(usage: ResourceUsage | None) -> dict[str, object]:
+    if usage is None:
+        return {}
+    return {
+        "wall time, s": usage.total_training_time_seconds,
+        "GPU hours": usage.gpu_hours,
+        "peak memory, GB": usage.peak_memory_gb,
+        "cost, USD": usage.cost_usd,
+    }
+
+
+def _quoted(text: str) -> str:
+    """A text as YAML reads it back, whatever it holds: JSON's escapes are YAML's, but for signs beyond 16 bits."""
+    return "".join(char if ord(char) < 0x7F else f"\\U{ord(char):08X}" for char in json.dumps(text, ensure_ascii=False))
+
+
 def _rows(values: Mapping[str, object]) -> Iterator[str]:
     yield from ("| | |", "| --- | --- |")
     for name, value in values.items():
         if value is not None:
-            shown = f"{value:.6g}" if isinstance(value, float) else str(value)
-            yield f"| {name} | {shown.replace('|', chr(92) + '|')} |"
+            yield f"| {_plain(name)} | {_plain(f'{value:.6g}' if isinstance(value, float) else str(value))} |"
+
+
+def _plain(text: str) -> str:
+    """A text on one line that is shown as it is: neither Markdown nor HTML."""
+    return html.escape(" ".join(text.split()), quote=False).translate(MARKDOWN)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import msgspec
 
 from ratchet.bus.message import Value, decode
 from ratchet.contract.policy_manifest import ADAPTER, MODEL, ArtifactFile, PolicyManifest
-from ratchet.contract.training import Artifacts, TrainingDispatch
+from ratchet.contract.training import Artifacts, ResourceUsage, TrainingDispatch
 from ratchet.datasets.s3_snapshots import decode_manifest
 from ratchet.errors import Rejected
 from ratchet.rules.algorithms import ALGORITHMS
@@ -27,11 +28,10 @@ from ratchet.stores.policies import (
     tokenizer_digest,
     upload_files,
 )
-from ratchet.trainer_worker.domain import version_of
 from ratchet.trainer_worker.job import CHECKPOINT_MANIFEST, DOCUMENTS, LOG_FILE, METRICS_FILE, Finished, JobSpec
 from ratchet.trainer_worker.model_card import model_card
 
-DATASET, RESUME = "dataset.parquet", "resume"
+DATASET, RESUME, HELD = "dataset.parquet", "resume", "held"
 """Names inside a job's directory."""
 CARD, LOG = "README.md", "training.log"
 """Names among a policy's documents."""
@@ -61,6 +61,8 @@ class Base:
     tokenizer_digest: str | None
     adapter: LocalPolicy | None = None
     """The adapter that is continued."""
+    dtype: str | None = None
+    """Number format that adapter or model were computed in; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,8 @@ def fetch_inputs(objects: BlobStore, dispatch: TrainingDispatch, directory: Path
         base_name=base.name,
         threads=(compute.threads if compute else None) or threads,
         adapter=str(base.adapter.directory) if base.adapter else None,
+        dtype=base.dtype,
         resume=_fetch_checkpoint(objects, dispatch, directory),
-        policy_version=version_of(dispatch.parent),
         holdout=holdout_of(dispatch.request.evaluation),
     )
     return Inputs(spec, base)
@@ -109,21 +111,38 @@ def fetch_base(objects: BlobStore, base_model: str, models: Path) -> Base:
     fetched = fetch_policy(objects, base_model, models)
     if fetched.policy.manifest.kind == MODEL:
         digest = tokenizer_digest(fetched.directory)
-        return Base(str(fetched.directory), base_model, fetched.policy.digest, digest)
+        manifest = fetched.policy.manifest
+        path = str(fetched.directory)
+        return Base(path, base_model, fetched.policy.digest, digest, dtype=manifest.dtype)
     below = fetch_base(objects, fetched.policy.manifest.base_model, models)
     if below.adapter is not None:
         raise Rejected(f"{base_model} is an adapter on an adapter; merge one of them first")
-    return Base(below.path, below.name, below.digest, below.tokenizer_digest, adapter=fetched)
+    manifest = fetched.policy.manifest
+    return replace(below, adapter=fetched, dtype=manifest.dtype)
 
 
-def store_checkpoint(objects: BlobStore, dispatch: TrainingDispatch, directory: Path, step: int) -> str | None:
-    """Upload a checkpoint; returns its manifest's uri, or None when a newer one has replaced it on disk meanwhile."""
+def hold_checkpoint(checkpoint: Path, job: Path) -> Path | None:
+    """Second names for a checkpoint's files in the job's directory, where the training process removes nothing.
+
+    It removes its own as newer checkpoints come, which an upload may outlast. None when it has begun to.
+    """
+    held = Path(tempfile.mkdtemp(prefix=HELD, dir=job))
     try:
-        files = upload_files(objects, directory)
+        # Removing begins with the manifest: what is listed with it is whole, and a file that is missing then has gone.
+        for path in sorted(checkpoint.iterdir()):
+            os.link(path, held / path.name)
     except FileNotFoundError:
+        shutil.rmtree(held)
         return None
-    if CHECKPOINT_MANIFEST not in {file.name for file in files}:
-        return None
+    if (held / CHECKPOINT_MANIFEST).exists():
+        return held
+    shutil.rmtree(held)
+    return None
+
+
+def store_checkpoint(objects: BlobStore, dispatch: TrainingDispatch, directory: Path, step: int) -> str:
+    """Upload a checkpoint; returns its manifest's uri."""
+    files = upload_files(objects, directory)
     stored = StoredCheckpoint(
         training_job_id=dispatch.training_job_id, attempt=dispatch.attempt, step=step, files=files
     )
@@ -131,9 +150,17 @@ def store_checkpoint(objects: BlobStore, dispatch: TrainingDispatch, directory: 
 
 
 def store_policy(
-    objects: BlobStore, dispatch: TrainingDispatch, base: Base, finished: Finished, now: datetime
+    objects: BlobStore,
+    dispatch: TrainingDispatch,
+    base: Base,
+    finished: Finished,
+    now: datetime,
+    usage: ResourceUsage | None = None,
 ) -> Policy:
-    """Upload the policy's files and documents, and then the manifest, which makes it visible."""
+    """Upload the policy's files and documents, and then the manifest, which makes it visible.
+
+    `usage`: what the attempt took; only the card tells it, so that the manifest stays a matter of inputs and weights.
+    """
     config = dispatch.request.training_config
     directory = Path(finished.directory)
     snapshot = config.dataset.snapshot
@@ -153,11 +180,13 @@ def store_policy(
         training_samples=finished.samples,
         final_reward=finished.final_reward,
         tokenizer_digest=base.tokenizer_digest if is_adapter else tokenizer_digest(directory),
+        dtype=finished.dtype,
         probe=finished.probe,
         metrics=finished.metrics,
         parent=base.adapter.policy.uri if base.adapter else None,
     )
-    documents = gather_documents(directory.parent, model_card(manifest, finished.evaluation))
+    card = model_card(manifest, finished.evaluation, usage, finished.health_stop)
+    documents = gather_documents(directory.parent, card)
     return publish_policy(objects, msgspec.structs.replace(manifest, documents=upload_files(objects, documents)))
 
 

@@ -22,6 +22,9 @@ class Settings(BaseSettings):
     """Only jobs of this pool are taken."""
     slots: int = Field(default=1, ge=1)
     """Trainings that run at a time on this machine."""
+    gpus: tuple[str, ...] | None = None
+    """GPUs of the slots, one each, as CUDA names them (number or UUID), as a JSON list. Unset: those of the worker's
+    CUDA_VISIBLE_DEVICES, else all of the machine. `[]`: none."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of a training whose job does not say; on shared cores more than one is slower."""
     warm: bool = True
@@ -37,10 +40,14 @@ class Settings(BaseSettings):
     """Time between `running` statuses; the coordinator gives a job away after 30 s of silence."""
     watch_s: float = 1.0
     """Time between looks at the job's state: how soon a cancel or a newer attempt is noticed."""
+    checkpoint_s: float = Field(default=300.0, gt=0)
+    """Longest time between two checkpoints of a training, however many train steps lie between them; longer where
+    checkpoints would take more than a tenth of its time. What a crash loses."""
     grace_s: float = 20.0
-    """A training that was asked to stop and has not within this time is killed."""
-    shutdown_grace_s: float = 6.0
-    """The same while the worker itself shuts down, which has a deadline of its own."""
+    """A training that was asked to stop and has not within this time is killed. It has longer where its train steps and
+    checkpoints take long: twice the longest so far of both."""
+    drain_s: float = Field(default=120.0, ge=0)
+    """The longest such time while the worker itself shuts down; whatever runs the worker must wait as long."""
     retry_s: float = Field(default=1.0, gt=0)
     """Pause after the broker or the object store did not answer."""
     max_runtime_s: float = 4 * 3600.0

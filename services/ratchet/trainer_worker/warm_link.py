@@ -18,17 +18,18 @@ import structlog
 
 from ratchet.bus.tasks import end
 from ratchet.service.logs import failure
-from ratchet.trainer_worker.child_process import THREAD_VARIABLES, Process, Streams, library_environment, log_tail
+from ratchet.trainer_worker.child_process import OWN_VARIABLES, Process, Streams, library_environment, log_tail
 from ratchet.trainer_worker.job import MESSAGE_BYTES, Exited, Fork, Forked, Ready, Refused, WarmAnswer
 
 log = structlog.get_logger()
 
 LOG_FILE = "warm-parent.log"
 QUIET = {
+    "HF_DEACTIVATE_ASYNC_LOAD": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-"""Environment that keeps the parent's imports from starting threads and from initialising CUDA."""
+"""Environment that keeps the parent from starting threads and from initialising CUDA."""
 READY_S = 120.0
 """Longest wait of a training for the imports: a fresh process would begin them anew."""
 ANSWER_S = 5.0
@@ -82,7 +83,7 @@ class WarmLink:
     """A component. Prepares the parent `delay_s` after its start, or when the first training needs it."""
 
     def __init__(self, directory: Path, delay_s: float, modules: Sequence[str] = ()) -> None:
-        """`modules`: what the parent imports instead of what trainings need."""
+        """`modules`: what the parent imports, if anything, instead of what trainings need."""
         self._directory = directory
         self._modules = modules
         self._delay_s = delay_s
@@ -130,7 +131,7 @@ class WarmLink:
         """See `child_process.WarmStart`."""
         # The parent's libraries read its environment while they were imported: they fit a child of the same one.
         theirs, ours = (
-            {name: value for name, value in one.items() if name not in THREAD_VARIABLES}
+            {name: value for name, value in one.items() if name not in OWN_VARIABLES}
             for one in (environment, library_environment(os.environ))
         )
         if theirs != ours or self._stopping.is_set():

@@ -75,11 +75,11 @@ class PairSelection:
     """By chosen preference: every preference that prefers the same of the same two answers, itself included."""
 
 
-def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int) -> PairSelection:
+def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int, unlisted: int = 0) -> PairSelection:
     """The newest pairs, up to `sample_size`. Where several judged the same two answers, the majority counts, once.
 
     The majority is settled over all opinions, before any rule: one that its judge withdrew, or that was outvoted, must
-    not come back because the newer one was learned from or filtered out.
+    not come back because the newer one was learned from or filtered out. `unlisted`: how many older ones are stored.
     """
     left_out: Counter[str] = Counter()
     eligible: list[Opinion] = []
@@ -102,6 +102,7 @@ def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int
     left_out["beyond_max_per_group"] += len(eligible) - len(bounded)
     newest = bounded[-sample_size:]
     left_out["beyond_sample_size"] += len(bounded) - len(newest)
+    left_out["beyond_history"] += unlisted
     return PairSelection(newest, dict(+left_out), {one.preference_id: votes[one.preference_id] for one in newest})
 
 

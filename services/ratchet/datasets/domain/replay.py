@@ -19,7 +19,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.contract.turn import Sampling, Turn
 from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, MIXED_OR_PINNED, is_left_out
 from ratchet.rules.arms import draw
-from ratchet.rules.chat import ChatError, chain_of_turns, chat_of_turns
+from ratchet.rules.chat import ChatError, chain_of_turns, prompt_of_turn
 from ratchet.rules.recorded import last_tools
 from ratchet.rules.redaction import MAX_DEPTH
 
@@ -102,7 +102,7 @@ def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
             return "no_answered_call"
         number = int(draw("replay", chain[0].trajectory_id) * len(chain))
         called = chain[number]
-        messages = [*chat_of_turns(chain[:number]), *called.messages]
+        messages = prompt_of_turn(turns, called.turn_id)
     except (ChatError, RecursionError):
         return "unreadable_chat"
     tools = (last_tools(chain[: number + 1]) or []) if called.tools_digest else []

@@ -27,7 +27,7 @@ class CheckpointManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
     algorithm: str
     step: int
     score: float
-    """Higher is better: the mean negative loss since the checkpoint before."""
+    """Higher is better: the mean negative loss since the checkpoint before, or the step where losses do not compare."""
     files: dict[str, str]
     """File name -> sha256."""
     kind: str = "checkpoint"

@@ -2,8 +2,9 @@
 
 Forked from the warm parent, or run as `python -m ratchet.trainer_worker.training.child <job directory>`. It works in
 the job directory; every path that it is given is absolute. SIGTERM asks it to stop at the next step boundary with
-a checkpoint. It ends at once when its standard input closes: that is how it learns that the worker has died. It uses no
-network, unless the base model is a name that transformers has to look up.
+a checkpoint; while it still loads and scores, which may take minutes and leaves nothing to save, it ends at once. It
+ends at once, too, when its standard input closes: that is how it learns that the worker has died. It uses no network,
+unless the base model is a name that transformers has to look up.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import sys
 import threading
 import traceback
 from pathlib import Path
+from types import FrameType
 
-from ratchet.trainer_worker.errors import error_code
-from ratchet.trainer_worker.job import Failed, encode_event, read_job
+from ratchet.trainer_worker.errors import Unhealthy, error_code
+from ratchet.trainer_worker.job import Failed, Stopped, encode_event, read_job
 
 
 def main(directory: Path) -> int:
@@ -24,8 +26,16 @@ def main(directory: Path) -> int:
     # Standard output is for events; whatever libraries print goes to standard error.
     events = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    stop, begun = threading.Event(), threading.Event()
+
+    def on_stop(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+        if not begun.is_set():  # no event was written yet, so none can be half written
+            events.write(encode_event(Stopped(step=0)))
+            events.flush()
+            os._exit(0)
+
+    signal.signal(signal.SIGTERM, on_stop)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(directory)
     try:
@@ -33,11 +43,16 @@ def main(directory: Path) -> int:
         # After the job file was read: importing torch takes seconds, and fails where the extra is missing.
         from ratchet.trainer_worker.training.child_run import train  # noqa: PLC0415
 
-        last = train(spec, directory, events, stop)
+        last = train(spec, directory, events, stop, begun)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure becomes an event
         traceback.print_exc()
         code = error_code(error)
-        last = Failed(code=code, message=str(error) or type(error).__name__, traceback=traceback.format_exc()[-4000:])
+        last = Failed(
+            code=code,
+            message=str(error) or type(error).__name__,
+            traceback=traceback.format_exc()[-4000:],
+            health_stop=error.stop if isinstance(error, Unhealthy) else None,
+        )
     events.write(encode_event(last))
     events.flush()
     return 1 if isinstance(last, Failed) else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 import resource
@@ -11,18 +10,19 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, overload
 
 import msgspec
 import torch
 
 from ratchet.contract.policy_manifest import ADAPTER
-from ratchet.contract.snapshot import ROWS, Row
-from ratchet.datasets.parquet import read_rows
+from ratchet.contract.snapshot import ROWS, TRAJECTORIES, Row, TrajectoryRow
+from ratchet.datasets.parquet import count_rows, read_rows
 from ratchet.errors import Rejected
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.stores.policies import TOKENIZER_FILES
@@ -49,6 +49,9 @@ from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, p
 SAVE_INTERVAL = 50
 """Default number of train steps between checkpoints."""
 
+SAVING_SHARE = 0.1
+"""The most of a training's time for checkpoints that only time makes due: those of a full fine-tune are large."""
+
 PROGRESS_S = 0.2
 """Least time between two progress events; every train step is in the metrics file."""
 
@@ -59,16 +62,17 @@ PACKAGES = ("ratchet-rl", "torch", "transformers", "tokenizers", "peft", "trl", 
 R = TypeVar("R", bound=Row)
 
 
-def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Event) -> Event:
-    """Load, train, and leave the policy's files and documents in the job's directory."""
+def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Event, begun: threading.Event) -> Event:
+    """Load, train, and leave the policy's files and documents in the job's directory.
+
+    `begun` is set once train steps begin, so that there may be something to save at a stop.
+    """
     torch.set_num_threads(spec.threads)
     torch.manual_seed(spec.config.hyperparameters.seed or 0)
     algorithm = spec.config.algorithm
     learn = load_train(algorithm)
-    with closing(ChildRun(spec, directory, events, stop)) as run:
-        examples = read_snapshot(Path(spec.dataset), ROWS[ALGORITHMS[algorithm].learns_from])
-        if stop.is_set():
-            return Stopped(step=0)
+    with closing(ChildRun(spec, directory, events, stop, begun)) as run:
+        examples = read_examples(Path(spec.dataset), algorithm)
         policy = load_policy(spec)
         try:
             outcome = learn(spec, policy, examples, run)
@@ -79,8 +83,6 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
     result = directory / RESULT
     result.mkdir()
     save_policy(policy, result, spec.base_name)
-    if outcome.extra_files is not None:
-        outcome.extra_files(result)
     _write_documents(directory / DOCUMENTS, spec, policy, outcome)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
@@ -90,22 +92,79 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
         samples=outcome.samples,
         metrics=outcome.metrics,
         peak_memory_gb=max(resident, gpu) / 1e9,
+        dtype=policy.dtype,
         gpus=1 if policy.device.type == "cuda" else 0,
         final_reward=outcome.final_reward,
         probe=probe_policy(policy, outcome.probe_prompt),
         evaluation=outcome.evaluation,
+        health_stop=outcome.health_stop,
     )
+
+
+CHAT_LISTS = ("messages", "tools", "earlier")
+CALL_LISTS = ("calls", "token_ids", "logprobs", "sequences", "spans")
+
+
+class StoredTrajectories(Sequence[TrajectoryRow]):
+    """The rows of a snapshot, read from its file a few at a time and in order: only what is made of them is kept.
+
+    They have no chats where an algorithm learns from calls, and no calls where it learns from chats. Raises
+    `DataUnusable` for a file that cannot be read. An index reads the file up to its row.
+    """
+
+    def __init__(self, path: Path, algorithm: str) -> None:
+        self._path = path
+        self._without = CHAT_LISTS if ALGORITHMS[algorithm].needs_token_ids else CALL_LISTS
+        with _readable():
+            self._count = count_rows(path)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[TrajectoryRow]:
+        with _readable():
+            yield from read_rows(self._path, TrajectoryRow, without=self._without, as_arrays=True)
+
+    @overload
+    def __getitem__(self, index: int) -> TrajectoryRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TrajectoryRow]: ...
+    def __getitem__(self, index: int | slice) -> TrajectoryRow | list[TrajectoryRow]:
+        places = range(len(self))[index]
+        if isinstance(places, int):
+            return next(islice(self, places, None))
+        return [row for place, row in enumerate(self) if place in places][:: 1 if places.step > 0 else -1]
+
+
+def read_examples(path: Path, algorithm: str) -> Sequence[Row]:
+    """The rows that an algorithm learns from, in the file's order.
+
+    Raises `DataUnusable` when they cannot be read, or there are none.
+    """
+    form = ALGORITHMS[algorithm].learns_from
+    if form != TRAJECTORIES:
+        return read_snapshot(path, ROWS[form])
+    rows = StoredTrajectories(path, algorithm)
+    if not rows:
+        raise DataUnusable("the snapshot holds no rows")
+    return rows
 
 
 def read_snapshot(path: Path, kind: type[R]) -> list[R]:
     """All rows of a kind, in the file's order. Raises `DataUnusable` when they cannot be read, or there are none."""
-    try:
+    with _readable():
         rows = list(read_rows(path, kind))
-    except Rejected as error:
-        raise DataUnusable(f"the snapshot cannot be read: {error}") from error
     if not rows:
         raise DataUnusable("the snapshot holds no rows")
     return rows
+
+
+@contextmanager
+def _readable() -> Generator[None]:
+    try:
+        yield
+    except Rejected as error:
+        raise DataUnusable(f"the snapshot cannot be read: {error}") from error
 
 
 def _write_documents(directory: Path, spec: JobSpec, policy: TrainedPolicy, outcome: Outcome) -> None:
@@ -145,20 +204,32 @@ def _write_documents(directory: Path, spec: JobSpec, policy: TrainedPolicy, outc
 class ChildRun:
     """`algorithms.base.Run`: events go to the worker, metrics to a file, checkpoints below the job's directory."""
 
-    def __init__(self, spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        directory: Path,
+        events: BinaryIO,
+        stop: threading.Event,
+        begun: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         saving, algorithm = spec.config.checkpointing, spec.config.algorithm
         keep = (saving.max_checkpoints if saving else None) or 1
         self._store = CheckpointStore(directory / CHECKPOINTS, spec.training_job_id, spec.attempt, algorithm, keep)
         self.resume = open_checkpoint(Path(spec.resume), spec.training_job_id, algorithm) if spec.resume else None
         self._interval = (saving.save_interval if saving else None) or SAVE_INTERVAL
+        self._interval_s = math.inf if spec.checkpoint_s is None else spec.checkpoint_s
+        self._clock = clock
         self._events = events
         self._metrics = (directory / METRICS_FILE).open("a", buffering=1)
         self._stop = stop
+        self._begun = begun
         self._losses: list[float] = []
         self._comparable = ALGORITHMS[algorithm].compares_losses
         self._best: Step | None = None
-        self._step_at = self._reported_at = time.monotonic()
-        self._step_s = 0.0
+        self._step_at = self._saved_at = clock()
+        self._reported_at = -math.inf  # the first train step is reported at once
+        self._step_s = self._longest_step_s = self._save_s = 0.0
         self._pending: Progressed | None = None
         self.reached = 0
         """Number of the newest train step."""
@@ -174,8 +245,9 @@ class ChildRun:
 
     def started(self, samples: int, total_steps: int) -> None:
         """See `Run`."""
+        self._begun.set()
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-        self._step_at = time.monotonic()
+        self._step_at = self._saved_at = self._clock()
         self.emit(
             Started(
                 pytorch_version=str(torch.__version__),
@@ -189,14 +261,17 @@ class ChildRun:
     def stepped(self, step: Step) -> None:
         """See `Run`."""
         self.reached = step.number
-        now = time.monotonic()
+        now = self._clock()
         took, self._step_at = now - self._step_at, now
+        self._longest_step_s = max(self._longest_step_s, took)
         # A moving average: the first steps are slower, and other processes come and go.
         self._step_s = took if not self._step_s else 0.9 * self._step_s + 0.1 * took
         metrics = {name: value for name, value in step.metrics.items() if name != "tokens"}
         if "tokens" in step.metrics and took > 0:
             metrics["tokens_per_second"] = step.metrics["tokens"] / took
-        self._metrics.write(json.dumps({"step": step.number, "epoch": step.epoch, "seconds": took} | metrics) + "\n")
+        # A value that is no number has no place in JSON: there it is null.
+        line = {"step": step.number, "epoch": step.epoch, "seconds": took} | metrics
+        self._metrics.write(msgspec.json.encode(line).decode() + "\n")
         if not all(math.isfinite(value) for value in metrics.values()):
             raise Diverged(f"train step {step.number} is no longer finite: {metrics}")
         self._losses.append(metrics["loss"])
@@ -208,6 +283,7 @@ class ChildRun:
             epoch=step.epoch,
             total_epochs=step.total_epochs,
             eta_s=self._step_s * (step.total - step.number),
+            longest_step_s=self._longest_step_s,
             metrics=metrics,
             best_step=self._best.number if self._best else None,
             best_epoch=self._best.epoch if self._best else None,
@@ -221,18 +297,25 @@ class ChildRun:
 
     def checkpoint_due(self, step: int) -> bool:
         """See `Run`."""
-        return step % self._interval == 0
+        rest_s = max(self._interval_s, self._save_s / SAVING_SHARE)
+        return step % self._interval == 0 or self._clock() - self._saved_at >= rest_s
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """See `Run`."""
-        score = -statistics.fmean(self._losses) if self._losses else 0.0
+        # Losses of a policy gradient say nothing about each other: there the later policy counts as the better one.
+        score = float(step)
+        if self._comparable:
+            score = -statistics.fmean(self._losses) if self._losses else 0.0
         self._losses.clear()
         checkpoint = self._store.save(step, score, write)
+        # From the end of the last train step on, for some loops write their files before they come here.
+        now = self._clock()
+        self._save_s, self._step_at, self._saved_at = now - self._step_at, now, now
         # A checkpoint is never ahead of the progress that the worker knows.
         self._report_progress()
-        self.emit(Saved(directory=str(checkpoint.directory), step=step))
+        self.emit(Saved(directory=str(checkpoint.directory), step=step, took_s=self._save_s))
 
     def _report_progress(self) -> None:
         if self._pending is not None:
             self.emit(self._pending)
-            self._pending, self._reported_at = None, time.monotonic()
+            self._pending, self._reported_at = None, self._clock()

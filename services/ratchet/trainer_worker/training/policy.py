@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.pytorch_utils import Conv1D
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, Probe
+from ratchet.contract.policy_manifest import ADAPTER, BFLOAT16, FLOAT32, MODEL, Probe
 from ratchet.contract.training import Lora
 from ratchet.errors import Rejected
 from ratchet.trainer_worker.job import JobSpec
+from ratchet.trainer_worker.training.learner.logprobs import Scorer
 
 PROBE_PROMPT_TOKENS, PROBE_OUTPUT_TOKENS = 128, 16
-CHECKPOINTING_PARAMETERS = 1_000_000_000
-"""From this size on, activations are recomputed in the backward pass."""
+PRECISIONS = {"fp32": FLOAT32, "bf16": BFLOAT16}
+"""Number formats, by the request's name."""
 
 
 @dataclass(slots=True)
@@ -34,6 +37,11 @@ class TrainedPolicy:
     bf16: bool
     fresh: bool
     """True while the policy equals its reference: a new adapter, or the start of a full fine-tune."""
+
+    @property
+    def dtype(self) -> str:
+        """Number format of the computation, as a manifest names it."""
+        return BFLOAT16 if self.bf16 else FLOAT32
 
     @property
     def device(self) -> torch.device:
@@ -54,6 +62,9 @@ class TrainedPolicy:
                 "alpha": config.lora_alpha,
                 "dropout": config.lora_dropout,
                 "target_modules": modules if isinstance(modules, str) else sorted(modules),
+                "use_rslora": config.use_rslora,
+                "use_dora": config.use_dora,
+                "load_in_4bit": bool(getattr(model.get_base_model(), "is_loaded_in_4bit", False)),
             },
         }
 
@@ -67,17 +78,14 @@ def load_policy(spec: JobSpec) -> TrainedPolicy:
     unless `spec.base` is such a name.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    compute = spec.config.compute
-    bf16 = device.type == "cuda" and (compute is None or compute.mixed_precision != "fp32")
+    bf16 = _precision(spec, device) == BFLOAT16
     hyper = spec.config.hyperparameters
+    options = _four_bits(device) if hyper.lora is not None and hyper.lora.load_in_4bit else {}
     dtype = torch.bfloat16 if bf16 and not hyper.full_finetune else torch.float32
     # `Any`: transformers' auto classes have no usable types.
-    base: Any = _loaded(AutoModelForCausalLM, "base model", spec.base, dtype=dtype, attn_implementation="sdpa")
+    base: Any = _loaded(AutoModelForCausalLM, "base model", spec.base, dtype=dtype, **options)
     base.config.use_cache = False
     tokenizer: PreTrainedTokenizerBase = _loaded(AutoTokenizer, "tokenizer of", spec.base)
-    if base.num_parameters() >= CHECKPOINTING_PARAMETERS:
-        base.activation_checkpointing_enable()
-        base.enable_input_require_grads()
     if hyper.full_finetune:
         if spec.adapter is not None:
             raise Rejected("full_finetune cannot continue from an adapter; name a model as base_model")
@@ -86,12 +94,30 @@ def load_policy(spec: JobSpec) -> TrainedPolicy:
     return TrainedPolicy(model.to(device), tokenizer, ADAPTER, bf16, fresh=spec.adapter is None)
 
 
+def load_reference(source: str, policy: TrainedPolicy) -> nn.Module:
+    """A frozen model to compare the policy with, on its device. Raises `Rejected` for one that has other tokens."""
+    tokenizer: Any = _loaded(AutoTokenizer, "tokenizer of", source)
+    own: Any = policy.tokenizer
+    if tokenizer.get_vocab() != own.get_vocab():
+        raise Rejected(
+            f"the reference {source} has other tokens than the policy: their probabilities cannot be compared"
+        )
+    dtype = torch.bfloat16 if policy.bf16 else torch.float32
+    model: Any = _loaded(AutoModelForCausalLM, "reference model", source, dtype=dtype)
+    model.config.use_cache = False
+    return model.requires_grad_(requires_grad=False).to(policy.device)
+
+
 def save_policy(policy: TrainedPolicy, directory: Path, base_name: str) -> None:
     """Write the files of an adapter, or of a model with its tokenizer."""
     model: Any = policy.model
     if policy.kind == ADAPTER:
-        # The local path of the base means nothing elsewhere and would change the digest.
-        model.peft_config["default"].base_model_name_or_path = base_name
+        config = model.peft_config["default"]
+        # The local path of the base means nothing elsewhere and would change the digest, as would the order of a set.
+        config.base_model_name_or_path = base_name
+        for name, value in vars(config).items():
+            if isinstance(value, set):
+                setattr(config, name, sorted(cast("set[str]", value)))
         # Asked to find out whether the vocabulary was resized, PEFT would look the base up on a hub. It never is here.
         model.save_pretrained(str(directory), save_embedding_layers=False)
         (directory / "README.md").unlink(missing_ok=True)
@@ -101,27 +127,23 @@ def save_policy(policy: TrainedPolicy, directory: Path, base_name: str) -> None:
     policy.tokenizer.save_pretrained(str(directory))
 
 
-@torch.no_grad()
 def probe_policy(policy: TrainedPolicy, prompt: Sequence[int]) -> Probe:
     """A short greedy continuation of `prompt` with its log-probabilities, for engines to check themselves against.
 
     The log-probabilities are of the undivided distribution, in float32.
     """
-    model: Any = policy.model
-    model.eval()
+    scorer = Scorer(policy.model, bf16=policy.bf16)
     end = cast("int | None", policy.tokenizer.eos_token_id)
     ids = list(prompt[-PROBE_PROMPT_TOKENS:]) or [end or 0]
     shown = len(ids)
     logprobs: list[float] = []
-    with torch.autocast(policy.device.type, torch.bfloat16, enabled=policy.bf16):
-        for _ in range(PROBE_OUTPUT_TOKENS):
-            logits: Tensor = model(input_ids=torch.tensor([ids], device=policy.device), use_cache=False).logits[0, -1]
-            all_logprobs = torch.log_softmax(logits.float(), -1)
-            best = int(all_logprobs.argmax())
-            ids.append(best)
-            logprobs.append(float(all_logprobs[best]))
-            if best == end:
-                break
+    for _ in range(PROBE_OUTPUT_TOKENS):
+        all_logprobs = scorer.next_logprobs(ids)
+        best = int(all_logprobs.argmax())
+        ids.append(best)
+        logprobs.append(float(all_logprobs[best]))
+        if best == end:
+            break
     return Probe(prompt_token_ids=ids[:shown], output_token_ids=ids[shown:], logprobs=logprobs)
 
 
@@ -137,6 +159,29 @@ def _loaded(kind: Any, what: str, source: str, **options: Any) -> Any:
         raise Rejected(f"cannot load the {what} {source}: {reason}") from error
 
 
+def _precision(spec: JobSpec, device: torch.device) -> str:
+    """What the job asks for, else what the policy that it continues was computed in, else the device's own."""
+    compute = spec.config.compute
+    if compute is not None and compute.mixed_precision is not None:
+        return PRECISIONS[compute.mixed_precision]
+    return spec.dtype or (BFLOAT16 if device.type == "cuda" else FLOAT32)
+
+
+def _four_bits(device: torch.device) -> dict[str, Any]:
+    """How transformers loads a base in 4 bits (QLoRA, arXiv:2305.14314). Raises `Rejected` where it cannot."""
+    if device.type != "cuda" or find_spec("bitsandbytes") is None:
+        raise Rejected("load_in_4bit needs CUDA and the package bitsandbytes: this trainer lacks one of them")
+    from transformers import BitsAndBytesConfig  # noqa: PLC0415 - it asks for its package when it is made
+
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    return {"quantization_config": config, "device_map": {"": device.index or 0}}
+
+
 def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None) -> nn.Module:
     from peft import LoraConfig, PeftModel, get_peft_model  # noqa: PLC0415 - not needed for a full fine-tune
 
@@ -147,16 +192,57 @@ def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None) -> nn.Module:
             lora_alpha=cast("int", new.alpha),
             lora_dropout=new.dropout,
             target_modules=new.target_modules,
+            use_rslora=new.use_rslora,
+            use_dora=new.use_dora,
+            fan_in_fan_out=any(isinstance(one, Conv1D) for one in base.modules()),  # how GPT-2 stores its weights
             task_type="CAUSAL_LM",
         )
-        return get_peft_model(base, config)
-    model = PeftModel.from_pretrained(base, spec.adapter, is_trainable=True)
+        try:
+            return get_peft_model(base, config)
+        except ValueError as error:  # a name in `target_modules` that the base does not have
+            raise Rejected(f"cannot put an adapter on {spec.base_name}: {error}") from error
+    asked = None if lora is None else _targets(base, lora)
+    model: Any = PeftModel.from_pretrained(base, spec.adapter, is_trainable=True)
     present: Any = model.peft_config["default"]
     # PEFT looks here whether the vocabulary was resized; the name in the adapter is the base's elsewhere.
     present.base_model_name_or_path = spec.base
-    if lora is not None and (lora.r, float(lora.alpha)) != (present.r, float(present.lora_alpha)):
-        raise Rejected(
-            f"the adapter to continue has r {present.r} and alpha {present.lora_alpha}; "
-            f"the job asks for r {lora.r} and alpha {lora.alpha:g}: leave `lora` out to continue it"
-        )
+    if lora is not None:
+        _check_shape(lora, present, same_targets=asked == {*model.base_model.targeted_module_names})
     return model
+
+
+def _targets(base: Any, lora: Lora) -> set[str]:
+    """The modules of a bare base that a new adapter of that shape would change."""
+    from peft import LoraConfig  # noqa: PLC0415 - as above
+    from peft.tuners.tuners_utils import check_target_module_exists  # noqa: PLC0415
+
+    if lora.target_modules == "all-linear":
+        head = base.get_output_embeddings()
+        linear = (nn.Linear, Conv1D)
+        return {name for name, one in base.named_modules() if isinstance(one, linear) and one is not head}
+    config = LoraConfig(target_modules=lora.target_modules)
+    return {name for name, _ in base.named_modules() if check_target_module_exists(config, name)}
+
+
+def _check_shape(asked: Lora, present: Any, *, same_targets: bool) -> None:
+    """Raise `Rejected` unless the adapter to continue has the shape that a job asks for.
+
+    Its weights have that shape, and nothing on the way can change it. `present`: its configuration, of PEFT.
+    """
+    differences = [
+        f"{name} {ours!r} instead of {theirs!r}"
+        for name, ours, theirs in (
+            ("r", present.r, asked.r),
+            ("alpha", float(present.lora_alpha), float(asked.alpha)),
+            ("dropout", float(present.lora_dropout), float(asked.dropout)),
+            ("use_rslora", bool(present.use_rslora), asked.use_rslora),
+            ("use_dora", bool(present.use_dora), asked.use_dora),
+        )
+        if ours != theirs
+    ]
+    if not same_targets:
+        differences.append(f"other target_modules than {asked.target_modules!r}")
+    if differences:
+        raise Rejected(
+            f"the adapter to continue has {', '.join(differences)}: leave `lora` out to continue it as it is"
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -22,12 +22,14 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from ratchet.bus.message import JsonObject
+from ratchet.rules.algorithms import LearningRates
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run, Step
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 WEIGHT_DECAY, ADAM_BETA2 = 0.01, 0.98
 WARMUP_STEPS = 20
+SCHEDULER = "cosine_with_min_lr"
 MIN_RATE = 0.1
 """What the learning rate falls to, as a fraction of where it began."""
 IGNORED = -100
@@ -47,12 +49,20 @@ REPORTED = (
 
 
 @dataclass(frozen=True, slots=True)
+class Mean:
+    """A metric of some examples, so that those of several passes make the metric of all."""
+
+    total: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Loss:
     """The loss of one pass."""
 
     total: Tensor
     """Summed over the items of the examples; the loop divides by all items of the accumulated batch."""
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, Mean]
 
 
 class Objective(Protocol):
@@ -62,8 +72,15 @@ class Objective(Protocol):
         """How many terms of the mean an example has: its learning tokens, or one."""
         ...
 
-    def loss(self, indices: Sequence[int]) -> Loss:
-        """The loss of these examples, with gradient."""
+    def tokens(self, index: int) -> int:
+        """How many tokens of an example go through the model."""
+        ...
+
+    def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
+        """The losses of these examples with their gradient, in passes that fit into memory.
+
+        A pass is computed when it is asked for, so that only one is held at a time.
+        """
         ...
 
 
@@ -71,8 +88,7 @@ class Objective(Protocol):
 class Defaults:
     """Of one algorithm, where a job leaves them out."""
 
-    adapter_learning_rate: float
-    full_learning_rate: float
+    learning_rates: LearningRates
     epochs: int = 3
 
 
@@ -85,10 +101,14 @@ class TrlTraining:
     samples: int
     """Examples as a job counts them."""
     defaults: Defaults
+    pass_tokens: int
+    """Most tokens that go through the model at once."""
     in_order: bool = False
     """Keep the order of the examples in every epoch."""
     keep: Callable[[Path], None] | None = None
     """Writes what a resumed training needs besides the trainer's own state."""
+    evaluate: Callable[[], Mapping[str, float]] | None = None
+    """Judges the policy as it is now on what is held out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +129,7 @@ def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTrainin
     steps = (hyper.epochs or training.defaults.epochs) * math.ceil(passes / (hyper.gradient_accumulation or 1))
     total = hyper.max_steps or steps
     with tempfile.TemporaryDirectory(prefix="trl-") as folder:
-        progress = _Progress(run, training.keep)
+        progress = _Progress(run, training, spec.loop.eval_steps)
         args = _arguments(spec, policy, training, total, folder)
         trainer = _Trainer(
             objective=training.objective,
@@ -120,6 +140,7 @@ def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTrainin
             processing_class=policy.tokenizer,
             callbacks=[progress],
         )
+        progress.trainer = trainer
         trainer.remove_callback(PrinterCallback)
         run.started(training.samples, total)
         trainer.train(resume_from_checkpoint=str(run.resume.directory) if run.resume else None)
@@ -134,8 +155,10 @@ def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTrainin
         "max_grad_norm": args.max_grad_norm,
         "seed": args.seed,
         "weight_decay": args.weight_decay,
+        "lr_scheduler": spec.loop.lr_scheduler or SCHEDULER,
         "adam_beta2": args.adam_beta2,
-        "bf16": bool(args.bf16),
+        "bf16": policy.bf16,
+        "pass_tokens": training.pass_tokens,
     }
     return Trained(progress.stopped_at, progress.last, effective)
 
@@ -162,36 +185,55 @@ class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
     def __init__(self, *, objective: Objective, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._objective = objective
+        self.tokens = 0
+        """That went through the model since they were last counted."""
 
-    def compute_loss(
-        self,
-        model: Any,  # noqa: ARG002 - the objective holds it
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        """Mean over the items of the whole (accumulated) batch."""
-        assert not return_outputs, "there is no evaluation loop here"  # noqa: S101
-        loss = self._objective.loss(inputs["example"].tolist())
-        logged: Any = self._metrics["train"]
-        for name, value in loss.metrics.items():
-            logged[name].append(value)
+    def training_step(
+        self, model: Any, inputs: dict[str, Tensor], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Gradients of the mean over the items of the whole (accumulated) batch, pass by pass; returns that mean."""
+        model.train()  # the trainer's own sign that it trains; the scorer sets what its passes need
         own = int((inputs["labels"][:, 1:] != IGNORED).sum())
-        return loss.total / (own if num_items_in_batch is None else num_items_in_batch)
+        items = own if num_items_in_batch is None else num_items_in_batch
+        indices: list[int] = inputs["example"].tolist()
+        self.tokens += sum(map(self._objective.tokens, indices))
+        value = torch.zeros((), device=self.args.device)
+        metrics: dict[str, Mean] = {}
+        for loss in self._objective.losses(indices):
+            share = loss.total / items
+            self.accelerator.backward(share)
+            value += share.detach()
+            for name, one in loss.metrics.items():
+                before = metrics.get(name, Mean(0.0, 0))
+                metrics[name] = Mean(before.total + one.total, before.count + one.count)
+        logged: Any = self._metrics["train"]
+        for name, mean in _averages(metrics).items():
+            logged[name].append(mean)
+        return value
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save without TRL's model card: the checkpoint of a job has no use for it."""
         cast("Any", super(SFTTrainer, self))._save_checkpoint(model, trial)  # noqa: SLF001 - one class further up
 
 
+def _averages(metrics: Mapping[str, Mean]) -> dict[str, float]:
+    averages = {name: mean.total / mean.count for name, mean in metrics.items() if mean.count}
+    if "rewards_chosen" in averages and "rewards_rejected" in averages:
+        averages["margin"] = averages["rewards_chosen"] - averages["rewards_rejected"]
+    return averages
+
+
 class _Progress(TrainerCallback):
     """Reports train steps, hands checkpoints over, and ends the training once a stop was asked for and saved."""
 
-    def __init__(self, run: Run, keep: Callable[[Path], None] | None) -> None:
+    def __init__(self, run: Run, training: TrlTraining, eval_steps: int | None) -> None:
         self._run = run
-        self._keep = keep
+        self._keep = training.keep
+        self._evaluate = training.evaluate
+        self._eval_steps = eval_steps
         self.stopped_at: int | None = None
         self.last: dict[str, float] = {}
+        self.trainer: _Trainer | None = None
 
     def on_log(
         self,
@@ -208,7 +250,12 @@ class _Progress(TrainerCallback):
         epochs = max(1, state.num_train_epochs)
         epoch = min(epochs, math.floor(logs.get("epoch", 0.0)) + 1)
         step = state.global_step
-        self._run.stepped(Step(step, state.max_steps, epoch, epochs, self.last))
+        if self._evaluate is not None and self._eval_steps and step % self._eval_steps == 0:
+            self.last |= self._evaluate()
+        assert self.trainer is not None  # noqa: S101 - it calls this
+        counted: dict[str, float] = {"tokens": self.trainer.tokens}
+        self.trainer.tokens = 0
+        self._run.stepped(Step(step, state.max_steps, epoch, epochs, self.last | counted))
         if step < state.max_steps and (self._run.stop_requested() or self._run.checkpoint_due(step)):
             control.should_save = True
 
@@ -231,29 +278,28 @@ class _Progress(TrainerCallback):
 
 
 def _arguments(spec: JobSpec, policy: TrainedPolicy, training: TrlTraining, total: int, folder: str) -> SFTConfig:
-    hyper, defaults = spec.config.hyperparameters, training.defaults
-    rate = defaults.full_learning_rate if hyper.full_finetune else defaults.adapter_learning_rate
-    model: Any = policy.model
+    hyper, defaults, loop = spec.config.hyperparameters, training.defaults, spec.loop
+    warmup = min(WARMUP_STEPS, total // 10) if hyper.warmup_steps is None else hyper.warmup_steps
     return SFTConfig(
         output_dir=folder,
         per_device_train_batch_size=spec.batch_size,
         gradient_accumulation_steps=hyper.gradient_accumulation or 1,
         num_train_epochs=hyper.epochs or defaults.epochs,
         max_steps=hyper.max_steps or -1,
-        learning_rate=hyper.learning_rate or rate,
-        lr_scheduler_type="cosine_with_min_lr",
-        lr_scheduler_kwargs={"min_lr_rate": MIN_RATE},
-        warmup_steps=min(WARMUP_STEPS, total // 10) if hyper.warmup_steps is None else hyper.warmup_steps,
-        weight_decay=WEIGHT_DECAY,
+        learning_rate=defaults.learning_rates.rate_of(hyper),
+        lr_scheduler_type=loop.lr_scheduler or SCHEDULER,
+        lr_scheduler_kwargs=None if loop.lr_scheduler else {"min_lr_rate": MIN_RATE},
+        warmup_steps=warmup if loop.warmup_ratio is None else math.ceil(loop.warmup_ratio * total),
+        weight_decay=WEIGHT_DECAY if loop.weight_decay is None else loop.weight_decay,
         adam_beta2=ADAM_BETA2,
         optim="adamw_torch_fused",
         max_grad_norm=1.0 if hyper.max_grad_norm is None else hyper.max_grad_norm,
         seed=hyper.seed or 0,
         data_seed=hyper.seed or 0,
         train_sampling_strategy="sequential" if training.in_order else "random",
-        bf16=policy.bf16,
+        bf16=False,  # the scorer has the autocast, here as everywhere
         use_cpu=policy.device.type == "cpu",
-        activation_checkpointing=bool(model.is_activation_checkpointing),
+        activation_checkpointing=False,  # the scorer recomputes what a pass needs
         remove_unused_columns=False,
         dataset_kwargs={"skip_prepare_dataset": True},
         dataloader_pin_memory=False,

@@ -1,10 +1,10 @@
 """The warm parent: a process that imports what trainings need once, and forks a training process whenever it is asked.
 
 Run by `warm_link.WarmLink` as `python -m ratchet.trainer_worker.training.warm_parent <fd> [<module> ...]`, where the
-modules are imported instead of `PRELOADED`. It has one thread, never initialises a GPU, and does nothing but fork and
-report how its children ended: so its memory does not grow, and a child cannot inherit a lock that another thread holds.
-It ends with the worker: its control socket closes, and the kernel sends SIGKILL. Its children outlive it; each ends by
-itself when the worker does (see `child`). Linux only: it needs pidfds.
+modules are imported instead of `PRELOADED`, and nothing is rehearsed. It has one thread, never initialises a GPU, and
+does nothing but fork and report how its children ended: so its memory does not grow, and a child cannot inherit a lock
+that another thread holds. It ends with the worker: its control socket closes, and the kernel sends SIGKILL. Its
+children outlive it; each ends by itself when the worker does (see `child`). Linux only: it needs pidfds.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ STREAMS = 3
 def main(control: socket.socket, modules: Sequence[str]) -> int:
     """Import, then fork on request until the worker is gone."""
     die_with_parent()
-    for module in modules:
+    for module in modules or PRELOADED:
         import_module(module)
+    if not modules:
+        rehearse_training()
     gc.collect()
     # What exists now is shared with every child: a collection that touched it would copy it.
     gc.freeze()
@@ -127,6 +129,16 @@ class _Forks:
             os._exit(status)
 
 
+def rehearse_training() -> None:
+    """Let the libraries do what they do once. A failure costs every training that time, and is in the log."""
+    from ratchet.trainer_worker.training.rehearsal import rehearse  # noqa: PLC0415 - imports torch
+
+    try:
+        rehearse()
+    except Exception:  # noqa: BLE001 - the boundary of what only saves time: trainings do the same for themselves
+        traceback.print_exc()
+
+
 def unfit_to_fork() -> str | None:
     """Why a fork of this process as it is now would not be safe; None when it is."""
     threads = len(list(Path("/proc/self/task").iterdir()))
@@ -150,4 +162,4 @@ def die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:] or PRELOADED))
+    sys.exit(main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]))

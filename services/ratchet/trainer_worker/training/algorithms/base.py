@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.training import EvaluationResults
+from ratchet.contract.training import EvaluationResults, HealthStop
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.checkpoints import Checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy
@@ -64,12 +64,12 @@ class Outcome:
     final_reward: float | None = None
     probe_prompt: Sequence[int] = ()
     """A real prompt of the dataset, to probe the policy with."""
-    extra_files: Callable[[Path], None] | None = None
-    """Writes files that belong to the policy beside its weights."""
     effective: JsonObject = field(default_factory=dict[str, Any])
     """The hyperparameters as they reached what trained, defaults filled in."""
     evaluation: EvaluationResults | None = None
     """On what was held out."""
+    health_stop: HealthStop | None = None
+    """Why it was stopped before its last train step; the policy has the newest healthy weights."""
 
 
 class Train(Protocol):

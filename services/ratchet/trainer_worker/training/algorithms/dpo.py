@@ -6,31 +6,33 @@ of a full fine-tune.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import EvaluationResults
+from ratchet.rules.algorithms import PREFERENCE_RATES
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import ChatRows, chat_length
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import RowPair, pair_rows, split, wilson
+from ratchet.trainer_worker.training.learner.pairs import PairRows, RowPair, pair_rows, split, wilson
 from ratchet.trainer_worker.training.learner.preferences import (
     PairLogprobs,
     Reference,
     dpo_loss,
+    entropy_mean,
     never,
     score_sides,
     sequence_logprobs,
 )
-from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, TrlTraining, run_trl
+from ratchet.trainer_worker.training.policy import TrainedPolicy, load_reference
+from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Mean, TrlTraining, run_trl
 
-DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
+DEFAULTS = Defaults(PREFERENCE_RATES)
 BETA = 0.1
 
 
@@ -38,16 +40,28 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
     max_length = chat_length(policy.model, hyper.max_length)
-    chats = ChatRows(policy.tokenizer, max_length)
-    made = pair_rows(chats, pairs)
-    learn, held = split([pair.keys for pair in made.pairs], spec.holdout, hyper.seed or 0)
-    check_split(spec.holdout, learn, held)
-    scorer = Scorer(policy.model, bf16=policy.bf16)
-    reference = Reference.open(scorer, [pair.sides for pair in made.pairs], run)
+    chats = ChatRows(policy.tokenizer, max_length, keep_end=spec.loop.keep_end)
+    made, learn, held = split_pairs(chats, pairs, spec)
+    # Without dropout the policy at the start is its reference, as in TRL.
+    scorer = Scorer(policy.model, bf16=policy.bf16, lora_dropout=False, pass_tokens=hyper.pass_tokens)
+    reference = Reference.open(other_reference(spec, policy) or scorer, [pair.sides for pair in made.pairs], run)
     beta = BETA if hyper.beta is None else hyper.beta
     smoothing = hyper.label_smoothing or 0.0
     objective = Preference(scorer, [made.pairs[index] for index in learn], reference.of(learn), beta, smoothing)
-    training = TrlTraining(objective, len(learn), len(learn), DEFAULTS, keep=reference.save)
+    held_out = [made.pairs[index] for index in held]
+
+    def judged(stop_requested: Callable[[], bool]) -> EvaluationResults | None:
+        return evaluate(scorer, held_out, reference.of(held), beta, stop_requested)
+
+    training = TrlTraining(
+        objective,
+        len(learn),
+        len(learn),
+        DEFAULTS,
+        scorer.pass_tokens,
+        keep=reference.save,
+        evaluate=lambda: scores_of(judged(never)),
+    )
     trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=len(learn), stopped_at=trained.stopped_at)
@@ -59,14 +73,43 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         "unusable_pairs": made.unusable,
         "trained_tokens": sum(row.trained for row in rows),
     }
-    held_out = [made.pairs[index] for index in held]
     return Outcome(
         samples=len(learn),
         metrics=counts | trained.metrics | chats.counts.metrics(),
         probe_prompt=min((pair.chosen[0].prompt for pair in objective.pairs), key=len),
         effective=trained.effective | {"max_length": max_length, "beta": beta, "label_smoothing": smoothing},
-        evaluation=evaluate(scorer, held_out, reference.of(held), beta, run.stop_requested),
+        evaluation=judged(run.stop_requested),
     )
+
+
+def scores_of(results: EvaluationResults | None) -> Mapping[str, float]:
+    """The scores of an evaluation; none without one."""
+    return {} if results is None else results.benchmark_scores or {}
+
+
+def split_pairs(chats: ChatRows, pairs: Sequence[PairRow], spec: JobSpec) -> tuple[PairRows, list[int], list[int]]:
+    """Rows of all usable pairs, and which of them learn and which are held out. Raises `DataUnusable`."""
+    count = len(pairs) - spec.loop.held_out
+    made = pair_rows(chats, pairs[:count])
+    if not spec.loop.held_out:
+        learn, held = split([pair.keys for pair in made.pairs], spec.holdout, spec.config.hyperparameters.seed or 0)
+        check_split(spec.holdout, learn, held)
+        return made, learn, held
+    apart = pair_rows(chats, pairs[count:])
+    both = PairRows([*made.pairs, *apart.pairs], made.equal + apart.equal, made.unusable + apart.unusable)
+    places = list(range(len(both.pairs)))
+    return both, places[: len(made.pairs)], places[len(made.pairs) :]
+
+
+def other_reference(spec: JobSpec, policy: TrainedPolicy) -> Scorer | None:
+    """A reference that is not the policy where the training starts; None where it is.
+
+    Raises `Rejected` when it has other tokens.
+    """
+    if spec.loop.reference is None:
+        return None
+    model = load_reference(spec.loop.reference, policy)
+    return Scorer(model, bf16=policy.bf16, lora_dropout=False, pass_tokens=spec.config.hyperparameters.pass_tokens)
 
 
 def check_split(holdout: float, learn: Sequence[int], held: Sequence[int]) -> None:
@@ -96,10 +139,19 @@ class Preference:
         """One."""
         return 1
 
-    def loss(self, indices: Sequence[int]) -> Loss:
+    def tokens(self, index: int) -> int:
+        """Those of both sides."""
+        return sum(row.length for side in self.pairs[index].sides for row in side)
+
+    def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
         """See `trl_loop.Objective`."""
-        count = len(indices)
         # Both sides of a pair go through the model together: the prompt that they share is run once.
+        pairs = [[row for side in self.pairs[index].sides for row in side] for index in indices]
+        for part in self.scorer.passes(pairs):
+            yield self._loss([indices[place] for place in part])
+
+    def _loss(self, indices: Sequence[int]) -> Loss:
+        count = len(indices)
         sides = [self.pairs[index].chosen for index in indices] + [self.pairs[index].rejected for index in indices]
         logprobs, entropy = sequence_logprobs(self.scorer, sides)
         chosen, rejected = (side[list(indices)].to(logprobs) for side in self.reference)
@@ -107,11 +159,10 @@ class Preference:
             PairLogprobs(logprobs[:count], logprobs[count:], chosen, rejected), self.beta, self.label_smoothing
         )
         metrics = {
-            "policy_entropy": entropy,
-            "accuracy": float((loss.margins > 0).float().mean()),
-            "margin": float(loss.margins.mean()),
-            "rewards_chosen": float(loss.rewards_chosen_P.mean()),
-            "rewards_rejected": float(loss.rewards_rejected_P.mean()),
+            "policy_entropy": entropy_mean(entropy, sides),
+            "accuracy": Mean(float((loss.margins > 0).sum()), count),
+            "rewards_chosen": Mean(float(loss.rewards_chosen_P.sum()), count),
+            "rewards_rejected": Mean(float(loss.rewards_rejected_P.sum()), count),
         }
         return Loss(loss.loss_P.sum(), metrics)
 

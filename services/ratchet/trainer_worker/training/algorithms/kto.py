@@ -9,32 +9,37 @@ reference: a training that is resumed with smaller batches has the mismatched an
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import torch
+from torch import Tensor
 
+from ratchet.chat_templates.conversations import Conversation
 from ratchet.contract.snapshot import LabelRow
+from ratchet.rules.algorithms import PREFERENCE_RATES
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
-from ratchet.trainer_worker.training.chats import ChatRows, Conversation, chat_length
+from ratchet.trainer_worker.training.chats import ChatRows, chat_length
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import rows_by_key
 from ratchet.trainer_worker.training.learner.preferences import (
     KtoWeights,
     Reference,
     Rows,
+    entropy_mean,
     kto_loss,
     other_data,
+    score_all,
     sequence_logprobs,
 )
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, TrlTraining, run_trl
+from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Mean, TrlTraining, run_trl
 
-DEFAULTS = Defaults(adapter_learning_rate=2e-5, full_learning_rate=1e-6)
+DEFAULTS = Defaults(PREFERENCE_RATES)
 BETA = 0.1
 PARTNERS = "partners.json"
 """In a checkpoint: for each example the one whose answer is put in its place."""
@@ -50,7 +55,8 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     if run.resume is not None:
         kept = msgspec.json.decode((run.resume.directory / PARTNERS).read_bytes(), type=list[int])
     examples = labelled_rows(chats, order, spec.batch_size, kept)
-    scorer = Scorer(policy.model, bf16=policy.bf16)
+    # Without dropout the policy at the start is its reference, as in TRL.
+    scorer = Scorer(policy.model, bf16=policy.bf16, lora_dropout=False, pass_tokens=hyper.pass_tokens)
     reference = Reference.open(scorer, [(example.rows, example.mismatched) for example in examples], run)
     weights = KtoWeights(
         beta=BETA if hyper.beta is None else hyper.beta,
@@ -65,7 +71,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
         partners = [example.partner for example in examples]
         (directory / PARTNERS).write_bytes(msgspec.json.encode(partners))
 
-    training = TrlTraining(objective, count, count, DEFAULTS, in_order=True, keep=keep)
+    training = TrlTraining(objective, count, count, DEFAULTS, scorer.pass_tokens, in_order=True, keep=keep)
     trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=count, stopped_at=trained.stopped_at)
@@ -108,22 +114,34 @@ class Thumbs:
         """One."""
         return 1
 
-    def loss(self, indices: Sequence[int]) -> Loss:
+    def tokens(self, index: int) -> int:
+        """Those of its answer, and of the mismatched one."""
+        example = self.examples[index]
+        return sum(row.length for rows in (example.rows, example.mismatched) for row in rows)
+
+    def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
         """See `trl_loop.Objective`."""
+        # The reference point is that of the whole batch, in however many passes its examples are learnt from.
+        mismatched = score_all(self.scorer, [self.examples[index].mismatched for index in indices])
+        crossed = mismatched - self.reference.of(indices)[1]
+        for part in self.scorer.passes([self.examples[index].rows for index in indices]):
+            yield self._loss([indices[place] for place in part], crossed)
+
+    def _loss(self, indices: Sequence[int], crossed: Tensor) -> Loss:
         examples = [self.examples[index] for index in indices]
-        with torch.no_grad():
-            mismatched, _ = sequence_logprobs(self.scorer, [example.mismatched for example in examples])
-        logprobs, entropy = sequence_logprobs(self.scorer, [example.rows for example in examples])
-        own, other = (side.to(logprobs) for side in self.reference.of(indices))
+        sequences = [example.rows for example in examples]
+        logprobs, entropy = sequence_logprobs(self.scorer, sequences)
         liked = torch.tensor([example.liked for example in examples], device=logprobs.device)
-        loss = kto_loss(logprobs - own, liked, mismatched - other, self.weights)
-        metrics = {"policy_entropy": entropy, "kl_divergence": float(loss.reference_point)}
+        own = self.reference.of(indices)[0].to(logprobs)
+        loss = kto_loss(logprobs - own, liked, crossed.to(logprobs), self.weights)
         above = loss.rewards_L > self.weights.beta * loss.reference_point
-        metrics["accuracy"] = float((above == liked).float().mean())
-        sides = {"rewards_chosen": loss.rewards_L[liked], "rewards_rejected": loss.rewards_L[~liked]}
-        metrics |= {name: float(rewards.mean()) for name, rewards in sides.items() if len(rewards)}
-        if all(len(rewards) for rewards in sides.values()):
-            metrics["margin"] = metrics["rewards_chosen"] - metrics["rewards_rejected"]
+        metrics = {
+            "policy_entropy": entropy_mean(entropy, sequences),
+            "kl_divergence": Mean(float(loss.reference_point) * len(examples), len(examples)),
+            "accuracy": Mean(float((above == liked).sum()), len(examples)),
+            "rewards_chosen": Mean(float(loss.rewards_L[liked].sum()), int(liked.sum())),
+            "rewards_rejected": Mean(float(loss.rewards_L[~liked].sum()), int((~liked).sum())),
+        }
         return Loss(loss.loss_L.sum(), metrics)
 
 

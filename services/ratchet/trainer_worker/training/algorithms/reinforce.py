@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
-from ratchet.trainer_worker.training.learner.advantages import reinforce
+from ratchet.trainer_worker.training.learner.advantages import REINFORCE
 from ratchet.trainer_worker.training.learner.policy_gradient import begin, train_groups
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
     """See `algorithms.base.Train`."""
-    return train_groups(begin(spec, policy, trajectories, run), reinforce)
+    return train_groups(begin(spec, policy, trajectories, run), REINFORCE)

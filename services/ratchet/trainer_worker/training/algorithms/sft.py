@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ratchet.chat_templates.conversations import conversations_of
 from ratchet.contract.snapshot import TrajectoryRow
+from ratchet.rules.algorithms import SFT_RATES
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
-from ratchet.trainer_worker.training.chats import ChatRows, Conversation, chat_length
-from ratchet.trainer_worker.training.learner.logprobs import Scorer
+from ratchet.trainer_worker.training.chats import ChatRows, chat_length
+from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, TrlTraining, run_trl
+from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Mean, TrlTraining, run_trl
 
-DEFAULTS = Defaults(adapter_learning_rate=2e-4, full_learning_rate=2e-5)
+DEFAULTS = Defaults(SFT_RATES)
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
     """See `algorithms.base.Train`."""
     max_length = chat_length(policy.model, spec.config.hyperparameters.max_length)
     chats = ChatRows(policy.tokenizer, max_length)
-    rows = chats.rows([Conversation(one.trajectory_id, one.messages, one.tools) for one in trajectories])
+    rows = chats.rows([part for one in trajectories for part in conversations_of(one)])
     samples = len({row.trajectory_id for row in rows})
-    objective = Likelihood(Scorer(policy.model, bf16=policy.bf16), rows)
-    trained = run_trl(spec, policy, run, TrlTraining(objective, len(rows), samples, DEFAULTS))
+    scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=spec.config.hyperparameters.pass_tokens)
+    check_head(scorer, rows)
+    training = TrlTraining(Likelihood(scorer, rows), len(rows), samples, DEFAULTS, scorer.pass_tokens)
+    trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=samples, stopped_at=trained.stopped_at)
     counts: dict[str, Any] = {"rows": len(rows), "trained_tokens": sum(row.trained for row in rows)}
@@ -48,7 +52,14 @@ class Likelihood:
         """Its learning tokens."""
         return self.rows[index].trained
 
-    def loss(self, indices: Sequence[int]) -> Loss:
+    def tokens(self, index: int) -> int:
+        """All of its row."""
+        return self.rows[index].length
+
+    def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
         """See `trl_loop.Objective`."""
-        scores = self.scorer.score([self.rows[index] for index in indices])
-        return Loss(-scores.logprobs_N.sum(), {"policy_entropy": float(scores.entropy_N.detach().mean())})
+        rows = [self.rows[index] for index in indices]
+        for part in self.scorer.passes([[row] for row in rows]):
+            scores = self.scorer.score([rows[place] for place in part])
+            entropy = Mean(float(scores.entropy_N.detach().sum()), len(scores.entropy_N))
+            yield Loss(-scores.logprobs_N.sum(), {"policy_entropy": entropy})

@@ -6,13 +6,22 @@ a policy's token is the value before its next one.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Estimator = Callable[[Sequence[float]], list[float]]
-"""Rewards of two or more tries at one task -> their advantages."""
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """How rewards become advantages."""
+
+    centred: Callable[[Sequence[float]], list[float]]
+    """Rewards of two or more tries at one task -> what each has above what it is compared with."""
+    standardised: bool = False
+    """Divide it by the standard deviation of the group; of a lone try, by that within all groups."""
+
 
 SAME = 1e-9
 """Rewards closer than this are equal: the group carries no signal."""
@@ -51,29 +60,60 @@ class Advantages:
 
 def trajectory_advantages(scored: Sequence[Scored], estimator: Estimator, shaping: Shaping) -> Advantages:
     """One advantage per trajectory. Groups of equal rewards are counted and, unless the floor lifts them, left out."""
-    groups: dict[str, list[Scored]] = defaultdict(list)
-    for one in scored:
-        groups[one.task_key].append(one)
+    groups = groups_of(scored)
     cohort = statistics.fmean(one.reward for one in scored) if scored else 0.0
-    values: dict[str, float] = {}
-    flat = 0
-    for members in groups.values():
-        rewards = [one.reward for one in members]
-        if len(members) == 1:
-            only = members[0]
-            plain = [only.reward - (cohort if only.baseline is None else only.baseline)]
-        elif max(rewards) - min(rewards) < SAME:
-            plain = [0.0] * len(members)
-        else:
-            plain = estimator(rewards)
-        flat += len(members) > 1 and not any(plain)
-        values |= {one.trajectory_id: shaped(one, value, shaping) for one, value in zip(members, plain, strict=True)}
+    plain = [_centred(members, estimator, cohort) for members in groups]
+    if estimator.standardised:
+        plain = _standardised(groups, plain)
+    values = {
+        one.trajectory_id: shaped(one, value, shaping)
+        for members, advantages in zip(groups, plain, strict=True)
+        for one, value in zip(members, advantages, strict=True)
+    }
     return Advantages(
         values={trajectory_id: value for trajectory_id, value in values.items() if value},
         groups=len(groups),
-        singletons=sum(len(members) == 1 for members in groups.values()),
-        zero_variance_groups=flat,
+        singletons=sum(len(members) == 1 for members in groups),
+        zero_variance_groups=sum(is_flat(members) for members in groups),
     )
+
+
+def groups_of(scored: Sequence[Scored]) -> list[list[Scored]]:
+    """Tries at the same task, in order of their first one."""
+    groups: dict[str, list[Scored]] = defaultdict(list)
+    for one in scored:
+        groups[one.task_key].append(one)
+    return list(groups.values())
+
+
+def is_flat(members: Sequence[Scored]) -> bool:
+    """Whether several tries have equal rewards: there is nothing to tell apart."""
+    rewards = [one.reward for one in members]
+    return len(members) > 1 and max(rewards) - min(rewards) < SAME
+
+
+def _centred(members: Sequence[Scored], estimator: Estimator, cohort: float) -> list[float]:
+    if len(members) == 1:
+        only = members[0]
+        return [only.reward - (cohort if only.baseline is None else only.baseline)]
+    if is_flat(members):
+        return [0.0] * len(members)
+    return estimator.centred([one.reward for one in members])
+
+
+def _standardised(groups: Sequence[Sequence[Scored]], centred: Sequence[Sequence[float]]) -> list[list[float]]:
+    """In units of the standard deviation of the own group.
+
+    A lone try has no group; its unit is the standard deviation within all groups and around all baselines together.
+    """
+    squares, freedom = 0.0, 0
+    for members, advantages in zip(groups, centred, strict=True):
+        if not is_flat(members):
+            squares += sum(value * value for value in advantages)
+            freedom += max(1, len(members) - 1)
+    pooled = math.sqrt(squares / freedom) if freedom else 0.0
+    units = [statistics.stdev(one.reward for one in members) if len(members) > 1 else pooled for members in groups]
+    return [[value / (unit + 1e-4) for value in part] for part, unit in zip(centred, units, strict=True)]
 
 
 def shaped(one: Scored, advantage: float, shaping: Shaping) -> float:
@@ -83,26 +123,28 @@ def shaped(one: Scored, advantage: float, shaping: Shaping) -> float:
     return advantage * shaping.negative_scale if advantage < 0 else advantage
 
 
-def rloo(rewards: Sequence[float]) -> list[float]:
-    """Reward minus the mean reward of the other tries (leave-one-out; arXiv:2402.14740, eq. 6)."""
+def leave_one_out(rewards: Sequence[float]) -> list[float]:
+    """Reward minus the mean reward of the other tries."""
     total, others = sum(rewards), len(rewards) - 1
     return [reward - (total - reward) / others for reward in rewards]
 
 
-def grpo(rewards: Sequence[float]) -> list[float]:
-    """Reward standardised within the group (arXiv:2402.03300, section 4.1.2)."""
-    mean, spread = statistics.fmean(rewards), statistics.stdev(rewards)
-    return [(reward - mean) / (spread + 1e-4) for reward in rewards]
-
-
-def reinforce(rewards: Sequence[float]) -> list[float]:
+def from_mean(rewards: Sequence[float]) -> list[float]:
     """Reward minus the group's mean."""
     mean = statistics.fmean(rewards)
     return [reward - mean for reward in rewards]
 
 
-def gae(values: Sequence[float], reward: float, gamma: float, gae_lambda: float) -> tuple[list[float], list[float]]:
-    """(advantages, returns) of one row's trained tokens; `reward` is paid on the last of them."""
+RLOO = Estimator(leave_one_out)
+"""arXiv:2402.14740, eq. 6."""
+GRPO = Estimator(from_mean, standardised=True)
+"""arXiv:2402.03300, section 4.1.2."""
+REINFORCE = Estimator(from_mean)
+"""Also that of Dr. GRPO (arXiv:2503.20783, section 3.2)."""
+
+
+def gae(values: Sequence[float], reward: float, gamma: float, gae_lambda: float) -> list[float]:
+    """Advantages of one row's trained tokens; `reward` is paid on the last of them."""
     advantages = [0.0] * len(values)
     running, following, paid = 0.0, 0.0, reward
     for index in range(len(values) - 1, -1, -1):
@@ -110,7 +152,7 @@ def gae(values: Sequence[float], reward: float, gamma: float, gae_lambda: float)
         running = delta + gamma * gae_lambda * running
         advantages[index] = running
         following, paid = values[index], 0.0
-    return advantages, [advantage + value for advantage, value in zip(advantages, values, strict=True)]
+    return advantages
 
 
 def whitened(advantages: Sequence[Sequence[float]]) -> list[list[float]]:

@@ -5,31 +5,53 @@ Shapes: _B rows, _T tokens, _N trained tokens of all rows (row by row), _H hidde
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
+from ratchet.grammars.walk import allowed
 from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.training.learner.masks import Allowed
+from ratchet.trainer_worker.training.learner.passes import item_of, plan_passes, run_once
 from ratchet.trainer_worker.training.learner.rows import Row
-
-MIN_SHARED_PREFIX = 16
-"""Tokens that all rows must have in common before running them once is worth a second forward pass."""
+from ratchet.trainer_worker.training.learner.trunk import Trunk, attends_to_all
 
 CHUNK_ELEMENTS = 1 << 25
 """Logits (tokens x vocabulary) held at a time; more are computed in chunks, again in the backward pass."""
 
-HEAD_TOLERANCE = 0.02
-"""Largest difference in nats between the scorer and the model's own logits; bf16 alone makes about 0.01."""
-
 CPU_PASS_TOKENS, CUDA_PASS_TOKENS = 150, 4096
 """What one more forward and backward pass costs, in tokens that could be computed instead."""
+
+CPU_ACTIVATIONS = 2 << 30
+"""Bytes of activations that a pass may keep for its backward pass on a CPU, whose memory others use too."""
+CUDA_SHARE = 0.7
+"""Share of a GPU's memory, without weights and optimizer, that activations may take."""
+TRAINABLE_BYTES = 12
+"""Of gradient and optimizer per trainable weight."""
+MOST_PASS_TOKENS = 65_536
+"""More in a pass make nothing faster."""
+RECOMPUTED_SHARE = 0.1
+"""Memory of a layer that is recomputed, as a share of what it takes otherwise: little more than its input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far two computations of the same log-probabilities may be apart, in nats."""
+
+    mean: float
+    worst: float
+
+
+HEAD_TOLERANCE = {torch.float32: Tolerance(1e-4, 2e-3), torch.bfloat16: Tolerance(0.02, 0.2)}
+"""Between the scorer and the model's own logits, by what both compute in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +69,9 @@ class Scores:
 class Scorer:
     """Runs rows through `model` (a causal LM, possibly wrapped by PEFT).
 
-    `share_prefix` runs a common prefix of all rows once and lets gradients flow through its keys and values.
+    Everything that computes log-probabilities of a policy goes through here, so all of it is computed alike: under one
+    autocast, without any dropout of the base. What `passes` puts together runs a common beginning once and lets
+    gradients flow through its keys and values.
     """
 
     def __init__(
@@ -55,14 +79,20 @@ class Scorer:
         model: nn.Module,
         *,
         bf16: bool = False,
+        lora_dropout: bool = True,
+        pass_tokens: int | None = None,
         share_prefix: bool = True,
         chunk_elements: int = CHUNK_ELEMENTS,
     ) -> None:
+        """`lora_dropout`: whether an adapter's own dropout is active where gradients are asked for. `pass_tokens`: see
+        `Hyperparameters`; None: what the device's memory holds,
+        which is never exceeded.
+        """
         self.model = model
         wrapped: Any = model
         base: PreTrainedModel = wrapped.get_base_model() if hasattr(wrapped, "peft_config") else wrapped
-        self._trunk: Any = base.get_decoder()
         self._head: Any = base.get_output_embeddings()
+        self._trunk = Trunk(base, lora_dropout=lora_dropout)
         config: Any = base.config.get_text_config()
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
         # Families name differently what they multiply their logits by.
@@ -70,10 +100,9 @@ class Scorer:
         self._scale: float = 1.0 / scaling if scaling else getattr(config, "logit_scale", None) or 1.0
         self._bf16 = bf16
         self._chunk = max(1, chunk_elements // self._head.weight.shape[0])
-        # A prefix can be run once where every layer keeps all keys and values.
-        kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
-        full = not getattr(config, "sliding_window", None) and all(kind == "full_attention" for kind in kinds)
-        self._share = share_prefix and full and not base.is_activation_checkpointing
+        self._overhead = CUDA_PASS_TOKENS if self.device.type == "cuda" else CPU_PASS_TOKENS
+        self._share = share_prefix and attends_to_all(config)
+        self._asked_tokens = pass_tokens
 
     @property
     def device(self) -> torch.device:
@@ -81,141 +110,175 @@ class Scorer:
         return self._head.weight.device
 
     @property
+    def vocabulary(self) -> int:
+        """Number of logits."""
+        return self._head.weight.shape[0]
+
+    @property
     def hidden_size(self) -> int:
         """Width of the trunk's hidden states."""
         return self._head.weight.shape[1]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What is computed in."""
+        return torch.bfloat16 if self._bf16 else torch.float32
+
+    @cached_property
+    def pass_tokens(self) -> int:
+        """Tokens of a pass whose activations fit into memory while all are kept; no more than were asked for."""
+        room = CPU_ACTIVATIONS
+        if self.device.type == "cuda":
+            held = sum(p.numel() * (p.element_size() + TRAINABLE_BYTES * p.requires_grad) for p in self._parameters())
+            # Of the whole memory, not of what is free: the same job makes the same passes, however often it is resumed.
+            room = CUDA_SHARE * max(0, torch.cuda.get_device_properties(self.device).total_memory - held)
+        with self.autocast():
+            token_bytes = self._trunk.token_bytes()
+        return max(1, min(self._asked_tokens or MOST_PASS_TOKENS, int(room / max(1.0, token_bytes))))
+
+    def passes(self, items: Sequence[Sequence[Row]]) -> list[list[int]]:
+        """Indices of `items`, pass by pass; the rows of an item stay together.
+
+        A pass has at most `pass_tokens` tokens, padding included, or is a single item.
+        """
+        planned = [item_of(rows) for rows in items]
+        return plan_passes(planned, budget=self.pass_tokens, overhead=self._overhead, share=self._share)
+
     def score(self, rows: Sequence[Row], *, entropy_gradient: bool = False) -> Scores:
-        """Scores of every trained token of `rows`."""
-        with self._autocast():
-            hidden_NH = self._hidden_by_length(rows)
-        targets_N = torch.tensor(
-            [t for row in rows for t, learns in zip(row.token_ids, row.loss_mask, strict=True) if learns],
-            device=self.device,
-        )
-        temperature_N = torch.tensor(
-            [t for row in rows for t, learns in zip(row.temperatures, row.loss_mask, strict=True) if learns],
-            device=self.device,
-        )
-        if len(targets_N) <= self._chunk:
-            return Scores(hidden_NH, *self._logprobs(hidden_NH, targets_N, temperature_N, entropy_gradient))
-        cuts = [slice(start, start + self._chunk) for start in range(0, len(targets_N), self._chunk)]
-        parts = [
-            checkpoint(
-                self._logprobs,
-                hidden_NH[cut],
-                targets_N[cut],
-                temperature_N[cut],
-                entropy_gradient,
-                use_reentrant=False,
-            )
-            for cut in cuts
-        ]
+        """Scores of every trained token of `rows`, in one pass."""
+        with self.autocast():
+            hidden_NH = self._hidden(rows)
+            targets_N = torch.tensor(np.concatenate([row.trained_ids for row in rows]), device=self.device).long()
+            temperature_N = torch.tensor(np.concatenate([row.temperatures for row in rows]), device=self.device)
+            masks = _masks([mask for row in rows for mask in row.trained_masks], self.device)
+            if len(targets_N) <= self._chunk:
+                return Scores(hidden_NH, *self._logprobs(hidden_NH, targets_N, temperature_N, masks, entropy_gradient))
+            parts = [
+                checkpoint(
+                    self._logprobs,
+                    hidden_NH[cut],
+                    targets_N[cut],
+                    temperature_N[cut],
+                    masks and (masks[0], masks[1][cut]),
+                    entropy_gradient,
+                    use_reentrant=False,
+                )
+                for cut in (slice(start, start + self._chunk) for start in range(0, len(targets_N), self._chunk))
+            ]
         logprobs, entropies = zip(*parts, strict=True)
         return Scores(hidden_NH, torch.cat(logprobs), torch.cat(entropies))
 
-    def _hidden_by_length(self, rows: Sequence[Row]) -> Tensor:
-        """Hidden states in the order of `rows`, computed in groups of similar length so that little is padding."""
-        overhead = CUDA_PASS_TOKENS if self.device.type == "cuda" else CPU_PASS_TOKENS
-        groups = length_groups([len(row.token_ids) for row in rows], overhead)
-        if len(groups) == 1:
-            return self._hidden(rows)
-        hidden: dict[int, Tensor] = {}
-        for group in groups:
-            members = [rows[index] for index in group]
-            hidden |= zip(group, self._hidden(members).split([row.trained for row in members]), strict=True)
-        return torch.cat([hidden[index] for index in range(len(rows))])
+    def shared_prefix(self, rows: Sequence[Row]) -> int:
+        """How many leading tokens of a pass are run once for all its rows; 0 where that does not pay."""
+        if not self._share or len(rows) < 2:
+            return 0
+        return run_once(len(item_of(rows).beginning), len(rows), self._overhead)
+
+    def recomputed(self, tokens: int) -> float:
+        """Share of the layers that are recomputed, so that a pass of `tokens` takes the memory of `pass_tokens`."""
+        return min(1.0, max(0.0, 1 - self.pass_tokens / tokens) / (1 - RECOMPUTED_SHARE))
+
+    @torch.no_grad()
+    def next_logprobs(self, token_ids: Sequence[int]) -> Tensor:
+        """Log-probabilities [V] of what follows `token_ids`, at temperature 1."""
+        with self.autocast():
+            hidden_BTH = self._trunk.hidden(torch.tensor([token_ids], device=self.device))
+            return torch.log_softmax(self._logits(hidden_BTH[0, -1:]), -1)[0]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """What every pass is computed under."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()
+
+    def _parameters(self) -> Sequence[nn.Parameter]:
+        return list(self.model.parameters())
 
     def _hidden(self, rows: Sequence[Row]) -> Tensor:
         """Hidden states that predict the trained tokens of `rows`, from one pass."""
         shared = self.shared_prefix(rows)
-        width = max(len(row.token_ids) for row in rows) - shared
+        width = max(row.length for row in rows) - shared
         ids_BT = torch.zeros((len(rows), width), dtype=torch.long)
         for index, row in enumerate(rows):
             tail = row.token_ids[shared:]
             ids_BT[index, : len(tail)] = torch.tensor(tail)
-        # Padding is on the right, where causal attention from real tokens never looks: no mask is needed.
         ids_BT = ids_BT.to(self.device)
+        recomputed = self.recomputed(shared + ids_BT.numel()) if torch.is_grad_enabled() else 0.0
         if shared:
-            prefix = torch.tensor([rows[0].token_ids[:shared]], device=self.device)
-            once: Any = self._trunk(input_ids=prefix, use_cache=True).past_key_values
-            cache = DynamicCache()
-            for index, layer in enumerate(once.layers):
-                keys, values = (kept.expand(len(rows), -1, -1, -1) for kept in (layer.keys, layer.values))
-                cache.update(keys, values, index)
-            positions = torch.arange(shared, shared + width, device=self.device)[None]
-            output = self._trunk(input_ids=ids_BT, past_key_values=cache, position_ids=positions, use_cache=True)
+            beginning_S = torch.tensor(rows[0].token_ids[:shared], device=self.device).long()
+            hidden_BTH = self._trunk.hidden_behind(beginning_S, ids_BT, recomputed)
         else:
-            output = self._trunk(input_ids=ids_BT, use_cache=False)
-        hidden_BTH: Tensor = output.last_hidden_state
-        pairs = [
-            (index, position - shared - 1)
-            for index, row in enumerate(rows)
-            for position, learns in enumerate(row.loss_mask)
-            if learns
-        ]
-        row_N, position_N = torch.tensor(pairs, device=self.device).T
-        return hidden_BTH[row_N, position_N]
+            hidden_BTH = self._trunk.hidden(ids_BT, recomputed)
+        row_N = torch.arange(len(rows)).repeat_interleave(torch.tensor([row.trained for row in rows]))
+        position_N = torch.tensor(np.concatenate([row.trained_at for row in rows]) - shared - 1)
+        return hidden_BTH[row_N.to(self.device), position_N.to(self.device)]
 
-    def shared_prefix(self, rows: Sequence[Row]) -> int:
-        """How many leading tokens are run once for all rows; 0 where that does not pay."""
-        if not self._share or len(rows) < 2:
-            return 0
-        low, high = min(row.token_ids for row in rows), max(row.token_ids for row in rows)
-        # The position before the first trained token must stay outside: its hidden state is needed.
-        limit = min(len(low), len(high), *(row.loss_mask.index(True) - 1 for row in rows))
-        shared = next((n for n in range(limit) if low[n] != high[n]), limit)
-        return shared if shared >= MIN_SHARED_PREFIX else 0
+    def _logits(self, hidden_NH: Tensor) -> Tensor:
+        logits_NV: Tensor = self._head(hidden_NH).float() * self._scale
+        return logits_NV if self._softcap is None else torch.tanh(logits_NV / self._softcap) * self._softcap
 
     def _logprobs(
-        self, hidden_NH: Tensor, targets_N: Tensor, temperature_N: Tensor, entropy_gradient: bool
+        self,
+        hidden_NH: Tensor,
+        targets_N: Tensor,
+        temperature_N: Tensor,
+        masks: tuple[Tensor, Tensor] | None,
+        entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        with self._autocast():
-            logits_NV: Tensor = self._head(hidden_NH)
-        logits_NV = logits_NV.float() * self._scale
-        if self._softcap is not None:
-            logits_NV = torch.tanh(logits_NV / self._softcap) * self._softcap
+        logits_NV = self._logits(hidden_NH)
+        outside_NV = None
+        if masks is not None:
+            outside_NV = ~allowed(masks[0][masks[1]], self.vocabulary)
+            logits_NV = logits_NV.masked_fill(outside_NV, -torch.inf)
         all_NV = torch.log_softmax(logits_NV / temperature_N[:, None], -1)
         with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            entropy_N = -(all_NV.exp() * all_NV).sum(-1)
+            finite_NV = all_NV if outside_NV is None else all_NV.masked_fill(outside_NV, 0.0)  # 0 log 0 is 0
+            entropy_N = -(all_NV.exp() * finite_NV).sum(-1)
         return all_NV.gather(-1, targets_N[:, None]).squeeze(-1), entropy_N
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()
+
+def _masks(masks_N: Allowed, device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """Different masks [U, W], and which of them each token has [N]; the first allows all. None when all tokens do."""
+    known = {id(mask): mask for mask in masks_N if mask is not None}
+    if not known:
+        return None
+    place = {one: index for index, one in enumerate(known, 1)}
+    masks_UW = torch.stack([torch.full_like(next(iter(known.values())), -1), *known.values()])
+    which_N = torch.tensor([0 if mask is None else place[id(mask)] for mask in masks_N])
+    return masks_UW.to(device), which_N.to(device)
 
 
-def verify_head(scorer: Scorer, row: Row) -> float:
-    """Largest difference between `scorer` and the model's own logits on one row, in nats."""
-    with torch.no_grad():
-        ids = torch.tensor([row.token_ids], device=scorer.device)
-        logits: Tensor = scorer.model(input_ids=ids, use_cache=False).logits[0, :-1].float()
-        temperature = torch.tensor(row.temperatures[1:], device=scorer.device)
-        own = torch.log_softmax(logits / temperature[:, None], -1).gather(-1, ids[0, 1:, None]).squeeze(-1)
-        learns = torch.tensor(row.loss_mask[1:], device=scorer.device)
-        return float((own[learns] - scorer.score([row]).logprobs_N).abs().max())
+@torch.no_grad()
+def verify_head(scorer: Scorer, rows: Sequence[Row]) -> Tensor:
+    """Differences [N] between `scorer`, all rows in one pass, and the model's own logits, in nats; masks apart."""
+    plain = [replace(row, masks=()) for row in rows]
+    scorer.model.eval()
+    own: list[Tensor] = []
+    for row in plain:
+        ids_1T = torch.tensor(row.token_ids[None], device=scorer.device).long()
+        with scorer.autocast():
+            logits_TV: Tensor = scorer.model(input_ids=ids_1T, use_cache=False).logits[0, :-1].float()
+        learns_T = torch.tensor(row.loss_mask[1:], device=scorer.device)
+        temperature_N = torch.tensor(row.temperatures, device=scorer.device)
+        own_NV = torch.log_softmax(logits_TV[learns_T] / temperature_N[:, None], -1)
+        own.append(own_NV.gather(-1, ids_1T[0, 1:][learns_T][:, None]).squeeze(-1))
+    return (torch.cat(own) - scorer.score(plain).logprobs_N).abs()
 
 
 def check_head(scorer: Scorer, rows: Sequence[Row]) -> None:
-    """Raise `DataUnusable` when `scorer` and the model itself disagree on the shortest of `rows`.
+    """Raise `DataUnusable` when `scorer` and the model itself disagree on the shortest of `rows`, alone or behind a
+    beginning that is run once.
 
-    Models may change their logits in ways that `Scorer` does not know.
+    Models may change their logits, or look at earlier tokens, in ways that the learner does not know.
     """
-    difference = verify_head(scorer, min(rows, key=lambda row: len(row.token_ids)))
-    if difference > HEAD_TOLERANCE:
-        raise DataUnusable(f"the model changes its logits in a way the learner does not know ({difference:.3f} nats)")
-
-
-def length_groups(lengths: Sequence[int], overhead: int) -> list[list[int]]:
-    """Indices in one, two, four or eight groups of similar length, whichever needs the fewest tokens, padding included.
-
-    One group keeps the given order.
-    """
-    best, order = [list(range(len(lengths)))], sorted(range(len(lengths)), key=lengths.__getitem__)
-    least = overhead + len(lengths) * max(lengths)
-    for count in (2, 4, 8):
-        size = math.ceil(len(order) / count)
-        groups = [order[begin : begin + size] for begin in range(0, len(order), size)]
-        tokens = sum(overhead + len(group) * lengths[group[-1]] for group in groups)
-        if tokens < least:
-            best, least = groups, tokens
-    return best
+    shortest = min(rows, key=lambda row: row.length)
+    tolerance = HEAD_TOLERANCE[scorer.dtype]
+    together = next((count for count in (2, 8, 32) if scorer.shared_prefix([shortest] * count)), 0)
+    for count, what in ((1, "changes its logits"), (together, "looks at earlier tokens")):
+        if not count:
+            continue
+        apart = verify_head(scorer, [shortest] * count)
+        mean, worst = float(apart.mean()), float(apart.max())
+        if not (mean <= tolerance.mean and worst <= tolerance.worst):
+            raise DataUnusable(
+                f"the model {what} in a way the learner does not know: log-probabilities differ by {mean:.3f} nats in "
+                f"the mean and {worst:.3f} at most; {tolerance.mean:g} and {tolerance.worst:g} are allowed"
+            )

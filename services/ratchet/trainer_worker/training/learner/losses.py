@@ -1,15 +1,15 @@
-"""The decoupled PPO objective on logged tokens, as pure functions, and the critic of PPO with its own loss.
+"""The decoupled objective of clipped policy gradients on logged tokens, as pure functions.
 
-Shapes: _N trained tokens of a train step's micro-batch, _R rows of it, _H hidden.
+Shapes: _N trained tokens of a train step's micro-batch, _R rows of it, _M tokens with a reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 LOG_BOUND = 20.0
 """Log-ratios are clamped here before exponentiation, so that one absurd token cannot make the loss infinite."""
@@ -27,6 +27,10 @@ class Objective:
     rejection_window: tuple[float, float] | None = (0.9, 1.1)
     """Rows whose geometric-mean ratio proximal/behaviour lies outside do not learn; None keeps all."""
     kl_beta: float = 0.001
+    ratio: str = "token"
+    """`token`, or `sequence`: pi/proximal is the geometric mean over a row, the same for all its tokens."""
+    surrogate: str = "ppo"
+    """One of `SURROGATES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ class Tokens:
     """Index of each token's row, 0 ... rows - 1."""
     rows: int
     reference_N: Tensor | None = None
-    """log-probability under the frozen reference; needed when `kl_beta` is not zero."""
+    """log-probability under the frozen reference, NaN where it was not scored; all are needed when `kl_beta` is not
+    zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,44 +65,87 @@ class Loss:
     rejected: Tensor
     """Tokens in rejected rows."""
     kl: Tensor
-    """Sum of the k3 estimate against the reference."""
+    """Sum of the k3 estimate against the reference, over the tokens that have one."""
+    kl_tokens: int
+    """How many those are."""
+    moved: Tensor
+    """Sum of the k3 estimate of KL(proximal || pi): how far the update has moved the policy."""
     weight_sum: Tensor
     """Sum of exp(pi - mu), untruncated."""
     weight_square_sum: Tensor
+    shift_R: Tensor
+    """Mean of pi - proximal over each row's tokens."""
 
 
 def policy_loss(tokens: Tokens, objective: Objective) -> Loss:
-    """PPO clip on pi/proximal, times the truncated weight proximal/behaviour, plus k3 KL to the reference.
+    """The surrogate of pi/proximal, times the truncated weight proximal/behaviour, plus k3 KL to the reference.
 
-    Decoupled objective: arXiv:2110.00641 eq. 8; dual clip: arXiv:1912.09729 eq. 5; k3: Schulman 2020,
-    "Approximating KL Divergence".
+    Decoupled objective: arXiv:2110.00641 eq. 8; k3: Schulman 2020, "Approximating KL Divergence"; a row's ratio (GSPO):
+    arXiv:2507.18071 eq. 7.
     """
-    ratio_N = _exp(tokens.logprobs_N - tokens.proximal_N)
-    gain_N = tokens.advantages_N * ratio_N
-    bounded_N = tokens.advantages_N * ratio_N.clamp(1 - objective.clip_low, 1 + objective.clip_high)
-    loss_N = -torch.minimum(gain_N, bounded_N)
-    dual_N = -tokens.advantages_N * objective.dual_clip
-    loss_N = torch.where(tokens.advantages_N < 0, torch.minimum(loss_N, dual_N), loss_N)
+    log_ratio_N = tokens.logprobs_N - tokens.proximal_N
+    shift_R = row_means(log_ratio_N, tokens.row_N, tokens.rows)
+    ratio_N = _exp(shift_R[tokens.row_N] if objective.ratio == "sequence" else log_ratio_N)
+    loss_N = SURROGATES[objective.surrogate](tokens, ratio_N, objective)
     log_weight_N = (tokens.proximal_N - tokens.behavior_N).detach()
     if objective.importance_cap is not None:
         loss_N = loss_N * _exp(log_weight_N).clamp(max=objective.importance_cap)
-    kl_N = torch.zeros_like(loss_N)
     if objective.kl_beta and tokens.reference_N is not None:
-        kl_N = k3(tokens.logprobs_N, tokens.reference_N)
-        loss_N = loss_N + objective.kl_beta * kl_N
+        loss_N = loss_N + objective.kl_beta * k3(tokens.logprobs_N, tokens.reference_N)
     kept_N = kept_tokens(log_weight_N, tokens.row_N, tokens.rows, objective.rejection_window)
     with torch.no_grad():
-        outside_N = (ratio_N < 1 - objective.clip_low) | (ratio_N > 1 + objective.clip_high)
+        low = 0.0 if objective.surrogate == CISPO else 1 - objective.clip_low
+        outside_N = (ratio_N < low) | (ratio_N > 1 + objective.clip_high)
         now_N = _exp(tokens.logprobs_N - tokens.behavior_N)
+        moved_N = k3(tokens.proximal_N, tokens.logprobs_N)
+        kl_M = _known_kl(tokens)
     return Loss(
         value=(loss_N * kept_N * tokens.weights_N).sum(),
         tokens=len(loss_N),
         clipped=outside_N.sum(),
         rejected=(~kept_N).sum(),
-        kl=kl_N.detach().sum(),
+        kl=kl_M.sum(),
+        kl_tokens=len(kl_M),
+        moved=moved_N.sum(),
         weight_sum=now_N.sum(),
         weight_square_sum=(now_N * now_N).sum(),
+        shift_R=shift_R.detach(),
     )
+
+
+def _known_kl(tokens: Tokens) -> Tensor:
+    """The k3 estimate against the reference of the M tokens whose reference was scored."""
+    if tokens.reference_N is None:
+        return tokens.logprobs_N.new_zeros(0)
+    known_N = ~tokens.reference_N.isnan()
+    return k3(tokens.logprobs_N[known_N], tokens.reference_N[known_N])
+
+
+def _clipped_ratio(tokens: Tokens, ratio_N: Tensor, objective: Objective) -> Tensor:
+    """PPO's clip (arXiv:1707.06347 eq. 7), and a bound of what one bad token can cost (arXiv:1912.09729 eq. 5)."""
+    gain_N = tokens.advantages_N * ratio_N
+    bounded_N = tokens.advantages_N * ratio_N.clamp(1 - objective.clip_low, 1 + objective.clip_high)
+    loss_N = -torch.minimum(gain_N, bounded_N)
+    dual_N = -tokens.advantages_N * objective.dual_clip
+    return torch.where(tokens.advantages_N < 0, torch.minimum(loss_N, dual_N), loss_N)
+
+
+def _clipped_weight(tokens: Tokens, ratio_N: Tensor, objective: Objective) -> Tensor:
+    """CISPO: the log-probability, weighted by the ratio up to a bound; every token learns (arXiv:2506.13585 eq. 4)."""
+    weight_N = ratio_N.detach().clamp(max=1 + objective.clip_high)
+    return -weight_N * tokens.advantages_N * tokens.logprobs_N
+
+
+PPO, CISPO = "ppo", "cispo"
+SURROGATES: Mapping[str, Callable[[Tokens, Tensor, Objective], Tensor]] = {PPO: _clipped_ratio, CISPO: _clipped_weight}
+"""Loss per token, from the ratio of the policy now to that at the start of the update."""
+
+
+def row_means(values_N: Tensor, row_N: Tensor, rows: int) -> Tensor:
+    """Mean over the tokens of each row."""
+    sums_R = values_N.new_zeros(rows).index_add(0, row_N, values_N)
+    counts_R = torch.bincount(row_N, minlength=rows).clamp(min=1)
+    return sums_R / counts_R
 
 
 def k3(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
@@ -110,9 +158,7 @@ def kept_tokens(log_weight_N: Tensor, row_N: Tensor, rows: int, window: tuple[fl
     """False for the tokens of rows whose geometric-mean weight lies outside `window`."""
     if window is None:
         return torch.ones_like(row_N, dtype=torch.bool)
-    sums_R = log_weight_N.new_zeros(rows).index_add_(0, row_N, log_weight_N)
-    counts_R = log_weight_N.new_zeros(rows).index_add_(0, row_N, torch.ones_like(log_weight_N))
-    mean_R = (sums_R / counts_R.clamp(min=1)).exp()
+    mean_R = row_means(log_weight_N, row_N, rows).exp()
     return ((mean_R >= window[0]) & (mean_R <= window[1]))[row_N]
 
 
@@ -130,30 +176,6 @@ def row_weights(normalization: str, trajectories: Sequence[str], trained: Sequen
     for trajectory, count in zip(trajectories, trained, strict=True):
         per[trajectory] = per.get(trajectory, 0) + count
     return [1.0 / (per[trajectory] * len(per)) for trajectory in trajectories]
-
-
-class Critic(nn.Module):
-    """A value head on the policy's own trunk: one linear layer on the trunk's hidden states, without gradient to them.
-
-    Starts at zero.
-    """
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.head = nn.Linear(hidden_size, 1)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-
-    def forward(self, hidden_NH: Tensor) -> Tensor:
-        """Value before each token, from the hidden state that predicts it."""
-        return self.head(hidden_NH.detach().float()).squeeze(-1)
-
-
-def value_loss(values_N: Tensor, start_N: Tensor, returns_N: Tensor, weights_N: Tensor, clip: float) -> Tensor:
-    """Squared error with the step from the start value clipped (arXiv:2005.12729, section 3), halved."""
-    clipped_N = start_N + (values_N - start_N).clamp(-clip, clip)
-    worst_N = torch.maximum((values_N - returns_N) ** 2, (clipped_N - returns_N) ** 2)
-    return 0.5 * (worst_N * weights_N).sum()
 
 
 def _exp(log_ratio: Tensor) -> Tensor:

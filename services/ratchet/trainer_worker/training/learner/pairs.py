@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ratchet.chat_templates.conversations import Conversation
 from ratchet.contract.snapshot import PairRow
 from ratchet.trainer_worker.errors import DataUnusable
-from ratchet.trainer_worker.training.chats import ChatRows, Conversation
+from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.learner.rows import Row
 
 Z95 = 1.959964
@@ -61,7 +62,7 @@ def pair_rows(chats: ChatRows, pairs: Sequence[PairRow]) -> PairRows:
         chosen, rejected = rows.get(f"{index}+"), rows.get(f"{index}-")
         if chosen is None or rejected is None:
             continue
-        if [row.token_ids for row in chosen] == [row.token_ids for row in rejected]:
+        if [row.token_ids.tolist() for row in chosen] == [row.token_ids.tolist() for row in rejected]:
             equal += 1
             continue
         usable.append(RowPair(chosen, rejected, hold_out_keys(pair)))

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import msgspec
 import torch
 
 from ratchet.bus.message import JsonObject
 from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.training import Hyperparameters
-from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.contract.training import HealthStop, Hyperparameters
+from ratchet.rules.algorithms import GRADIENT_RATES
+from ratchet.rules.training_options import BOTH, IMPORTANCE, NONE, REJECTION, SEQUENCE
+from ratchet.trainer_worker.errors import DataUnusable, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, Step
 from ratchet.trainer_worker.training.learner.advantages import Estimator, Shaping, trajectory_advantages
+from ratchet.trainer_worker.training.learner.critic import Features
+from ratchet.trainer_worker.training.learner.health import Drift, Health, Limits, described
+from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.losses import Critic, Objective
+from ratchet.trainer_worker.training.learner.losses import CISPO, Objective
+from ratchet.trainer_worker.training.learner.masks import UNMASKABLE, Masks
 from ratchet.trainer_worker.training.learner.rows import PolicyData, policy_data
 from ratchet.trainer_worker.training.learner.start import (
-    MIN_ESS,
     FixedRows,
     StartScores,
     check_off_policy,
     load_fixed,
     score_start,
 )
-from ratchet.trainer_worker.training.learner.update import Update, UpdateOptions
+from ratchet.trainer_worker.training.learner.update import Measured, Update, UpdateOptions
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
-ADAPTER_LEARNING_RATE, FULL_LEARNING_RATE = 5e-5, 1e-6
-"""Defaults of the policy-gradient algorithms."""
+SEQUENCE_CLIP = (3e-4, 4e-4)
+"""Default clip of a row's ratio (arXiv:2507.18071, section 5.1): it varies far less than a token's."""
+CISPO_HIGH = 4.0
+"""Default of CISPO, whose weights have no lower bound: at most 5, as in arXiv:2510.13786."""
+REFERENCE_SAMPLE = 64
+"""Rows whose KL to the reference is measured where the objective does not ask for it."""
+HEALTH = "health.json"
+"""In a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +68,23 @@ def begin(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     """Make rows and a scorer. Raises `DataUnusable` when there is nothing to learn from."""
     config = spec.config
     mirrored = config.dataset.reward_transform == "negate"
-    data = policy_data(trajectories, spec.policy_version, config.hyperparameters.max_length, mirrored=mirrored)
-    return Learning(spec, policy, run, data, Scorer(policy.model, bf16=policy.bf16))
+    scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=config.hyperparameters.pass_tokens)
+    with closing(Masks(policy.tokenizer, spec.base, scorer.vocabulary)) as masks:
+        data = policy_data(
+            trajectories,
+            config.hyperparameters.max_length,
+            mirrored=mirrored,
+            allowed_of=masks.allowed,
+            vocabulary=scorer.vocabulary,
+        )
+    return Learning(spec, policy, run, data, scorer)
 
 
-def train_groups(learning: Learning, estimator: Estimator) -> Outcome:
-    """Train on one advantage per trajectory, estimated within the groups of tries at the same task."""
+def train_groups(learning: Learning, estimator: Estimator, own: JsonObject | None = None) -> Outcome:
+    """Train on one advantage per trajectory, estimated within the groups of tries at the same task.
+
+    `own`: the effective hyperparameters that only this algorithm has.
+    """
     hyper = learning.hyper
     scale = hyper.negative_advantage_scale
     shaping = Shaping(floor=hyper.advantage_floor, negative_scale=1.0 if scale is None else scale)
@@ -67,39 +93,45 @@ def train_groups(learning: Learning, estimator: Estimator) -> Outcome:
     if not rows:
         raise DataUnusable(f"all {estimated.groups} groups of tries have equal rewards: there is nothing to tell apart")
     learning = replace(learning, data=replace(learning.data, rows=rows))
+    figures: dict[str, float] = {
+        "groups": estimated.groups,
+        "zero_variance_groups": estimated.zero_variance_groups,
+        "singleton_groups": estimated.singletons,
+    }
 
     def fix(start: StartScores) -> FixedRows:
         pairs = zip(rows, start.proximal, strict=True)
         advantages = [torch.full_like(logprobs, estimated.values[row.trajectory_id]) for row, logprobs in pairs]
-        return FixedRows(rows, start.proximal, advantages, start.reference)
+        return FixedRows(rows, start.proximal, advantages, start.entropies, start.reference, figures)
 
-    fixed, metrics = fixed_rows(learning, fix)
-    metrics |= {"groups": estimated.groups, "zero_variance_groups": estimated.zero_variance_groups}
-    metrics |= {"singleton_groups": estimated.singletons}
-    update = Update(learning.scorer, fixed, update_options(learning))
-    return drive(
-        learning,
-        update,
-        metrics,
-        {"advantage_floor": shaping.floor, "negative_advantage_scale": shaping.negative_scale},
-    )
+    update = Update(learning.scorer, fixed_rows(learning, fix), update_options(learning))
+    shaped: JsonObject = {"advantage_floor": shaping.floor, "negative_advantage_scale": shaping.negative_scale}
+    return drive(learning, update, shaped | (own or {}))
 
 
 def fixed_rows(
-    learning: Learning, fix: Callable[[StartScores], FixedRows], critic: Critic | None = None
-) -> tuple[FixedRows, dict[str, float]]:
+    learning: Learning,
+    fix: Callable[[StartScores], FixedRows],
+    features: Features | None = None,
+    *,
+    learns: Sequence[bool] | None = None,
+) -> FixedRows:
     """What is fixed at the start: from the checkpoint that is resumed, else by scoring all rows now.
 
-    Checks that the data is close enough to the policy, and returns how close as metrics.
+    Checks that the data is close enough to the policy. `features` are taken of all rows, of which `fix` may leave some
+    out; `learns` says which.
     """
     rows, run = learning.data.rows, learning.run
     if run.resume is not None:
-        return load_fixed(run.resume.directory, rows), {}
+        kept = rows if learns is None else [row for row, one in zip(rows, learns, strict=True) if one]
+        return load_fixed(run.resume.directory, kept)
     objective = objective_of(learning.hyper)
-    reference = objective.kl_beta > 0
-    start = score_start(learning.scorer, rows, reference=reference, fresh=learning.policy.fresh, critic=critic)
+    apart = 1 if objective.kl_beta else math.ceil(len(rows) / REFERENCE_SAMPLE)
+    referenced = range(0, len(rows), apart)
+    start = score_start(learning.scorer, rows, referenced=referenced, fresh=learning.policy.fresh, features=features)
     ess = check_off_policy(rows, start, objective.rejection_window)
-    return fix(start), {"start_ess": ess, "start_entropy": start.entropy}
+    fixed = fix(start)
+    return replace(fixed, figures={"start_ess": ess, "start_entropy": start.entropy, **fixed.figures})
 
 
 def data_metrics(data: PolicyData) -> dict[str, float]:
@@ -110,7 +142,8 @@ def data_metrics(data: PolicyData) -> dict[str, float]:
         "forks": counts.forks,
         "orphan_calls": counts.orphans,
         "untrainable_calls": sum(counts.untrainable.values()),
-        "stale_trajectories": data.stale,
+        "unmasked_calls": sum(counts.untrainable[reason] for reason in UNMASKABLE),
+        "unrewarded_trajectories": counts.unrewarded,
         "truncated_rows": counts.truncated,
     }
 
@@ -118,28 +151,42 @@ def data_metrics(data: PolicyData) -> dict[str, float]:
 def objective_of(hyper: Hyperparameters) -> Objective:
     """The objective that a job asks for."""
     plain = Objective()
-    low = plain.clip_low if hyper.clip_epsilon is None else hyper.clip_epsilon
-    high = plain.clip_high if hyper.clip_epsilon is None else hyper.clip_epsilon
+    surrogate, ratio = hyper.surrogate or plain.surrogate, hyper.ratio or plain.ratio
+    low, high = _clip_defaults(surrogate, ratio)
+    if hyper.clip_epsilon is not None:
+        low = high = hyper.clip_epsilon
     window = hyper.rejection_window
+    correction = hyper.off_policy_correction or BOTH
     return Objective(
         clip_low=low,
         clip_high=high if hyper.clip_epsilon_high is None else hyper.clip_epsilon_high,
-        importance_cap=plain.importance_cap if hyper.importance_cap is None else hyper.importance_cap,
-        rejection_window=plain.rejection_window if window is None else (window[0], window[1]),
+        importance_cap=(hyper.importance_cap or plain.importance_cap) if correction in (BOTH, IMPORTANCE) else None,
+        rejection_window=((window[0], window[1]) if window else plain.rejection_window)
+        if correction in (BOTH, REJECTION)
+        else None,
         kl_beta=plain.kl_beta if hyper.kl_beta is None else hyper.kl_beta,
+        ratio=ratio,
+        surrogate=surrogate,
     )
+
+
+def _clip_defaults(surrogate: str, ratio: str) -> tuple[float, float]:
+    """How far a ratio may be below and above 1 where a job does not say it."""
+    if surrogate == CISPO:
+        return 1.0, CISPO_HIGH
+    return SEQUENCE_CLIP if ratio == SEQUENCE else (Objective().clip_low, Objective().clip_high)
 
 
 def update_options(learning: Learning) -> UpdateOptions:
     """How a job asks to go through the rows; absent members have their defaults."""
     hyper = learning.hyper
     plain = UpdateOptions(
-        learning_rate=FULL_LEARNING_RATE if hyper.full_finetune else ADAPTER_LEARNING_RATE,
+        learning_rate=GRADIENT_RATES.rate_of(hyper),
         batch_size=learning.spec.batch_size,
     )
     longest = max(row.trained for row in learning.data.rows)
     return UpdateOptions(
-        learning_rate=hyper.learning_rate or plain.learning_rate,
+        learning_rate=plain.learning_rate,
         batch_size=plain.batch_size * (hyper.gradient_accumulation or 1),
         epochs=hyper.epochs or plain.epochs,
         max_steps=hyper.max_steps,
@@ -166,8 +213,12 @@ def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
         "warmup_steps": options.ramp_steps,
         "max_grad_norm": options.max_grad_norm,
         "max_length": learning.hyper.max_length,
+        "pass_tokens": learning.scorer.pass_tokens,
         "seed": options.seed,
         "loss_normalization": options.normalization,
+        "off_policy_correction": _correction_of(objective),
+        "ratio": objective.ratio,
+        "surrogate": objective.surrogate,
         "clip_epsilon": objective.clip_low,
         "clip_epsilon_high": objective.clip_high,
         "importance_cap": objective.importance_cap,
@@ -177,36 +228,126 @@ def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
     }
 
 
-def drive(learning: Learning, update: Update, metrics: dict[str, float], own: JsonObject) -> Outcome:
-    """Run the train steps: report, save when due, stop when asked or when the data no longer tells enough.
+def _correction_of(objective: Objective) -> str:
+    if objective.importance_cap is None:
+        return NONE if objective.rejection_window is None else REJECTION
+    return IMPORTANCE if objective.rejection_window is None else BOTH
 
-    `own`: the effective hyperparameters that only this algorithm has.
+
+def drive(learning: Learning, update: Update, own: JsonObject) -> Outcome:
+    """Run the train steps: report, save when due, stop when asked, or when the policy is no longer healthy.
+
+    `own`: the effective hyperparameters that only this algorithm has. Raises `Unhealthy` when none of the weights are
+    worth keeping.
     """
     data, run = learning.data, learning.run
-    if run.resume is not None:
-        update.load(run.resume.directory)
-    learnt = {row.trajectory_id for row in data.rows}
+    learnt = {row.trajectory_id for row in update.fixed.rows}
     rewards = [one.reward for one in data.scored]
     constant = {"reward_mean": statistics.fmean(rewards), "reward_std": statistics.pstdev(rewards)}
-    run.started(len(learnt), update.total)
-    total_epochs = update.epoch_of(update.total)
-    last: dict[str, float] = {}
-    while update.done < update.total:
-        if run.stop_requested():
-            run.save(update.done, update.save)
-            return Outcome(samples=len(learnt), stopped_at=update.done)
-        last = update.train_step()
-        epoch = update.epoch_of(update.done)
-        run.stepped(Step(update.done, update.total, epoch, total_epochs, last | constant))
-        if update.done % update.steps_per_epoch == 0 and update.epoch_ess() < MIN_ESS:
-            metrics["stopped_early_at_ess"] = update.epoch_ess()
-            break
-        if run.checkpoint_due(update.done):
-            run.save(update.done, update.save)
+    with LastHealthy(update.named()) as healthy:
+        steps = Steps(update, healthy, Health(Limits.of(learning.spec.config.health)), drift_of(learning))
+        if run.resume is not None:
+            steps.load(run.resume.directory)
+        run.started(len(learnt), update.total)
+        last: dict[str, float] = {}
+        while update.done < update.total and steps.stop is None:
+            if run.stop_requested():
+                run.save(update.done, steps.save)
+                return Outcome(samples=len(learnt), stopped_at=update.done)
+            if (metrics := steps.step()) is None:
+                break
+            last, number = metrics | constant, update.done
+            run.stepped(Step(number, update.total, update.epoch_of(number), update.epoch_of(update.total), last))
+            if run.checkpoint_due(number):
+                run.save(number, steps.save)
+        stop = steps.end()
+    last = {name: value for name, value in last.items() if name != "tokens"}  # reported as tokens_per_second
     return Outcome(
         samples=len(learnt),
-        metrics=constant | data_metrics(data) | metrics | last,
+        metrics=constant | data_metrics(data) | dict(update.fixed.figures) | last,
+        health_stop=stop,
         final_reward=constant["reward_mean"],
         probe_prompt=data.prompt,
         effective=effective(learning, update.options) | own,
     )
+
+
+def drift_of(learning: Learning) -> Drift | None:
+    """What watches an independent metric of the data, if a job declares one.
+
+    Raises `DataUnusable` when the data does not have it.
+    """
+    health = learning.spec.config.health
+    if health is None or not health.enabled or health.independent_metric is None:
+        return None
+    scored = learning.data.scored
+    known = {one.trajectory_id: float(one.success) for one in scored if one.success is not None}
+    if len({*known.values()}) < 2:
+        raise DataUnusable(
+            f"health.independent_metric {health.independent_metric}: it is the same for all trajectories that have one"
+        )
+    return Drift({one.trajectory_id: one.reward for one in scored}, known)
+
+
+@dataclass(slots=True)
+class Steps:
+    """The train steps of an update under the eye of its health limits."""
+
+    update: Update
+    healthy: LastHealthy
+    health: Health
+    drift: Drift | None
+    stop: HealthStop | None = None
+    """What was beyond its limit."""
+
+    def step(self) -> dict[str, float] | None:
+        """One train step and its metrics; None when the weights that it began with are not healthy any more."""
+        measured = self.update.measure()
+        if self._judge(self.update.done + 1, measured):
+            return None
+        self.healthy.keep(self.update.done)
+        self.update.apply()
+        return measured.metrics | self._shifts()
+
+    def end(self) -> HealthStop | None:
+        """Judge the last weights too; those of a stopped training are replaced by the newest healthy ones.
+
+        Raises `Unhealthy` when there are none.
+        """
+        if self.stop is None and self.update.done:
+            self._judge(self.update.done, self.update.measure_end())
+        if self.stop is None:
+            return None
+        stop = described(self.stop, self.healthy.restore())
+        if stop.kept_step is None:
+            raise Unhealthy(stop)
+        return stop
+
+    def save(self, directory: Path) -> None:
+        """All that a resumed training needs."""
+        self.update.save(directory)
+        self.healthy.save(directory)
+        state = {"norms": self.health.norms, "shifts": self.drift.shifts if self.drift else {}}
+        (directory / HEALTH).write_bytes(msgspec.json.encode(state))
+
+    def load(self, directory: Path) -> None:
+        """Go on where `save` was called."""
+        self.update.load(directory)
+        self.healthy.load(directory)
+        state = msgspec.json.decode((directory / HEALTH).read_bytes())
+        self.health.norms = state["norms"]
+        if self.drift is not None:
+            self.drift.shifts = state["shifts"]
+
+    def _judge(self, number: int, measured: Measured) -> bool:
+        """Whether train step `number` found the weights unhealthy. Those that nothing was learnt into never are."""
+        if self.drift is not None:
+            self.drift.add(measured.shifts)
+        if self.update.done:
+            self.stop = self.health.judge(number, measured.vitals, self.drift)
+        return self.stop is not None
+
+    def _shifts(self) -> dict[str, float]:
+        if self.drift is None:
+            return {}
+        return {"reward_shift": self.drift.reward_shift, "independent_shift": self.drift.independent_shift}

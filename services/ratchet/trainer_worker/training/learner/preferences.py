@@ -22,9 +22,7 @@ from ratchet.trainer_worker.errors import DataUnusable, StopRequested
 from ratchet.trainer_worker.training.algorithms.base import Run
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head
 from ratchet.trainer_worker.training.learner.rows import Row
-
-SCORING_SEQUENCES = 16
-"""Sequences scored at a time; they are ordered by length, so that few positions are padding."""
+from ratchet.trainer_worker.training.trl_loop import Mean
 
 Rows = Sequence[Row]
 """Of one sequence: more than one where the chat template renders history differently."""
@@ -37,12 +35,20 @@ Sides = tuple[Rows, Rows]
 
 
 def sequence_logprobs(scorer: Scorer, sequences: Sequence[Rows]) -> tuple[Tensor, float]:
-    """(log-probability of each sequence, mean entropy of its distributions), with gradient where it is enabled."""
+    """(log-probability of each sequence, summed entropy of its distributions), with gradient where it is enabled.
+
+    All sequences are one pass.
+    """
     rows = [row for sequence in sequences for row in sequence]
     scores = scorer.score(rows)
     of_rows = torch.stack([part.sum() for part in scores.logprobs_N.split([row.trained for row in rows])])
     sums_S = torch.stack([part.sum() for part in of_rows.split([len(sequence) for sequence in sequences])])
-    return sums_S, float(scores.entropy_N.detach().mean())
+    return sums_S, float(scores.entropy_N.detach().sum())
+
+
+def entropy_mean(entropy: float, sequences: Sequence[Rows]) -> Mean:
+    """The metric that a summed entropy of sequences is."""
+    return Mean(entropy, sum(row.trained for sequence in sequences for row in sequence))
 
 
 def never() -> bool:
@@ -52,22 +58,15 @@ def never() -> bool:
 
 @torch.no_grad()
 def score_all(scorer: Scorer, sequences: Sequence[Rows], stop_requested: Callable[[], bool] = never) -> Tensor:
-    """Log-probabilities of any number of sequences on the CPU, without gradient and without dropout.
+    """Log-probabilities of any number of sequences on the CPU, in passes that fit into memory, without gradient.
 
-    Raises `DataUnusable` when the model changes its logits in a way that the scorer does not know, and `StopRequested`
-    as soon as that is so: a large data set takes minutes.
+    Raises `StopRequested` as soon as a stop is asked for: a large data set takes minutes.
     """
-    training = scorer.model.training
-    scorer.model.eval()
-    check_head(scorer, [sequence[0] for sequence in sequences])
-    order = sorted(range(len(sequences)), key=lambda index: len(sequences[index][0].token_ids))
     logprobs_S = torch.zeros(len(sequences))
-    for begin in range(0, len(order), SCORING_SEQUENCES):
+    for part in scorer.passes(sequences):
         if stop_requested():
             raise StopRequested
-        part = order[begin : begin + SCORING_SEQUENCES]
         logprobs_S[part] = sequence_logprobs(scorer, [sequences[index] for index in part])[0].float().cpu()
-    scorer.model.train(training)
     return logprobs_S
 
 
@@ -80,7 +79,11 @@ class Reference:
 
     @classmethod
     def open(cls, scorer: Scorer, examples: Sequence[Sides], run: Run) -> Reference:
-        """From the checkpoint that is resumed, else by scoring all examples now."""
+        """From the checkpoint that is resumed, else by scoring all examples now.
+
+        Raises `DataUnusable` when the model computes in a way that the scorer does not know.
+        """
+        check_head(scorer, [row for sides in examples for side in sides for row in side])
         if run.resume is None:
             return cls(*score_sides(scorer, examples, run.stop_requested))
         kept = load_file(run.resume.directory / REFERENCE)

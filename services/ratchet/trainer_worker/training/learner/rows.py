@@ -1,54 +1,144 @@
-"""From logged trajectories to training rows: fresh ones, merged by exact prefix, forked where history drifts."""
+"""From logged trajectories to training rows: a row for each sequence in which something learns.
+
+Shapes: _T tokens of a row, _N those of them that learn, in order.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ratchet.contract.snapshot import Call, TrajectoryRow
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ratchet.contract.snapshot import CallSpan, TrajectoryRow
+from ratchet.datasets.domain.sequences import (
+    Floats,
+    Ids,
+    Parts,
+    cut,
+    is_possible,
+    packed,
+    scored_spans,
+    sequences_of,
+)
+from ratchet.errors import Rejected
+from ratchet.rules.capture import Reason
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.learner.advantages import Scored
+from ratchet.trainer_worker.training.learner.masks import Allowed, AllowedOf, Answer, no_masks
 
-MAX_STALENESS = 8
-"""Policy versions between a call and the policy that is trained; older calls are dropped."""
+OUTSIDE_VOCABULARY = "outside_vocabulary"
+"""Why an answer does not learn, beside the reasons of the snapshot and of its masks."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One sequence to run through the model. The four lists have one entry per token."""
+    """One sequence to run through the model. Arrays are not changed once a row is made.
+
+    Rows of one trajectory may share pieces of their tokens, so that what a policy was shown many times is kept once.
+    """
 
     trajectory_id: str
-    token_ids: list[int] = field(default_factory=list[int])
-    loss_mask: list[bool] = field(default_factory=list[bool])
-    """True for tokens that the policy wrote and that learn."""
-    behavior_logprobs: list[float] = field(default_factory=list[float])
-    temperatures: list[float] = field(default_factory=list[float])
+    parts: Parts
+    """The tokens in pieces."""
+    stretches: NDArray[np.int32]
+    """[S, 2]: where stretches of tokens that learn begin and end, in order; none begins with the first token, which
+    nothing predicts."""
+    behavior_logprobs: Floats
+    """[N]"""
+    temperatures: Floats
+    """[N]"""
+    masks: Allowed = ()
+    """Which tokens could have been drawn in each of the N places; empty where every call was free."""
+
+    @classmethod
+    def of(
+        cls,
+        trajectory_id: str,
+        token_ids: ArrayLike,
+        loss_mask: ArrayLike,
+        behavior_logprobs: ArrayLike = 0.0,
+        temperatures: ArrayLike = 1.0,
+    ) -> Row:
+        """A row of free answers. One value stands for all tokens that learn, and is kept once."""
+        mask = np.array(loss_mask, dtype=np.bool_)
+        count = int(mask.sum())
+        mask[:1] = False
+        kept = slice(count - int(mask.sum()), None)
+        edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
+        return cls(
+            trajectory_id,
+            (np.asarray(token_ids, dtype=np.int32),),
+            edges.reshape(-1, 2).astype(np.int32),
+            _column(behavior_logprobs, count)[kept],
+            _column(temperatures, count)[kept],
+        )
+
+    @property
+    def token_ids(self) -> Ids:
+        """[T]"""
+        return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+
+    @property
+    def loss_mask(self) -> NDArray[np.bool_]:
+        """[T]: true for tokens that the policy wrote and that learn."""
+        mask = np.zeros(self.length, dtype=np.bool_)
+        mask[self.trained_at] = True
+        return mask
+
+    @property
+    def length(self) -> int:
+        """Number of tokens."""
+        return sum(map(len, self.parts))
 
     @property
     def trained(self) -> int:
         """Number of tokens that learn."""
-        return sum(self.loss_mask)
+        return len(self.behavior_logprobs)
+
+    @property
+    def trained_at(self) -> NDArray[np.intp]:
+        """[N]: the places of the tokens that learn."""
+        return np.concatenate([np.empty(0, np.intp), *(np.arange(begin, end) for begin, end in self.stretches)])
+
+    @property
+    def trained_ids(self) -> Ids:
+        """[N]: the tokens that learn."""
+        return self.token_ids[self.trained_at]
 
     @property
     def prompt(self) -> list[int]:
         """What precedes the first token that learns."""
-        return self.token_ids[: self.loss_mask.index(True)]
+        return self.token_ids[: self.stretches[0, 0]].tolist()
 
-    def add(self, context: Sequence[int], call: Call) -> None:
-        """Append what the policy was shown and what it answered."""
-        learns = _can_learn(call)
-        size = len(call.output_token_ids)
-        self.token_ids += [*context, *call.output_token_ids]
-        self.loss_mask += [False] * len(context) + [learns] * size
-        logprobs = call.behavior_logprobs if learns else [0.0] * size
-        self.behavior_logprobs += [0.0] * len(context) + list(logprobs)
-        self.temperatures += [1.0] * len(context) + [call.temperature if learns else 1.0] * size
+    @property
+    def trained_masks(self) -> Allowed:
+        """The masks of the tokens that learn, None for free ones."""
+        return self.masks or [None] * self.trained
 
-    def truncate(self, length: int) -> None:
-        """Keep the first `length` tokens."""
-        for column in (self.token_ids, self.loss_mask, self.behavior_logprobs, self.temperatures):
-            del column[length:]
+    def up_to(self, length: int) -> Row:
+        """The first `length` tokens."""
+        if self.length <= length:
+            return self
+        stretches = np.minimum(self.stretches, length)
+        stretches = stretches[stretches[:, 0] < stretches[:, 1]]
+        count = int((stretches[:, 1] - stretches[:, 0]).sum())
+        return Row(
+            self.trajectory_id,
+            tuple(part.copy() for part in cut(self.parts, length)),  # views would keep the rest in memory
+            stretches,
+            self.behavior_logprobs[:count],
+            self.temperatures[:count],
+            self.masks[:count],
+        )
+
+
+def _column(values: ArrayLike, count: int) -> Floats:
+    column = np.asarray(values, dtype=np.float32)
+    return np.broadcast_to(column, count) if column.ndim == 0 else column
 
 
 @dataclass(slots=True)
@@ -60,115 +150,131 @@ class MergeCounts:
     forks: int = 0
     orphans: int = 0
     truncated: int = 0
+    unrewarded: int = 0
+    """Trajectories whose reward is no finite number; they are left out."""
     untrainable: Counter[str] = field(default_factory=Counter[str])
 
 
 def rows_of(
-    trajectory_id: str, calls: Sequence[Call], counts: MergeCounts | None = None, max_length: int | None = None
+    trajectory: TrajectoryRow,
+    counts: MergeCounts | None = None,
+    max_length: int | None = None,
+    allowed_of: AllowedOf = no_masks,
+    vocabulary: int | None = None,
 ) -> list[Row]:
     """Rows of one trajectory, in the order of their first call; every trainable output learns in exactly one row.
 
-    A call whose prompt begins with all of an earlier row extends that row (the longest such row wins), so an
-    ordinary conversation is one row. Any drift, such as a re-rendered history or a sub-conversation, starts another.
+    A conversation that only grows is one row (`datasets.domain.sequences`). `vocabulary`: number of tokens that the
+    model knows. Raises `Rejected` for a trajectory that contradicts itself.
     """
     counts = counts if counts is not None else MergeCounts()
-    used = without_orphans(calls)
-    counts.calls += len(calls)
-    counts.orphans += len(calls) - len(used)
-    rows: list[Row] = []
-    for call in used:
-        if not _can_learn(call):
-            counts.untrainable[call.reason or "unknown"] += 1
-        if not call.prompt_token_ids:
+    logged = packed(trajectory)
+    sequences = sequences_of(logged)
+    foreign = [vocabulary is not None and any((part >= vocabulary).any() for part in parts) for parts in sequences]
+    learning: list[list[_Learning]] = [[] for _ in sequences]
+    counts.calls += len(logged.spans)
+    for span, logprobs in scored_spans(logged):
+        if span.dropped:
+            counts.orphans += 1
             continue
-        prompt = call.prompt_token_ids
-        fitting = [row for row in rows if list(prompt[: len(row.token_ids)]) == row.token_ids]
-        row = max(fitting, key=lambda row: len(row.token_ids), default=None)
-        if row is None:
-            row = Row(trajectory_id)
-            rows.append(row)
-        row.add(prompt[len(row.token_ids) :], call)
-    counts.forks += max(0, len(rows) - 1)
-    for row in rows:
-        if max_length is not None and len(row.token_ids) > max_length:
-            row.truncate(max_length)
-            counts.truncated += 1
-        # The first token has nothing before it that could predict it.
-        if row.loss_mask:
-            row.loss_mask[0] = False
-    kept = [row for row in rows if any(row.loss_mask)]
+        reason = None if span.sequence is None or not foreign[span.sequence] else OUTSIDE_VOCABULARY
+        made = reason or _learning(span, logprobs, sequences, allowed_of)
+        if isinstance(made, str):
+            counts.untrainable[made] += 1
+        elif span.sequence is not None:
+            learning[span.sequence].append(made)
+    own = {span.sequence for span in logged.spans if span.sequence is not None and not span.dropped}
+    counts.forks += max(0, len(own) - 1)
+    rows = [_row(trajectory.trajectory_id, sequences[number], learning[number]) for number in sorted(own)]
+    if max_length is not None:
+        counts.truncated += sum(row.length > max_length for row in rows)
+        rows = [row.up_to(max_length) for row in rows]
+    kept = [row for row in rows if row.trained]
     counts.rows += len(kept)
     return kept
 
 
-def is_fresh(calls: Sequence[Call], current_version: int | None, limit: int = MAX_STALENESS) -> bool:
-    """Whether no call is more than `limit` versions behind. Calls of unknown version are judged by their weights."""
-    versions = [call.policy_version for call in calls if call.policy_version is not None]
-    return current_version is None or not versions or current_version - min(versions) <= limit
+@dataclass(frozen=True, slots=True)
+class _Learning:
+    """An answer that learns."""
+
+    span: CallSpan
+    logprobs: Floats
+    allowed: Allowed = ()
+    """Empty for a free answer."""
 
 
-def without_orphans(calls: Sequence[Call]) -> list[Call]:
-    """Drop retried calls whose answer was thrown away.
-
-    Of several calls with the same prompt, the one that a later prompt continues was used, else the last one.
-    """
-    same: dict[tuple[int, ...], list[int]] = {}
-    for index, call in enumerate(calls):
-        same.setdefault(tuple(call.prompt_token_ids), []).append(index)
-
-    def is_continued(index: int) -> bool:
-        whole = [*calls[index].prompt_token_ids, *calls[index].output_token_ids]
-        return any(list(later.prompt_token_ids[: len(whole)]) == whole for later in calls[index + 1 :])
-
-    dropped: set[int] = set()
-    for prompt, indices in same.items():
-        if len(indices) > 1 and prompt:
-            used = next(filter(is_continued, reversed(indices)), indices[-1])
-            dropped.update(i for i in indices if i != used)
-    return [call for index, call in enumerate(calls) if index not in dropped]
+def _learning(span: CallSpan, logprobs: Floats, sequences: Sequence[Parts], allowed_of: AllowedOf) -> _Learning | str:
+    """What an answer learns with, or the reason why it does not learn."""
+    if not (span.trainable and span.scored and span.sequence is not None and span.temperature > 0):
+        return span.reason or "unknown"
+    if not is_possible(logprobs):
+        return Reason.IMPOSSIBLE_LOGPROBS
+    if span.constraint is None:
+        return _Learning(span, logprobs)
+    whole = np.concatenate(cut(sequences[span.sequence], span.begin + span.size))
+    allowed = allowed_of(Answer(whole[span.begin :], logprobs, span.constraint))
+    return allowed if isinstance(allowed, str) else _Learning(span, logprobs, allowed)
 
 
-def _can_learn(call: Call) -> bool:
-    return call.trainable and call.temperature > 0 and len(call.behavior_logprobs) == len(call.output_token_ids)
+def _row(trajectory_id: str, parts: Parts, learning: Sequence[_Learning]) -> Row:
+    stretches = [(one.span.begin, one.span.begin + one.span.size) for one in learning]
+    count = sum(one.span.size for one in learning)
+    temperatures = {one.span.temperature for one in learning}
+    cooled: ArrayLike = [one.span.temperature for one in learning for _ in range(one.span.size)]
+    if len(temperatures) == 1:
+        (cooled,) = temperatures
+    is_constrained = any(one.span.constraint is not None for one in learning)
+    return Row(
+        trajectory_id,
+        parts,
+        np.array(stretches, dtype=np.int32).reshape(-1, 2),
+        np.concatenate([np.empty(0, np.float32), *(one.logprobs for one in learning)]),
+        _column(cooled, count),
+        [mask for one in learning for mask in one.allowed or [None] * one.span.size] if is_constrained else (),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyData:
-    """Rows and rewards of the trajectories that are fresh enough."""
+    """Rows and rewards of the trajectories."""
 
     rows: list[Row]
     scored: list[Scored]
     counts: MergeCounts
-    stale: int
-    """Trajectories that were dropped for their age."""
     prompt: Sequence[int] = field(default=())
-    """The shortest prompt of the data."""
+    """The shortest prompt of the rows."""
 
 
 def policy_data(
-    trajectories: Sequence[TrajectoryRow], current_version: int | None, max_length: int | None, *, mirrored: bool
+    trajectories: Iterable[TrajectoryRow],
+    max_length: int | None,
+    *,
+    mirrored: bool,
+    allowed_of: AllowedOf = no_masks,
+    vocabulary: int | None = None,
 ) -> PolicyData:
-    """Rows of all fresh trajectories. Raises `DataUnusable`, with the reasons, when nothing in them can learn.
+    """Rows of all trajectories, which are read once. Raises `DataUnusable`, with the reasons, when nothing in
+    them can learn, or when they cannot be read.
 
-    With a `mirrored` reward what is known as a success is what shall be unlearnt.
+    With a `mirrored` reward what is known as a success is what shall be unlearnt. `allowed_of`: of constrained calls.
+    `vocabulary`: see `rows_of`.
     """
-    fresh = [one for one in trajectories if is_fresh(one.calls, current_version)]
-    counts = MergeCounts()
-    rows = [row for one in fresh for row in rows_of(one.trajectory_id, one.calls, counts, max_length)]
-    stale = len(trajectories) - len(fresh)
+    rows, scored, counts = list[Row](), list[Scored](), MergeCounts()
+    seen = 0
+    try:
+        for one in trajectories:
+            seen += 1
+            if not math.isfinite(one.reward):
+                counts.unrewarded += 1
+            else:
+                rows += rows_of(one, counts, max_length, allowed_of, vocabulary)
+                success = one.success if one.success is None else one.success != mirrored
+                scored.append(Scored(one.trajectory_id, one.task_key, one.reward, one.baseline, success))
+    except Rejected as error:
+        raise DataUnusable(f"the snapshot cannot be read: {error}") from error
     if not rows:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in counts.untrainable.most_common())
-        why = reasons or ("no calls were captured" if fresh else "all are too old")
-        raise DataUnusable(f"none of {len(trajectories)} trajectories has a call that a policy can learn from: {why}")
-    scored = [
-        Scored(
-            one.trajectory_id,
-            one.task_key,
-            one.reward,
-            one.baseline,
-            one.success if one.success is None else one.success != mirrored,
-        )
-        for one in fresh
-    ]
-    prompts = [call.prompt_token_ids for one in fresh for call in one.calls if call.prompt_token_ids]
-    return PolicyData(rows, scored, counts, stale, min(prompts, key=len))
+        why = reasons or ("no reward is a finite number" if counts.unrewarded else "no calls were captured")
+        raise DataUnusable(f"none of {seen} trajectories has a call that a policy can learn from: {why}")
+    return PolicyData(rows, scored, counts, min(rows, key=lambda row: row.stretches[0, 0]).prompt)

@@ -1,4 +1,4 @@
-"""What is fixed when an update starts: rows, proximal and reference log-probabilities, advantages, the critic's values.
+"""What is fixed when an update starts: rows, proximal and reference log-probabilities, entropies, advantages.
 
 Checkpoints hold it, since later weights differ.
 """
@@ -6,23 +6,24 @@ Checkpoints hold it, since later weights differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.training.learner.critic import Features
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head
-from ratchet.trainer_worker.training.learner.losses import Critic, kept_tokens
+from ratchet.trainer_worker.training.learner.losses import kept_tokens
 from ratchet.trainer_worker.training.learner.rows import Row
-
-SCORING_ROWS = 64
-"""Rows scored at a time; they are ordered by length, so that few positions are padding."""
 
 FIXED = "fixed.safetensors"
 """In a checkpoint."""
@@ -38,26 +39,30 @@ class FixedRows:
     rows: Sequence[Row]
     proximal: Sequence[Tensor]
     advantages: Sequence[Tensor]
+    entropies: Sequence[Tensor]
+    """Of the distributions that the tokens were drawn from, at the start."""
     reference: Sequence[Tensor] | None = None
-    values: Sequence[Tensor] | None = None
-    """The critic's estimates before the update."""
-    returns: Sequence[Tensor] | None = None
+    """NaN where it was not scored."""
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What was measured at the start."""
 
     def save(self, directory: Path) -> None:
         """Write the columns into a checkpoint."""
         columns = {
             "proximal": self.proximal,
             "advantages": self.advantages,
+            "entropies": self.entropies,
             "reference": self.reference,
-            "values": self.values,
-            "returns": self.returns,
         }
-        save_file({name: torch.cat(list(c)) for name, c in columns.items() if c is not None}, directory / FIXED)
+        flat = {name: torch.cat(list(c)) for name, c in columns.items() if c is not None}
+        save_file(flat, directory / FIXED, {"figures": msgspec.json.encode(self.figures).decode()})
 
 
 def load_fixed(directory: Path, rows: Sequence[Row]) -> FixedRows:
     """Read the columns for `rows` again. Raises `DataUnusable` when they belong to other rows."""
-    flat = load_file(directory / FIXED)
+    with safe_open(directory / FIXED, framework="pt") as file:
+        flat: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        figures = msgspec.json.decode(file.metadata()["figures"], type=dict[str, float])
     sizes = [row.trained for row in rows]
     if len(flat["proximal"]) != sum(sizes):
         raise DataUnusable("the checkpoint was made from other data")
@@ -66,9 +71,9 @@ def load_fixed(directory: Path, rows: Sequence[Row]) -> FixedRows:
         rows=rows,
         proximal=columns["proximal"],
         advantages=columns["advantages"],
+        entropies=columns["entropies"],
         reference=columns.get("reference"),
-        values=columns.get("values"),
-        returns=columns.get("returns"),
+        figures=figures,
     )
 
 
@@ -77,33 +82,41 @@ class StartScores:
     """One CPU tensor per row, over its trained tokens."""
 
     proximal: list[Tensor]
-    reference: list[Tensor] | None
-    values: list[Tensor] | None
-    entropy: float
-    """Mean over tokens."""
+    entropies: list[Tensor]
+    reference: list[Tensor]
+    """NaN where it was not asked for."""
+    features: list[Tensor]
+    """[N, D] of each row; empty when none were asked for."""
+
+    @property
+    def entropy(self) -> float:
+        """Mean over tokens."""
+        return float(torch.cat(self.entropies).mean())
 
 
 def score_start(
-    scorer: Scorer, rows: Sequence[Row], *, reference: bool, fresh: bool, critic: Critic | None
+    scorer: Scorer, rows: Sequence[Row], *, referenced: Sequence[int], fresh: bool, features: Features | None
 ) -> StartScores:
-    """Score all rows before the first train step.
+    """Score all rows before the first train step, those at `referenced` under the reference as well.
 
     The reference is the base with the adapter disabled. While the policy is `fresh` it *is* its reference: a new
     adapter changes nothing yet, and a full fine-tune is compared with where it started.
     """
     check_head(scorer, rows)
-    proximal, entropy, values = _passes(scorer, rows, critic)
-    if not reference or fresh:
-        return StartScores(proximal, proximal if reference else None, values, entropy)
+    start = _passes(scorer, rows, features)
+    if fresh:
+        return replace(start, reference=start.proximal)
     model: Any = scorer.model
     with model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext():
-        base, _, _ = _passes(scorer, rows, None)
-    return StartScores(proximal, base, values, entropy)
+        base = _passes(scorer, [rows[index] for index in referenced], None) if referenced else None
+    for index, logprobs in zip(referenced, base.proximal if base else (), strict=True):
+        start.reference[index] = logprobs
+    return start
 
 
 def check_off_policy(rows: Sequence[Row], start: StartScores, window: tuple[float, float] | None) -> float:
     """The effective sample size of the data. Raises `DataUnusable` when it is too small, or no row passes `window`."""
-    behavior = torch.cat([trained(row, row.behavior_logprobs) for row in rows])
+    behavior = behavior_logprobs(rows)
     log_weights = torch.cat(start.proximal) - behavior
     ess = effective_sample_size(log_weights.tolist())
     if ess < MIN_ESS:
@@ -123,28 +136,27 @@ def effective_sample_size(log_weights: Sequence[float]) -> float:
     return sum(weights) ** 2 / (len(weights) * sum(weight * weight for weight in weights))
 
 
-def trained(row: Row, column: Sequence[float]) -> Tensor:
-    """The entries of `column` at the tokens that learn."""
-    return torch.tensor([value for value, learns in zip(column, row.loss_mask, strict=True) if learns])
+def behavior_logprobs(rows: Sequence[Row]) -> Tensor:
+    """Logged ones of all tokens that learn, row by row."""
+    return torch.tensor(np.concatenate([row.behavior_logprobs for row in rows]))
 
 
 @torch.no_grad()
-def _passes(
-    scorer: Scorer, rows: Sequence[Row], critic: Critic | None
-) -> tuple[list[Tensor], float, list[Tensor] | None]:
-    scorer.model.eval()
+def _passes(scorer: Scorer, rows: Sequence[Row], features: Features | None) -> StartScores:
     logprobs: dict[int, Tensor] = {}
-    values: dict[int, Tensor] = {}
-    entropies: list[Tensor] = []
-    by_length = sorted(range(len(rows)), key=lambda index: len(rows[index].token_ids))
-    for begin in range(0, len(rows), SCORING_ROWS):
-        part = by_length[begin : begin + SCORING_ROWS]
+    entropies: dict[int, Tensor] = {}
+    taken: dict[int, Tensor] = {}
+    for part in scorer.passes([[row] for row in rows]):
         scores = scorer.score([rows[index] for index in part])
         sizes = [rows[index].trained for index in part]
-        entropies.append(scores.entropy_N.cpu())
         logprobs |= zip(part, scores.logprobs_N.cpu().split(sizes), strict=True)
-        if critic is not None:
-            values |= zip(part, critic(scores.hidden_NH).cpu().split(sizes), strict=True)
+        entropies |= zip(part, scores.entropy_N.cpu().split(sizes), strict=True)
+        if features is not None:
+            taken |= zip(part, features(scores.hidden_NH).split(sizes), strict=True)
     order = range(len(rows))
-    in_order = [values[index] for index in order] if critic is not None else None
-    return [logprobs[index] for index in order], float(torch.cat(entropies).mean()), in_order
+    return StartScores(
+        proximal=[logprobs[index] for index in order],
+        entropies=[entropies[index] for index in order],
+        reference=[torch.full_like(logprobs[index], torch.nan) for index in order],
+        features=[taken[index] for index in order] if features is not None else [],
+    )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ratchet.trainer_worker.errors import Diverged
+from ratchet.trainer_worker.training.learner.health import Vitals
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.losses import (
-    Critic,
-    Loss,
-    Objective,
-    Tokens,
-    policy_loss,
-    row_weights,
-    value_loss,
-)
-from ratchet.trainer_worker.training.learner.start import FixedRows, trained
+from ratchet.trainer_worker.training.learner.losses import Loss, Objective, Tokens, policy_loss, row_weights
+from ratchet.trainer_worker.training.learner.rows import Row
+from ratchet.trainer_worker.training.learner.start import FixedRows, behavior_logprobs, effective_sample_size
 
 WEIGHTS, STATE = "trainable.safetensors", "state.pt"
-CRITIC_LEARNING_RATE = 1e-3
-VALUE_CLIP = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +44,33 @@ class UpdateOptions:
     normalization: str = "trajectory"
     constant_tokens: int = 1
     """Divisor of the `constant` normalisation."""
-    value_coefficient: float = 0.5
     entropy_coefficient: float = 0.0
     objective: Objective = field(default_factory=Objective)
 
 
-class Update:
-    """Owns the optimiser and the order of the data. `done` counts finished train steps."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the forward and backward passes of one train step say about the policy before its update."""
 
-    def __init__(self, scorer: Scorer, fixed: FixedRows, options: UpdateOptions, critic: Critic | None = None) -> None:
+    metrics: dict[str, float]
+    vitals: Vitals
+    shifts: Mapping[str, float]
+    """Mean change of each trajectory's log-probabilities since the start, in nats per token."""
+
+
+class Update:
+    """Owns the optimiser and the order of the data. `done` counts finished train steps.
+
+    A train step is `measure`, then `apply`.
+    """
+
+    def __init__(self, scorer: Scorer, fixed: FixedRows, options: UpdateOptions) -> None:
         self._scorer = scorer
-        self._fixed = fixed
+        self.fixed = fixed
         self.options = options
-        self._critic = critic
         self._policy = [p for p in scorer.model.parameters() if p.requires_grad]
-        groups: list[dict[str, Any]] = [{"params": self._policy, "rate": options.learning_rate}]
-        if critic is not None:
-            groups.append({"params": list(critic.parameters()), "rate": CRITIC_LEARNING_RATE})
         self._optimizer = torch.optim.AdamW(
-            groups, lr=options.learning_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+            self._policy, lr=options.learning_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
         )
         self._members: dict[str, list[int]] = {}
         for index, row in enumerate(fixed.rows):
@@ -78,74 +78,71 @@ class Update:
         self.steps_per_epoch = math.ceil(len(self._members) / options.batch_size)
         self.total = min(options.max_steps or 10**9, options.epochs * self.steps_per_epoch)
         self.done = 0
-        self._weight_sums = [0.0, 0.0, 0.0]
 
     def epoch_of(self, number: int) -> int:
         """Epoch of train step `number` (both counted from 1)."""
         return (number - 1) // self.steps_per_epoch + 1
 
-    def epoch_ess(self) -> float:
-        """Effective sample size of the current policy against the logged one over the epoch so far."""
-        total, squares, count = self._weight_sums
-        return min(1.0, total * total / (count * squares)) if squares else 1.0
-
-    def train_step(self) -> dict[str, float]:
-        """One optimiser update; returns its metrics. Raises `Diverged` before it would store a NaN."""
+    def measure(self) -> Measured:
+        """Gradients and figures of the next train step. Raises `Diverged` when they are no numbers."""
         number = self.done + 1
-        if (number - 1) % self.steps_per_epoch == 0:
-            self._weight_sums = [0.0, 0.0, 0.0]
-        # Ramp over the first steps, then a linear fall to a tenth.
-        factor = min(1.0, number / max(1, self.options.ramp_steps)) * (1 - 0.9 * (number - 1) / self.total)
-        for group in self._optimizer.param_groups:
-            group["lr"] = group["rate"] * factor
-        self._scorer.model.train()
-        chosen = self._batch(number)
-        weights = row_weights(
-            self.options.normalization,
-            [self._fixed.rows[index].trajectory_id for index in chosen],
-            [self._fixed.rows[index].trained for index in chosen],
-            self.options.constant_tokens,
+        measured = self._measured(self._batch(number), backward=True)
+        norm = float(nn.utils.clip_grad_norm_(self._policy, self.options.max_grad_norm))
+        if not math.isfinite(measured.metrics["loss"]) or not math.isfinite(norm):
+            raise Diverged(f"loss {measured.metrics['loss']}, gradient norm {norm} at train step {number}")
+        rate = self.options.learning_rate * self._rate_factor(number)
+        return Measured(
+            measured.metrics | {"grad_norm": norm, "learning_rate": rate},
+            replace(measured.vitals, grad_norm=norm),
+            measured.shifts,
         )
-        metrics = self._backward(chosen, weights)
-        norm = nn.utils.clip_grad_norm_(self._policy, self.options.max_grad_norm)
-        if not math.isfinite(metrics["loss"]) or not math.isfinite(float(norm)):
-            raise Diverged(f"loss {metrics['loss']}, gradient norm {float(norm)} at train step {number}")
+
+    @torch.no_grad()
+    def measure_end(self) -> Measured:
+        """The figures of the last train step's rows under the weights that it made."""
+        return self._measured(self._batch(self.done), backward=False)
+
+    def apply(self) -> None:
+        """Take the optimiser's step with the gradients that were measured."""
+        number = self.done + 1
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.options.learning_rate * self._rate_factor(number)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self.done = number
-        return metrics | {"grad_norm": float(norm), "learning_rate": self.options.learning_rate * factor}
+
+    def _rate_factor(self, number: int) -> float:
+        """Ramp over the first steps, then a linear fall to a tenth."""
+        return min(1.0, number / max(1, self.options.ramp_steps)) * (1 - 0.9 * (number - 1) / self.total)
 
     def save(self, directory: Path) -> None:
         """Write weights, optimiser, random state and everything fixed at the start."""
-        save_file({name: p.detach().contiguous() for name, p in self._named()}, directory / WEIGHTS)
+        save_file({name: p.detach().contiguous() for name, p in self.named()}, directory / WEIGHTS)
         state = {
             "done": self.done,
             "optimizer": self._optimizer.state_dict(),
-            "weight_sums": self._weight_sums,
             "rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
         torch.save(state, directory / STATE)
-        self._fixed.save(directory)
+        self.fixed.save(directory)
 
     def load(self, directory: Path) -> None:
         """Go on where `save` was called."""
         weights = load_file(directory / WEIGHTS)
         with torch.no_grad():
-            for name, parameter in self._named():
+            for name, parameter in self.named():
                 parameter.copy_(weights[name])
         state: dict[str, Any] = torch.load(directory / STATE, weights_only=True)
         self._optimizer.load_state_dict(state["optimizer"])
-        self._weight_sums = state["weight_sums"]
         self.done = state["done"]
         torch.set_rng_state(state["rng"])
         if state["cuda_rng"]:
             torch.cuda.set_rng_state_all(state["cuda_rng"])
 
-    def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
+    def named(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What learns, by name."""
         yield from ((name, p) for name, p in self._scorer.model.named_parameters() if p.requires_grad)
-        if self._critic is not None:
-            yield from ((f"critic.{name}", p) for name, p in self._critic.named_parameters())
 
     def _batch(self, number: int) -> list[int]:
         """Indices of the rows of a train step: all rows of some trajectories, in an order fixed by seed and epoch."""
@@ -155,42 +152,51 @@ class Update:
         size = self.options.batch_size
         return [index for name in order[place * size : (place + 1) * size] for index in self._members[name]]
 
-    def _backward(self, chosen: Sequence[int], weights: Sequence[float]) -> dict[str, float]:
-        """Gradients of a train step, one micro-batch after the other; returns the step's metrics."""
-        tokens = sum(self._fixed.rows[index].trained for index in chosen)
+    def _measured(self, chosen: Sequence[int], *, backward: bool) -> Measured:
+        """The rows of a train step, one pass after the other, with or without their gradients."""
+        rows = [self.fixed.rows[index] for index in chosen]
+        tokens = sum(row.trained for row in rows)
+        weights = row_weights(
+            self.options.normalization,
+            [row.trajectory_id for row in rows],
+            [row.trained for row in rows],
+            self.options.constant_tokens,
+        )
         size = math.ceil(len(chosen) / max(1, self.options.accumulation))
-        pieces = [
-            self._micro_batch(chosen[begin : begin + size], weights[begin : begin + size], tokens)
-            for begin in range(0, len(chosen), size)
-        ]
-        losses = [loss for loss, _ in pieces]
-        self._weight_sums[0] += (now := float(sum(loss.weight_sum for loss in losses)))
-        self._weight_sums[1] += (square := float(sum(loss.weight_square_sum for loss in losses)))
-        self._weight_sums[2] += tokens
-        metrics = {
-            "loss": float(sum(loss.value.detach() for loss in losses)),
-            "clip_fraction": float(sum(loss.clipped for loss in losses)) / tokens,
-            "rejected_mass": float(sum(loss.rejected for loss in losses)) / tokens,
-            "kl_divergence": float(sum(loss.kl for loss in losses)) / tokens,
-            "ess": min(1.0, now * now / (tokens * square)),  # rounding may lift it a little above
-        }
-        for _, extra in pieces:
-            for name, value in extra.items():
-                metrics[name] = metrics.get(name, 0.0) + value
-        return metrics
+        done: list[int] = []
+        losses: list[Loss] = []
+        entropy = 0.0
+        for begin in range(0, len(chosen), size):
+            for places in self._passes(range(begin, min(begin + size, len(chosen))), chosen):
+                part = [chosen[place] for place in places]
+                loss, total, own = self._one_pass(part, [weights[place] for place in places], tokens)
+                if backward:
+                    total.backward()  # pyright: ignore[reportUnknownMemberType] - torch leaves it untyped
+                losses.append(replace(loss, value=loss.value.detach()))
+                entropy += own
+                done += part
+        metrics = _step_metrics(losses, tokens)
+        metrics["policy_entropy"] = entropy / tokens
+        metrics["tokens"] = sum(row.length for row in rows)
+        shifts_R = torch.cat([loss.shift_R for loss in losses]).tolist()
+        shifts = _trajectory_shifts([self.fixed.rows[index] for index in done], shifts_R)
+        return Measured(metrics, self._vitals(metrics, chosen), shifts)
 
-    def _micro_batch(
-        self, part: Sequence[int], weights: Sequence[float], step_tokens: int
-    ) -> tuple[Loss, dict[str, float]]:
-        """Forward and backward of one micro-batch; values are shares of the train step's."""
-        options, fixed = self.options, self._fixed
+    def _passes(self, places: Sequence[int], chosen: Sequence[int]) -> list[list[int]]:
+        """`places` in `chosen`, in passes that fit into memory; by the weights their gradients add up to the step's."""
+        planned = self._scorer.passes([[self.fixed.rows[chosen[place]]] for place in places])
+        return [[places[index] for index in part] for part in planned]
+
+    def _one_pass(self, part: Sequence[int], weights: Sequence[float], step_tokens: int) -> tuple[Loss, Tensor, float]:
+        """(policy loss, what to minimise, summed entropy) of one pass; values are shares of the train step's."""
+        options, fixed = self.options, self.fixed
         rows = [fixed.rows[index] for index in part]
         scores = self._scorer.score(rows, entropy_gradient=options.entropy_coefficient > 0)
         sizes, device = torch.tensor([row.trained for row in rows]), self._scorer.device
         tokens = Tokens(
             logprobs_N=scores.logprobs_N,
             proximal_N=self._gather(fixed.proximal, part),
-            behavior_N=torch.cat([trained(row, row.behavior_logprobs) for row in rows]).to(device),
+            behavior_N=behavior_logprobs(rows).to(device),
             advantages_N=self._gather(fixed.advantages, part),
             weights_N=torch.tensor(weights).repeat_interleave(sizes).to(device),
             row_N=torch.arange(len(rows)).repeat_interleave(sizes).to(device),
@@ -199,19 +205,48 @@ class Update:
         )
         loss = policy_loss(tokens, options.objective)
         total = loss.value
-        extra = {"policy_entropy": float(scores.entropy_N.detach().sum()) / step_tokens}
         if options.entropy_coefficient:
             total = total - options.entropy_coefficient * scores.entropy_N.sum() / step_tokens
-        if self._critic is not None:
-            values_N = self._critic(scores.hidden_NH)
-            start_N, returns_N = self._gather(fixed.values, part), self._gather(fixed.returns, part)
-            even_N = torch.full_like(values_N, 1.0 / step_tokens)
-            critic_loss = value_loss(values_N, start_N, returns_N, even_N, VALUE_CLIP)
-            total = total + options.value_coefficient * critic_loss
-            extra["value_loss"] = float(critic_loss.detach())
-        total.backward()  # pyright: ignore[reportUnknownMemberType] - torch leaves it untyped
-        return loss, extra
+        return loss, total, float(scores.entropy_N.detach().sum())
 
-    def _gather(self, column: Sequence[Tensor] | None, part: Sequence[int]) -> Tensor:
-        assert column is not None  # noqa: S101 - with a critic, values and returns are there
+    def _vitals(self, metrics: Mapping[str, float], chosen: Sequence[int]) -> Vitals:
+        """What is judged of a train step, beside what the same tokens were at the start."""
+        fixed = self.fixed
+        behavior_N = behavior_logprobs([fixed.rows[index] for index in chosen])
+        start_N = torch.cat([fixed.proximal[index] for index in chosen]) - behavior_N
+        return Vitals(
+            ess=metrics["ess"],
+            start_ess=effective_sample_size(start_N.tolist()),
+            approx_kl=metrics["approx_kl"],
+            entropy=metrics["policy_entropy"],
+            start_entropy=float(torch.cat([fixed.entropies[index] for index in chosen]).mean()),
+        )
+
+    def _gather(self, column: Sequence[Tensor], part: Sequence[int]) -> Tensor:
         return torch.cat([column[index] for index in part]).to(self._scorer.device)
+
+
+def _step_metrics(losses: Sequence[Loss], tokens: int) -> dict[str, float]:
+    """Of a train step, from its micro-batches. What was not measured is not there."""
+    now = float(sum(loss.weight_sum for loss in losses))
+    square = float(sum(loss.weight_square_sum for loss in losses))
+    metrics = {
+        "loss": float(sum(loss.value for loss in losses)),
+        "clip_fraction": float(sum(loss.clipped for loss in losses)) / tokens,
+        "rejected_mass": float(sum(loss.rejected for loss in losses)) / tokens,
+        "approx_kl": max(0.0, float(sum(loss.moved for loss in losses)) / tokens),
+        "ess": min(1.0, now * now / (tokens * square)),  # rounding may lift it a little above
+    }
+    if known := sum(loss.kl_tokens for loss in losses):
+        metrics["kl_divergence"] = float(sum(loss.kl for loss in losses)) / known
+    return metrics
+
+
+def _trajectory_shifts(rows: Sequence[Row], shifts_R: Sequence[float]) -> dict[str, float]:
+    """Mean over the tokens of each trajectory, from those of its rows."""
+    sums: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for row, shift in zip(rows, shifts_R, strict=True):
+        sums[row.trajectory_id] = sums.get(row.trajectory_id, 0.0) + shift * row.trained
+        counts[row.trajectory_id] = counts.get(row.trajectory_id, 0) + row.trained
+    return {name: total / counts[name] for name, total in sums.items()}

@@ -1,0 +1,80 @@
+"""Records of a file, a few at a time: JSON lines, the JSON array that Argilla's SDK writes, or Parquet."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.errors import Rejected
+
+BATCH = 500
+"""Rows of Parquet that are read at a time."""
+CHUNK = 1 << 20
+"""Characters of a JSON array that are read at a time."""
+MAX_RECORD = 64 << 20
+"""Characters of one record of an array; a longer one is no record of a conversation."""
+_SPACE = " \t\r\n"
+_OPENING, _BETWEEN = re.compile(r"\s*\[\s*"), re.compile(r"\s*,\s*")
+
+# pyarrow ships no types: its members are unknown to the type checker.
+_PARQUET: Any = pq
+_ARROW: Any = pa
+
+
+def records_in(file: Path) -> Iterator[object]:
+    """Every record; None for a line that is no JSON. Raises `Rejected` for a file that cannot be read to its end."""
+    try:
+        if file.suffix == ".parquet":
+            yield from _rows(file)
+        elif _is_array(file):
+            yield from _elements(file)
+        else:
+            yield from _lines(file)
+    except (OSError, UnicodeDecodeError, _ARROW.ArrowException) as error:
+        raise Rejected(f"cannot read {file}: {error}") from error
+
+
+def _rows(file: Path) -> Iterator[object]:
+    with _PARQUET.ParquetFile(file) as parquet:
+        for batch in parquet.iter_batches(batch_size=BATCH):
+            yield from batch.to_pylist()
+
+
+def _is_array(file: Path) -> bool:
+    with file.open(encoding="utf-8") as text:
+        while (character := text.read(1)) and character in _SPACE:
+            pass
+    return character == "["
+
+
+def _lines(file: Path) -> Iterator[object]:
+    with file.open("rb") as lines:
+        for line in lines:
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except (ValueError, RecursionError):
+                    yield None
+
+
+def _elements(file: Path) -> Iterator[object]:
+    """The elements of an array. One that is broken ends it: nothing says where the next one begins."""
+    decoder, buffer, place, gap = json.JSONDecoder(), "", 0, _OPENING
+    with file.open(encoding="utf-8") as text:
+        while (chunk := text.read(CHUNK)) and len(buffer) - place <= MAX_RECORD:
+            buffer, place = buffer[place:] + chunk, 0
+            while (begin := gap.match(buffer, place)) is not None and begin.end() < len(buffer):
+                try:
+                    element, after = decoder.raw_decode(buffer, begin.end())
+                except (ValueError, RecursionError):  # it may go on in the next chunk
+                    break
+                yield element
+                place, gap = after, _BETWEEN
+    if buffer[place:].strip() not in ("]", "[]"):
+        raise Rejected(f"{file} is no JSON array to its end")

@@ -1,0 +1,1 @@
+"""Copies trainings and policies into an experiment tracker, when one is configured."""

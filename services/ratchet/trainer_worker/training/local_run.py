@@ -1,0 +1,113 @@
+"""A training on this machine: `python -m ratchet.trainer_worker.training.local_run <request file>`.
+
+It makes a job directory of files in TRL's format, and runs what a worker would run (`child`): the same events on its
+standard output, a checkpoint at SIGTERM, the end with the end of its standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ratchet.bus.message import decode, named_id
+from ratchet.contract.local_training import LocalTraining
+from ratchet.contract.snapshot import PairRow
+from ratchet.datasets.parquet import RowWriter
+from ratchet.service.files import write_whole
+from ratchet.trainer_worker.errors import DataUnusable, error_code
+from ratchet.trainer_worker.job import CHECKPOINTS, METRICS_FILE, RESULT, Failed, JobSpec, encode_event, write_job
+from ratchet.trainer_worker.training import child
+from ratchet.trainer_worker.training.checkpoints import CheckpointStore
+
+DATASET = "dataset.parquet"
+BLOCK = 500
+"""Pairs that are copied at a time."""
+
+
+def main(request_file: Path) -> int:
+    """Train; returns the exit status, 0 also for a stop on request."""
+    request = decode(request_file.read_bytes(), LocalTraining)
+    directory = Path(request.output)
+    try:
+        prepare(request, directory)
+    except (DataUnusable, OSError) as error:
+        sys.stdout.buffer.write(encode_event(Failed(code=error_code(error), message=str(error))))
+        return 1
+    return child.main(directory)
+
+
+def prepare(request: LocalTraining, directory: Path) -> None:
+    """Write the data and the job file into `directory`. Raises `DataUnusable`."""
+    with closing(RowWriter(directory / DATASET, PairRow)) as writer:
+        train, held_out = (_copied(file, writer) for file in (request.train, request.held_out))
+    if not train:
+        raise DataUnusable(f"{request.train} holds no pairs")
+    shutil.rmtree(directory / RESULT, ignore_errors=True)  # of a process that died while it wrote
+    config, name = request.config, named_id("local training", msgspec.json.encode(request).decode())
+    checkpoints = CheckpointStore(directory / CHECKPOINTS, name, 1, config.algorithm).all()
+    _forget_after(directory / METRICS_FILE, checkpoints[-1].manifest.step if checkpoints else 0)
+    spec = JobSpec(
+        training_job_id=name,
+        attempt=1,
+        role="default",
+        config=config,
+        dataset=str(directory / DATASET),
+        base=config.base_model,
+        base_name=config.base_model,
+        threads=int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1),
+        resume=str(checkpoints[-1].directory) if checkpoints else None,
+        loop=msgspec.structs.replace(request.loop, held_out=held_out),
+    )
+    write_job(directory, spec)
+
+
+def _copied(file: str | None, writer: RowWriter[PairRow]) -> int:
+    """Write the pairs of a file as rows; returns their number."""
+    pairs, count = pairs_in(Path(file)) if file else iter(()), 0
+    while rows := list(islice(pairs, BLOCK)):
+        writer.add(rows)
+        count += len(rows)
+    return count
+
+
+def _forget_after(metrics: Path, step: int) -> None:
+    """Take out the train steps that are done again."""
+    if metrics.is_file():
+        lines = [line for line in metrics.read_bytes().splitlines() if line.endswith(b"}")]
+        write_whole(metrics, b"".join(line + b"\n" for line in lines if json.loads(line)["step"] <= step))
+
+
+def pairs_in(file: Path) -> Iterator[PairRow]:
+    """The pairs of a file. Raises `DataUnusable` with the number of a line that is none."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                members: Any = json.loads(line)
+                row = {name: _messages(members[name], name) for name in ("prompt", "chosen", "rejected")}
+                yield msgspec.convert(
+                    {"preference_id": f"{file.stem}-{number}", "tools": members.get("tools") or [], "source": "human"}
+                    | row,
+                    PairRow,
+                )
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise DataUnusable(
+                    f"line {number} of {file} is no pair of prompt, chosen and rejected: {error}"
+                ) from error
+
+
+def _messages(value: Any, name: str) -> Any:
+    role = "user" if name == "prompt" else "assistant"
+    return [{"role": role, "content": value}] if isinstance(value, str) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
