@@ -14,6 +14,7 @@
     ├── Unreadable              a stored value is not what its bucket holds
     ├── Rejected                a request that can never succeed as it is
     │   ├── BadRequest          its form is wrong
+    │   ├── Forbidden           who asks may not do it
     │   └── WrongState          the state of its object does not allow it
     ├── MissingExtra            an optional part of the package is not installed
     └── ConfigError             a setting is wrong, a port is taken
@@ -121,6 +122,12 @@ class Rejected(RatchetError):
 
 class BadRequest(Rejected):
     """A request has the wrong form: a member is missing, of another type, or out of range."""
+
+
+class Forbidden(Rejected):
+    """Who sends a request is known, and may not do this: the message names the scope that the key lacks."""
+
+    code = "insufficient_scope"
 
 
 class WrongState(Rejected):

@@ -57,10 +57,13 @@ from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_evaluations import HeldoutPlan, SubprocessHeldout, SubprocessJudge
 from ratchet.contract import TrainingStatus
 from ratchet.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
+from ratchet.service.authentication import Authentication
 from ratchet.service.contracts import load_contracts
 from ratchet.service.http import HttpServer
 from ratchet.service.http_client import AsyncApiClient
+from ratchet.service.keys import known_keys
 from ratchet.service.runtime import App, Periodic
+from ratchet.service.same_site import Sites
 from ratchet.stores.objects import Objects
 
 NAME = "canary_deployer"
@@ -74,10 +77,11 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         await bus.ensure_streams()
         clock = BrokerClock(bus)
         await clock.synchronize()
-        engine_key, gateway_key = _secret(settings.engine_api_key), _secret(settings.gateway_api_key)
+        engine_key, gateway_key = _secret(settings.engine_api_key), _gateway_key(settings)
+        service_key = _secret(settings.shared.service_key)
         async with (
             AsyncApiClient(engine_peer(settings.engine_url, engine_key)) as engine,
-            AsyncApiClient(coordinator_peer(settings.coordinator_url or "")) as coordinator,
+            AsyncApiClient(coordinator_peer(settings.coordinator_url or "", service_key)) as coordinator,
             AsyncApiClient(gateway_peer(settings.gateway_url, gateway_key)) as gateway,
         ):
             history = HttpCoordinator(coordinator if settings.coordinator_url else None)
@@ -114,6 +118,11 @@ def assembled(
     controllers = Controllers(new_controller, policies, rollouts, leadership)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.shared)
     handlers = Handlers(policies, jobs, objects, controllers.on_registered, announcer, clock)
+
+    async def connected() -> Bus:
+        return bus
+
+    keys = known_keys(settings.shared, NAME, connected)
     api = Api(controllers, policies, NatsDecisions(bus), new_controller.rules)
     return App(
         name=NAME,
@@ -122,10 +131,18 @@ def assembled(
             leadership,
             WhileLeading(leadership, lambda: controllers),
             WhileLeading(leadership, lambda: bus.subscribe(NAME, {TrainingStatus: each(handlers.on_training_status)})),
-            HttpServer(api.app(), settings.shared.http_host, settings.port, hosts=settings.shared.allowed_hosts),
+            keys,
+            http_server(settings, Authentication(api.app(), keys.caller_of)),
         ],
-        checks={"bus": bus.check, "leader": leadership.check, "rollouts": controllers.check},
+        checks={"bus": bus.check, "leader": leadership.check, "rollouts": controllers.check, "keys": keys.ready},
+        notes={"unreadable_keys": keys.check},
     )
+
+
+def http_server(settings: Settings, app: Authentication) -> HttpServer:
+    """The server of the control API."""
+    shared = settings.shared
+    return HttpServer(app, shared.http_host, settings.port, sites=Sites(shared.allowed_hosts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +236,11 @@ class ControllerFactory:
         )
 
 
+def _gateway_key(settings: Settings) -> str | None:
+    """The deployer's own key of the gateway, else that of all services."""
+    return _secret(settings.gateway_api_key) or _secret(settings.shared.service_key)
+
+
 def _secret(key: SecretStr | None) -> str | None:
     return key.get_secret_value() if key else None
 
@@ -231,7 +253,7 @@ def _gate_tools(settings: Settings, engine: HttpEngine, replay: ReplayTools | No
             tasks=settings.heldout_tasks,
             seed=settings.heldout_seed,
             gateway_url=settings.gateway_url,
-            gateway_api_key=_secret(settings.gateway_api_key),
+            gateway_api_key=_gateway_key(settings),
             deadline_s=settings.heldout_deadline_s,
             cache=settings.shared.data_dir / "heldout",
         )

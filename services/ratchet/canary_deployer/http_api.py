@@ -32,6 +32,7 @@ from ratchet.contract.http.rollouts import (
     StartIn,
 )
 from ratchet.errors import BadRequest, NotFound
+from ratchet.rules.access import Caller, KeyScope
 from ratchet.rules.arms import ROLE
 from ratchet.service.control_api import ControlApi
 from ratchet.service.openapi import member_words
@@ -73,14 +74,14 @@ class Api:
             ERRORS,
         )
         role = "/v1/rollouts/{role}"
-        api.route("GET", "/v1/rollouts", self.rollouts, tag="rollouts")
-        api.route("GET", role, self.rollout, tag="rollouts", errors=UNKNOWN)
-        api.route("GET", f"{role}/audit", self.audit, tag="rollouts", errors=UNKNOWN)
-        api.route("GET", "/v1/policies", self.all_policies, tag="policies")
-        api.route("GET", "/v1/policies/{role}", self.policies, tag="policies", errors=UNKNOWN)
-        api.route("POST", f"{role}/start", self.start, tag="rollouts", errors=ORDERS)
+        api.route("GET", "/v1/rollouts", self.rollouts, scope=KeyScope.VIEW)
+        api.route("GET", role, self.rollout, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("GET", f"{role}/audit", self.audit, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("GET", "/v1/policies", self.all_policies, scope=KeyScope.VIEW)
+        api.route("GET", "/v1/policies/{role}", self.policies, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("POST", f"{role}/start", self.start, scope=KeyScope.OPERATE, errors=ORDERS)
         for act in Act:
-            api.route("POST", f"{role}/{act}", self._handler_of(act), tag="rollouts", errors=ORDERS)
+            api.route("POST", f"{role}/{act}", self._handler_of(act), scope=KeyScope.OPERATE, errors=ORDERS)
         return api.app
 
     async def rollouts(self) -> RolloutsOut:
@@ -125,9 +126,9 @@ class Api:
             raise NotFound(f"no such role: {role}")
         return await self._role_policies(role)
 
-    async def start(self, role: str, body: StartIn) -> RolloutOut:
+    async def start(self, role: str, body: StartIn, caller: Caller) -> RolloutOut:
         """Roll out a version, or approve the one that waits. Strategy immediate takes override."""
-        order = _order(body, body.override, body.strategy)
+        order = _order(body, caller, body.override, body.strategy)
         controller = await self._controllers.controller(_checked(role))
         policy = await self._policies.version(role, body.version)
         return self._summary(role, await controller.operators.start(policy, order, dry_run=body.dry_run))
@@ -135,13 +136,13 @@ class Api:
     def _handler_of(self, act: Act) -> Callable[..., Awaitable[RolloutOut]]:
         """The handler of one act."""
 
-        async def handle(role: str, body: ActIn) -> RolloutOut:
-            order = _order(body, isinstance(body, PromoteIn) and body.override)
+        async def handle(role: str, body: ActIn, caller: Caller) -> RolloutOut:
+            order = _order(body, caller, isinstance(body, PromoteIn) and body.override)
             controller = await self._controllers.controller(_checked(role))
             return self._summary(role, await controller.operators.act(act, order, dry_run=body.dry_run))
 
-        async def handle_promote(role: str, body: PromoteIn) -> RolloutOut:
-            return await handle(role, body)
+        async def handle_promote(role: str, body: PromoteIn, caller: Caller) -> RolloutOut:
+            return await handle(role, body, caller)
 
         handler = handle_promote if act is Act.PROMOTE else handle
         handler.__name__, handler.__doc__ = str(act), member_words(Act)[act.name]
@@ -162,8 +163,8 @@ def _checked(role: str) -> str:
     return role
 
 
-def _order(body: ActIn, override: bool, strategy: str | None = None) -> Order:
-    """Who orders it and why. Raises `BadRequest` when either is blank."""
+def _order(body: ActIn, caller: Caller, override: bool, strategy: str | None = None) -> Order:
+    """Who orders it and why: whose key it is, for whom. Raises `BadRequest` when either is blank."""
     if not (body.actor.strip() and body.reason.strip()):
         raise BadRequest("bad request: actor and reason must say something", param="actor")
-    return Order(body.actor, body.reason, override, strategy)
+    return Order(caller.actor(body.actor), body.reason, override, strategy)

@@ -41,10 +41,11 @@ def gateway_peer(url: str, api_key: str | None) -> Peer:
     return Peer("the gateway", url, {**bearer(api_key), "x-ratchet-agent": AGENT}, ANSWER_S)
 
 
-def coordinator_peer(url: str) -> Peer:
+def coordinator_peer(url: str, api_key: str | None) -> Peer:
     """The coordinator, whose refusals are all `Rejected`."""
     errors = dict.fromkeys(range(400, 500), Rejected)
-    return Peer("the coordinator", url, errors=errors, refusal="the coordinator refuses: {reason}", quotable=False)
+    refusal = "the coordinator refuses: {reason}"
+    return Peer("the coordinator", url, bearer(api_key), errors=errors, refusal=refusal, quotable=False)
 
 
 class _Resident(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 import nats.errors
 import structlog
+from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
@@ -22,7 +23,8 @@ from ratchet.bus.pull_consumer import ANSWER_S
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
 from ratchet.contract import Alert, Message, Reward, Start, Turn, named_id
 from ratchet.contract.roles import role_subject
-from ratchet.errors import BusUnavailable, ContractError, RatchetError
+from ratchet.contract.turn import TurnSummary
+from ratchet.errors import BusUnavailable, ContractError, NotFound, RatchetError
 
 log = structlog.get_logger()
 
@@ -197,7 +199,7 @@ class NatsEvents:
 
     def __init__(self, bus: Bus, role: str, places: Places) -> None:
         self._starts = _Tail(bus, STARTS, role_subject(Start.TOPIC, role), places.start_seq)
-        self._turns = _Tail(bus, TURNS, role_subject(Turn.TOPIC, role), places.turn_seq)
+        self._turns = _Tail(bus, TURNS, role_subject(Turn.TOPIC, role), places.turn_seq, headers_only=True)
         self._rewards = _Tail(bus, REWARDS, role_subject(Reward.TOPIC, role), places.reward_seq)
         self._streams_made = places.streams_made
         self._scoring = _Scoring(bus)
@@ -246,11 +248,13 @@ class NatsEvents:
 class _Tail:
     """One subject of one stream from a place on, as the events that the fold sees."""
 
-    def __init__(self, bus: Bus, stream: str, subject: str, applied_seq: int) -> None:
+    def __init__(self, bus: Bus, stream: str, subject: str, applied_seq: int, *, headers_only: bool = False) -> None:
+        """`headers_only`: of turns, which may be large, the summary does; one that has none is fetched."""
         self._bus = bus
         self._stream = stream
+        self._headers_only = headers_only
         self._skipped_at = 0.0
-        self.reader = OrderedReader(bus, stream, [subject], start=applied_seq + 1)
+        self.reader = OrderedReader(bus, stream, [subject], start=applied_seq + 1, headers_only=headers_only)
         """Its `count` are the messages that were handed out, valid or not."""
         self.applied_seq = applied_seq
 
@@ -260,13 +264,22 @@ class _Tail:
         for message in await self.reader.next(wait_s):
             self.applied_seq = message.metadata.sequence.stream
             try:
-                received = self._bus.read(message)[0]
-            except ContractError as error:
+                event = await self._event_of(message)
+            except (ContractError, NotFound) as error:
                 log.warning("message skipped", stream=self._stream, sequence=self.applied_seq, reason=str(error))
             else:
-                event = _event_of(received.message, received.time.timestamp())
                 events += [event] if event is not None else []
         return events
+
+    async def _event_of(self, message: Msg) -> Event | None:
+        """What the fold sees of a delivery. Raises `ContractError`, `NotFound` or `BusUnavailable`."""
+        stored_at = message.metadata.timestamp.timestamp()
+        if self._headers_only:
+            summary = self._bus.read_summary(message, TurnSummary)
+            if summary is not None:
+                return call_of(summary, stored_at)
+            message = await self._bus.fetch(message)
+        return _event_of(self._bus.read(message)[0].message, stored_at)
 
     async def portion(self, goal: int, most: int) -> list[Event]:
         """What comes next until `goal` messages are handed out, and not many more than `most` of them now."""
@@ -303,7 +316,7 @@ def _event_of(message: Message, at: float) -> Event | None:
     if isinstance(message, Start):
         return started_of(message, at)
     if isinstance(message, Turn):
-        return call_of(message, at)
+        return call_of(message.header_summary, at)
     return score_of(message, at) if isinstance(message, Reward) else None
 
 

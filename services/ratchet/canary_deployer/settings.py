@@ -66,7 +66,7 @@ class Settings(BaseSettings):
     )
     """Key of the engine, vLLM's `--api-key`; absent where it asks for none."""
     gateway_api_key: SecretStr | None = None
-    """Key of the gateway, handed to the held-out command as `RATCHET_GATEWAY_API_KEY`."""
+    """Key of the gateway, handed to the held-out command as `RATCHET_GATEWAY_API_KEY`; else `RATCHET_SERVICE_KEY`."""
 
     strategy: Literal["canary", "blue_green", "auto"] = "canary"
     """How a policy that passed its gates gets traffic; `auto` chooses by the held-out improvement."""

@@ -9,13 +9,17 @@ from urllib.parse import quote
 from ratchet.cli.endpoints import Endpoints
 from ratchet.contract.http.rollouts import PoliciesOut, RolePoliciesOut
 from ratchet.contract.http.status import StatusOut
-from ratchet.errors import NotFound
-from ratchet.service.http_client import ApiClient, Peer
+from ratchet.errors import NotFound, Rejected
+from ratchet.service.http_client import ApiClient, Peer, bearer
 
 T = TypeVar("T")
 
 TIMEOUT_S = 30.0
 """A command waits this long for an answer."""
+KEY_VARIABLE = "RATCHET_API_KEY"
+"""Environment variable with the API key that commands send."""
+INVALID_KEY = "invalid_api_key"
+"""Code of the error of a request without a usable key."""
 
 
 def get(endpoints: Endpoints, short: str, path: str, kind: type[T], *, timeout_s: float = TIMEOUT_S) -> T:
@@ -38,8 +42,13 @@ def segment(name: str) -> str:
 def _call(
     endpoints: Endpoints, short: str, method: str, path: str, kind: type[T], timeout_s: float, body: object = None
 ) -> T:
-    service = ApiClient(Peer(f"the {short}", endpoints.url(short), timeout_s=timeout_s))
-    return service.ask(method, path, kind, body=body)
+    peer = Peer(f"the {short}", endpoints.url(short), bearer(endpoints.env.get(KEY_VARIABLE)), timeout_s)
+    try:
+        return ApiClient(peer).ask(method, path, kind, body=body)
+    except Rejected as error:
+        if error.code != INVALID_KEY:
+            raise
+        raise Rejected(f"{error}; {KEY_VARIABLE} is the key that `ratchet` sends", code=error.code) from error
 
 
 def read_role(endpoints: Endpoints, role: str) -> RolePoliciesOut:

@@ -33,6 +33,8 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "status": Entry("status", "Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."),
     "train": Entry("jobs", "Start a training job."),
+    "dpo-train": Entry("train", "Train a policy on preference pairs with DPO, on this machine and without a stack."),
+    "plan": Entry("plan", "Propose an algorithm and its data for a role, and say why not the others."),
     "jobs": Entry("jobs", "List training jobs, newest first, or show one."),
     "cancel": Entry("jobs", "Cancel a job; a running one stops within seconds."),
     "feedback": Entry(
@@ -42,6 +44,7 @@ COMMANDS: Mapping[str, Entry] = {
     "demo": Entry(
         "demo", "Close the whole loop on this machine, in minutes. Exit code 0: every claim of the report holds."
     ),
+    "usage": Entry("usage", "What calls used: tokens, cost and latency by version, key, API, model, arm or hour."),
     "plugins": Entry(
         "plugins",
         "List all plug-ins: built-in variants and those of installed packages. Exit code 3: one is refused.",
@@ -54,10 +57,14 @@ GROUPS: Mapping[str, Entry] = {
     "import": Entry("imports", "Import logged trajectories. Importing twice changes nothing."),
     "export": Entry("exports", "Write stored data to a file, newest first."),
     "trajectories": Entry("trajectories", "Trajectories: list them, or show one with its rewards."),
+    "capture": Entry("capture", "Which calls a learner may use, and what to change so that it may use more."),
     "policies": Entry("policies", "Registered policies."),
+    "data": Entry("data", "Data made elsewhere, checked and written as files that trainings read."),
     "dataset": Entry("dataset", "Snapshots of training data: show, preview, export."),
-    "preferences": Entry("preferences", "Preference pairs: derive, add, list and export them."),
+    "preferences": Entry("preferences", "Preference pairs: derive, add, list and export them; how far raters agree."),
     "rollout": Entry("rollout", "Look at rollouts and steer them."),
+    "storage": Entry("storage", "The object store: remove what nothing needs any more."),
+    "keys": Entry("keys", "API keys: create, list, revoke."),
     "deadletters": Entry("deadletters", "Messages that could not be handled."),
     "contract": Entry("contract", "The messages, and the effect of a changed schema."),
 }

@@ -62,7 +62,9 @@ def list_topics(as_json: AsJson = False) -> None:
 def show(
     topic: Annotated[
         str,
-        typer.Argument(help="A topic, with or without `agent.rl.`, a subject, or the schema of a stored value."),
+        typer.Argument(
+            help="A topic, with or without `agent.rl.`, a subject, or a stored value's or summary's schema."
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -71,6 +73,10 @@ def show(
     stored = [one for one in stored_kinds(root) if one.schema == topic]
     if stored:
         _show({"stored": stored}, topic, {"stored in": [one.where for one in stored]}, as_json)
+        return
+    headed = [one for one in contracts.topics.values() if topic in (one.summary, f"agent.rl.{one.summary}")]
+    if headed:
+        _show({"topic": headed[0]}, headed[0].summary, {"in a header of": [one.name for one in headed]}, as_json)
         return
     name = topic if topic.startswith("agent.rl.") else f"agent.rl.{topic}"
     near = [one for one in contracts.topics if one.startswith(f"{name}.")]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
+import msgspec
 import typer
 
 from ratchet.bus.message import encode
@@ -20,8 +22,10 @@ from ratchet.cli.jobs import dataset_request
 from ratchet.cli.options import AsJson, Directory, RoleOption
 from ratchet.cli.output import console, print_answer, print_table, progress
 from ratchet.contract.http.jobs import JobOut, PreviewOut
-from ratchet.contract.snapshot import ROWS, SnapshotManifest
+from ratchet.contract.snapshot import ROWS, Row, SnapshotManifest, TrajectoryRow
 from ratchet.contract.training import SnapshotRef
+from ratchet.datasets.domain.sequences import unpacked
+from ratchet.datasets.domain.trl import TRAIN, Split, trl_records
 from ratchet.datasets.parquet import read_rows
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import Rejected
@@ -56,6 +60,10 @@ def preview(
     source: Annotated[list[str] | None, typer.Option(help="Only this source, repeatable.")] = None,
     domain: Annotated[list[str] | None, typer.Option(help="Only this domain, repeatable.")] = None,
     exclude_profile: Annotated[list[str] | None, typer.Option(help="Without this profile, repeatable.")] = None,
+    max_staleness: Annotated[
+        int | None, typer.Option(min=0, help="Only of policies so many generations away from the one that is trained.")
+    ] = None,
+    balance_domains: Annotated[bool, typer.Option(help="An equal share of the rows for every domain.")] = False,
     since: Annotated[datetime | None, typer.Option(help="Only from this instant on.")] = None,
     until: Annotated[datetime | None, typer.Option(help="Only before this instant.")] = None,
     as_json: AsJson = False,
@@ -70,6 +78,8 @@ def preview(
         sources=source or None,
         task_domains=domain or None,
         exclude_subordinate_profiles=exclude_profile or None,
+        max_staleness=max_staleness,
+        balance_domains=balance_domains or None,
         date_range={name: at.astimezone().isoformat() for name, at in dates.items() if at is not None} or None,
     )
     with progress("choosing rows", quiet=as_json):
@@ -85,17 +95,39 @@ def export(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Ends in .parquet or .jsonl, which decides on the format.")
     ],
+    trl: Annotated[
+        Literal["messages", "prompt_completion", "preference", "unpaired"] | None,
+        typer.Option(help="Write records of this format of TRL in place of rows; needs .jsonl."),
+    ] = None,
+    eval_ratio: Annotated[
+        float, typer.Option(min=0, max=1, help="With --trl: this share goes to NAME.eval.jsonl, by prompt.")
+    ] = 0.0,
+    test_ratio: Annotated[float, typer.Option(min=0, max=1, help="The same for NAME.test.jsonl.")] = 0.0,
+    split_seed: Annotated[int, typer.Option(help="Decides, with its prompt, where a record goes.")] = 42,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Write a snapshot's rows to a file, verified by digest."""
+    """Write a snapshot's rows to a file, verified by digest; or records for TRL, in splits that share no prompt."""
     if output.suffix not in (".parquet", ".jsonl"):
         raise typer.BadParameter(f"{output} must end in .parquet or .jsonl")
+    if eval_ratio + test_ratio >= 1:
+        raise typer.BadParameter("--eval-ratio and --test-ratio leave nothing to train on")
+    if trl is None and eval_ratio + test_ratio:
+        raise typer.BadParameter("splits are of records: name a format with --trl")
+    if trl is not None and output.suffix != ".jsonl":
+        raise typer.BadParameter(f"{output} must end in .jsonl: records for TRL are JSON lines")
     endpoints = locate(directory)
     snapshot = find_snapshot(endpoints, job_or_uri)
-    rows = write_rows(endpoints, snapshot, output)
-    document = {"file": str(output), "rows": rows, "digest": snapshot.ref.digest}
-    print_answer(document, as_json, f"{rows} rows ({snapshot.manifest.format}) written to {output}")
+    document: dict[str, object] = {"file": str(output), "digest": snapshot.ref.digest}
+    if trl is None:
+        rows = write_rows(endpoints, snapshot, output)
+        text = f"{rows} rows ({snapshot.manifest.format}) written to {output}"
+        print_answer({**document, "rows": rows}, as_json, text)
+        return
+    with fetched_rows(endpoints, snapshot) as stored:
+        written = write_records(stored, trl, Split(eval_ratio, test_ratio, split_seed), output)
+    text = ", ".join(f"{count} records in {file}" for file, count in written.items())
+    print_answer({**document, "records": written}, as_json, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +165,44 @@ def write_rows(endpoints: Endpoints, snapshot: StoredSnapshot, file: Path) -> in
     if file.suffix == ".parquet":
         objects.get_file(parquet.uri, file, parquet.sha256)
         return snapshot.manifest.rows
+    with fetched_rows(endpoints, snapshot) as stored, staged(file) as partial, partial.open("wb") as lines:
+        return sum(lines.write(encode(complete(row)) + b"\n") > 0 for row in stored)
+
+
+@contextmanager
+def fetched_rows(endpoints: Endpoints, snapshot: StoredSnapshot) -> Generator[Iterator[Row]]:
+    """The rows of a snapshot whose digest is verified. Raises `Rejected` for a format that is not known here."""
     kind = ROWS.get(snapshot.manifest.format)
     if kind is None:
         raise Rejected(f"{snapshot.ref.uri} holds {snapshot.manifest.format}, which this version cannot read")
     with tempfile.TemporaryDirectory(prefix="ratchet-dataset-") as directory:
         rows = Path(directory) / "rows.parquet"
-        objects.get_file(parquet.uri, rows, parquet.sha256)
-        with staged(file) as partial, partial.open("wb") as lines:
-            return sum(lines.write(encode(row) + b"\n") > 0 for row in read_rows(rows, kind))
+        objects_of(endpoints).get_file(snapshot.manifest.parquet.uri, rows, snapshot.manifest.parquet.sha256)
+        yield read_rows(rows, kind)
+
+
+def write_records(rows: Iterable[Row], form: str, split: Split, output: Path) -> dict[str, int]:
+    """Write records of a format of TRL, each split to a file of its own; returns their numbers by file.
+
+    Raises `Rejected` when the rows do not fit the format.
+    """
+    only = split.names == [TRAIN]
+    files = {name: output if only else output.with_suffix(f".{name}{output.suffix}") for name in split.names}
+    counts = dict.fromkeys(files, 0)
+    with ExitStack() as stack:
+        parts = {name: stack.enter_context(staged(file)) for name, file in files.items()}
+        lines = {name: stack.enter_context(part.open("wb")) for name, part in parts.items()}
+        for row in rows:
+            for prompt, record in trl_records(row, form):
+                name = split.of(prompt)
+                lines[name].write(msgspec.json.encode(record) + b"\n")
+                counts[name] += 1
+    return {str(files[name]): count for name, count in counts.items()}
+
+
+def complete(row: Row) -> Row:
+    """The row as JSON has it: calls with their whole prompts. Raises `Rejected` when it contradicts itself."""
+    return unpacked(row) if isinstance(row, TrajectoryRow) else row
 
 
 def show_snapshot(snapshot: StoredSnapshot) -> None:

@@ -31,6 +31,7 @@ from ratchet.cli.output import (
 )
 from ratchet.contract.http.jobs import JobOut, JobsOut
 from ratchet.errors import NotFound, Rejected, Unavailable
+from ratchet.rules.figures import FIGURES
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
@@ -46,6 +47,10 @@ BaseModel = Annotated[
         help="`stable`, the s3:// uri of a policy's manifest, or a model's directory or name. The worker loads"
         " it: a worker on another machine is the first to see whether it exists.",
     ),
+]
+Algorithm = Annotated[
+    str,
+    typer.Option(help="sft, rloo, ppo, dpo, ...: any that workers offer; `auto`: what `ratchet plan` proposes."),
 ]
 Parameters = Annotated[
     list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE, repeatable: learning_rate=1e-5.")
@@ -70,7 +75,7 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 @app.command()
 def train(
     role: RoleArgument = "default",
-    algorithm: Annotated[str, typer.Option(help="sft, rloo, ppo, dpo, ...: any that the workers offer.")] = "rloo",
+    algorithm: Algorithm = "rloo",
     base_model: BaseModel = "stable",
     samples: Samples = 1000,
     min_reward: MinReward = None,
@@ -119,7 +124,7 @@ def jobs(
     answer = get(endpoints, "coordinator", f"/v1/jobs?{query}", JobsOut)
     if not answer.jobs and role is not None:
         require_role(endpoints, role)
-    columns = ("job", "role", "algorithm", "state", "%", "reward", "created", "error")
+    columns = ("job", "role", "algorithm", "state", "%", "reward", "USD", "created", "error")
     rows = [
         (
             job.training_job_id,
@@ -128,6 +133,7 @@ def jobs(
             job.state,
             job.progress.percent_complete if job.progress else None,
             job.metrics.reward_mean if job.metrics else None,
+            job.resource_usage.cost_usd if job.resource_usage else None,
             job.created_at,
             job.error.message if job.error else None,
         )
@@ -200,25 +206,44 @@ def _show(job: JobOut, directory: Path) -> None:
         "algorithm": job.algorithm,
         "state": _state(job),
         "error": f"{error.code}: {error.message}" if error else None,
+        "stopped early": job.health_stop.message if job.health_stop else None,
         "attempt": job.attempt or None,
         "base model": config.base_model,
         "continues": job.parent,
         "trajectories": job.trajectories,
         "worker": job.worker,
         "created": job.created_at,
+        "waited": f"{job.queue_wait_s:.0f} s",
         "started": job.started_at,
         "finished": job.finished_at,
+        "notes": job.request.metadata.notes if job.request.metadata else None,
         **hyperparameters,
     }
     print_facts(facts)
-    for title, part in (("progress", job.progress), ("metrics", job.metrics), ("artifacts", job.artifacts)):
+    parts = {
+        "progress": job.progress,
+        "used": job.resource_usage,
+        "artifacts": job.artifacts,
+    }
+    for title, part in parts.items():
         if part is not None and (measured := msgspec.to_builtins(part)):
             console.print(f"\n{title}")
             print_facts(measured, indent=2)
+    if figures := figures_of(job):
+        console.print()
+        rows = [(name, value, FIGURES[name].sentence if name in FIGURES else None) for name, value in figures.items()]
+        print_table(("figure", "value", "what it is"), rows, "")
     if job.state == "completed":
         console.print(
             f"\n`{follow_up('policies', 'list', job.role, directory=directory)}` shows the policy that it made"
         )
+
+
+def figures_of(job: JobOut) -> dict[str, float]:
+    """What was measured at a job's last train step, and on what was held out."""
+    scores = (job.evaluation_results.benchmark_scores if job.evaluation_results else None) or {}
+    measured: dict[str, float] = {} if job.metrics is None else msgspec.to_builtins(job.metrics)
+    return measured | scores
 
 
 def _state(job: JobOut) -> str:

@@ -12,7 +12,9 @@ The conventions of every command:
 
 from __future__ import annotations
 
+import re
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +24,7 @@ import typer
 from ratchet.cli.completion import complete_role
 from ratchet.errors import NotFound, Rejected
 from ratchet.rules.arms import ROLE
+from ratchet.rules.trajectory_names import NAME_CHARACTERS, id_of_name, is_name
 from ratchet.service.discovery import DIRECTORY_VARIABLE
 
 
@@ -40,8 +43,18 @@ def checked_trajectory(context: typer.Context, trajectory_id: str) -> str:
         except ValueError:
             spelled = None
         if spelled != trajectory_id.lower():
-            raise typer.BadParameter(f"{trajectory_id!r} is no trajectory's id, which is a UUID")
+            find = "`ratchet trajectories show NAME` shows that of a name"
+            raise typer.BadParameter(f"{trajectory_id!r} is no trajectory's id, which is a UUID; {find}")
     return trajectory_id
+
+
+def named_trajectory(context: typer.Context, name: str) -> str:
+    """The id that a trajectory's name, or its id, means. Raises `typer.BadParameter` for a text that is neither."""
+    if context.resilient_parsing:
+        return name
+    if not is_name(name):
+        raise typer.BadParameter(f"{name!r} is no trajectory's name: printable, at most {NAME_CHARACTERS} characters")
+    return id_of_name(name)
 
 
 Directory = Annotated[
@@ -59,10 +72,37 @@ RoleArgument = Annotated[str, typer.Argument(help="The role.", callback=checked_
 OptionalRoleArgument = Annotated[
     str | None, typer.Argument(help="One role; all when absent.", callback=checked_role, autocompletion=complete_role)
 ]
+Since = Annotated[
+    str, typer.Option(help="Only from then on: so long ago (30m, 12h, 7d, 4w), or an instant.", metavar="TIME")
+]
+NamedTrajectoryArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TRAJECTORY",
+        help="Its id, or the name of x-ratchet-trajectory, x-ratchet-run or /t/NAME: the first run of that name.",
+        callback=named_trajectory,
+    ),
+]
 TrajectoryArgument = Annotated[
     str,
     typer.Argument(help="The trajectory, as in the x-ratchet-trajectory header.", callback=checked_trajectory),
 ]
+
+
+_AGO = re.compile(r"(\d{1,6})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def since_of(text: str) -> datetime:
+    """The instant that `7d`, `12h` or an ISO instant names; without a zone it is UTC. Raises `typer.BadParameter`."""
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        at = datetime.fromisoformat(text)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(f"{text!r} is neither a time like 30m, 12h, 7d or 4w nor an instant") from error
 
 
 def json_in(text: bytes, named: str) -> object:

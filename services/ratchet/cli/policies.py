@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 from rich.markup import escape
 from rich.tree import Tree
 
+from ratchet.bus.message import named_id
 from ratchet.cli.api import get, read_role, read_roles, segment
-from ratchet.cli.completion import complete_policy
-from ratchet.cli.connections import objects_of
+from ratchet.cli.completion import complete_policy, complete_role
+from ratchet.cli.connections import connected, objects_of, settings_of
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument
+from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, checked_role
 from ratchet.cli.output import Bar, console, print_answer, print_dry_run, print_table, progress
+from ratchet.contract import TrainingStatus
 from ratchet.contract.http.models import LineageOut, SnapshotPart
 from ratchet.contract.http.rollouts import RolePoliciesOut
+from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
 from ratchet.contract.state import PolicyVersion
+from ratchet.contract.training import Artifacts, StatusMetadata
 from ratchet.errors import NotFound, Rejected
 from ratchet.rules.arms import parse_model
 from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.stores.policies import read_policy
+from ratchet.stores.adapter_import import Adapter, check_base, read_adapter, store_adapter
+from ratchet.stores.policies import BlobStore, Policy as StoredPolicy, is_manifest_uri, read_policy
 from ratchet.stores.policy_files import default_directory, export_policy, require_empty
 
 app = typer.Typer(no_args_is_help=True)
@@ -85,6 +93,94 @@ def export(
         files = export_files(endpoints, chosen, target, bar)
     document = {"policy": chosen.name, "directory": str(target), "files": files}
     print_answer(document, as_json, f"{chosen.name}: {len(files)} files in {target}")
+
+
+@app.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(help="A directory as PEFT saves one: its configuration and safetensors.")],
+    role: Annotated[str, typer.Option("--role", help="The role.", callback=checked_role, autocompletion=complete_role)],
+    base: Annotated[
+        str | None,
+        typer.Option(help="Uri of its base's manifest, or the base's name; by default the base of the role's policy."),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Offer an adapter made elsewhere as the role's next policy: it goes through gates and canary like any other.
+
+    Only files are checked here, and no weights are loaded, so it has no probe: the gate compares no log-probabilities.
+    """
+    endpoints = locate(directory)
+    adapter = read_adapter(source)
+    objects = objects_of(endpoints)
+    known = known_base(objects, base or role_base(endpoints, role), adapter)
+    what = f"{source}: rank {adapter.config['r']}, {len(adapter.tensors)} tensors, for {known.name}"
+    if dry_run:
+        print_dry_run(f"import {what}", {"role": role, "base_model": known.name}, as_json)
+        return
+    manifest = PolicyManifest(
+        kind=ADAPTER,
+        base_model=known.name,
+        base_digest=known.digest,
+        files=[],
+        role=role,
+        created_at=adapter.written_at,
+        origin=f"{source.resolve().name} (made for {adapter.named_base or 'a base without a name'})",
+    )
+    with tempfile.TemporaryDirectory(prefix="import-") as work:
+        policy = store_adapter(objects, adapter, manifest, Path(work))
+    asyncio.run(announce(endpoints, policy))
+    document = {"role": role, "uri": policy.uri, "digest": policy.digest, "base_model": known.name}
+    print_answer(document, as_json, f"{what}: stored as {policy.digest[:8]}, without a probe, and offered to {role}")
+
+
+class KnownBase(NamedTuple):
+    """A base model as manifests name it; no digest for one by name."""
+
+    name: str
+    digest: str | None
+
+
+def role_base(endpoints: Endpoints, role: str) -> str:
+    """The base of the policy that serves the role: the model itself, or what its adapter is for. Raises `Rejected`."""
+    answer = read_role(endpoints, role)
+    stable = answer.route.stable if answer.route is not None else None
+    serving = [policy for policy in answer.policies if stable is not None and policy.version == stable.version]
+    if not serving:
+        raise Rejected(f"no policy serves {role} yet: name the adapter's base with --base")
+    return serving[0].base_model if serving[0].kind == ADAPTER else serving[0].uri
+
+
+def known_base(objects: BlobStore, base: str, adapter: Adapter) -> KnownBase:
+    """The base, which the adapter must fit. Raises `Rejected`, or `NotFound` for a manifest that is not stored."""
+    if not is_manifest_uri(base):
+        if adapter.named_base != base:
+            raise Rejected(f"the adapter was made for {adapter.named_base}, not for {base}")
+        return KnownBase(base, None)
+    policy = read_policy(objects, base)
+    if policy.manifest.kind != MODEL:
+        raise Rejected(f"{base} is no model: name the base that the adapter was made for")
+    config = next((file for file in policy.manifest.files if file.name == "config.json"), None)
+    if config is not None:
+        check_base(adapter, msgspec.json.decode(objects.get(config.uri, config.sha256), type=dict[str, Any]))
+    return KnownBase(base, policy.digest)
+
+
+async def announce(endpoints: Endpoints, policy: StoredPolicy) -> None:
+    """Tell the deployer of it as of a completed training; the same adapter again is the same job, registered once."""
+    manifest = policy.manifest
+    async with connected(settings_of(endpoints)) as bus:
+        await bus.publish(
+            TrainingStatus(
+                training_job_id=named_id("policies import", manifest.role, policy.digest),
+                timestamp=manifest.created_at,
+                status="completed",
+                role=manifest.role,
+                artifacts=Artifacts(final_checkpoint=policy.uri, digest=policy.digest, kind=manifest.kind),
+                metadata=StatusMetadata(training_platform="import"),
+            )
+        )
 
 
 def find_policy(endpoints: Endpoints, name: str) -> PolicyVersion:

@@ -18,10 +18,12 @@ from ratchet.cli.connections import connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.imports import CheckOnly
-from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, json_in
+from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, RoleOption, json_in
 from ratchet.cli.output import Bar, console, print_answer, print_table, progress
 from ratchet.contract import Preference
+from ratchet.datasets.clickhouse_preferences import Preferences
 from ratchet.errors import Rejected
+from ratchet.preferences.agreement import Agreement, agreement
 from ratchet.preferences.clickhouse_stored import Count, Kept, Selection, StoredPreferences
 from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.derivation import MAX_PER_TASK
@@ -43,6 +45,8 @@ Numbered = Iterator[tuple[int, object]]
 """Records with the numbers of their lines."""
 PAGE = 500
 """Preferences that are read together for an export."""
+NEWEST = 200_000
+"""Preferences that the agreement of raters is computed over."""
 SHOWN = 60
 """Characters of a text in a table."""
 
@@ -115,6 +119,26 @@ def list_(
 
 
 @app.command()
+def raters(role: RoleOption, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """How far the raters of a role agree, and who disagrees with the others more than chance makes."""
+    endpoints = locate(directory)
+    report = asyncio.run(agreement_of(endpoints, role))
+    if not report.questions:
+        require_role(endpoints, role)
+
+    def show() -> None:
+        known = "unknown" if report.alpha is None else f"{report.alpha:.2f} (1: perfect, 0: chance)"
+        console.print(f"{report.questions} questions were judged by several raters; Krippendorff's alpha: {known}")
+        rows = [
+            (one.rater, f"{one.disagreed} of {one.shared}", f"{one.low:.2f} to {one.high:.2f}", one.is_outlier or None)
+            for one in report.raters
+        ]
+        print_table(("rater", "disagrees", "95 % interval", "outlier"), rows, "no question has two raters")
+
+    print_answer(report, as_json, show)
+
+
+@app.command()
 def export(
     file: Annotated[
         Path, typer.Argument(help="JSON lines; preferences that it holds stay, and are not written again.")
@@ -168,6 +192,12 @@ async def outlet(endpoints: Endpoints, dry_run: bool) -> AsyncGenerator[Sink]:
         return
     async with connected(settings_of(endpoints)) as bus:
         yield bus
+
+
+async def agreement_of(endpoints: Endpoints, role: str) -> Agreement:
+    """The agreement on the newest preferences of a role."""
+    async with warehouse_of(settings_of(endpoints)) as warehouse:
+        return agreement(await Preferences(warehouse, NEWEST).opinions(role))
 
 
 async def derive_pairs(endpoints: Endpoints, options: DeriveOptions, bar: Bar) -> DerivationReport:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import typer
 
+from ratchet.cli.api import get
 from ratchet.cli.connections import connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory
 from ratchet.cli.output import console, print_answer, print_table
+from ratchet.contract.http.status import StatusOut, TriggerOut
 from ratchet.contract.state import JOBS, POLICIES, Job, Route
-from ratchet.errors import RatchetError
+from ratchet.errors import RatchetError, Rejected
 from ratchet.local_stack.disk import LOW_BYTES, free_bytes, shortage
 from ratchet.local_stack.member import MemberState
 from ratchet.local_stack.process import not_ready_for, readiness
-from ratchet.local_stack.state import MemberRecord
+from ratchet.local_stack.state import MemberRecord, StackRecord
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 T = TypeVar("T")
+COORDINATOR = "rl_coordinator"
 PART_S = 4.0
 """A server that has not answered by then counts as dead for this report."""
 COUNTED = ("trajectories", "turns", "rewards", "feedback")
@@ -126,6 +129,8 @@ class StatusReport(msgspec.Struct, kw_only=True):
     streams: dict[str, StreamStatus] = {}
     jobs: list[JobStatus] = []
     roles: dict[str, RoleStatus] = {}
+    triggers: dict[str, list[TriggerOut]] = {}
+    """By role, what starts its trainings by itself."""
     disk_free_bytes: int | None = None
     """Room on the stack's disk; null where no stack runs here."""
     errors: dict[str, str] = {}
@@ -157,19 +162,40 @@ async def collect(endpoints: Endpoints) -> StatusReport:
                 report.errors["disk"] = f"{missing}: the servers refuse to write, or soon will"
         except OSError as error:
             report.errors["disk"] = str(error)
-    parts = {"clickhouse": _warehouse_part, "nats": _bus_part}
+    parts: dict[str, Callable[[], Awaitable[None]]] = {
+        "clickhouse": lambda: _warehouse_part(settings_of(endpoints), report),
+        "nats": lambda: _bus_part(settings_of(endpoints), report),
+        COORDINATOR: lambda: _triggers_part(endpoints, report),
+    }
 
     async def read(name: str) -> None:
         try:
             async with asyncio.timeout(PART_S):
-                await parts[name](settings_of(endpoints), report)
+                await parts[name]()
         except TimeoutError:
             report.errors[name] = f"no answer within {PART_S:g} s"
         except RatchetError as error:
             report.errors[name] = str(error)
 
-    await asyncio.gather(*(read(name) for name in parts if record is None or name in record.services))
+    await asyncio.gather(*(read(name) for name in parts if _is_there(name, record)))
     return report
+
+
+def _is_there(part: str, record: StackRecord | None) -> bool:
+    """Servers answer wherever they run; the coordinator is asked where this stack runs it."""
+    if record is None:
+        return part != COORDINATOR
+    member = record.services.get(part)
+    return member is not None and (part != COORDINATOR or member.state == "ready")
+
+
+async def _triggers_part(endpoints: Endpoints, report: StatusReport) -> None:
+    try:
+        answer = await asyncio.to_thread(get, endpoints, "coordinator", "/v1/status", StatusOut, timeout_s=PART_S)
+    except Rejected as error:  # without its key this report is complete but for the triggers
+        report.services[COORDINATOR].notes["triggers"] = str(error)
+        return
+    report.triggers = {role: one.triggers for role, one in sorted(answer.roles.items()) if one.triggers}
 
 
 async def _service(member: MemberRecord) -> ServiceStatus:
@@ -277,9 +303,19 @@ def show(report: StatusReport) -> None:
     _section(
         ("role", "stable", "canary", "weight"), [(n, r.stable, r.canary, r.weight) for n, r in report.roles.items()]
     )
+    triggers = [(role, one.kind, *_standing(one)) for role, each in report.triggers.items() for one in each]
+    _section(("role", "trains on", "progress", "next", "last"), triggers)
     jobs = [(j.training_job_id, j.role, j.algorithm, j.state, j.percent, j.error) for j in report.jobs[:RECENT_JOBS]]
     _section(("job", "role", "algorithm", "state", "%", "error"), jobs)
     _section(("cannot read", "because"), list(report.errors.items()))
+
+
+def _standing(trigger: TriggerOut) -> tuple[object, object, object]:
+    """Progress, next time or end of the cooldown, and why it last fired."""
+    counted = f"{trigger.progress} of {trigger.target}" if trigger.target is not None else trigger.state
+    rests = f"rests until {trigger.rests_until}" if trigger.rests_until else None
+    coming = trigger.next_at or rests or ("now" if trigger.is_due else None)
+    return counted, coming, f"{trigger.last.at}: {trigger.last.why}" if trigger.last else None
 
 
 def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,16 +14,17 @@ import typer
 from ratchet.cli.api import require_role
 from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.options import AsJson, Directory, OptionalRole, TrajectoryArgument
+from ratchet.cli.options import AsJson, Directory, NamedTrajectoryArgument, OptionalRole
 from ratchet.cli.output import LONG, console, cut, print_answer, print_facts, print_table
 from ratchet.contract import Feedback, Reward, Trajectory, decode
 from ratchet.errors import NotFound
 from ratchet.rules.chat import chat_messages, text_of
 from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.stores.capture import Barred, of_trajectory
 from ratchet.stores.history import latest_rewards
 
 if TYPE_CHECKING:
-    from ratchet.stores.warehouse import Warehouse
+    from ratchet.stores.warehouse import Row, Warehouse
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -37,6 +38,14 @@ ORDER BY t.ended_at DESC, t.trajectory_id DESC
 LIMIT {limit:UInt32}
 """
 _REWARDS = latest_rewards("total", "confidence", "revision", where="trajectory_id IN {ids:Array(String)}")
+_RUN = """
+SELECT trajectory_id, parent_trajectory_id, role, agent_id, turn_count AS turns, outcome
+FROM (SELECT * EXCEPT body FROM trajectories FINAL)
+WHERE trajectory_id IN {ids:Array(String)} OR recorded_as IN {ids:Array(String)}
+    OR parent_trajectory_id IN {ids:Array(String)}
+ORDER BY started_at, trajectory_id, role
+"""
+"""The trajectories of a run: those recorded under one id, and those that name one of them as their parent."""
 
 
 @app.command("list")
@@ -60,7 +69,7 @@ def list_(
 
 @app.command()
 def show(
-    trajectory_id: TrajectoryArgument,
+    trajectory_id: NamedTrajectoryArgument,
     full: Annotated[bool, typer.Option("--full", help="Show long turns whole.")] = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
@@ -78,6 +87,24 @@ class Whole:
     rewards: list[Reward]
     """Oldest revision first."""
     feedback: list[Feedback]
+    run: list[Branch]
+    """All trajectories of its run, itself among them, each after its parent; empty when it is the only one."""
+    calls: int = 0
+    """Calls of its run that went through the gateway."""
+    barred: list[Barred] = field(default_factory=list[Barred])
+    """Those that policy gradients cannot use, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A trajectory within the tree of its run."""
+
+    depth: int
+    trajectory_id: str
+    role: str
+    agent_id: str
+    turns: int
+    outcome: str | None
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,15 +148,44 @@ async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
                 {"id": trajectory_id},
             )
             if count["turns"]:
-                raise NotFound(f"trajectory {trajectory_id} has {count['turns']} turns and has not ended yet")
+                recorded = f"trajectory {trajectory_id} has {count['turns']} turns and has not ended yet"
+                end = f"POST /v1/trajectories/{trajectory_id}/end at the gateway ends it"
+                raise NotFound(f"{recorded}: {end}; without an end it is shown after ten minutes without a call")
             raise NotFound(f"no trajectory {trajectory_id} is stored")
         rewards = await _bodies(warehouse, "rewards", "at, revision", trajectory_id)
         feedback = await _bodies(warehouse, "feedback", "at", trajectory_id)
+        trajectory = decode(stored[0], Trajectory)
+        run = await warehouse.rows(_RUN, {"ids": sorted({trajectory_id, *_ancestors(trajectory)})})
+        recorded_as = trajectory.recorded_as or trajectory_id
+        calls, barred = await of_trajectory(warehouse, trajectory.role, recorded_as) or (0, [])
     return Whole(
-        decode(stored[0], Trajectory),
+        trajectory,
         [decode(body, Reward) for body in rewards],
         [decode(body, Feedback) for body in feedback],
+        tree_of(run),
+        calls,
+        barred,
     )
+
+
+def _ancestors(trajectory: Trajectory) -> list[str]:
+    return [one for one in (trajectory.recorded_as, trajectory.parent_trajectory_id) if one]
+
+
+def tree_of(rows: Sequence[Row]) -> list[Branch]:
+    """The trajectories of a run as a tree, parents first; empty for a single one."""
+    ids = {row["trajectory_id"] for row in rows}
+    below: dict[str | None, list[Row]] = {}
+    for row in rows:
+        parent = row["parent_trajectory_id"]
+        below.setdefault(parent if parent in ids and parent != row["trajectory_id"] else None, []).append(row)
+    branches: list[Branch] = []
+    left = [(0, row) for row in reversed(below.pop(None, []))]
+    while left:
+        depth, row = left.pop()
+        left += [(depth + 1, child) for child in reversed(below.pop(row["trajectory_id"], []))]
+        branches.append(Branch(depth, row["trajectory_id"], row["role"], row["agent_id"], row["turns"], row["outcome"]))
+    return branches if len(branches) > 1 else []
 
 
 async def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
@@ -169,6 +225,12 @@ def show_one(whole: Whole, *, full: bool = False) -> None:
     trajectory = whole.trajectory
     print_facts(_facts(trajectory))
     console.print()
+    for one in whole.run:
+        mark = "->" if one.trajectory_id == trajectory.trajectory_id else "  "
+        facts = f"{one.role}, {one.turns} turns, {one.outcome or 'no outcome'}"
+        console.print(f"{mark} {'   ' * one.depth}{one.trajectory_id} ({facts})", markup=False)
+    if whole.run:
+        console.print()
     for message in chat_messages(trajectory):
         calls = [one.get("function", one) for one in message.get("tool_calls") or []]
         called = [f"{call.get('name')}({call.get('arguments', '')})" for call in calls]
@@ -190,6 +252,13 @@ def show_one(whole: Whole, *, full: bool = False) -> None:
         else "no reward yet"
     )
     print_table(("revision", "component", "score", "weight", "total", "because"), rewards, empty)
+    if whole.calls:
+        console.print()
+        lost = sum(one.calls for one in whole.barred)
+        console.print(f"{whole.calls - lost} of {whole.calls} calls can be learnt from by policy gradients")
+    if whole.barred:
+        barred = [(one.reason, one.calls, one.place, one.remedy) for one in whole.barred]
+        print_table(("reason", "calls", "where", "what to change"), barred, "")
     if whole.feedback:
         console.print()
         opinions = [(one.at, one.kind, one.value, one.rater, one.source) for one in whole.feedback]
@@ -206,6 +275,8 @@ def _facts(trajectory: Trajectory) -> dict[str, object]:
         "task": trajectory.task_context.task_id,
         "group": trajectory.task_context.group_key,
         "parent": trajectory.parent_trajectory_id,
+        "recorded as": trajectory.recorded_as,
+        "error": trajectory.metadata.error,
         "source": trajectory.metadata.source,
         "model": trajectory.metadata.model,
         "policy": f"{policy.role}@{policy.version} ({policy.arm})" if policy else None,

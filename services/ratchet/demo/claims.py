@@ -100,14 +100,17 @@ async def read_findings(connections: Connections, story: Story, exams: Path) -> 
 
 
 def claims(findings: Findings, story: Story, plan: Plan) -> list[Claim]:
-    """Everything that has to be true if the loop closed."""
-    rises: list[Claim] = []
+    """Everything that has to be true if the loop closed, and what a plan that claims learning says of it."""
+    learning: list[Claim] = []
     if plan.rises is not None:
-        rises = [_rise(findings, plan.rises.overall, None), _rise(findings, plan.rises.misjudged, MISJUDGED)]
+        learning = [
+            _rise(findings, plan.rises.overall, None),
+            _rise(findings, plan.rises.misjudged, MISJUDGED),
+            _no_lost_kind(findings),
+        ]
     return [
         _promotions(findings, plan),
-        *rises,
-        _no_lost_kind(findings),
+        *learning,
         _refusal(findings, story),
         _rollback(findings, story),
         _nothing_lost(findings, story),

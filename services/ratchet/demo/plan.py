@@ -74,7 +74,7 @@ class Rollouts:
 class Rises:
     """Least rises of greedy held-out success from the first policy to the last that a run claims, intervals apart.
 
-    No more than docs/reports/learning.md shows to hold in 99 of 100 runs; a test compares.
+    No more than docs/learning.md shows to hold in 99 of 100 runs; a test compares.
     """
 
     overall: float
@@ -102,7 +102,7 @@ class Plan:
     agents: int
     """Agents at work at the same time."""
     rises: Rises | None
-    """What is claimed of greedy success; None: nothing."""
+    """What is claimed of greedy success; None: nothing, nor that each kind of ticket is solved by some policy."""
     training_threads: int
     """Torch threads of a job while nothing else of the stack works. Two are a quarter faster than one on quiet cores,
     and several times slower where others use the cores as well."""

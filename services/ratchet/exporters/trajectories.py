@@ -32,6 +32,7 @@ TRAJECTORIES = Kind(
         "agent_id": "text",
         "subordinate_profile": "text",
         "parent_trajectory_id": "text",
+        "recorded_as": "text",
         "user_ref": "text",
         "start_timestamp": "time",
         "end_timestamp": "time",

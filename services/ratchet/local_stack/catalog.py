@@ -24,7 +24,7 @@ class ServiceSpec:
     extra: str | None = None
     """The extra of the package that it needs, when that is torch."""
     drain_s: float | None = None
-    """How long a stop lets the answers under way go on, unless `drain_variable` says otherwise."""
+    """How long a stop lets the answers or trainings under way go on, unless `drain_variable` says otherwise."""
 
     @property
     def module(self) -> str:
@@ -50,7 +50,7 @@ SERVICES = (
     ServiceSpec("trajectory_collector", "collector", 9101),
     ServiceSpec("reward_computer", "reward", 9102),
     ServiceSpec("rl_coordinator", "coordinator", 9103, port=8081),
-    ServiceSpec("trainer_worker", "trainer", 9104, needs=("rl_coordinator",), extra="trainer"),
+    ServiceSpec("trainer_worker", "trainer", 9104, needs=("rl_coordinator",), extra="trainer", drain_s=120.0),
     ServiceSpec("engine_local", "engine", 9106, port=8082, extra="engine"),
     ServiceSpec("gateway", "gateway", 9105, port=8080, needs=("engine_local",), drain_s=120.0),
     ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=("engine_local", "gateway")),

@@ -97,6 +97,7 @@ def stack_environment(ports: Mapping[str, int], shared: SharedSettings, secrets:
         "RATCHET_S3_ACCESS_KEY": shared.s3_access_key,
         "RATCHET_S3_SECRET_KEY": shared.s3_secret_key or secrets.s3_secret_key,
         "RATCHET_S3_BUCKET": shared.s3_bucket,
+        "RATCHET_SERVICE_KEY": secrets.service_key,
         **urls,
     }
 

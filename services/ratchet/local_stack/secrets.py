@@ -24,6 +24,7 @@ class StackSecrets(msgspec.Struct, frozen=True, kw_only=True):
 
     clickhouse_password: str = msgspec.field(default_factory=_random)
     s3_secret_key: str = msgspec.field(default_factory=_random)
+    service_key: str = msgspec.field(default_factory=_random)
 
 
 def read_secrets(directory: Path) -> StackSecrets:

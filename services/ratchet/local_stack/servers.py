@@ -23,7 +23,7 @@ from ratchet.resources import resource_dir
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 """The most that nats-server recommends: a long trajectory with its tool results fits, a run-away message does not."""
 
-MAX_FILE_STORE_BYTES, MAX_MEMORY_STORE_BYTES = 16 << 30, 64 << 20
+MAX_FILE_STORE_BYTES, MAX_MEMORY_STORE_BYTES = 16 << 30, 256 << 20
 """What streams and buckets may take together. Without a bound the broker reserves three quarters of what happens to be
 free at its start, and refuses to make the streams on a disk that is large enough for months."""
 

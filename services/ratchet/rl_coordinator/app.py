@@ -1,8 +1,9 @@
-"""Composition root of the coordinator: opens the connections and puts its four subjects together.
+"""Composition root of the coordinator: opens the connections and puts its subjects together.
 
     RL_REWARDS, RL_FEEDBACK ─> triggers ─┐
     HTTP API ─> http ────────────────────┼─> jobs ─> RL_TRAINING, RL_JOBS, S3 snapshots
     RL_TRAINING ─────────────────────────┘    └───> registry: policies, lineage
+                                                    storage: sweeps of S3
 
 Each subject builds itself; its package's docstring draws its inside.
 """
@@ -14,14 +15,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from ratchet.bus.connection import Bus
-from ratchet.rl_coordinator.http import http_app
+from ratchet.rl_coordinator.http import KeyStore, Subjects, http_app
 from ratchet.rl_coordinator.jobs import build_jobs
 from ratchet.rl_coordinator.registry import build_registry
 from ratchet.rl_coordinator.settings import Settings
+from ratchet.rl_coordinator.storage import build_storage
 from ratchet.rl_coordinator.triggers import Counters, Recipes, build_triggers, load_recipes
+from ratchet.service.authentication import Authentication
 from ratchet.service.contracts import load_contracts
 from ratchet.service.http import HttpServer
+from ratchet.service.keys import known_keys
 from ratchet.service.runtime import App
+from ratchet.service.same_site import Sites
 from ratchet.stores.objects import Objects
 from ratchet.stores.warehouse import Warehouse
 
@@ -55,15 +60,38 @@ async def assembled(settings: Settings, recipes: Recipes, *, bus: Bus, warehouse
     )
     triggers = build_triggers(settings, recipes, bus=bus, warehouse=warehouse, counters=counters, jobs=jobs)
 
+    storage = build_storage(settings, bus=bus, objects=objects)
+
     async def check_objects() -> str | None:
         await asyncio.to_thread(objects.ping)
         return None
 
     checks = {"broker": bus.check, "warehouse": warehouse.check, "objects": check_objects}
-    api = http_app(checks, jobs=jobs, registry=registry, triggers=triggers, now=bus.now)
-    server = HttpServer(api, settings.shared.http_host, settings.port, hosts=settings.shared.allowed_hosts)
+
+    async def connected() -> Bus:
+        return bus
+
+    keys = known_keys(settings.shared, NAME, connected)
+    store = KeyStore(bus, keys.own)
+    subjects = Subjects(jobs=jobs, registry=registry, triggers=triggers, storage=storage, keys=store)
+    api = http_app(checks, subjects, bus.now)
+    server = HttpServer(
+        Authentication(api, keys.caller_of),
+        settings.shared.http_host,
+        settings.port,
+        sites=Sites(settings.shared.allowed_hosts),
+    )
     return App(
         NAME,
-        [counters.rewarded, counters.preferences, *triggers.components, *jobs.components, server],
-        {**checks, "rewarded": counters.rewarded.check, "preferences": counters.preferences.check},
+        [
+            counters.rewarded,
+            counters.preferences,
+            *triggers.components,
+            *jobs.components,
+            *storage.components,
+            keys,
+            server,
+        ],
+        {**checks, "keys": keys.ready, "rewarded": counters.rewarded.check, "preferences": counters.preferences.check},
+        notes={"unreadable_keys": keys.check},
     )

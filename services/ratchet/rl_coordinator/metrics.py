@@ -19,6 +19,8 @@ ATTEMPTS = Counter("ratchet_job_attempts_total", "Dispatched attempts, by whethe
 SNAPSHOT_TRAJECTORIES = Counter(
     "ratchet_snapshot_trajectories_total", "Trajectories seen by exports: exported, or why not.", ["fate"]
 )
+SWEPT = Counter("ratchet_swept_objects_total", "Objects that a sweep set aside, by reason.", ["reason"])
+SWEPT_BYTES = Counter("ratchet_swept_bytes_total", "Their bytes.", ["reason"])
 SNAPSHOT_SECONDS = Histogram(
     "ratchet_snapshot_seconds", "Time one export took.", buckets=(0.1, 0.5, 1, 5, 15, 60, 300, 900)
 )

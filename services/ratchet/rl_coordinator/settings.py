@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -33,12 +33,18 @@ class Settings(BaseSettings):
     """Each priority below `urgent` puts a job off by this long; no job that comes later still overtakes it."""
     lease_s: float = 30.0
     """A worker that is silent for longer loses its job to another one."""
+    claim_s: float = Field(default=120.0, gt=0)
+    """A dispatch that no worker takes within this time gives its slot back and is made again; a worker that takes it
+    later is fenced off."""
     max_attempts: int = 5
-    """Attempts after which a job whose workers keep vanishing fails."""
+    """Attempts of workers after which a job whose workers keep vanishing fails."""
     retries: Mapping[str, RetryRule] = DEFAULT_RETRIES
     """By error code: attempts in all, pause, what is eased, whether to resume. Codes that are absent are final."""
     job_retention_s: float = Field(default=90 * 86_400, gt=0)
     """Ended jobs are kept this long, and the last one of each role and algorithm; the history in ClickHouse has all."""
+    exports: int = Field(default=4, ge=1)
+    """Roles whose data is exported at a time: a slow export delays its own role alone. Each holds the catalogue of its
+    role in memory, about 200 MB at the limit of the history."""
     tick_s: float = 0.5
     """How often the coordinator brings jobs up to date and fills free slots."""
     threshold: int = 5000
@@ -54,6 +60,17 @@ class Settings(BaseSettings):
     Empty: new preferences start no training."""
     recipes_file: Path | None = None
     """JSON file with more recipes; those in `recipes` come first."""
+    sweep: Literal["on", "dry_run", "off"] = "on"
+    """Whether objects that nothing refers to leave the object store: `dry_run` only logs what would."""
+    sweep_every_s: float = Field(default=86_400, gt=0)
+    """Time between two sweeps, of all coordinators together."""
+    sweep_grace_hours: float = Field(default=48, ge=24)
+    """What is younger is never swept: longer than anything takes from its first file to what names it."""
+    artifact_retention_days: float = Field(default=90, ge=1)
+    """Snapshots, checkpoints and policies that no job, policy or route refers to are kept this long. The last
+    checkpoint of a job is kept for as long as the job (`job_retention_s`)."""
+    sweep_trash_days: float = Field(default=7, ge=1)
+    """What a sweep set aside can be read for this long, which takes it back; then it is removed."""
     history_limit: int = 200_000
     """Most recent trajectories of a role that a snapshot is selected from, and its baselines are computed over. A
     `sample_size` above it is refused. A worker holds its whole snapshot in memory."""

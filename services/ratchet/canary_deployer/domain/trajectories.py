@@ -30,15 +30,13 @@ import msgspec
 
 from ratchet.canary_deployer.domain.e_processes import BLOCK, MIN_WEIGHT
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.contract import Reward, Start, Turn
+from ratchet.contract import Reward, Start
+from ratchet.contract.turn import TurnSummary
 from ratchet.rules.arms import CANARY, STABLE
 
 PENDING, SUCCESS, FAILED, MISSING, MOVED, UNSCORED = range(6)
 """Outcomes. `MOVED`: another policy answered from some call on, through no fault of the arm. `UNSCORED`: the reward
 computer was away for too long."""
-
-CANCELLED = "cancelled"
-"""Finish reason of a call whose caller went away before the answer: it may have hung."""
 
 SHORTEST_MS = 1e-3
 """A latency is at least this: no clock measures a shorter one."""
@@ -248,19 +246,18 @@ def started_of(start: Start, stored_at: float) -> Started:
     )
 
 
-def call_of(turn: Turn, stored_at: float) -> Call:
+def call_of(turn: TurnSummary, stored_at: float) -> Call:
     """A turn as the fold sees it."""
     began = turn.timestamp.timestamp()
-    hung = turn.finish_reason == CANCELLED
     return Call(
         trajectory_id=turn.trajectory_id,
         at=stored_at,
         first=turn.index == 0,
-        arm=turn.policy.arm,
-        version=turn.policy.version,
-        error=turn.error is not None,
-        latency_ms=None if hung or turn.error is not None else turn.latency_ms,
-        hung=hung,
+        arm=turn.arm,
+        version=turn.version,
+        error=turn.failed,
+        latency_ms=None if turn.cancelled or turn.failed else turn.latency_ms,
+        hung=turn.cancelled,
         began=began,
         ended=began + (turn.latency_ms or 0.0) / 1000,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from fastapi import FastAPI
@@ -11,15 +12,19 @@ from ratchet.contract.http.jobs import JobIn
 from ratchet.contract.http.status import HealthOut
 from ratchet.rl_coordinator.http.job_request import job_body
 from ratchet.rl_coordinator.http.jobs import JobRoutes
+from ratchet.rl_coordinator.http.keys import KeyRoutes, KeyStore
 from ratchet.rl_coordinator.http.models import ModelRoutes
 from ratchet.rl_coordinator.http.status import StatusRoutes
+from ratchet.rl_coordinator.http.storage import StorageRoutes
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.registry import Registry
+from ratchet.rl_coordinator.storage import Storage
 from ratchet.rl_coordinator.triggers import Triggers
+from ratchet.rules.access import KeyScope
 from ratchet.service.control_api import ControlApi
 from ratchet.service.health import Check, Health
 
-__all__ = ["http_app"]
+__all__ = ["KeyStore", "Subjects", "http_app"]
 
 ERRORS: Mapping[int, str] = {
     422: "A parameter or the body is not what this document says.",
@@ -27,9 +32,18 @@ ERRORS: Mapping[int, str] = {
 }
 
 
-def http_app(
-    checks: Mapping[str, Check], *, jobs: Jobs, registry: Registry, triggers: Triggers, now: Callable[[], datetime]
-) -> FastAPI:
+@dataclass(frozen=True, kw_only=True)
+class Subjects:
+    """What the coordinator is about: the faces of its parts."""
+
+    jobs: Jobs
+    registry: Registry
+    triggers: Triggers
+    storage: Storage
+    keys: KeyStore
+
+
+def http_app(checks: Mapping[str, Check], subjects: Subjects, now: Callable[[], datetime]) -> FastAPI:
     """The application with all routes; `checks`: by name, what training needs."""
     api = ControlApi(
         "Ratchet coordinator",
@@ -40,13 +54,15 @@ def http_app(
 
     async def health() -> tuple[int, HealthOut]:
         """Whether everything that training needs answers."""
-        reasons = await Health("rl_coordinator", starting=None, checks=checks).reasons()
+        reasons = (await Health("rl_coordinator", starting=None, checks=checks).report(metrics=False)).reasons
         return 503 if reasons else 200, HealthOut(status="degraded" if reasons else "ok", reasons=reasons)
 
-    api.route(
-        "GET", "/health", health, tag="health", answers={200: "Everything answers.", 503: "Something does not answer."}
-    )
+    answers = {200: "Everything answers.", 503: "Something does not answer."}
+    api.route("GET", "/health", health, scope=KeyScope.VIEW, answers=answers)
+    jobs, registry = subjects.jobs, subjects.registry
     JobRoutes(jobs, now).add_to(api)
     ModelRoutes(registry, jobs, now).add_to(api)
-    StatusRoutes(jobs, registry, triggers, now).add_to(api)
+    KeyRoutes(subjects.keys, now).add_to(api)
+    StatusRoutes(jobs, registry, subjects.triggers, now).add_to(api)
+    StorageRoutes(subjects.storage).add_to(api)
     return api.app

@@ -11,15 +11,16 @@ import uuid_utils
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from ratchet.contract.http.jobs import JobIn, JobOut, JobsOut, PreviewOut
+from ratchet.contract.http.jobs import JobIn, JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut
 from ratchet.contract.state import Job, JobState
 from ratchet.errors import WrongState
 from ratchet.rl_coordinator.http.job_request import training_request
 from ratchet.rl_coordinator.http.models import RoleFilter
 from ratchet.rl_coordinator.jobs import Jobs
+from ratchet.rl_coordinator.jobs.domain import Shape, queue_wait_s, usage_of
+from ratchet.rules.access import Caller, KeyScope
 from ratchet.service.control_api import ControlApi
 
-TAG = "jobs"
 TWICE: Mapping[int, str] = {400: "One of the headers that are checked comes twice."}
 UNKNOWN: Mapping[int, str] = {404: "There is no such job."}
 ASKED: Mapping[int, str] = {
@@ -34,9 +35,17 @@ REFUSED: Mapping[int, str] = {
 }
 
 
-def job_out(job: Job) -> JobOut:
+def job_out(job: Job, now: datetime) -> JobOut:
     """A job with all that is not the coordinator's own bookkeeping."""
-    return msgspec.convert(job, JobOut, from_attributes=True)
+    shown = msgspec.convert(job, JobOut, from_attributes=True)
+    return msgspec.structs.replace(shown, queue_wait_s=queue_wait_s(job, now), resource_usage=usage_of(job))
+
+
+def shape_out(shape: Shape) -> ShapeOut:
+    """A shape with the counts of its tries beside the others."""
+    counts = {name: getattr(shape, name) for name in ShapeOut.__struct_fields__ if hasattr(shape, name)}
+    tries = {name: getattr(shape.tries, name) for name in ShapeOut.__struct_fields__ if hasattr(shape.tries, name)}
+    return ShapeOut(**counts, **tries)
 
 
 def possible(state: JobState | None) -> JobState | None:
@@ -64,29 +73,48 @@ class JobRoutes:
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
         ended = {**TWICE, **UNKNOWN, 409: "The job has ended."}
-        api.route("POST", "/v1/jobs", self.ask_for_training, tag=TAG, answers=ASKED, errors=REFUSED)
-        api.route("POST", "/v1/jobs/preview", self.preview_data, tag=TAG, errors=TWICE)
-        api.route("POST", "/v1/jobs/{job_id}/cancel", self.cancel_job, tag=TAG, errors=ended)
-        api.route("GET", "/v1/jobs", self.list_jobs, tag=TAG)
-        api.route("GET", "/v1/jobs/{job_id}", self.get_job, tag=TAG, errors=UNKNOWN)
+        api.route("POST", "/v1/jobs", self.ask_for_training, scope=KeyScope.TRAIN, answers=ASKED, errors=REFUSED)
+        api.route("POST", "/v1/jobs/preview", self.preview_data, scope=KeyScope.TRAIN, errors=TWICE)
+        api.route("GET", "/v1/plan", self.plan_training, scope=KeyScope.VIEW)
+        api.route("POST", "/v1/jobs/{job_id}/cancel", self.cancel_job, scope=KeyScope.TRAIN, errors=ended)
+        api.route("GET", "/v1/jobs", self.list_jobs, scope=KeyScope.VIEW)
+        api.route("GET", "/v1/jobs/{job_id}", self.get_job, scope=KeyScope.VIEW, errors=UNKNOWN)
 
-    async def ask_for_training(self, body: JobIn, asked: Annotated[AskIn, Query()]) -> tuple[int, JobOut]:
+    async def ask_for_training(
+        self, body: JobIn, asked: Annotated[AskIn, Query()], caller: Caller
+    ) -> tuple[int, JobOut]:
         """Ask for training. The answer is the new job, or the one of an earlier request with the same id or key."""
         if not self._jobs.abilities.training_enabled:
             raise WrongState("training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
-        request = training_request(body, str(uuid_utils.uuid7()), self._now())
+        named = msgspec.structs.replace(body, requester=caller.actor(body.requester))
+        request = training_request(named, str(uuid_utils.uuid7()), self._now())
+        request = await self._jobs.planner.resolved(request)
         job, created = await self._jobs.intake.submit(request, require_feasible=True, dry_run=asked.dry_run)
-        return 201 if created else 200, job_out(job)
+        return 201 if created else 200, self._out(job)
 
     async def preview_data(self, body: JobIn) -> PreviewOut:
         """Say what data the job would take if it started now, and what it would leave out. Nothing is created."""
         request = training_request(body, str(uuid_utils.uuid7()), self._now())
+        request = await self._jobs.planner.resolved(request)
         self._jobs.intake.require_valid(request)
-        return await self._jobs.dispatcher.preview(request)
+        return await self._jobs.preparer.preview(request)
 
-    async def cancel_job(self, job_id: str) -> JobOut:
+    async def plan_training(self, role: Annotated[str, Query(description="The role to train.")]) -> PlanOut:
+        """Propose an algorithm and its data from what the role has, and say why not the others. `algorithm: auto` in a
+        request stands for the proposal."""
+        shape, plan = await self._jobs.planner.plan(role)
+        return PlanOut(
+            role=role,
+            algorithm=plan.chosen.algorithm if plan.chosen else None,
+            why=plan.chosen.why if plan.chosen else "nothing can be learnt yet",
+            filter=plan.filter,
+            rejected={one.algorithm: one.why for one in plan.rejected},
+            shape=shape_out(shape),
+        )
+
+    async def cancel_job(self, job_id: str, caller: Caller) -> JobOut:
         """Cancel: a queued job at once, a running one as soon as its worker has stopped."""
-        return job_out(await self._jobs.intake.cancel(job_id))
+        return self._out(await self._jobs.intake.cancel(job_id, caller.actor()))
 
     async def list_jobs(
         self,
@@ -106,8 +134,11 @@ class JobRoutes:
             if all(getattr(job, name) == filters[name] for name in filters)
             and (since is None or job.created_at >= since)
         ]
-        return JobsOut(jobs=[job_out(job) for job in jobs[offset : offset + limit]], total=len(jobs))
+        return JobsOut(jobs=[self._out(job) for job in jobs[offset : offset + limit]], total=len(jobs))
 
     async def get_job(self, job_id: str) -> JobOut:
         """One job."""
-        return job_out(await self._jobs.store.get_job(job_id))
+        return self._out(await self._jobs.store.get_job(job_id))
+
+    def _out(self, job: Job) -> JobOut:
+        return job_out(job, self._now())

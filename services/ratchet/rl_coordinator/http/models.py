@@ -21,6 +21,7 @@ from ratchet.contract.http.models import (
 from ratchet.errors import NotFound
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.registry import Page, Registry
+from ratchet.rules.access import KeyScope
 from ratchet.rules.arms import ROLE
 from ratchet.service.control_api import ControlApi
 
@@ -48,12 +49,12 @@ class ModelRoutes:
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
         one = "/v1/models/{role}/{version}"
-        api.route("GET", "/v1/models", self.list_models, tag="models")
-        api.route("GET", "/v1/models/{role}", self.get_role, tag="models", errors=UNKNOWN)
-        api.route("GET", one, self.get_model, tag="models", errors=UNKNOWN)
-        api.route("GET", f"{one}/lineage", self.get_lineage, tag="models", errors=UNKNOWN)
-        api.route("GET", f"{one}/outcome-times", self.get_outcome_times, tag="models", errors=UNKNOWN)
-        api.route("GET", "/v1/replay/prompts", self.get_replay_prompts, tag="replay", errors=NO_REPLAY)
+        api.route("GET", "/v1/models", self.list_models, scope=KeyScope.VIEW)
+        api.route("GET", "/v1/models/{role}", self.get_role, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("GET", one, self.get_model, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("GET", f"{one}/lineage", self.get_lineage, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("GET", f"{one}/outcome-times", self.get_outcome_times, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("GET", "/v1/replay/prompts", self.get_replay_prompts, scope=KeyScope.VIEW, errors=NO_REPLAY)
 
     async def list_models(
         self,

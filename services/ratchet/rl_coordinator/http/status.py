@@ -23,6 +23,7 @@ from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.jobs.domain import ACTIVE, TERMINAL
 from ratchet.rl_coordinator.registry import Registry
 from ratchet.rl_coordinator.triggers import Triggers
+from ratchet.rules.access import KeyScope
 from ratchet.rules.algorithms import dataset_format
 from ratchet.service.control_api import ControlApi
 
@@ -41,9 +42,9 @@ class StatusRoutes:
 
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
-        api.route("GET", "/v1/status", self.status, tag="status")
-        api.route("GET", "/v1/status/training", self.training, tag="status")
-        api.route("GET", "/v1/status/dpo", self.dpo, tag="status")
+        api.route("GET", "/v1/status", self.status, scope=KeyScope.VIEW)
+        api.route("GET", "/v1/status/training", self.training, scope=KeyScope.VIEW)
+        api.route("GET", "/v1/status/dpo", self.dpo, scope=KeyScope.VIEW)
 
     async def status(self) -> StatusOut:
         """Jobs by state, slots, and where every role stands."""
@@ -96,6 +97,7 @@ class StatusRoutes:
             since_last_training=trigger.standing(role).new,
             threshold=trigger.threshold(role),
             last_job=own[-1] if own else None,
+            triggers=self._triggers.standings(role, jobs),
         )
 
     async def _preferences(self, role: str, jobs: Sequence[Job]) -> DpoRoleOut:

@@ -2,7 +2,8 @@
 
     request from the bus ──> Intake ──> KvJobs <── JobReconciler: statuses, leases, deadlines ──┐
     HTTP API, triggers   ──>   │          ^                                                     ├─> Announcer ─> bus
-              Feasibility <────┘          └── Dispatcher: free slots ─> Exporter ─> S3 snapshot ┘
+              Feasibility <────┘          └── Dispatcher: free slots                          ┘
+                                                └─> Preparer ─> Exporter ─> S3 snapshot
 
 `build_jobs` puts it together; `Jobs` is what the other subjects ask, and `jobs.domain` are the rules that they share.
 """
@@ -32,6 +33,8 @@ from ratchet.rl_coordinator.jobs.exporter import Exporter
 from ratchet.rl_coordinator.jobs.feasibility import Feasibility
 from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
+from ratchet.rl_coordinator.jobs.planner import Planner
+from ratchet.rl_coordinator.jobs.preparer import Preparer
 from ratchet.rl_coordinator.jobs.reconciler import JobReconciler
 from ratchet.rl_coordinator.registry import KvPolicies
 from ratchet.rules.training_options import Amounts
@@ -54,7 +57,9 @@ class Jobs:
 
     intake: Intake
     store: KvJobs
-    dispatcher: Dispatcher
+    preparer: Preparer
+    planner: Planner
+    policies: KvPolicies
     counts: Counts
     abilities: Abilities
     schedule: Schedule
@@ -89,24 +94,41 @@ async def build_jobs(
         bus=bus,
         store=store,
         announcer=announcer,
-        limits=Limits(settings.lease_s, settings.max_attempts, settings.retries),
+        limits=Limits(settings.lease_s, settings.claim_s, settings.max_attempts, settings.retries),
         tick_s=settings.tick_s,
         retention_s=settings.job_retention_s,
     )
     exporter = _exporter(settings, warehouse, snapshots, bus.now)
+    planner = Planner(
+        store=store,
+        policies=policies,
+        trajectories=_trajectories(settings, warehouse, bus.now),
+        counts=counts,
+        snapshots=snapshots,
+        offered=able.algorithms,
+    )
+    preparer = Preparer(store=store, policies=policies, exporter=exporter, now=bus.now)
     dispatcher = Dispatcher(
-        store=store, policies=policies, exporter=exporter, announcer=announcer, schedule=schedule, now=bus.now
+        store=store,
+        prepare=preparer.prepare,
+        announcer=announcer,
+        schedule=schedule,
+        exports=settings.exports,
+        now=bus.now,
     )
     handlers: Handlers = {TrainingRequest: each(intake.on_request), TrainingStatus: each(reconciler.on_status)}
     components = [
         bus.subscribe("coordinator-training", handlers),
         Periodic(settings.tick_s, reconciler.tick, "reconciler"),
+        dispatcher,
         Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),
     ]
     return Jobs(
         intake=intake,
         store=store,
-        dispatcher=dispatcher,
+        preparer=preparer,
+        planner=planner,
+        policies=policies,
         counts=counts,
         abilities=able,
         schedule=schedule,
@@ -114,9 +136,13 @@ async def build_jobs(
     )
 
 
+def _trajectories(settings: Settings, warehouse: Warehouse, now: Callable[[], datetime]) -> Trajectories:
+    return Trajectories(warehouse, settings.history_limit, timedelta(days=settings.history_days), now)
+
+
 def _exporter(settings: Settings, warehouse: Warehouse, snapshots: Snapshots, now: Callable[[], datetime]) -> Exporter:
     selector = SnapshotSelector(
-        Trajectories(warehouse, settings.history_limit, timedelta(days=settings.history_days), now),
+        _trajectories(settings, warehouse, now),
         Preferences(warehouse, settings.history_limit),
         abilities(settings).amounts,
         pairs_per_group=settings.pairs_per_group,

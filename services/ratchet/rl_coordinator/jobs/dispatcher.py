@@ -1,89 +1,108 @@
-"""Gives free slots to queued jobs: export their data, resolve their base model, hand them over."""
+"""Gives free slots to queued jobs. Roles are prepared beside each other: a slow export delays its own role alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import structlog
-from msgspec.structs import replace
 
-from ratchet.contract.http.jobs import PreviewOut
+from ratchet.bus.tasks import end
 from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import TrainingError, TrainingRequest
-from ratchet.errors import DigestMismatch, NotFound, Rejected, Unavailable
+from ratchet.contract.training import TrainingError
+from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.domain import jobs
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
-from ratchet.rl_coordinator.jobs.exporter import Exporter
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
-from ratchet.rl_coordinator.registry import KvPolicies
 
 log = structlog.get_logger()
 
 
 class Dispatcher:
-    """One tick hands over every job that has a slot. The data is exported at the last moment, so that it is fresh."""
+    """A component beside its ticks. A job is prepared when a slot is free: its data is fresh. Then it takes the slot.
+
+    While a role is prepared, the free slot stays open to the others: the role that is ready first has it.
+    """
 
     def __init__(
         self,
         *,
         store: KvJobs,
-        policies: KvPolicies,
-        exporter: Exporter,
+        prepare: Callable[[Job], Awaitable[None]],
         announcer: Announcer,
         schedule: Schedule,
+        exports: int,
         now: Callable[[], datetime],
     ) -> None:
+        """`prepare` stores the job with its data. `exports`: roles that are prepared at a time."""
         self._store = store
-        self._policies = policies
-        self._exporter = exporter
+        self._prepare = prepare
         self._announcer = announcer
         self._schedule = schedule
+        self._exports = exports
         self._now = now
+        self._preparing: dict[str, asyncio.Task[None]] = {}
+        self._filling = asyncio.Lock()
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Wait for the stop. What is being prepared then is dropped: a queued job is prepared again."""
+        try:
+            await self._stopping.wait()
+        finally:
+            await end(*self._preparing.values())
+
+    async def stop(self) -> None:
+        """Prepare no further job."""
+        self._stopping.set()
 
     async def tick(self) -> None:
-        """Fill the free slots. A job that cannot be prepared fails, and the others go on."""
-        for job in self._schedule.next_up(self._store.all_jobs(), self._now()):
-            try:
-                prepared = job if job.snapshot is not None else await self._prepare(job)
-            except Unavailable as error:
-                log.warning("cannot prepare the job yet", job=job.training_job_id, reason=str(error))
-            except (Rejected, NotFound, DigestMismatch) as error:
-                await self._fail(job, TrainingError(code="DATA", message=str(error)))
-            except Exception as error:  # one job's data must not stop the other jobs
-                log.exception("preparing failed", job=job.training_job_id)
-                await self._fail(job, TrainingError(code="UNKNOWN", message=f"preparing the data failed: {error!r}"))
-            else:
-                await self._hand_over(prepared)
+        """Hand over the prepared jobs that have a slot, and begin to prepare the others that have one."""
+        async with self._filling:
+            waiting = [job for job in self._store.all_jobs() if job.snapshot is not None or not self._is_busy(job)]
+            for job in self._schedule.next_up(waiting, self._now()):
+                if job.snapshot is not None:
+                    await self._hand_over(job)
+                elif len(self._preparing) < self._exports and not self._stopping.is_set() and not self._is_busy(job):
+                    self._begin(job)
 
-    async def preview(self, request: TrainingRequest) -> PreviewOut:
-        """The data that a job for `request` would be handed over with at this moment. Raises `Rejected`."""
-        return await self._exporter.preview(request, await self._policies.policies_of(request.role))
+    def _is_busy(self, job: Job) -> bool:
+        return job.state == JobState.QUEUED and job.role in self._preparing
 
-    async def _prepare(self, job: Job) -> Job:
-        """The job with its data exported, and with a request in which no name means something else tomorrow."""
-        policies = await self._policies.policies_of(job.role)
-        config = job.request.training_config
-        start = policies.starting_point(config.base_model)
-        export = await self._exporter.export(job, policies, start.parent)
-        dataset = replace(config.dataset, snapshot=export.snapshot)
-        resolved = replace(config, base_model=start.base_model, dataset=dataset)
+    def _begin(self, job: Job) -> None:
+        task = self._preparing[job.role] = asyncio.create_task(self._prepare_and_dispatch(job))
 
-        def prepare(current: Job) -> Job:
-            if current.state != JobState.QUEUED:
-                return current
-            return jobs.prepare(
-                current,
-                replace(job.request, training_config=resolved),
-                snapshot=export.snapshot,
-                parent=start.parent,
-                trajectories=export.rows,
-                now=self._now(),
-            )
+        def forget(_: asyncio.Task[None]) -> None:
+            del self._preparing[job.role]
 
-        return await self._store.change_job(job.training_job_id, prepare)
+        task.add_done_callback(forget)
+
+    async def _prepare_and_dispatch(self, job: Job) -> None:
+        try:
+            failure = await self._failure(job)
+            if failure is not None:
+                await self._fail(job, failure)
+            await self.tick()
+        except RatchetError as error:
+            log.warning("cannot prepare the job yet", job=job.training_job_id, reason=str(error))
+        except Exception:
+            log.exception("dispatching failed", job=job.training_job_id)
+
+    async def _failure(self, job: Job) -> TrainingError | None:
+        """Prepare a job; returns why it can never be prepared. Raises `Unavailable`."""
+        try:
+            await self._prepare(job)
+        except Unavailable:
+            raise
+        except (Rejected, NotFound, DigestMismatch) as error:
+            return TrainingError(code="DATA", message=str(error))
+        except Exception as error:  # one job's data must not stop the other jobs
+            log.exception("preparing failed", job=job.training_job_id)
+            return TrainingError(code="UNKNOWN", message=f"preparing the data failed: {error!r}")
+        return None
 
     async def _hand_over(self, job: Job) -> None:
         """Take the slot, then publish the dispatch. A job that was cancelled meanwhile stays cancelled."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -40,7 +41,7 @@ class Exporter:
     def __init__(
         self, *, selector: SnapshotSelector, snapshots: Snapshots, chunk: int, now: Callable[[], datetime]
     ) -> None:
-        """`chunk`: trajectories that are read from the warehouse at a time."""
+        """`chunk`: the most trajectories that are read from the warehouse at a time."""
         self._selector = selector
         self._snapshots = snapshots
         self._chunk = chunk
@@ -56,13 +57,13 @@ class Exporter:
             manifest = await asyncio.to_thread(own_snapshot, self._snapshots, config.dataset.snapshot, job.role)
             return Export(config.dataset.snapshot, manifest.rows)
         with metrics.SNAPSHOT_SECONDS.time():
-            query = await self._query(job.role, config, policies)
+            query = await self._query(job.role, config, policies, parent)
             plan = await self._selector.select(query)
             if plan.problem:
                 raise Rejected(f"role {job.role} cannot be trained by {job.algorithm}: {plan.problem}")
             left_out = Counter(plan.left_out)
             with self._snapshots.writer(query.format) as writer:
-                for ids in _chunks(plan.ids, self._chunk):
+                for ids in plan.chunks(self._chunk):
                     made = await plan.rows(ids)
                     left_out.update(reason for reason in made if isinstance(reason, str))
                     await asyncio.to_thread(writer.add, [row for row in made if not isinstance(row, str)])
@@ -83,10 +84,10 @@ class Exporter:
         config = request.training_config
         if config.dataset.snapshot is not None:
             raise Rejected("dataset.snapshot is given: there is nothing to choose")
-        query = await self._query(request.role, config, policies)
+        query = await self._query(request.role, config, policies, _parent(policies, config.base_model))
         plan = await self._selector.select(query)
         left_out, sources = Counter(plan.left_out), Counter[str]()
-        for ids in _chunks(plan.ids, self._chunk):
+        for ids in plan.chunks(self._chunk):
             made = await plan.rows(ids)
             left_out.update(row for row in made if isinstance(row, str))
             sources.update(row.origin.source for row in made if not isinstance(row, str))
@@ -103,10 +104,10 @@ class Exporter:
             refused=plan.problem or short,
         )
 
-    async def _query(self, role: str, config: TrainingConfig, policies: Policies) -> SnapshotQuery:
+    async def _query(self, role: str, config: TrainingConfig, policies: Policies, parent: str | None) -> SnapshotQuery:
         """The data that a job asks for, and the data that the stable policy's lineage has already learned from."""
         consumed = await asyncio.to_thread(self._snapshots.consumed, policies.consumed_snapshots())
-        return SnapshotQuery(role, config.algorithm, config.dataset, consumed)
+        return SnapshotQuery(role, config.algorithm, config.dataset, consumed, policies.generations(parent))
 
     def _header(self, job: Job, query: SnapshotQuery, plan: SnapshotPlan, parent: str | None) -> SnapshotHeader:
         return SnapshotHeader(
@@ -141,6 +142,13 @@ def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str) -> SnapshotM
     return manifest
 
 
+def _parent(policies: Policies, base_model: str) -> str | None:
+    """The policy that a job would continue, if it has one now."""
+    with suppress(Rejected):
+        return policies.starting_point(base_model).parent
+    return None
+
+
 def _shortage(query: SnapshotQuery, plan: SnapshotPlan, rows: int, left_out: Mapping[str, int]) -> str:
     """Why there is too little to learn from, for people."""
     one, many = plan.nouns
@@ -151,8 +159,3 @@ def _shortage(query: SnapshotQuery, plan: SnapshotPlan, rows: int, left_out: Map
     usable = f"{rows or 'none'} of {seen} {many} of role {query.role} can be used by {query.algorithm}"
     needed = f", which needs at least {plan.minimum}" if plan.minimum > 1 else ""
     return f"{usable}{needed}{': ' if reasons else ''}{reasons}{waiting}"
-
-
-def _chunks(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), size):
-        yield ids[start : start + size]

@@ -77,9 +77,9 @@ class Intake:
         if reasons:
             raise Rejected("; ".join(reasons))
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, job_id: str, actor: str) -> Job:
         """Cancel a job, or ask its worker to. Raises `NotFound`, or `WrongState` when it has ended."""
-        return await self._store.change_job(job_id, lambda job: jobs.cancel(job, self._bus.now()))
+        return await self._store.change_job(job_id, lambda job: jobs.cancel(job, self._bus.now(), actor))
 
     def _job_of(self, request: TrainingRequest, cause: Cause) -> Job:
         pool, counted = self._schedule.pool_of(request), self._counted(request.role)

@@ -63,6 +63,22 @@ class Policies:
             yield policy
             version = policy.parent
 
+    def generations(self, name: str | None) -> dict[int, int]:
+        """By version: how many generations of policies lie between it and the policy `name`, which is trained.
+
+        Parent and child are one generation apart; so are a policy and a candidate that was trained from it and refused.
+        Versions without a common ancestor are not in it, and none is where `name` is not registered.
+        """
+        trained = next((version for version, policy in self.versions.items() if policy.name == name), None)
+        line = {policy.version: steps for steps, policy in enumerate(self.ancestry(trained))}
+        away: dict[int, int] = {}
+        for version in self.versions:
+            for steps, policy in enumerate(self.ancestry(version)):
+                if policy.version in line:
+                    away[version] = line[policy.version] + steps
+                    break
+        return away
+
     def consumed_snapshots(self) -> list[str]:
         """Digests of the snapshots that the stable policy and its ancestors learned from.
 

@@ -1,7 +1,9 @@
 """Training that starts by itself.
 
-    RL_REWARDS, RL_FEEDBACK ──> Counters (projections) ──> ThresholdTrigger ──> Intake
-                          RL_STORED ──> StoredWatch ──────────┘
+    RL_REWARDS, RL_FEEDBACK ──> Counters (projections) ──> ThresholdTrigger ────┐
+                          RL_STORED ──> StoredWatch ──────────┘                 │
+    KV coordinator: times seen to ─────────────────────> ScheduleTrigger ───────┼─> Firer ──> Intake
+    ClickHouse: rewards of the stable policy ──────────> DegradationTrigger ────┘
 
 `build_triggers` puts it together; `Triggers` is what the other subjects ask.
 """
@@ -10,13 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
+import structlog
+
 from ratchet.bus.connection import Bus
+from ratchet.contract.http.status import FiredOut, TriggerOut
+from ratchet.contract.state import Job
+from ratchet.errors import RatchetError
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.settings import Settings
-from ratchet.rl_coordinator.triggers.domain import PREFERRED, REWARDED
+from ratchet.rl_coordinator.triggers.clickhouse_scores import Scores
+from ratchet.rl_coordinator.triggers.degradation_trigger import DegradationTrigger
+from ratchet.rl_coordinator.triggers.domain import DEGRADATION, PREFERRED, REWARDED, SCHEDULE, last_note
+from ratchet.rl_coordinator.triggers.firing import Firer
 from ratchet.rl_coordinator.triggers.recipes import Recipes, load_recipes
+from ratchet.rl_coordinator.triggers.schedule_trigger import ScheduleTrigger
 from ratchet.rl_coordinator.triggers.thresholds import Counters, ThresholdTrigger
 from ratchet.service.runtime import Component, Periodic
 from ratchet.stores.history import History
@@ -25,25 +37,83 @@ from ratchet.stores.warehouse import Warehouse
 
 __all__ = ["Counters", "Recipes", "Triggers", "build_triggers", "load_recipes"]
 
+log = structlog.get_logger()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Triggers:
-    """The two triggers; `components` run for as long as the service does."""
+    """All triggers; `components` run for as long as the service does."""
 
     rewarded: ThresholdTrigger
     preferences: ThresholdTrigger
+    schedule: ScheduleTrigger
+    degradation: DegradationTrigger
     components: Sequence[Component]
+
+    def standings(self, role: str, jobs: Sequence[Job]) -> list[TriggerOut]:
+        """Where each trigger of a role stands; those that it has no recipe for are left out."""
+        shown: list[TriggerOut] = []
+        fired = partial(_fired, role=role, jobs=jobs)
+        for trigger, kind in ((self.rewarded, REWARDED.name), (self.preferences, PREFERRED.name)):
+            threshold, now = trigger.threshold(role), trigger.standing(role)
+            if threshold is not None:
+                shown.append(
+                    TriggerOut(kind=kind, progress=now.new, target=threshold, is_due=now.is_enough, last=fired(kind))
+                )
+        next_at = self.schedule.next_at(role)
+        if next_at is not None:
+            shown.append(TriggerOut(kind=SCHEDULE, next_at=next_at, last=fired(SCHEDULE)))
+        looked, rests_until = self.degradation.looked(role), self.degradation.rests_until(role)
+        if looked is not None:
+            words = f"{looked.policy}: {looked.comparison.in_words}"
+            shown.append(TriggerOut(kind=DEGRADATION, state=words, rests_until=rests_until, last=fired(DEGRADATION)))
+        return shown
 
 
 def build_triggers(
-    settings: Settings, recipes: Recipes, *, bus: Bus, warehouse: Warehouse, counters: Counters, jobs: Jobs
+    settings: Settings,
+    recipes: Recipes,
+    *,
+    bus: Bus,
+    warehouse: Warehouse,
+    counters: Counters,
+    jobs: Jobs,
 ) -> Triggers:
     """Triggers on open connections. While training is disabled they count and do not fire."""
     watch = StoredWatch(bus, (counters.rewarded.stream, counters.preferences.stream))
-    is_stored = stored_check(watch, History(warehouse))
-    trigger = partial(ThresholdTrigger, jobs=jobs, is_stored=is_stored, now=bus.now)
+    is_stored, firer = stored_check(watch, History(warehouse)), Firer(jobs, bus.now)
+    trigger = partial(ThresholdTrigger, jobs=jobs, is_stored=is_stored, firer=firer)
     rewarded = trigger(measure=REWARDED, counter=counters.rewarded, recipes=recipes.rewarded)
     preferences = trigger(measure=PREFERRED, counter=counters.preferences, recipes=recipes.preferences)
-    firing = (rewarded, preferences) if settings.training_enabled else ()
-    ticks = [Periodic(settings.trigger_tick_s, one.tick, "triggers") for one in firing]
-    return Triggers(rewarded=rewarded, preferences=preferences, components=[watch, *ticks])
+    schedule = ScheduleTrigger(
+        recipes=recipes.rewarded,
+        roles=rewarded.counts,
+        seen=bus.bucket("coordinator", datetime),
+        firer=firer,
+        now=bus.now,
+    )
+    degradation = DegradationTrigger(
+        recipes=recipes.rewarded, policies=jobs.policies, scores=Scores(warehouse), jobs=jobs, firer=firer, now=bus.now
+    )
+
+    async def tick() -> None:
+        # One after the other: of two that fire at once, the second finds the job of the first.
+        for one in (rewarded, preferences, schedule, degradation):
+            try:
+                await one.tick()
+            except RatchetError as error:
+                log.warning("a trigger cannot be looked after now", trigger=type(one).__name__, reason=str(error))
+
+    ticks = [Periodic(settings.trigger_tick_s, tick, "triggers")] if settings.training_enabled else []
+    return Triggers(
+        rewarded=rewarded,
+        preferences=preferences,
+        schedule=schedule,
+        degradation=degradation,
+        components=[watch, *ticks],
+    )
+
+
+def _fired(kind: str, role: str, jobs: Sequence[Job]) -> FiredOut | None:
+    last = last_note(kind, role, jobs)
+    return FiredOut(at=last[0].at, why=last[0].why, job=last[1].training_job_id) if last else None

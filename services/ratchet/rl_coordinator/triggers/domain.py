@@ -6,17 +6,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from ratchet.bus.message import Message, named_id
 from ratchet.contract.reward import Preference, Reward
 from ratchet.contract.snapshot import PAIRS
-from ratchet.contract.state import Job
+from ratchet.contract.state import Job, TriggerNote
 from ratchet.contract.training import TrainingConfig, TrainingRequest
 from ratchet.rl_coordinator.jobs.domain import TERMINAL, learns_from_trajectories
 from ratchet.rules.algorithms import dataset_format
 
 MANUAL = "manual"
 THRESHOLD = "threshold_reached"
+SCHEDULED = "scheduled"
+DEGRADED = "performance_degradation"
 PREFERENCES = "preferences"
+SCHEDULE, DEGRADATION = "schedule", "degradation"
+"""Kinds of triggers; those that count are named like what they count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """A trigger fires for a role."""
+
+    kind: str
+    reason: str
+    """`trigger_reason` of the request."""
+    why: str
+    """In words, with its numbers."""
+    job_id: str
+    """Follows from what fired: fired twice, it asks for one job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +43,8 @@ class Measure:
     """One thing that is counted by role, and starts a training when there is enough of it."""
 
     name: str
-    """Name of its projection."""
+    """Name of its projection, and the kind of its trigger."""
+    noun: str
     reason: str
     """Part of the ids of the jobs that it starts."""
     role_of: Callable[[Message], str | None]
@@ -41,8 +61,10 @@ class Standing:
     """The counter when the role last learned from what is counted, or was asked to; 0 when it never was."""
     new: int
     """Counted since then."""
+    is_enough: bool
+    """It is time, by this measure alone."""
     is_due: bool
-    """There is enough, and no trigger's job of the role is under way: a further trigger coalesces with it."""
+    """It is, and no trigger's job of the role is under way: a further trigger coalesces with it."""
 
 
 def rewarded_role(message: Message) -> str | None:
@@ -57,12 +79,14 @@ def preferring_role(message: Message) -> str | None:
 
 REWARDED = Measure(
     name="rewarded",
+    noun="rewarded trajectories",
     reason=THRESHOLD,
     role_of=rewarded_role,
     count_at=lambda job: job.rewarded or 0 if learns_from_trajectories(job) else None,
 )
 PREFERRED = Measure(
     name="preferences",
+    noun="preferences",
     reason=PREFERENCES,
     role_of=preferring_role,
     count_at=lambda job: job.preferences or 0 if dataset_format(job.algorithm) == PAIRS else None,
@@ -77,22 +101,49 @@ def count_one_more(count: int | None) -> int:
 def standing(measure: Measure, role: str, *, jobs: Sequence[Job], counted: int, threshold: int | None) -> Standing:
     """How far `role` is from its next training; without a threshold none is ever due."""
     own = [job for job in jobs if job.role == role]
+    busy = under_way(role, jobs) is not None
     start = max((count for job in own if (count := measure.count_at(job)) is not None), default=0)
-    under_way = any(job.state not in TERMINAL and job.request.trigger_reason != MANUAL for job in own)
     enough = threshold is not None and counted - start >= threshold
-    return Standing(start=start, new=max(0, counted - start), is_due=enough and not under_way)
+    return Standing(start=start, new=max(0, counted - start), is_enough=enough, is_due=enough and not busy)
+
+
+def under_way(role: str, jobs: Sequence[Job]) -> Job | None:
+    """The job of a trigger that the role waits for."""
+    own = (job for job in jobs if job.role == role and job.state not in TERMINAL)
+    return next((job for job in own if job.request.trigger_reason != MANUAL), None)
+
+
+def noted(job: Job, note: TriggerNote) -> Job:
+    """The job with what asked for it; of each kind the first note stays."""
+    notes = job.triggers or []
+    return job if any(one.kind == note.kind for one in notes) else replace(job, triggers=[*notes, note])
+
+
+def last_note(kind: str, role: str, jobs: Sequence[Job]) -> tuple[TriggerNote, Job] | None:
+    """The newest firing of a kind, and its job."""
+    notes = [(note, job) for job in jobs if job.role == role for note in job.triggers or [] if note.kind == kind]
+    return max(notes, key=lambda one: one[0].at, default=None)
+
+
+def threshold_firing(measure: Measure, role: str, now: Standing, threshold: int) -> Firing:
+    """What a measure fires when there is enough of it."""
+    return Firing(
+        kind=measure.name,
+        reason=THRESHOLD,
+        why=f"{now.new} new {measure.noun}, the threshold is {threshold}",
+        job_id=named_id("trigger", measure.reason, role, now.start),
+    )
 
 
 def training_request(
-    measure: Measure, role: str, start: int, config: TrainingConfig, *, priority: str, now: datetime
+    firing: Firing, role: str, config: TrainingConfig, *, priority: str, now: datetime
 ) -> TrainingRequest:
-    """The request that a trigger makes. Its id follows from the role and where the count began: fired twice, it asks
-    for one job."""
+    """The request that a trigger makes."""
     return TrainingRequest(
-        training_job_id=named_id("trigger", measure.reason, role, start),
+        training_job_id=firing.job_id,
         timestamp=now,
         requester="rl_coordinator",
-        trigger_reason=THRESHOLD,
+        trigger_reason=firing.reason,
         training_config=config,
         role=role,
         priority=priority,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,9 +15,22 @@ from ratchet.errors import ConfigError
 from ratchet.rl_coordinator.jobs import abilities
 from ratchet.rl_coordinator.jobs.domain import PRIORITIES, Abilities, config_problems
 from ratchet.rl_coordinator.settings import Settings
+from ratchet.rl_coordinator.triggers.schedules import schedule_problem
 from ratchet.rules.algorithms import dataset_format
 
 ANY_ROLE = "*"
+
+
+class Degradation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When the stable policy counts as worse than it was."""
+
+    drop: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
+    """So much lower is the mean reward of the window than the policy's own before; and by more than chance."""
+    window_s: Annotated[float, msgspec.Meta(gt=0)] = 86_400
+    minimum: Annotated[int, msgspec.Meta(ge=2)] = 100
+    """Rewards that the window, and the time before it, need each."""
+    cooldown_s: Annotated[float, msgspec.Meta(gt=0)] = 21_600
+    """Time after a training that degradation started, in which it starts no other."""
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,6 +40,10 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threshold: int
     """New rewarded trajectories, or preferences, that start a training."""
     priority: str = "normal"
+    cron: str | None = None
+    """Times at which a training starts too, in cron's five fields, in UTC."""
+    degradation: Degradation | None = None
+    """A training starts too when the stable policy becomes worse; `{}` for the defaults, None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +84,8 @@ def read_recipes(document: Mapping[str, Mapping[str, Any]], threshold: int, able
         problems = config_problems(recipe.config, able)
         if recipe.priority not in PRIORITIES:
             problems.append(f"priority must be one of {', '.join(PRIORITIES)}")
+        if recipe.cron is not None and (wrong := schedule_problem(recipe.cron)) is not None:
+            problems.append(wrong)
         if recipe.threshold < 1:
             problems.append("threshold must be at least 1")
         if problems:

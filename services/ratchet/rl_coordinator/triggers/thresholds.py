@@ -6,14 +6,10 @@ the messages that made it due are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
-
-import structlog
+from collections.abc import Mapping
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.projection import Projection
-from ratchet.errors import Conflict, Rejected
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.jobs.domain import Counted
 from ratchet.rl_coordinator.triggers.domain import (
@@ -23,13 +19,12 @@ from ratchet.rl_coordinator.triggers.domain import (
     Standing,
     count_one_more,
     standing,
-    training_request,
+    threshold_firing,
 )
+from ratchet.rl_coordinator.triggers.firing import Firer
 from ratchet.rl_coordinator.triggers.recipes import Recipe, recipe_for
 from ratchet.rules.alerts import gap_alert
 from ratchet.stores.stored_watch import IsStored
-
-log = structlog.get_logger()
 
 
 class Counters:
@@ -55,14 +50,14 @@ class ThresholdTrigger:
         recipes: Mapping[str, Recipe],
         jobs: Jobs,
         is_stored: IsStored,
-        now: Callable[[], datetime],
+        firer: Firer,
     ) -> None:
         self._measure = measure
         self._counter = counter
         self._recipes = recipes
         self._jobs = jobs
         self._is_stored = is_stored
-        self._now = now
+        self._firer = firer
         self._due: dict[str, int] = {}
         """By role that is due: its newest message of those that were counted when it was first seen to be."""
 
@@ -87,28 +82,15 @@ class ThresholdTrigger:
         )
 
     async def tick(self) -> None:
-        """Fire for every role that is due."""
-        for role, counted in self.counts().items():
+        """Fire for every role that is due. Raises `Unavailable`."""
+        for role in self.counts():
             recipe, now = recipe_for(role, self._recipes), self.standing(role)
-            if recipe is None or not now.is_due:
+            if recipe is None or not now.is_enough:
                 self._due.pop(role, None)
                 continue
             newest = self._due.setdefault(role, self._counter.sequence(role))
-            if not await self._is_stored(self._counter.stream, newest):
-                continue
-            request = training_request(
-                self._measure, role, now.start, recipe.config, priority=recipe.priority, now=self._now()
-            )
-            try:
-                job, created = await self._jobs.intake.submit(request)
-            except (Conflict, Rejected) as error:
-                log.warning(
-                    "a trigger's training cannot start now", role=role, what=self._measure.name, reason=str(error)
-                )
-                continue
-            if created:
-                job_id = job.training_job_id
-                log.info("threshold reached", role=role, what=self._measure.name, counted=counted, job=job_id)
+            if await self._is_stored(self._counter.stream, newest):
+                await self._firer.fire(role, threshold_firing(self._measure, role, now, recipe.threshold), recipe)
 
 
 def _counting(bus: Bus, measure: Measure) -> Projection[int]:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from ratchet.contract import Message, TrainingDispatch, TrainingStatus
 from ratchet.contract.state import Job, JobState
-from ratchet.rl_coordinator.jobs.domain.jobs import is_announced, try_again
+from ratchet.rl_coordinator.jobs.domain.jobs import is_announced, take_back
 
 REPEATABLE_S = 90.0
 """A dispatch may be published again within this time: the broker remembers event ids for two minutes."""
@@ -51,5 +51,5 @@ def requeue_unconfirmed(job: Job, now: datetime) -> Job:
     """
     age_s = (now - job.updated_at).total_seconds()
     if job.state == JobState.DISPATCHED and not is_announced(job) and age_s > REPEATABLE_S:
-        return try_again(job, now)
+        return take_back(job, now)
     return job

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ratchet.bus.message import Cause
 from ratchet.contract.snapshot import TRAJECTORIES
 from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import SnapshotRef, TrainingError, TrainingRequest, TrainingStatus
+from ratchet.contract.training import ResourceUsage, SnapshotRef, TrainingError, TrainingRequest, TrainingStatus
 from ratchet.errors import WrongState
 from ratchet.rl_coordinator.jobs.domain.retries import RetryRule, eased
 from ratchet.rules.algorithms import dataset_format
@@ -38,6 +38,9 @@ ACTIVE = frozenset({JobState.DISPATCHED, JobState.RUNNING})
 RANK: Mapping[JobState, int] = {state: min(rank, 3) for rank, state in enumerate(JobState)}
 """Order within one attempt; the three ends are equal."""
 
+LONGEST_PAUSE = 2
+"""A job that no worker takes pauses for at most so many times `Limits.claim_s` before it takes a slot again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -45,8 +48,10 @@ class Limits:
 
     lease_s: float
     """A running job that is silent for longer is given to another worker."""
+    claim_s: float
+    """A dispatch that no worker takes within this time gives its slot back."""
     max_attempts: int
-    """Attempts after which a job whose workers keep vanishing fails."""
+    """Attempts of workers after which a job whose workers keep vanishing fails."""
     retries: Mapping[str, RetryRule]
     """By error code; a code that is not listed is not retried."""
 
@@ -103,18 +108,18 @@ def prepare(
 
 def dispatch(job: Job, now: datetime) -> Job:
     """The job takes a slot; its dispatch is announced next."""
-    return _move(job, JobState.DISPATCHED, now, retry_at=None)
+    return _move(job, JobState.DISPATCHED, now, retry_at=None, dispatched_at=job.dispatched_at or now)
 
 
-def cancel(job: Job, now: datetime) -> Job:
+def cancel(job: Job, now: datetime, actor: str) -> Job:
     """A queued job is cancelled at once; a worker is asked to stop. Raises `WrongState` for a job that has ended."""
     if job.cancel_requested or job.state == JobState.CANCELLED:
         return job
     if job.state in TERMINAL:
         raise WrongState(f"job {job.training_job_id} is already {job.state}")
     if job.state == JobState.QUEUED:
-        return _move(job, JobState.CANCELLED, now, cancel_requested=True, finished_at=now)
-    return replace(job, cancel_requested=True, updated_at=now)
+        return _move(job, JobState.CANCELLED, now, cancel_requested=True, cancelled_by=actor, finished_at=now)
+    return replace(job, cancel_requested=True, cancelled_by=actor, updated_at=now)
 
 
 def fail(job: Job, error: TrainingError, now: datetime) -> Job:
@@ -132,14 +137,50 @@ def try_again(job: Job, now: datetime, *, delay_s: float = 0.0, error: TrainingE
         retry_at=now + timedelta(seconds=delay_s) if delay_s else None,
         error=error,
         worker=None,
+        instance=None,
         heartbeat_at=None,
         progress=None,
+        resource_usage=None,
+        spent=usage_of(job),
+    )
+
+
+def take_back(job: Job, now: datetime, error: TrainingError | None = None) -> Job:
+    """A dispatched job that no worker has taken waits as the next attempt, which fences off a worker that comes late.
+
+    It tells nothing about the job, so it counts against no limit of attempts.
+    """
+    return replace(try_again(job, now, error=error), unclaimed=job.unclaimed + 1)
+
+
+def tried(job: Job) -> int:
+    """Attempts that a worker had."""
+    return job.attempt - job.unclaimed
+
+
+def queue_wait_s(job: Job, now: datetime) -> float:
+    """Seconds from a job's creation to its first slot; one that has none yet waits until `now` or its end."""
+    until = job.dispatched_at or job.started_at or job.finished_at or now
+    return max(0.0, (until - job.created_at).total_seconds())
+
+
+def usage_of(job: Job) -> ResourceUsage | None:
+    """What all attempts of a job used together, as far as their workers said."""
+    if job.resource_usage is None or job.spent is None:
+        return job.resource_usage or job.spent
+    return ResourceUsage(
+        gpu_hours=_sum(job.resource_usage.gpu_hours, job.spent.gpu_hours),
+        cost_usd=_sum(job.resource_usage.cost_usd, job.spent.cost_usd),
+        peak_memory_gb=max(job.resource_usage.peak_memory_gb or 0.0, job.spent.peak_memory_gb or 0.0),
+        total_training_time_seconds=_sum(
+            job.resource_usage.total_training_time_seconds, job.spent.total_training_time_seconds
+        ),
     )
 
 
 def fold(job: Job, status: TrainingStatus, now: datetime, limits: Limits) -> Job:
     """The job after a worker's status, or unchanged: it counts only for a held slot and the current attempt."""
-    if job.state not in ACTIVE or status.attempt != job.attempt:
+    if job.state not in ACTIVE or status.attempt != job.attempt or _from_another(job, status):
         return job
     alive = _with_report(job, status, now)
     match status.status:
@@ -162,20 +203,21 @@ def fold(job: Job, status: TrainingStatus, now: datetime, limits: Limits) -> Job
 
 
 def expire(job: Job, *, listening_since: datetime, now: datetime, limits: Limits) -> Job:
-    """The job after `now` if its worker is silent for too long, else unchanged.
+    """The job after `now` if its worker is silent for too long, or no worker took it, else unchanged.
 
     Silence counts from when the coordinator could hear: a worker is not blamed for the coordinator's own absence.
     """
     silent_since = max(job.heartbeat_at or job.updated_at, listening_since)
-    lapsed = now - silent_since > timedelta(seconds=limits.lease_s)
-    if not lapsed or job.state not in ACTIVE:
+    unclaimed = job.state == JobState.DISPATCHED and not job.cancel_requested
+    allowed_s = limits.claim_s if unclaimed else limits.lease_s
+    if (now - silent_since).total_seconds() <= allowed_s or job.state not in ACTIVE:
         return job
     if job.cancel_requested:
         return _move(job, JobState.CANCELLED, now, finished_at=now)
-    if job.state == JobState.DISPATCHED:
-        return job
+    if unclaimed:
+        return _give_slot_back(job, now, limits)
     silence = TrainingError(code="INFRA", message=f"worker {job.worker or '?'} was silent for {limits.lease_s:g} s")
-    if job.attempt >= limits.max_attempts:
+    if tried(job) >= limits.max_attempts:
         return fail(job, silence, now)
     return try_again(job, now, error=silence)
 
@@ -204,6 +246,24 @@ def mark_announced(job: Job) -> Job:
     return replace(job, announced=announcement(job))
 
 
+def _from_another(job: Job, status: TrainingStatus) -> bool:
+    """Whether another process than the one that has the attempt reports: two may get one dispatch."""
+    instance = status.metadata.instance if status.metadata else None
+    return None not in (job.instance, instance) and job.instance != instance
+
+
+def _give_slot_back(job: Job, now: datetime, limits: Limits) -> Job:
+    """The first time it is dispatched again at once: its dispatch was lost. Later others may have the slot first."""
+    nobody = f"no worker of pool {job.pool} took attempt {job.attempt} within {limits.claim_s:g} s"
+    waiting = take_back(job, now, TrainingError(code="INFRA", message=nobody))
+    pause_s = limits.claim_s * min(job.unclaimed, LONGEST_PAUSE)
+    return replace(waiting, retry_at=now + timedelta(seconds=pause_s)) if pause_s else waiting
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return one if other is None else other if one is None else one + other
+
+
 def _with_report(job: Job, status: TrainingStatus, now: datetime) -> Job:
     """The job with what its worker reports; a step never runs backwards within an attempt."""
     artifacts = status.artifacts or job.artifacts
@@ -219,17 +279,21 @@ def _with_report(job: Job, status: TrainingStatus, now: datetime) -> Job:
         heartbeat_at=now,
         started_at=job.started_at or now,
         worker=(status.metadata.worker if status.metadata else None) or job.worker,
+        instance=job.instance or (status.metadata.instance if status.metadata else None),
         progress=progress,
         metrics=(status.metrics.current if status.metrics else None) or job.metrics,
         artifacts=artifacts,
         error=status.error,
+        health_stop=status.health_stop,
+        evaluation_results=status.evaluation_results or job.evaluation_results,
+        resource_usage=status.resource_usage or job.resource_usage,
     )
 
 
 def _retry_or_fail(job: Job, now: datetime, limits: Limits) -> Job:
     error = job.error or TrainingError(code="UNKNOWN", message="the worker gave no reason")
     rule = limits.retries.get(error.code)
-    request = eased(job.request, rule) if rule and job.attempt < rule.attempts else None
+    request = eased(job.request, rule) if rule and tried(job) < rule.attempts else None
     if rule is None or request is None:
         return mark_announced(fail(job, error, now))
     artifacts = job.artifacts if rule.resume else None

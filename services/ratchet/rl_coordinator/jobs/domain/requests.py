@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ratchet.contract.snapshot import PAIRS
 from ratchet.contract.training import TrainingConfig, TrainingRequest
+from ratchet.rl_coordinator.jobs.domain.planning import AUTO
 from ratchet.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.rules.arms import ROLE
 from ratchet.rules.training_options import Amounts, evaluation_problems, training_problems
@@ -52,6 +53,8 @@ def config_problems(config: TrainingConfig, abilities: Abilities) -> list[str]:
     """Everything that keeps the configuration from running here."""
     reasons: list[str] = []
     name, size = config.algorithm, config.dataset.sample_size
+    if name == AUTO:  # what the planner proposes is checked once it has
+        return [*_source(config), *_placement(config)]
     if name not in abilities.algorithms:
         offered = ", ".join(sorted(abilities.algorithms))
         reasons.append(f"algorithm {name!r} is not offered by this installation's workers (offered: {offered})")
@@ -93,12 +96,22 @@ def _selection(config: TrainingConfig) -> Iterator[str]:
         yield "dataset.filter.date_range.start is not before its end"
 
 
+OF_TRAJECTORIES = (
+    "min_reward",
+    "max_trajectory_length",
+    "exclude_subordinate_profiles",
+    "max_staleness",
+    "balance_domains",
+)
+"""Filters that preference pairs lack what they ask for."""
+
+
 def _pair_filter(config: TrainingConfig) -> Iterator[str]:
     """Pairs have no reward, no length and no profile that a filter could ask for."""
     chosen = config.dataset.filter
     if chosen is None or dataset_format(config.algorithm) != PAIRS:
         return
-    for name in ("min_reward", "max_trajectory_length", "exclude_subordinate_profiles"):
+    for name in OF_TRAJECTORIES:
         if getattr(chosen, name) is not None:
             yield f"dataset.filter.{name} does nothing for {config.algorithm}, which learns from preference pairs"
 

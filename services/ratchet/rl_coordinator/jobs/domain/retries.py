@@ -29,20 +29,31 @@ class RetryRule:
     """Whether the next attempt goes on from the newest checkpoint, or starts over."""
 
 
+FIRST_PASS_TOKENS, LEAST_PASS_TOKENS = 2048, 128
+"""`pass_tokens` after the first failure of a job that named none, and below which another attempt is of no use."""
+
+
 def _halve_batch(config: TrainingConfig) -> Hyperparameters | None:
-    """Half the rows per pass, twice the passes: the optimizer sees the same batch."""
-    chosen = config.hyperparameters
-    size = chosen.batch_size or ALGORITHMS[config.algorithm].default_batch_size
-    if size < 2:
+    """Half the tokens in every pass, scoring included, and half the rows of a batch, twice as often.
+
+    The optimizer sees the same batch. What a job named no number for has what its trainer measured, and never more.
+    """
+    chosen, algorithm = config.hyperparameters, ALGORITHMS[config.algorithm]
+    tokens = FIRST_PASS_TOKENS if chosen.pass_tokens is None else chosen.pass_tokens // 2
+    if tokens < LEAST_PASS_TOKENS:
         return None
-    return replace(chosen, batch_size=size // 2, gradient_accumulation=2 * (chosen.gradient_accumulation or 1))
+    size = chosen.batch_size or algorithm.default_batch_size
+    if size // 2 < algorithm.least_batch_size:
+        return replace(chosen, pass_tokens=tokens)
+    accumulation = 2 * (chosen.gradient_accumulation or 1)
+    return replace(chosen, pass_tokens=tokens, batch_size=size // 2, gradient_accumulation=accumulation)
 
 
 def _halve_learning_rate(config: TrainingConfig) -> Hyperparameters | None:
-    chosen = config.hyperparameters
-    if chosen.learning_rate is None:
-        return None
-    return replace(chosen, learning_rate=chosen.learning_rate / 2)
+    """Half of the rate that was used, given or not. None for an algorithm of a package that declares no default."""
+    chosen, rates = config.hyperparameters, ALGORITHMS[config.algorithm].default_learning_rates
+    used = chosen.learning_rate or (rates.rate_of(chosen) if rates else None)
+    return replace(chosen, learning_rate=used / 2) if used else None
 
 
 EASES: Mapping[str, Ease] = {"batch_size": _halve_batch, "learning_rate": _halve_learning_rate}

@@ -1,0 +1,38 @@
+"""`ratchet plan`: what to train next, and why."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import msgspec
+import typer
+
+from ratchet.cli.api import get
+from ratchet.cli.endpoints import locate
+from ratchet.cli.options import AsJson, Directory, RoleOption
+from ratchet.cli.output import console, follow_up, print_answer, print_facts, print_table
+from ratchet.contract.http.jobs import PlanOut
+from ratchet.contract.roles import DEFAULT_ROLE
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+
+app = typer.Typer()
+
+
+@app.command()
+def plan(role: RoleOption = DEFAULT_ROLE, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Propose an algorithm and its data for a role, and say why not the others."""
+    proposal = get(locate(directory), "coordinator", f"/v1/plan?{urlencode({'role': role})}", PlanOut)
+
+    def show() -> None:
+        chosen = proposal.algorithm or "nothing yet"
+        print_facts({"role": proposal.role, "proposal": chosen, "because": proposal.why})
+        if proposal.filter is not None:
+            print_facts({"data": msgspec.json.encode(proposal.filter).decode()})
+        console.print()
+        print_table(("not", "because"), sorted(proposal.rejected.items()), "no other algorithm is offered")
+        console.print()
+        print_facts(msgspec.to_builtins(proposal.shape))
+        if proposal.algorithm is not None:
+            console.print(f"\n`{follow_up('train', role, '--algorithm', 'auto', directory=directory)}` starts it")
+
+    print_answer(proposal, as_json, show)

@@ -1,0 +1,241 @@
+"""`ratchet dpo-train`: a training on this machine from files, with the worker's code and without its broker."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from ratchet.bus.message import JsonObject, decode, encode
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.options import AsJson
+from ratchet.cli.output import Bar, errors, print_answer, print_facts, progress
+from ratchet.contract.local_training import LocalTraining, LoopOptions
+from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
+from ratchet.errors import MissingExtra, Rejected
+from ratchet.rules.training_options import training_problems
+from ratchet.service.files import write_whole
+
+app = typer.Typer()
+
+RUNNER = "ratchet.trainer_worker.training.local_run"
+REQUEST, RESULT_FILE, LOG = "request.json", "result.json", "logs/train.log"
+MODEL, CHECKPOINTS = "model", "checkpoints"
+Scheduler = Literal["cosine", "linear", "constant", "constant_with_warmup"]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where a training reads and writes."""
+
+    data: Path
+    output: Path
+
+
+@app.command("dpo-train")
+def dpo_train(
+    policy_model: Annotated[str, typer.Option(help="Directory or name of the model that learns.")],
+    dataset_dir: Annotated[Path, typer.Option(help="With train.jsonl, and eval.jsonl to judge the result on.")],
+    ref_model: Annotated[str | None, typer.Option(help="The reference; without it the policy as it begins.")] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Gets the result; artifacts/dpo/MODEL without it.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Times through the data.")] = 1,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Train steps, instead of epochs.")] = None,
+    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 5e-6,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pairs of a train step.")] = 4,
+    gradient_accumulation: Annotated[int, typer.Option(min=1, help="Batches of a train step.")] = 1,
+    beta: Annotated[float, typer.Option(help="How dear a step away from the reference is.")] = 0.1,
+    label_smoothing: Annotated[float, typer.Option(help="Share of pairs that may be the wrong way round.")] = 0.0,
+    lora: Annotated[bool, typer.Option("--lora", help="Train an adapter, not all weights.")] = False,
+    lr_scheduler: Annotated[Scheduler, typer.Option(help="How the learning rate falls.")] = "cosine",
+    warmup_ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of steps in which it rises.")] = 0.03,
+    weight_decay: Annotated[float, typer.Option(min=0, help="Of the optimizer.")] = 0.01,
+    max_length: Annotated[int, typer.Option(min=2, help="Tokens of the longest row.")] = 1024,
+    keep_start: Annotated[
+        bool, typer.Option("--truncation-right/--truncation-left", help="Which end a longer row loses.")
+    ] = True,
+    eval_steps: Annotated[int, typer.Option(min=1, help="Steps between evaluations on eval.jsonl.")] = 100,
+    save_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Refused: bf16 needs no loss scaling.")] = False,
+    deepspeed: Annotated[str | None, typer.Option(help="Refused: trainings use one device.")] = None,
+    wandb: Annotated[bool, typer.Option("--wandb", help="Refused: metrics.jsonl has the curves.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a policy on preference pairs with DPO, on this machine and without a stack.
+
+    The output directory gets model/ (with its tokenizer), config.json, metrics.jsonl, result.json and logs/. Ctrl-C
+    leaves a checkpoint (exit code 130), from which the same command goes on. Exit code 1: it failed, and says why.
+    """
+    refuse_unsupported(deepspeed, wandb=wandb)
+    files = Files(dataset_dir, output_dir or Path("artifacts", "dpo", Path(policy_model).name or "policy"))
+    hyper = Hyperparameters(
+        learning_rate=lr,
+        batch_size=batch_size,
+        epochs=epochs,
+        max_steps=max_steps,
+        gradient_accumulation=gradient_accumulation,
+        beta=beta,
+        label_smoothing=label_smoothing,
+        lora=Lora() if lora else None,
+        full_finetune=not lora,
+        max_length=max_length,
+        seed=seed,
+    )
+    loop = LoopOptions(
+        lr_scheduler=lr_scheduler,
+        warmup_ratio=warmup_ratio,
+        weight_decay=weight_decay,
+        eval_steps=eval_steps,
+        keep_end=not keep_start,
+        reference=local_path(ref_model) if ref_model else None,
+    )
+    config = TrainingConfig(
+        algorithm="dpo",
+        base_model=local_path(policy_model),
+        dataset=Dataset(source="files", sample_size=1),
+        hyperparameters=hyper,
+        compute=Compute(mixed_precision="fp16" if fp16 else "bf16" if bf16 else None),
+        checkpointing=Checkpointing(save_interval=save_steps),
+    )
+    run_training(config, loop, files, as_json=as_json)
+
+
+def refuse_unsupported(deepspeed: str | None, *, wandb: bool) -> None:
+    """Raise `Rejected` for options that other trainers have and this one does not."""
+    if deepspeed is not None:
+        raise Rejected("--deepspeed is not supported: a training uses one device; --lora and --bf16 save memory there")
+    if wandb:
+        raise Rejected("--wandb is not supported: metrics.jsonl has every train step")
+
+
+def local_path(model: str) -> str:
+    """A directory by its whole path; any other name as it is."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
+
+
+def run_training(config: TrainingConfig, loop: LoopOptions, files: Files, *, as_json: bool) -> None:
+    """Train in a process of its own, and put the result into the output directory. Raises `Rejected`."""
+    if importlib.util.find_spec("trl") is None:
+        raise MissingExtra("trainer", f"ratchet {config.algorithm}-train")
+    if problems := training_problems(config):
+        raise Rejected("; ".join(problems))
+    train, held_out = files.data / "train.jsonl", files.data / "eval.jsonl"
+    if not train.is_file():
+        raise Rejected(f"there is no {train}: ratchet data argilla-export makes one")
+    output = files.output.resolve()
+    request = LocalTraining(
+        config=config,
+        train=str(train.resolve()),
+        held_out=str(held_out.resolve()) if held_out.is_file() and held_out.stat().st_size else None,
+        output=str(output),
+        digest=digest_of(train, held_out),
+        loop=loop,
+    )
+    if not is_done(request, output):
+        with progress("training", quiet=as_json) as bar:
+            last = trained(output, bar)
+        finish(last, output)
+    result = json.loads((output / RESULT_FILE).read_bytes())
+    print_answer(result, as_json, lambda: print_facts(result))
+
+
+def digest_of(*files: Path) -> str:
+    """Of what the files hold, those that are there."""
+    digests = [hashlib.sha256(file.read_bytes()).digest() for file in files if file.is_file()]
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def is_done(request: LocalTraining, output: Path) -> bool:
+    """Whether this very training is complete there. Raises `Rejected` for the directory of another one."""
+    output.mkdir(parents=True, exist_ok=True)
+    file, body = output / REQUEST, encode(request)
+    if file.is_file() and file.read_bytes() != body:
+        raise Rejected(f"{output} holds a training with other options or data files: name another --output-dir")
+    write_whole(file, body)
+    return (output / RESULT_FILE).is_file()
+
+
+def trained(output: Path, bar: Bar) -> JsonObject:
+    """The last event of the training. An interrupt asks it for a checkpoint. Raises `typer.Exit` or `Rejected`."""
+    log = output / LOG
+    log.parent.mkdir(exist_ok=True)
+    with log.open("ab") as messages:
+        # In a session of its own: a Ctrl-C in the terminal reaches it as a request to stop, not as an interrupt.
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-m", RUNNER, str(output / REQUEST)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=messages,
+            start_new_session=True,
+        )
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        with process, _stop_on_interrupt(process.terminate):
+            last = last_event(process.stdout, bar)
+    if last.get("type") == "stopped":
+        errors.print(f"stopped after train step {last['step']}: the same command goes on from its checkpoint")
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if last.get("type") != "finished":
+        raise Rejected(f"{last.get('message') or 'the training process ended'}; its log is {log}")
+    return last
+
+
+@contextmanager
+def _stop_on_interrupt(stop: Callable[[], None]) -> Generator[None]:
+    """An interrupt or a request to end stops the training, and goes on reading its events."""
+    before = {
+        number: signal.signal(number, lambda _number, _frame: stop()) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def last_event(lines: Iterable[bytes], bar: Bar) -> JsonObject:
+    """Read a training's events to their end, and show the train steps; empty when there is none."""
+    event: JsonObject = {}
+    for line in lines:
+        event = decode(line)
+        if event.get("type") == "progressed":
+            metrics: dict[str, float] = event["metrics"]
+            shown = ("loss", "accuracy", "margin", "holdout_accuracy", "holdout_win_rate")
+            note = " ".join(f"{name} {metrics[name]:.3f}" for name in shown if name in metrics)
+            bar(event["step"], event["total_steps"], f"step {event['step']}/{event['total_steps']} {note}")
+    return event
+
+
+def finish(last: JsonObject, output: Path) -> None:
+    """Put the model and its documents in their places; the result's file, which comes last, says that all is there."""
+    model, documents = output / MODEL, output / "documents"
+    shutil.rmtree(model, ignore_errors=True)
+    Path(last["directory"]).rename(model)
+    for file in documents.iterdir():
+        file.replace(output / file.name if file.name == "config.json" else model / file.name)
+    evaluation: JsonObject = last.get("evaluation") or {}
+    result = {
+        "model": str(model),
+        "kind": last["kind"],
+        "samples": last["samples"],
+        "metrics": last["metrics"],
+        "scores": evaluation.get("benchmark_scores", {}),
+        "peak_memory_gb": last["peak_memory_gb"],
+    }
+    write_whole(output / RESULT_FILE, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+    for leftover in (documents, output / CHECKPOINTS):
+        shutil.rmtree(leftover)
+    for name in ("dataset.parquet", "job.json"):
+        (output / name).unlink()

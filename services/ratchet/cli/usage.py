@@ -1,0 +1,72 @@
+"""`ratchet usage`: tokens, cost and latency of calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Literal
+
+import typer
+
+from ratchet.cli.api import require_role
+from ratchet.cli.connections import settings_of, warehouse_of
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.options import AsJson, Directory, OptionalRole, Since, since_of
+from ratchet.cli.output import print_answer, print_table
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.stores.usage import Usage, usage as usage_of
+
+app = typer.Typer()
+
+
+@app.command()
+def usage(
+    by: Annotated[
+        Literal["version", "key", "api", "model", "arm", "hour"], typer.Option(help="What to group calls by.")
+    ] = "version",
+    role: OptionalRole = None,
+    since: Since = "7d",
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """What calls used: tokens, cost and latency by version, key, API, model, arm or hour.
+
+    Cost is that of calls with a price (RATCHET_GATEWAY_ENGINE_PRICE, and `prices` of an upstream); `unpriced` counts
+    the others. Version 0 of a role is an upstream's model.
+    """
+    begin, endpoints = since_of(since), locate(directory)
+    groups = asyncio.run(read(endpoints, by, role, begin))
+    if not groups and role is not None:
+        require_role(endpoints, role)
+    print_answer({"since": begin, "by": by, "usage": groups}, as_json, lambda: show(by, groups))
+
+
+async def read(endpoints: Endpoints, by: str, role: str | None, since: datetime) -> list[Usage]:
+    """Usage since an instant, by group."""
+    async with warehouse_of(settings_of(endpoints)) as warehouse:
+        return await usage_of(warehouse, by, role, since)
+
+
+def show(by: str, groups: Sequence[Usage]) -> None:
+    """A table; latencies in milliseconds."""
+    columns = (by, "calls", "errors", "cancelled", "prompt", "cached", "completion", "reasoning", "cost $", "unpriced",
+               "p50 ms", "p95 ms", "p99 ms", "first token p50 ms")  # fmt: skip
+    rows = [
+        (
+            one.group or "-",
+            one.calls,
+            one.errors,
+            one.cancelled,
+            one.prompt_tokens,
+            one.cached_tokens,
+            one.completion_tokens,
+            one.reasoning_tokens,
+            f"{one.cost_usd:.4f}",
+            one.unpriced,
+            *(one.latency_ms or (None, None, None)),
+            one.first_token_ms[0] if one.first_token_ms else None,
+        )
+        for one in groups
+    ]
+    print_table(columns, rows, "no calls in this time")

@@ -1,0 +1,184 @@
+"""Which algorithm and which data fit what a role has, and why not the others.
+
+The numbers behind the limits are in ADR 49. They decide a proposal; a person may ask for anything else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ratchet.contract.training import DatasetFilter
+from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, Candidate
+
+AUTO = "auto"
+"""In the place of an algorithm: the planner's proposal."""
+SUCCESS = 0.5
+"""A reward from here on is a success, which is worth imitating."""
+ENOUGH_SUCCESSES = 100
+"""Fewer to imitate teach their own wording."""
+SUCCESS_SHARE = 0.3
+"""Of a lower share of successes the rare ones alone remain: what they have in common may be that they are easy."""
+ENOUGH_PAIRS = 500
+"""Below, DPO shows little: a held-out win rate of .60 needs 194 held-out pairs for a power of .8."""
+MIXED_GROUPS = 20
+"""Groups whose tries differ: the others have no gradient. The smallest cycle that learnt had 40 tasks, half mixed."""
+ENOUGH_SINGLETONS = 200
+"""Lone tries compared with a baseline of their task: as many as make a cycle's batches."""
+ENOUGH_THUMBS, FEWEST_OF_A_KIND = 100, 10
+LEAST_ESS = 0.3
+"""Effective share of the samples below which a policy gradient stops anyway."""
+MOST_STALE = 0.5
+"""Share of trainable trajectories by other policies than the stable one: above, most weights are cut or rejected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tries:
+    """The rewarded trajectories of a role."""
+
+    rewarded: int
+    """Those for which something was known; pinned and mixed ones left out."""
+    successes: int
+    trainable: int
+    """Those of them that a policy gradient may use and the stable policy's lineage has not used."""
+    groups: int
+    """Tasks with several tries among these."""
+    mixed_groups: int
+    """Those whose rewards differ."""
+    singletons: int
+    """Tasks with one try."""
+
+    @property
+    def success_share(self) -> float:
+        return self.successes / self.rewarded if self.rewarded else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a role has to learn from."""
+
+    tries: Tries
+    stale_share: float | None
+    """Share of the newest trajectories that another policy than the stable one answered; None when that is unknown."""
+    pairs: int
+    """Preferences."""
+    thumbs_up: int
+    thumbs_down: int
+    ess: float | None
+    """Of the role's last policy gradient."""
+    has_imitated: bool
+    """The stable policy or an ancestor learnt by sft."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One algorithm: whether the data carries it, and why."""
+
+    algorithm: str
+    fits: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A proposal: the algorithm, what it takes, and why not the others."""
+
+    chosen: Verdict | None
+    """None: nothing can be learnt yet."""
+    filter: DatasetFilter | None
+    rejected: Sequence[Verdict]
+
+    @property
+    def explanation(self) -> str:
+        """All of it in words."""
+        proposed = f"{self.chosen.algorithm}: {self.chosen.why}" if self.chosen else "nothing can be learnt yet"
+        return "; ".join([f"planned {proposed}", *(f"not {one.algorithm}: {one.why}" for one in self.rejected)])
+
+
+def plan(shape: Shape, offered: Iterable[str]) -> Plan:
+    """The proposal for data of this shape, of the algorithms that are offered."""
+    imitate = _imitate(shape)
+    first = [imitate] if not shape.has_imitated else []
+    ranked = [*first, _pairs(shape), _groups(shape), _singletons(shape), _thumbs(shape)]
+    ranked += [imitate] if shape.has_imitated else []
+    possible = [one for one in ranked if one.algorithm in set(offered)]
+    chosen = next((one for one in possible if one.fits), None)
+    after = chosen.algorithm if chosen else ""
+    rejected = [_behind(one, after) for one in possible if one is not chosen]
+    chosen_filter = DatasetFilter(min_reward=SUCCESS) if after == "sft" else None
+    return Plan(chosen, chosen_filter, rejected)
+
+
+def tries_of(candidates: Sequence[Candidate], consumed: frozenset[str]) -> Tries:
+    """What is stored, counted. `consumed`: what the stable policy's lineage has learnt from."""
+    known = [one for one in candidates if one.confidence > 0 and not one.arms & LEFT_OUT_ARMS]
+    trainable = [one for one in known if one.trainable_calls and one.trajectory_id not in consumed]
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for one in trainable:
+        rewards[one.task_key].append(one.reward)
+    sizes = Counter(len(group) > 1 for group in rewards.values())
+    return Tries(
+        rewarded=len(known),
+        successes=sum(one.reward >= SUCCESS for one in known),
+        trainable=len(trainable),
+        groups=sizes[True],
+        mixed_groups=sum(len(set(group)) > 1 for group in rewards.values()),
+        singletons=sizes[False],
+    )
+
+
+def _imitate(shape: Shape) -> Verdict:
+    tries = shape.tries
+    share = f"{tries.successes} of {tries.rewarded} rewarded trajectories succeeded ({tries.success_share:.0%})"
+    if tries.successes < ENOUGH_SUCCESSES:
+        return Verdict("sft", False, f"{share}; imitation needs {ENOUGH_SUCCESSES} successes")
+    if tries.success_share < SUCCESS_SHARE:
+        return Verdict("sft", False, f"{share}; below {SUCCESS_SHARE:.0%} those that succeed are the easy ones")
+    again = "; no other way fits, and there is more to imitate" if shape.has_imitated else ""
+    return Verdict("sft", True, f"{share}: imitating those alone is the baseline that RL has to beat{again}")
+
+
+def _pairs(shape: Shape) -> Verdict:
+    counted = f"{shape.pairs} preference pairs"
+    if shape.pairs < ENOUGH_PAIRS:
+        return Verdict("dpo", False, f"{counted}; below {ENOUGH_PAIRS} it shows little")
+    return Verdict("dpo", True, f"{counted} are enough to tell a win rate from chance")
+
+
+def _groups(shape: Shape) -> Verdict:
+    mixed = f"{shape.tries.mixed_groups} of {shape.tries.groups} groups of tries differ in reward"
+    if shape.tries.mixed_groups < MIXED_GROUPS:
+        return Verdict("rloo", False, f"{mixed}; it needs {MIXED_GROUPS}, for equal ones have no gradient")
+    return _unless_old("rloo", shape, f"{mixed}: each try is compared with the others at its task")
+
+
+def _singletons(shape: Shape) -> Verdict:
+    counted = f"{shape.tries.singletons} tasks with a single try"
+    if shape.tries.singletons < ENOUGH_SINGLETONS:
+        return Verdict("reinforce", False, f"{counted}; it needs {ENOUGH_SINGLETONS}")
+    return _unless_old("reinforce", shape, f"{counted}, each compared with the baseline of its task")
+
+
+def _thumbs(shape: Shape) -> Verdict:
+    up, down = shape.thumbs_up, shape.thumbs_down
+    counted = f"{up} thumbs up and {down} down"
+    if up + down < ENOUGH_THUMBS or min(up, down) < FEWEST_OF_A_KIND:
+        return Verdict("kto", False, f"{counted}; it needs {ENOUGH_THUMBS}, and {FEWEST_OF_A_KIND} of each kind")
+    return Verdict("kto", True, counted)
+
+
+def _unless_old(algorithm: str, shape: Shape, why: str) -> Verdict:
+    """Of data of other policies, or after a training whose weights collapsed, few rows teach a policy gradient."""
+    if shape.stale_share is not None and shape.stale_share > MOST_STALE:
+        return Verdict(
+            algorithm, False, f"{shape.stale_share:.0%} of its data are of other policies than the stable one"
+        )
+    if shape.ess is not None and shape.ess < LEAST_ESS:
+        low = f"the effective sample size of the last training was {shape.ess:.2f}, below {LEAST_ESS:g}"
+        return Verdict(algorithm, False, f"{low}: collect newer data")
+    return Verdict(algorithm, True, why)
+
+
+def _behind(verdict: Verdict, chosen: str) -> Verdict:
+    return Verdict(verdict.algorithm, False, f"{verdict.why}; {chosen} comes first") if verdict.fits else verdict
