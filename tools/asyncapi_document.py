@@ -50,6 +50,15 @@ HEADERS: Json = {
         "ce-correlationid": {"type": "string", "description": "Id of the first event of the causal chain."},
         "ce-causationid": {"type": "string", "description": "Id of the event that this one follows from."},
         "traceparent": {"type": "string", "description": "W3C trace context of the cause."},
+        "ratchet-summary": {
+            "type": "string",
+            "description": (
+                "What readers that need little of a message read instead of its body, as JSON: of a turn, which may be "
+                "large, what the canary's statistics need. Readers take the body of a message without one."
+            ),
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "schemas/headers/turn.summary.v1.schema.json"},
+        },
         "content-type": {"type": "string", "const": "application/json", "description": "Always JSON."},
         "content-encoding": {
             "type": "string",
@@ -188,7 +197,7 @@ def _jetstream(topics: Json) -> Json:
     """Streams, readers and buckets as they are made, by name."""
     return {
         "description": (
-            "Streams and buckets are made by `ratchet up` and by every service that starts. Durable consumers are "
+            "Streams and buckets are made by `ratchet up`, and by the deployer as it starts. Durable consumers are "
             "pull consumers with explicit acks and no limit of deliveries at the broker (`max_deliver: -1`): after "
             "`max_deliveries` failures the reader itself copies the message to the dead letters. Projections are "
             "ordered readers that store what they have folded in a bucket, with the sequence they have reached."

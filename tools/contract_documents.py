@@ -57,9 +57,9 @@ def tables(topics: Any) -> str:
         ((f"`{name}`", stream["description"], *bounds(stream)) for name, stream in topics["streams"].items()),
     )
     buckets = table(
-        ("bucket", "what", "written by", "values kept"),
+        ("bucket", "what", "written by", "values kept", "kept for"),
         (
-            (f"`{name}`", b["description"], ", ".join(b["writers"]), str(b["history"]))
+            (f"`{name}`", b["description"], ", ".join(b["writers"]), str(b["history"]), age(b.get("max_age_s")))
             for name, b in topics["buckets"].items()
         ),
     )
@@ -80,7 +80,7 @@ def stored() -> str:
         ("where", "what", "schema", "from", "to"),
         (
             (
-                re.sub(r"(bucket|key|object|format) (\S+?)(?=,|$)", r"\1 `\2`", one.where),
+                re.sub(r"(bucket|key|object|format|file) (\S+?)(?=,|$)", r"\1 `\2`", one.where),
                 one.description,
                 f"[{one.schema}]({files[f'{one.schema}.schema.json']})",
                 ", ".join(one.writers),
@@ -104,9 +104,20 @@ def readers(topics: Any) -> str:
     return table(("consumer", "service", "stream", "topics", "how"), (*durable, *folding))
 
 
+def age(max_age_s: int | None) -> str:
+    """How long a value stays that is not written again."""
+    return "always" if max_age_s is None else span(max_age_s)
+
+
+def span(seconds: int) -> str:
+    """A time in its largest unit."""
+    return f"{seconds // DAY} days" if seconds >= DAY else f"{seconds // 60} minutes"
+
+
 def bounds(stream: Any) -> tuple[str, str, str]:
     """How long, how much, and what happens then."""
-    kept = f"{stream['max_age_s'] // DAY} days" if stream["max_age_s"] else "until done"
+    kept = span(stream["max_age_s"]) if stream["max_age_s"] else "until done"
+    kept += ", in memory" if stream.get("storage") == "memory" else ""
     limits = [f"{stream['max_msgs']:,} messages"] if stream["max_msgs"] else []
     limits += [f"{stream['max_bytes'] // MIB:,} MiB"] if stream["max_bytes"] else []
     full = "refuses" if stream["discard"] == "new" else "drops the oldest"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.canary_deployer.http_api import Api
-from ratchet.rl_coordinator.http import http_app
+from ratchet.rl_coordinator.http import Subjects, http_app
 
 ROOT = Path(__file__).resolve().parents[1]
 HTTP = ROOT / "contracts" / "http"
@@ -23,8 +23,9 @@ UNUSED: Any = None
 
 def documents() -> Mapping[str, Mapping[str, Any]]:
     """Service -> the document that it serves at /openapi.json."""
+    subjects = Subjects(jobs=UNUSED, registry=UNUSED, triggers=UNUSED, storage=UNUSED, keys=UNUSED)
     return {
-        "coordinator": http_app({}, jobs=UNUSED, registry=UNUSED, triggers=UNUSED, now=UNUSED).openapi(),
+        "coordinator": http_app({}, subjects, UNUSED).openapi(),
         "deployer": Api(UNUSED, UNUSED, UNUSED, UNUSED).app().openapi(),
     }
 

@@ -26,8 +26,12 @@ def recorded(root: Path) -> str:
     """The topics, stored values, schemas and valid examples of the contracts in `root`, as the file of a release."""
     topics = json.loads((root / "topics.json").read_text())["topics"]
     stored = {one.where: one.schema for one in stored_kinds(root)}
-    names = sorted({topic["schema"] for topic in topics.values()} | {*stored.values()})
-    kept = {name: {"subjects": topic["subjects"], "schema": topic["schema"]} for name, topic in topics.items()}
+    kept = {
+        name: {key: topic[key] for key in ("subjects", "schema", "summary") if key in topic}
+        for name, topic in topics.items()
+    }
+    headers = {topic["summary"] for topic in kept.values() if "summary" in topic}
+    names = sorted({topic["schema"] for topic in kept.values()} | headers | {*stored.values()})
     schemas = {name: without_words(load_schema(root, name)) for name in names}
     examples = {name: _valid_examples(root, name) for name in names}
     parts = {

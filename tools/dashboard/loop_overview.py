@@ -77,6 +77,16 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             kind="stat",
         ),
         Panel(
+            "Calls by what bars them",
+            "Recorded calls per second, by the reason why no learner may use them. `ratchet capture report` says what"
+            " to change.",
+            "cps",
+            {
+                "{{role}} {{trainable}} {{reason}}": "sum by (role, trainable, reason)"
+                " (rate(ratchet_gateway_captured_turns_total[$__rate_interval]))"
+            },
+        ),
+        Panel(
             "Failing checks",
             "1 while a check of a service's readiness fails.",
             "short",
@@ -196,13 +206,13 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel(
             "Gateway latency",
-            "Median and 95th percentile of the time to the answer.",
+            "Median, 95th and 99th percentile of the time to the end of the answer.",
             "s",
             {
                 f"{name} {{{{role}}}}": quantile(
                     share, "rate(ratchet_gateway_call_seconds_bucket[$__rate_interval])", "le, role"
                 )
-                for name, share in (("median", 0.5), ("p95", 0.95))
+                for name, share in (("median", 0.5), ("p95", 0.95), ("p99", 0.99))
             },
             warn=5,
             alarm=30,
@@ -212,6 +222,61 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "Calls per second at the gateway, by policy and status.",
             "cps",
             {"{{policy}} {{status}}": "sum by (policy, status) (rate(ratchet_gateway_calls_total[$__rate_interval]))"},
+        ),
+        Panel(
+            "Latency by policy",
+            "95th percentile of the time to the end of the answer, by policy; version 0 is an upstream's model.",
+            "s",
+            {"{{policy}}": quantile(0.95, "rate(ratchet_gateway_call_seconds_bucket[$__rate_interval])", "le, policy")},
+        ),
+        Panel(
+            "Tokens by policy",
+            "Tokens per second, by policy and kind. Cached ones are part of the prompt, reasoning of the completion.",
+            "cps",
+            {"{{policy}} {{kind}}": "sum by (policy, kind) (rate(ratchet_gateway_tokens_total[$__rate_interval]))"},
+        ),
+        Panel(
+            "Tokens by key",
+            "Tokens per second, by the id of the key and kind.",
+            "cps",
+            {"{{key}} {{kind}}": "sum by (key, kind) (rate(ratchet_gateway_tokens_total[$__rate_interval]))"},
+        ),
+        Panel(
+            "Cost by policy",
+            "US dollars in the chosen range, by policy, at the prices that are set.",
+            "currencyUSD",
+            {"{{policy}}": "sum by (policy) (increase(ratchet_gateway_cost_usd_total[$__range]))"},
+            kind="barchart",
+        ),
+        Panel(
+            "Cost by key",
+            "US dollars in the chosen range, by the id of the key.",
+            "currencyUSD",
+            {"{{key}}": "sum by (key) (increase(ratchet_gateway_cost_usd_total[$__range]))"},
+            kind="barchart",
+        ),
+        Panel(
+            "Engine's time by policy",
+            "Share of its time in which the local engine computes, by policy; together at most 1.",
+            "percentunit",
+            {"{{policy}}": "sum by (policy) (rate(ratchet_engine_busy_seconds_total[$__rate_interval]))"},
+            warn=0.8,
+            limits=(0, 1),
+        ),
+        Panel(
+            "Engine's rows by policy",
+            "Answers that the local engine computes, and those that wait for room, by policy.",
+            "short",
+            {
+                "{{policy}} computed": "sum by (policy) (ratchet_engine_running_rows)",
+                "{{policy}} waiting": "sum by (policy) (ratchet_engine_waiting_rows)",
+            },
+        ),
+        Panel(
+            "Cache of answers",
+            "Look-ups per second, by outcome.",
+            "cps",
+            {"{{outcome}}": "sum by (outcome) (rate(ratchet_gateway_cache_lookups_total[$__rate_interval]))"},
         ),
     ),
     "Deployment health": (

@@ -34,6 +34,11 @@ WORDS = {
         "the model's",
         "Longest row in tokens; longer ones are cut, or left out if cutting is no use.",
     ),
+    "pass_tokens": (
+        "what memory allows",
+        "Most tokens that go through the model at once, padding included, if memory allows; a longer row goes alone. "
+        "Changes memory and speed, not what is learnt.",
+    ),
     "warmup_steps": ("a tenth of all steps, at most 20; policy gradients 8", "Steps until the full learning rate."),
     "max_grad_norm": ("1", "Longer gradients are shortened to this."),
     "advantage_floor": ("none", "Least advantage of a success, so that solved tasks keep their skill."),
@@ -44,6 +49,14 @@ WORDS = {
         "trajectory",
         "`trajectory`, `token` or `constant`: the unit that counts the same everywhere.",
     ),
+    "off_policy_correction": (
+        "both",
+        "`both`, `importance` (weights, up to importance_cap), `rejection` (of rows outside rejection_window), `none`.",
+    ),
+    "ratio": ("token", "`token`, or `sequence`: the geometric mean of a row's ratios, one for all its tokens (GSPO)."),
+    "surrogate": ("ppo", "`ppo`, or `cispo`: the log-probability, weighted by the ratio up to 1 + clip_epsilon_high."),
+    "scale_rewards": ("group", "Divide advantages by their `group`'s standard deviation, or by `none` (Dr. GRPO)."),
+    "center_rewards_coefficient": ("0", "Weight of the squared sum of a pair's two rewards, to keep them around 0."),
 }
 """By hyperparameter: default, meaning. A test compares the defaults with the trainer's."""
 

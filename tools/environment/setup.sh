@@ -61,16 +61,18 @@ pip() {
     "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
 }
 
-# Makes `packages` what installs: uv, or pip where uv cannot be had.
+# Makes `packages` what installs, uv, or pip where uv cannot be had, and `all_packages` what leaves triton to torch.
 choose_installer() {
     local uv
     uv="$(sed -n 's/^uv==/uv==/p' constraints.txt)"
     if [[ "${INSTALLER:-uv}" == uv ]] && pip install -q "$uv" >>"$log" 2>&1; then
         eval "$("$venv/bin/python" tools/environment/uv_environment.py)"
         packages() { "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" "$@"; }
+        all_packages() { packages --overrides tools/environment/overrides.txt "$@"; }
         echo "setup: installing with $uv"
     else
         packages() { pip install -q "$@"; }
+        all_packages() { packages "$@"; } # pip knows no overrides: it installs a triton that nothing uses
         echo "setup: installing with pip (${INSTALLER:-$uv cannot be had, see $log})"
     fi
 }
@@ -97,6 +99,6 @@ else
 fi
 choose_installer
 step "$torch" install_torch
-step "ratchet and everything it needs" packages -c constraints.txt -e '.[embedded,engine,trainer,demo,dev]'
+step "ratchet and everything it needs" all_packages -c constraints.txt -e '.[embedded,engine,trainer,demo,dev]'
 step "check" "$venv/bin/ratchet" --help
 echo "setup: done in $SECONDS s"

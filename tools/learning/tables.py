@@ -4,78 +4,28 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-import msgspec
-
-from ratchet.demo.exams import Exam, Proportion
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from ratchet_helpdesk.world import MISJUDGED
+from tools.learning.cells import (
+    ALGORITHMS,
+    EXPERIMENTS,
+    OF_MISJUDGED,
+    OVERALL,
+    RLOO,
+    Experiment,
+    Measured,
+    Result,
+    all_cells,
+)
 
-START, RLOO, REJECTION = "imitation of the clerk", "rloo", "rejection sampling"
-METHODS = (RLOO, REJECTION)
-OVERALL, OF_MISJUDGED = "all kinds", "misjudged kinds"
 SAFE = 0.99
 """How often a run in which everything works must hold a claim."""
 _SAFE_ERRORS = statistics.NormalDist().inv_cdf(SAFE)
-
-
-class Count(msgspec.Struct, frozen=True):
-    """Solved tickets."""
-
-    successes: int
-    trials: int
-
-    def proportion(self) -> Proportion:
-        """With its interval over tickets."""
-        return Proportion(self.successes, self.trials)
-
-
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy's exam."""
-
-    seed: int
-    method: str
-    cycle: int
-    """0: before any cycle."""
-    counts: Mapping[str, Mapping[str, Count]]
-    """By mode, then by kind of ticket."""
-    valid_calls: float | None
-    """Share of tool calls that were well formed; None without any call."""
-
-    @classmethod
-    def of(cls, seed: int, method: str, cycle: int, exam: Exam) -> Measured:
-        """Count an exam."""
-        counts = {mode: {kind: _count(exam.success(mode, {kind})) for kind in exam.kinds} for mode in (GREEDY, SAMPLED)}
-        valid = exam.valid_calls()
-        return cls(seed=seed, method=method, cycle=cycle, counts=counts, valid_calls=valid.rate if valid else None)
-
-    def success(self, mode: str, kinds: str = OVERALL) -> Proportion:
-        """Over all kinds, over the misjudged ones, or of one kind by its name."""
-        by_kind = self.counts[mode]
-        chosen = [
-            count
-            for kind, count in by_kind.items()
-            if kinds in (OVERALL, kind) or (kinds == OF_MISJUDGED and kind in MISJUDGED)
-        ]
-        return Proportion(sum(one.successes for one in chosen), sum(one.trials for one in chosen))
-
-
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and with what the figures were made."""
-
-    command: str
-    machine: str
-    versions: Mapping[str, str]
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The data file."""
-
-    setting: Setting
-    recipe: Mapping[str, float]
-    measured: Sequence[Measured]
+START = "before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +79,7 @@ def _student_density(value: float, freedom: int) -> float:
     return math.exp(scale - (freedom + 1) / 2 * math.log1p(value * value / freedom))
 
 
+@cache
 def student_quantile(probability: float, freedom: int) -> float:
     """The value that Student's distribution stays below with this probability (above one half), by bisection."""
     low, high = 0.0, 1000.0
@@ -163,98 +114,142 @@ class Safety:
     """What a run with one more seed exceeds with that probability, by the spread over seeds."""
 
 
-def safety(report: Report, claim: ClaimedRise) -> Safety:
-    """How large a rise is safe to claim."""
-    pairs = _first_and_last(report.measured, claim.kinds, claim.cycles)
+def safety(results: Sequence[Result], claim: ClaimedRise) -> Safety:
+    """How large a rise by RLOO is safe to claim."""
+    cells = [one for one in _of(results, ALGORITHMS, RLOO) if len(one.measured) > claim.cycles]
+    pairs = [
+        (one.measured[0].success(GREEDY, claim.kinds), one.measured[claim.cycles].success(GREEDY, claim.kinds))
+        for one in cells
+    ]
     rises = [last.rate - first.rate for first, last in pairs]
     first, last = pairs[rises.index(min(rises))]
-    share = claim.tickets / next(iter(report.measured)).success(GREEDY).trials
+    share = claim.tickets / cells[0].measured[0].success(GREEDY).trials
     variance = sum(one.rate * (1 - one.rate) / (one.trials * share) for one in (first, last))
     over = OverSeeds(rises)
     return Safety(over, min(rises) - _SAFE_ERRORS * math.sqrt(variance), over.lower_bound(SAFE))
 
 
-def draw_tables(report: Report, claims: Sequence[ClaimedRise]) -> str:
+def draw_tables(results: Sequence[Result], claims: Sequence[ClaimedRise]) -> str:
     """The whole report as Markdown."""
-    parts = [_head(report), _means(report), _each_seed(report), _kinds(report), _claims(report, claims)]
+    parts = [_head(results)]
+    for experiment in EXPERIMENTS.values():
+        parts += [f"## {experiment.title}", experiment.asks]
+        if any(one.experiment == experiment.name for one in results):
+            parts += [_means(results, experiment), *_notes(results, experiment)]
+    parts += [_each_seed(results), _kinds(results), _claims(results, claims), _cells(results)]
     return "\n\n".join(parts) + "\n"
 
 
-def _head(report: Report) -> str:
-    setting, recipe = report.setting, report.recipe
-    versions = ", ".join(f"{name} {version}" for name, version in setting.versions.items())
-    numbers = ", ".join(f"{name} {value:g}" for name, value in recipe.items())
-    exam = next(iter(report.measured))
-    return f"""# How much the demo's recipe learns
+def _head(results: Sequence[Result]) -> str:
+    newest = results[-1]
+    numbers = ", ".join(f"{name} {value:g}" for name, value in newest.recipe.items())
+    exam = newest.measured[0]
+    tickets, misjudged = exam.success(GREEDY).trials, exam.success(GREEDY, OF_MISJUDGED).trials
+    return f"""# What Ratchet's algorithms learn
 
-Made by `{setting.command}` on {setting.machine}; {versions}.
-The data is in [learning.json](learning.json). World, base model, trainer and engine are those of `ratchet demo`, in one
-process: no bus, no services, no gate, no canary, and so no traffic of a canary to learn from.
+Made by `make learning` from the files in [learning](learning), one for each cell: one variant with one seed. World,
+base model, trainer and engine are those of `ratchet demo`, in one process: no bus, no services, no gate, no canary, and
+so no traffic of a canary to learn from. The model is random at first and has 0.7 million parameters: these figures
+compare algorithms with each other, and say nothing about a language model.
 
 Recipe: {numbers}. A seed draws everything anew: the base model, the clerk's log, the tickets that agents play, and
 every draw of a token.
 
-Every policy plays the same {exam.success(GREEDY).trials} held-out tickets twice: *greedy* (temperature 0) and *sampled*
-(temperature 1); {exam.success(GREEDY, OF_MISJUDGED).trials} of them are of the five kinds that the clerk misjudged.
-Held out means: combinations of facts about an order, and orders, that never occur in training. Rules and kinds of
-tickets are the same in training.
+Every policy plays the same {tickets} held-out tickets twice: *greedy* (temperature 0) and *sampled* (temperature 1);
+{misjudged} of them are of the five kinds that the clerk misjudged, which a policy that imitates him seldom solves. Held
+out means: combinations of facts about an order, and orders, that never occur in training. Rules and kinds of tickets
+are the same in training.
 
-*Rejection sampling* is the simplest rival: as many cycles with as many tickets played by its own newest policy, and
-the same adapter, learning rate and passes, but supervised fine-tuning on the tickets that were solved."""
+± is the 95 % Student interval of the mean over seeds. *Gain* is greedy success less that of the same seed before the
+first cycle; where its interval holds 0, nothing was shown."""
 
 
 _COLUMNS = [(mode, kinds) for kinds in (OVERALL, OF_MISJUDGED) for mode in (GREEDY, SAMPLED)]
 _HEADS = " | ".join(f"{mode}, {kinds}" for mode, kinds in _COLUMNS)
 
 
-def _means(report: Report) -> str:
-    rows = [f"| policy | {_HEADS} |", "|---" * 5 + "|"]
-    for name, method, cycle in _points(report):
-        exams = _at(report, method, cycle)
-        means = (OverSeeds([one.success(mode, kinds).rate for one in exams]) for mode, kinds in _COLUMNS)
-        seeds = f"{len(exams)} seed" + "s" * (len(exams) > 1)
-        rows.append(f"| {name} ({seeds}) | " + " | ".join(map(str, means)) + " |")
-    note = "± is the 95 % Student interval of the mean over seeds."
-    return "\n".join(["## Means over seeds", "", note, "", *rows])
+def _means(results: Sequence[Result], experiment: Experiment) -> str:
+    heads = ["policy", "seeds", _HEADS, "gain, greedy", "gain, sampled", *experiment.figures.values()]
+    rows = [f"| {' | '.join(heads)} |", "|---" * (len(heads) + len(_COLUMNS) - 1) + "|"]
+    for name, cells, cycle in _points(results, experiment):
+        exams = [one.measured[cycle] for one in cells]
+        means = [str(OverSeeds([exam.success(mode, kinds).rate for exam in exams])) for mode, kinds in _COLUMNS]
+        gains = [_gain(cells, cycle, mode) if cycle else "" for mode in (GREEDY, SAMPLED)]
+        figures = [_figure(exams, figure) for figure in experiment.figures]
+        rows.append(f"| {' | '.join([name, str(len(cells)), *means, *gains, *figures])} |")
+    return "\n".join(rows)
 
 
-def _each_seed(report: Report) -> str:
-    rows = [f"| policy | seed | {_HEADS} |", "|---" * 6 + "|"]
-    for name, method, cycle in _points(report):
-        for one in _at(report, method, cycle):
-            cells = " | ".join(str(one.success(mode, kinds)) for mode, kinds in _COLUMNS)
-            rows.append(f"| {name} | {one.seed} | {cells} |")
+def _figure(exams: Sequence[Measured], name: str) -> str:
+    """Of those whose training measured it."""
+    values = [exam.figures[name] for exam in exams if name in exam.figures]
+    return str(OverSeeds(values)) if values else ""
+
+
+def _gain(cells: Sequence[Result], cycle: int, mode: str) -> str:
+    over = OverSeeds([one.measured[cycle].success(mode).rate - one.measured[0].success(mode).rate for one in cells])
+    return ("+" if over.mean >= 0 else "") + str(over)
+
+
+def _notes(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
+    """What was refused, with its reason."""
+    refused = [one for one in results if one.experiment == experiment.name and one.refused is not None]
+    if refused:
+        yield "\n".join(f"- refused: {one.variant}, seed {one.seed}: {one.refused}" for one in refused)
+
+
+def _each_seed(results: Sequence[Result]) -> str:
+    rows = [f"| experiment | policy | seed | {_HEADS} |", "|---" * 7 + "|"]
+    for experiment in EXPERIMENTS.values():
+        for name, cells, cycle in _points(results, experiment):
+            for one in cells:
+                cells_of_row = " | ".join(str(one.measured[cycle].success(mode, kinds)) for mode, kinds in _COLUMNS)
+                rows.append(f"| {experiment.name} | {name} | {one.seed} | {cells_of_row} |")
     note = "In brackets the 95 % Wilson interval over tickets."
     return "\n".join(["## Seed by seed", "", note, "", *rows])
 
 
-def _kinds(report: Report) -> str:
-    last = max(one.cycle for one in report.measured)
-    kinds = sorted(next(iter(report.measured)).counts[GREEDY])
-    columns = [(START, 0), (RLOO, last), (REJECTION, last)]
-    head = " | ".join(f"{method}, greedy | sampled" for method, _ in columns)
-    rows = [f"| kind | tickets | {head} |", "|---" * 8 + "|"]
-    for kind in kinds:
+def _kinds(results: Sequence[Result]) -> str:
+    """Rare cases apart: the newest policy of each algorithm, kind by kind."""
+    columns = [(START, _of(results, ALGORITHMS), 0)]
+    last = ALGORITHMS.cycles
+    columns += [(one.name, _of(results, ALGORITHMS, one.name), last) for one in ALGORITHMS.variants]
+    shown = [(name, kept, cycle) for name, cells, cycle in columns if (kept := _reached(cells, cycle))]
+    first = results[0].measured[0]
+    rows = ["| kind | tickets | " + " | ".join(name for name, _, _ in shown) + " |", "|---" * (2 + len(shown)) + "|"]
+    for kind in sorted(first.counts[GREEDY]):
         mark = " *" if kind in MISJUDGED else ""
         cells = [
-            f"{OverSeeds([one.success(mode, kind).rate for one in _at(report, method, cycle)]).mean:.2f}"
-            for method, cycle in columns
-            for mode in (GREEDY, SAMPLED)
+            " / ".join(_mean_of([one.measured[cycle] for one in kept], mode, kind) for mode in (GREEDY, SAMPLED))
+            for _, kept, cycle in shown
         ]
-        tickets = _at(report, START, 0)[0].success(GREEDY, kind).trials
-        rows.append(f"| {kind}{mark} | {tickets} | " + " | ".join(cells) + " |")
-    title = f"## Kind by kind, after {last} cycles"
-    note = "Means over the seeds of each method; * marks the kinds that the clerk misjudged."
-    return "\n".join([title, "", note, "", *rows])
+        rows.append(f"| {kind}{mark} | {first.success(GREEDY, kind).trials} | " + " | ".join(cells) + " |")
+    note = "Greedy / sampled, means over the seeds; * marks the kinds that the clerk misjudged."
+    return "\n".join([f"## Kind by kind, after {last} cycles of every algorithm", "", note, "", *rows])
 
 
-def _claims(report: Report, claims: Sequence[ClaimedRise]) -> str:
+def _mean_of(exams: Sequence[Measured], mode: str, kind: str) -> str:
+    return f"{OverSeeds([exam.success(mode, kind).rate for exam in exams]).mean:.2f}"
+
+
+def _cells(results: Sequence[Result]) -> str:
+    there = {(one.experiment, one.variant, one.seed) for one in results}
+    missing = [str(cell) for cell in all_cells() if (cell.experiment, cell.variant, cell.seed) not in there]
+    timed = [one.seconds for one in results if one.seconds is not None]
+    longest = f"; the longest took {max(timed) / 60:.0f} minutes" if timed else ""
+    lines = ["## Cells", "", f"{len(there)} cells were measured{longest}. Versions and machine stand in each file."]
+    if missing:
+        lines += ["", f"Not measured, {len(missing)}: {', '.join(missing)}."]
+    return "\n".join(lines)
+
+
+def _claims(results: Sequence[Result], claims: Sequence[ClaimedRise]) -> str:
     rows = [
         "| run | kinds | cycles | tickets | rise by seed | mean, deviation | safe | another seed | claimed |",
         "|---" * 9 + "|",
     ]
     for claim in claims:
-        safe = safety(report, claim)
+        safe = safety(results, claim)
         each = " ".join(f"{rise:.2f}" for rise in safe.over.values)
         bounds = f"{safe.safe:.3f} | {_bound(safe.another_seed)}"
         rows.append(
@@ -281,25 +276,26 @@ def _bound(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3f}"
 
 
-def _first_and_last(measured: Sequence[Measured], kinds: str, cycles: int) -> list[tuple[Proportion, Proportion]]:
-    """Greedy success before and after that many cycles of RLOO, seed by seed."""
-    first = {one.seed: one.success(GREEDY, kinds) for one in measured if one.method == START}
-    last = [one for one in measured if (one.method, one.cycle) == (RLOO, cycles)]
-    return [(first[one.seed], one.success(GREEDY, kinds)) for one in sorted(last, key=lambda one: one.seed)]
+def _of(results: Sequence[Result], experiment: Experiment, variant: str | None = None) -> list[Result]:
+    """Cells of a variant, or one of each seed, by seed."""
+    chosen: dict[int, Result] = {}
+    for one in results:
+        if one.experiment == experiment.name and variant in (None, one.variant):
+            chosen.setdefault(one.seed, one)
+    return [chosen[seed] for seed in sorted(chosen)]
 
 
-def _points(report: Report) -> Iterator[tuple[str, str, int]]:
-    yield START, START, 0
-    last = max(one.cycle for one in report.measured)
-    for method in METHODS:
-        for cycle in range(1, last + 1):
-            yield f"{method}, cycle {cycle}", method, cycle
+def _reached(cells: Sequence[Result], cycle: int) -> list[Result]:
+    return [one for one in cells if len(one.measured) > cycle]
 
 
-def _at(report: Report, method: str, cycle: int) -> list[Measured]:
-    measured = [one for one in report.measured if (one.method, one.cycle) == (method, cycle)]
-    return sorted(measured, key=lambda one: one.seed)
-
-
-def _count(measured: Proportion | None) -> Count:
-    return Count(measured.successes, measured.trials) if measured else Count(0, 0)
+def _points(results: Sequence[Result], experiment: Experiment) -> Iterator[tuple[str, list[Result], int]]:
+    """(name, cells that came so far, cycle) of every policy of an experiment."""
+    first = _of(results, experiment)
+    if first:
+        yield START, first, 0
+    for variant in experiment.variants:
+        for cycle in range(1, experiment.cycles + 1):
+            cells = _reached(_of(results, experiment, variant.name), cycle)
+            if cells:
+                yield variant.name + (f", cycle {cycle}" if experiment.cycles > 1 else ""), cells, cycle

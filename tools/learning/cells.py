@@ -1,0 +1,243 @@
+"""The cells of the learning report: one variant of one experiment with one seed, each in a file of its own.
+
+A cell is measured once, and the report is drawn from the files alone. Needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ratchet.demo.exams import Exam, Proportion
+from ratchet.demo.plan import Plan
+from ratchet_helpdesk.heldout import GREEDY, SAMPLED
+from ratchet_helpdesk.world import MISJUDGED
+
+OVERALL, OF_MISJUDGED = "all kinds", "misjudged kinds"
+RLOO, REJECTION = "rloo", "rejection sampling"
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way to learn, which an experiment compares with others."""
+
+    name: str
+    algorithm: str = RLOO
+    solved_only: bool = False
+    """It learns from solved tickets alone."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Hyperparameters beside those of the recipe; `Any` because they are a request's."""
+    tries: int = 4
+    """Of each ticket in a cycle; a cycle has as many trajectories whatever this is."""
+    remembers: bool = False
+    """Lone tries are compared with the persistent baseline of their ticket, else with the mean of their cycle."""
+    behind: int = 0
+    """How many versions older than the policy that learns the one is that plays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A question, and the variants that answer it."""
+
+    name: str
+    title: str
+    asks: str
+    """What is compared, in a paragraph."""
+    variants: Sequence[Variant]
+    cycles: int
+    """Times that the newest policy plays and learns."""
+    trajectories: int
+    """Of a cycle."""
+    again: bool = False
+    """Every cycle has the same tickets; else each has its own."""
+    history: int = 0
+    """Versions that are made before the first cycle, each by RLOO from a sample of 160 trajectories."""
+    figures: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What trainings measure of themselves and the report shows: heading by name."""
+
+    def variant(self, name: str) -> Variant:
+        """Raises `KeyError` for an unknown one."""
+        return {one.name: one for one in self.variants}[name]
+
+
+ALGORITHMS = Experiment(
+    name="algorithms",
+    title="Every algorithm",
+    asks=(
+        "Every algorithm learns from as many tickets, played by its own newest policy, with the same adapter, learning"
+        " rate, passes and batch: those of the demo, which were chosen for RLOO; nothing is tuned for the others."
+        " Rejection sampling, which is supervised fine-tuning on the solved tickets, is the simplest of them and what"
+        " the others have to beat."
+    ),
+    variants=(
+        Variant(name=REJECTION, algorithm="sft", solved_only=True),
+        Variant(name=RLOO),
+        Variant(name="grpo", algorithm="grpo"),
+        Variant(
+            name="dr_grpo",
+            algorithm="grpo",
+            options={"scale_rewards": "none", "loss_normalization": "constant"},
+        ),
+        Variant(name="reinforce", algorithm="reinforce"),
+        Variant(name="cispo", algorithm="grpo", options={"surrogate": "cispo", "loss_normalization": "token"}),
+        Variant(name="gspo", algorithm="grpo", options={"ratio": "sequence"}),
+        Variant(name="ppo", algorithm="ppo"),
+        Variant(name="dpo", algorithm="dpo"),
+        Variant(name="kto", algorithm="kto"),
+    ),
+    cycles=2,
+    trajectories=1280,
+)
+SINGLETONS = Experiment(
+    name="singletons",
+    title="Tasks that are tried once",
+    asks=(
+        "Most tasks of production are tried once. Four cycles of 320 trajectories over the same tickets: each ticket"
+        " once in a cycle, compared with its persistent baseline or with the mean of its cycle alone; beside them as"
+        " many trajectories as groups of four tries at a quarter of the tickets."
+    ),
+    variants=(
+        Variant(name="single tries, persistent baseline", tries=1, remembers=True),
+        Variant(name="single tries, no baseline", tries=1),
+        Variant(name="groups of four"),
+    ),
+    cycles=4,
+    trajectories=320,
+    again=True,
+)
+UNCORRECTED: Mapping[str, Any] = {"off_policy_correction": "none"}
+STALENESS = Experiment(
+    name="staleness",
+    title="Data of older policies",
+    asks=(
+        "Eight versions are made one from the other, by RLOO from 160 trajectories each. Then the eighth learns from"
+        " 1,280 trajectories that a version so many versions behind it played, with the correction for that (truncated"
+        " importance weights, and rejection of rows that drifted) and without. The start is the eighth version."
+    ),
+    variants=tuple(
+        Variant(name=f"{behind} behind, {how}", behind=behind, options=options)
+        for behind in (0, 2, 4, 8)
+        for how, options in (("corrected", dict[str, Any]()), ("uncorrected", UNCORRECTED))
+    ),
+    cycles=1,
+    trajectories=1280,
+    history=8,
+    figures={"start_ess": "effective sample size", "rejected_mass": "share of tokens rejected"},
+)
+EXPERIMENTS = {one.name: one for one in (ALGORITHMS, SINGLETONS, STALENESS)}
+
+
+class Count(msgspec.Struct, frozen=True):
+    """Solved tickets."""
+
+    successes: int
+    trials: int
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy's exam."""
+
+    cycle: int
+    """0: before the first one."""
+    counts: Mapping[str, Mapping[str, Count]]
+    """By mode, then by kind of ticket."""
+    valid_calls: float | None
+    """Share of tool calls that were well formed; None without any call."""
+    figures: Mapping[str, float] = {}
+    """What its training measured of itself."""
+
+    @classmethod
+    def of(cls, cycle: int, exam: Exam, figures: Mapping[str, float]) -> Measured:
+        """Count an exam."""
+        counts = {mode: {kind: _count(exam.success(mode, {kind})) for kind in exam.kinds} for mode in (GREEDY, SAMPLED)}
+        valid = exam.valid_calls()
+        return cls(cycle=cycle, counts=counts, valid_calls=valid.rate if valid else None, figures=figures)
+
+    def success(self, mode: str, kinds: str = OVERALL) -> Proportion:
+        """Over all kinds, over the misjudged ones, or of one kind by its name."""
+        chosen = [
+            count
+            for kind, count in self.counts[mode].items()
+            if kinds in (OVERALL, kind) or (kinds == OF_MISJUDGED and kind in MISJUDGED)
+        ]
+        return Proportion(sum(one.successes for one in chosen), sum(one.trials for one in chosen))
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cell's file holds."""
+
+    experiment: str
+    variant: str
+    seed: int
+    recipe: Mapping[str, float]
+    """The demo's plan in numbers, as it was."""
+    versions: Mapping[str, str]
+    """Of the packages that decide what a training computes."""
+    machine: str
+    seconds: float | None
+    """From the first policy to the last exam; None where it was not measured."""
+    measured: Sequence[Measured]
+    """The policy before the first cycle, then one for each cycle."""
+    refused: str | None = None
+    """Why a training was refused or ended; the cell ends there."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """One variant of an experiment with one seed."""
+
+    experiment: str
+    variant: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.experiment}/{self.variant}/{self.seed}"
+
+    def file(self, folder: Path) -> Path:
+        """Where its result lies, below `folder`."""
+        words = self.variant.replace(",", "").replace(" ", "-")
+        return folder / self.experiment / f"{words}.{self.seed}.json"
+
+
+def all_cells(seeds: Sequence[int] = SEEDS) -> Iterator[Cell]:
+    """Of every experiment; a seed's cells of a variant come one after the other, so that they share a base model."""
+    for experiment in EXPERIMENTS.values():
+        for variant in experiment.variants:
+            for seed in seeds:
+                yield Cell(experiment.name, variant.name, seed)
+
+
+def read_results(folder: Path) -> list[Result]:
+    """Every cell that was measured, in the order of `all_cells`."""
+    cells = [cell.file(folder) for cell in all_cells()]
+    return [msgspec.json.decode(path.read_bytes(), type=Result) for path in cells if path.is_file()]
+
+
+def result_file(result: Result) -> bytes:
+    """A cell's file: one exam a line, so that a change shows line by line."""
+    head = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(result, measured=[])), indent=1).decode()
+    exams = ",\n".join(f"  {msgspec.json.encode(one).decode()}" for one in result.measured)
+    return (head.replace('"measured": []', f'"measured": [\n{exams}\n ]') + "\n").encode()
+
+
+def recipe_of(plan: Plan) -> dict[str, float]:
+    """The plan in numbers, as the report names them."""
+    return {
+        "drills": plan.drills.examples,
+        "drill steps": plan.drills.steps,
+        "clerk's tickets": plan.tickets.examples,
+        "imitation steps": plan.tickets.steps,
+        "learning rate": plan.cycle.learning_rate,
+        "passes": plan.cycle.epochs,
+        "batch": plan.cycle.batch,
+        "held-out tickets": plan.rollouts.heldout_tasks,
+    }
+
+
+def _count(measured: Proportion | None) -> Count:
+    return Count(measured.successes, measured.trials) if measured else Count(0, 0)
