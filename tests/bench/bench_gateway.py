@@ -1,240 +1,259 @@
-"""The gateway's share of a call: latency one call at a time, throughput with many at once.
+"""What a gateway adds to a call: Ratchet's, LiteLLM's and TensorZero's in front of one mock upstream, in one table.
 
-Run: `python -m tests.bench.bench_gateway [SECONDS [SERVICES]]` (about 40 s). An upstream that answers at once, called
-directly and through a real gateway (its own process, a real broker, capture and publishing on), in turn, in one run.
-Client, upstream, gateway and broker share this machine's cores: the throughput is that of all four together. With the
-`services` folder of another checkout only the processor time per call is measured, of both gateways in turn, with the
-processes that record for them.
+Run: `make bench-gateway ARGS="..."`, or `python -m tests.bench.bench_gateway --help`; about four minutes. Every way
+has processes of its own and all run at the same time; they are measured in turn, in several rounds, so that the rest of
+the machine's load meets all of them alike. Read the ratios first: client, upstream and gateway share this machine's
+cores. Ratchet records every call on a real broker; the others record nothing.
+
+    p50, p99      milliseconds that one caller waits more than at the mock itself, until the end of the answer
+    calls/s       with many callers at once
+    worker, all   milliseconds of processor time a call: of the processes that answer, and with those that record for it
+    token         milliseconds more until the first token of a stream of one token each 5 ms
+    x             the same as a multiple of Ratchet's
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 
-import aiohttp
 import msgspec
-import psutil
-import uuid_utils
 import uvloop
 
-from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract.state import Route, ServedPolicy
-from ratchet.local_stack.ports import free_ports
-from ratchet.local_stack.program import Program
-from ratchet.service.settings import SharedSettings
-from tests.support.running import connected
-from tests.support.servers import RunningServer, running, running_nats
+from ratchet.gateway.engines.http_connection import ExchangeFailed
+from ratchet.gateway.engines.http_pool import HttpPool
+from tests.bench.gateways import LITELLM, MOCK, OTHERS, RATCHET, TENSORZERO, Way, all_ways
+from tests.bench.upstream import TOKEN
 
-ROUNDS = 5
-AGENTS = 16
-POLICY = ServedPolicy(version=1, name="helpdesk@1-11111111", digest="1" * 64)
+CALLS = 4
+"""Model calls per trajectory; every call repeats the conversation so far."""
+LONG = 16_000
+"""Characters of a large conversation."""
+PACE_S = 0.005
+WAIT_S = 60.0
 PARAMETERS = {"type": "object", "properties": {"order_id": {"type": "string"}}}
 TOOLS = [
     {"type": "function", "function": {"name": f"tool_{n}", "description": "Looks it up.", "parameters": PARAMETERS}}
     for n in range(8)
 ]
-CALLS = 4
-"""Model calls per trajectory; every call repeats the conversation so far."""
+
+
+FAILED = Counter[tuple[str, str]]()
+"""Calls without an answer, by way and reason."""
+
+
+class NotAnswered(Exception):
+    """An error in the place of an answer."""
 
 
 @dataclass(frozen=True)
+class Case:
+    """One kind of call."""
+
+    large: bool
+    stream: bool
+
+    def __str__(self) -> str:
+        return f"{'16k' if self.large else 'small'}, {'streamed' if self.stream else 'whole'}"
+
+
+CASES = [Case(large, stream) for large in (False, True) for stream in (False, True)]
+
+
+@dataclass
 class Measured:
-    """One way of calling, measured once."""
+    """One way of calling, over all rounds."""
 
-    calls_per_s: float
-    p50_ms: float
-    p99_ms: float
+    waited_ms: list[float] = field(default_factory=list[float])
+    """Of one caller."""
+    calls_per_s: list[float] = field(default_factory=list[float])
+    worker_ms: list[float] = field(default_factory=list[float])
+    all_ms: list[float] = field(default_factory=list[float])
+    token_ms: list[float] = field(default_factory=list[float])
+
+    def percentile(self, share: float) -> float:
+        ordered = sorted(self.waited_ms)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def bodies(model: str, *, stream: bool = False) -> list[bytes]:
+def bodies(model: str, case: Case) -> list[bytes]:
     """The requests of one trajectory."""
     messages: list[dict[str, object]] = [{"role": "system", "content": "You are a kind help desk clerk. " * 8}]
+    if case.large:
+        history = "The order K47 was packed on Friday and handed to the carrier on Saturday morning. "
+        messages += [
+            {"role": "user", "content": history * (LONG // len(history))},
+            {"role": "user", "content": "Well?"},
+        ]
     made: list[bytes] = []
+    options = {"stream": True, "stream_options": {"include_usage": True}} if case.stream else {}
     for number in range(CALLS):
         messages.append({"role": "user", "content": f"Where is my order K47, please? This is question {number}."})
-        body = {"model": model, "messages": messages, "tools": TOOLS, "temperature": 1.0, "max_tokens": 24}
-        made.append(msgspec.json.encode({**body, "stream": True} if stream else body))
+        body = {"model": model, "messages": messages, "tools": TOOLS, "temperature": 1.0, "max_tokens": 256, **options}
+        made.append(msgspec.json.encode(body))
         messages.append({"role": "assistant", "content": "Your order K47 was sent on Monday."})
     return made
 
 
-async def play(session: aiohttp.ClientSession, url: str, until: float, requests: list[bytes]) -> list[float]:
-    """One agent, until the time is over; returns the seconds of each call."""
-    spent: list[float] = []
-    while time.perf_counter() < until:
-        headers = {"content-type": "application/json", "x-ratchet-trajectory": str(uuid_utils.uuid7())}
-        for body in requests:
-            asked = time.perf_counter()
-            async with session.post(f"{url}/v1/chat/completions", data=body, headers=headers) as answer:
-                await answer.read()
-                answer.raise_for_status()
-            spent.append(time.perf_counter() - asked)
+@asynccontextmanager
+async def pooled(url: str) -> AsyncIterator[HttpPool]:
+    pool = HttpPool(url, {"content-type": "application/json", "authorization": "Bearer none"}, connect_s=WAIT_S)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def call(pool: HttpPool, body: bytes, headers: list[tuple[bytes, bytes]]) -> tuple[float, float]:
+    """Seconds until the first token, and until the end of the answer."""
+    asked, first = time.perf_counter(), 0.0
+    got = bytearray()
+    async with aclosing(await pool.post("/chat/completions", body, headers, first_byte_s=WAIT_S)) as reply:
+        async for piece in reply.chunks(WAIT_S):
+            got += piece
+            if not first and TOKEN.encode() in got:
+                first = time.perf_counter()
+    if reply.status != 200 or not first:
+        raise NotAnswered(f"answer {reply.status}: {got[:300].decode(errors='replace')}")
+    return first - asked, time.perf_counter() - asked
+
+
+async def play(way: Way, case: Case, callers: int, seconds: float) -> list[tuple[float, float]]:
+    """Every call of some callers, each in trajectories of several calls, until the time is over."""
+    requests = bodies(way.model, case)
+    until = time.perf_counter() + seconds
+    spent: list[tuple[float, float]] = []
+
+    async def caller() -> None:
+        while time.perf_counter() < until:
+            headers = way.headers()
+            for body in requests:
+                try:
+                    spent.append(await call(pool, body, headers))
+                except (ExchangeFailed, NotAnswered) as error:
+                    FAILED[way.name, f"{case}: {error}"] += 1
+
+    async with pooled(way.url) as pool:
+        await asyncio.gather(*(caller() for _ in range(callers)))
+    if not spent:
+        raise NotAnswered(f"no call of {way.name} was answered: {FAILED.most_common(3)}")
     return spent
 
 
-async def measure(url: str, agents: int, seconds: float, model: str, *, stream: bool = False) -> Measured:
-    """Let some agents play for a while."""
-    requests = bodies(model, stream=stream)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        started = time.perf_counter()
-        results = await asyncio.gather(*(play(session, url, started + seconds, requests) for _ in range(agents)))
-        took = time.perf_counter() - started
-    spent = sorted(one * 1000 for result in results for one in result)
-    return Measured(len(spent) / took, spent[len(spent) // 2], spent[int(len(spent) * 0.99)])
+async def measure(way: Way, case: Case, callers: int, seconds: float, into: Measured) -> None:
+    """One round: one caller, then many, with the processor time of what they caused."""
+    into.waited_ms += [end * 1000 for _, end in await play(way, case, 1, seconds)]
+    await settled(way, 0, -1)
+    before, stored, began = way.spent_s(), await way.recorded(), time.perf_counter()
+    calls = len(await play(way, case, callers, seconds))
+    into.calls_per_s.append(calls / (time.perf_counter() - began))
+    await settled(way, calls, stored)
+    own, children = (after - then for after, then in zip(way.spent_s(), before, strict=True))
+    into.worker_ms.append(own * 1000 / calls)
+    into.all_ms.append((own + children) * 1000 / calls)
 
 
-@contextmanager
-def python(module: str, port: int, folder: Path, *arguments: str, **env: str) -> Iterator[RunningServer]:
-    """A module of this checkout as a server."""
-    ready = f"http://127.0.0.1:{port}/readyz" if module == "ratchet.gateway" else f"http://127.0.0.1:{port}/ready"
-    url = f"http://127.0.0.1:{port}"
-    name = module.rsplit(".", 1)[1]
-    with running(
-        Program(name, (sys.executable, "-m", module, *arguments), ready, url, port, env=env), folder
-    ) as server:
-        yield server
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Processor time per call."""
-
-    own_ms: float
-    """Of the process that answers."""
-    recorders_ms: float
-
-    @property
-    def all_ms(self) -> float:
-        return self.own_ms + self.recorders_ms
-
-    def __str__(self) -> str:
-        return f"{self.all_ms:.2f} ms ({self.own_ms:.2f} where it is answered, {self.recorders_ms:.2f} in recorders)"
-
-
-@dataclass(frozen=True)
-class Stack:
-    """An upstream, and a gateway in front of it."""
-
-    direct: str
-    through: str
-    gateway: RunningServer
-    bus: Bus
-
-
-@asynccontextmanager
-async def stack(services: str | None = None) -> AsyncIterator[Stack]:
-    """A stack of its own; `services`: where its gateway's code is, if not here."""
-    upstream_port, port, health_port = free_ports(3)
-    with tempfile.TemporaryDirectory() as name, running_nats(folder := Path(name)) as nats:
-        async with connected(SharedSettings(nats_url=nats.url)) as bus:
-            await bus.bucket("policies", Route).put("helpdesk", Route(role="helpdesk", stable=POLICY, next_version=2))
-            env = {
-                "RATCHET_NATS_URL": nats.url,
-                "RATCHET_DATA_DIR": str(folder / "data"),
-                "RATCHET_HEALTH_PORT": str(health_port),
-                "RATCHET_GATEWAY_PORT": str(port),
-                "RATCHET_ENGINE_URL": f"http://127.0.0.1:{upstream_port}",
-            }
-            if services is not None:
-                env["PYTHONPATH"] = services
-            upstream = python("tests.bench.upstream", upstream_port, folder, str(upstream_port))
-            gateway = python("ratchet.gateway", health_port, folder, **env)
-            with upstream as direct, gateway as through:
-                url = f"http://127.0.0.1:{port}"
-                await measure(direct.url, AGENTS, 0.5, POLICY.name)
-                await eventually(lambda: _serves(url))
-                yield Stack(direct.url, url, through, bus)
-
-
-async def compare(seconds: float, services: str) -> None:
-    """Processor time per call of two gateways, in turn."""
-    async with stack() as this, stack(services) as that:
-        for one in (this, that):
-            await _cost(one, 0.5)
-        costs = [(await _cost(this, seconds), await _cost(that, seconds)) for _ in range(ROUNDS)]
-    for here, there in costs:
-        _print(f"processor time per call: here {here}, there {there}")
-    everything = statistics.median(here.all_ms / there.all_ms for here, there in costs)
-    own = statistics.median(here.own_ms / there.own_ms for here, there in costs)
-    _print(f"median ratio here / there: {everything:.2f} in all, {own:.2f} in the process that answers")
-
-
-async def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
-    if len(sys.argv) > 2:
-        await compare(seconds, sys.argv[2])
+async def settled(way: Way, calls: int, stored: int) -> None:
+    """Until what the calls left to be recorded is stored: it costs processor time too."""
+    if way.bus is None:
         return
-    async with stack() as here:
-        direct, through = here.direct, here.through
-        added: list[float] = []
-        ratios: list[float] = []
-        for _ in range(ROUNDS):
-            alone = [await measure(url, 1, seconds / 2, model) for url, model in _ways(direct, through)]
-            many = [await measure(url, AGENTS, seconds, model) for url, model in _ways(direct, through)]
-            added.append(alone[1].p50_ms - alone[0].p50_ms)
-            ratios.append(many[0].calls_per_s / many[1].calls_per_s)
+    last = -1
+
+    async def still() -> bool:
+        nonlocal last
+        before, last = last, await way.recorded()
+        return last == before and last - stored >= calls * 0.99
+
+    await eventually(still, WAIT_S)
+
+
+async def pace(upstream: str, seconds: float) -> None:
+    async with (
+        pooled(upstream) as pool,
+        aclosing(await pool.post("/pace", str(seconds).encode(), first_byte_s=WAIT_S)) as reply,
+    ):
+        await reply.read(100, WAIT_S)
+
+
+Results = dict[tuple[Case, str], Measured]
+
+
+async def compare(options: argparse.Namespace) -> None:
+    async with all_ways(options.beside, set(options.without), options.workers) as (upstream, ways):
+        results: Results = {(case, way.name): Measured() for case in CASES for way in ways}
+        for way in ways:
+            for case in CASES:
+                await play(way, case, 4, 0.3)
+        for number in range(options.rounds):
+            for case in CASES:
+                for way in ways:
+                    _note(f"round {number + 1} of {options.rounds}: {case}, {way.name}")
+                    await measure(way, case, options.callers, options.seconds, results[case, way.name])
+            await pace(upstream, PACE_S)
+            for way in ways:
+                for case in CASES:
+                    if case.stream:
+                        calls = await play(way, case, 1, options.seconds / 2)
+                        results[case, way.name].token_ms += [first * 1000 for first, _ in calls]
+            await pace(upstream, 0)
+        _note("")
+        print_table(results, [way.name for way in ways], options.callers)
+        for (name, reason), count in FAILED.most_common(10):
+            _print(f"{name}: {count} calls failed: {reason}")
+
+
+def print_table(results: Results, names: list[str], callers: int) -> None:
+    """One line for each case and way; the mock's own figures are absolute, the others' are what they add."""
+    _print(f"{'':<16}{'':<15}{'p50':>8}{'x':>6}{'p99':>9}{'x':>6}{f'calls/s ({callers})':>14}{'x':>6}"
+           f"{'worker':>9}{'x':>6}{'all':>8}{'token':>9}")  # fmt: skip
+    for case in CASES:
+        lines = {name: _figures(results[case, name], None if name == MOCK else results[case, MOCK]) for name in names}
+        ours = lines.get(RATCHET)
+        for name, figures in lines.items():
+            cells = [_print_pair(figures[at], ours[at] if ours and name != MOCK else None) for at in range(4)]
+            token = f"{figures[5]:9.2f}" if case.stream else f"{'':9}"
             _print(
-                f"1 agent: p50 {alone[0].p50_ms:.2f} -> {alone[1].p50_ms:.2f} ms (p99 {alone[1].p99_ms:.2f})   "
-                f"{AGENTS} agents: {many[0].calls_per_s:.0f} -> {many[1].calls_per_s:.0f} calls/s, p50 "
-                f"{many[1].p50_ms:.1f} ms"
+                f"{case!s:<16}{name:<15}{cells[0]}{cells[1]:>15}{cells[2]:>20}{cells[3]:>15}{figures[4]:8.2f}{token}"
             )
-        _print(f"added at p50: median {statistics.median(added):.2f} ms   throughput direct / gateway: median "
-             f"{statistics.median(ratios):.1f}")  # fmt: skip
-        await _report_streams(through, seconds)
-        _print(f"processor time per call, publishing included: {await _cost(here, seconds)}")
 
 
-async def _report_streams(through: str, seconds: float) -> None:
-    """Whole answers beside the same ones in chunks."""
-    plain, streamed = [await measure(through, AGENTS, seconds, "helpdesk", stream=stream) for stream in (False, True)]
-    _print(
-        f"{AGENTS} agents: {plain.calls_per_s:.0f} whole answers/s, {streamed.calls_per_s:.0f} streamed ones/s, "
-        f"ratio {plain.calls_per_s / streamed.calls_per_s:.2f}"
-    )
+def _figures(measured: Measured, base: Measured | None) -> list[float]:
+    """p50, p99, calls/s, worker, all, token."""
+    token = statistics.median(measured.token_ms) if measured.token_ms else 0.0
+    alone = [measured.percentile(0.5), measured.percentile(0.99)]
+    if base is not None:
+        alone = [alone[0] - base.percentile(0.5), alone[1] - base.percentile(0.99)]
+        token -= statistics.median(base.token_ms) if base.token_ms else 0.0
+    return [*alone, *map(statistics.median, (measured.calls_per_s, measured.worker_ms, measured.all_ms)), token]
 
 
-async def _cost(of: Stack, seconds: float) -> Cost:
-    """Processor time per call: the figure that other load on the machine disturbs least."""
-    before, stored = _spent_s(of.gateway), await of.bus.last_sequence("RL_TURNS")
-    measured = await measure(of.through, AGENTS, seconds, "helpdesk")
-    calls = measured.calls_per_s * seconds
-
-    async def settled() -> int:
-        turns = await of.bus.last_sequence("RL_TURNS") - stored
-        return turns if turns >= calls * 0.99 else 0
-
-    turns = await eventually(settled, 60)
-    own, recorders = ((after - then) * 1000 / turns for after, then in zip(_spent_s(of.gateway), before, strict=True))
-    return Cost(own, recorders)
+def _print_pair(value: float, ours: float | None) -> str:
+    shown = f"{value:8.0f}" if value >= 100 else f"{value:8.2f}"
+    return shown + (f"{value / ours:6.1f}" if ours is not None and ours > 0 else f"{'':6}")
 
 
-def _spent_s(gateway: RunningServer) -> tuple[float, float]:
-    """Processor time so far, of the gateway, and of the processes that record for it."""
-    process = psutil.Process(gateway.pid)
-    own, *recorders = (one.cpu_times() for one in (process, *process.children(recursive=True)))
-    return own.user + own.system, sum(one.user + one.system for one in recorders)
-
-
-def _ways(direct: str, through: str) -> list[tuple[str, str]]:
-    return [(direct, POLICY.name), (through, "helpdesk")]
-
-
-async def _serves(url: str) -> bool:
-    """Ready comes a moment before the first request is taken."""
-    try:
-        async with aiohttp.ClientSession() as session, session.get(f"{url}/v1/models") as answer:
-            return bool((await answer.json())["data"])
-    except aiohttp.ClientConnectorError:
-        return False
+async def watch_memory(options: argparse.Namespace) -> None:
+    """Resident memory of Ratchet's gateway while it answers many calls of ever new trajectories."""
+    async with all_ways(None, {LITELLM, TENSORZERO}) as (_, ways):
+        way = next(one for one in ways if one.name == RATCHET)
+        calls, case = 0, Case(large=False, stream=False)
+        _print(f"{'calls':>10}{'worker MiB':>12}{'recorders MiB':>15}{'calls/s':>9}")
+        while calls < options.calls:
+            began, before = time.perf_counter(), calls
+            portion = min(options.calls - calls, max(options.calls // 20, 1))
+            while calls - before < portion:
+                calls += len(await play(way, case, options.callers, options.seconds))
+            per_s = (calls - before) / (time.perf_counter() - began)
+            own, recorders = (one / 2**20 for one in way.resident())
+            _print(f"{calls:>10}{own:>12.0f}{recorders:>15.0f}{per_s:>9.0f}")
 
 
 def _print(line: str) -> None:
@@ -242,6 +261,39 @@ def _print(line: str) -> None:
     sys.stdout.flush()
 
 
+def _note(line: str) -> None:
+    """What is under way, on one line that the next one replaces."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{line}")
+        sys.stderr.flush()
+
+
+def parsed() -> argparse.Namespace:
+    about, _, legend = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        description=about, epilog=legend, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="of one measurement (1)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--callers", type=int, default=32, help="at once, for calls/s and processor time (32)")
+    parser.add_argument(
+        "--without", nargs="+", default=[], choices=[RATCHET, LITELLM, TENSORZERO], help="ways to leave out"
+    )
+    parser.add_argument(
+        "--beside", metavar="SERVICES", help="also the gateway of another checkout, by its services folder"
+    )
+    parser.add_argument(
+        "--workers", nargs="+", type=int, default=[], metavar="NUMBER", help="also gateways with so many workers each"
+    )
+    parser.add_argument("--calls", type=int, help="instead: memory of Ratchet's gateway over so many calls")
+    options = parser.parse_args()
+    if not OTHERS.exists() and options.calls is None and not {LITELLM, TENSORZERO} <= set(options.without):
+        parser.error(
+            f"{OTHERS} does not exist: `make bench-gateway` makes it, `--without litellm tensorzero` needs none"
+        )
+    return options
+
+
 if __name__ == "__main__":
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
+    options = parsed()
+    uvloop.run(compare(options) if options.calls is None else watch_memory(options))

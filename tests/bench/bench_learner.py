@@ -108,7 +108,7 @@ def main() -> None:
             [Conversation(o.trajectory_id, o.messages, o.tools) for o in logged]
         )
         say(f"rows from chats: {(time.process_time() - began) / len(logged) * 1e3:.2f} ms each")
-        tokens = statistics.fmean(len(row.token_ids) for row in rows)
+        tokens = statistics.fmean(row.length for row in rows)
         learning = statistics.fmean(row.trained for row in rows)
         say(f"{BATCH} rows a step, {tokens:.0f} tokens each, {learning:.0f} of them learn; {STEPS} steps a round")
         clock = time.perf_counter if arguments.threads > 1 else time.process_time

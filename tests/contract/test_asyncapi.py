@@ -13,11 +13,11 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from ratchet.bus.envelope import enveloped
+from ratchet.bus.envelope import Sealer
 from ratchet.bus.received import Received
 from ratchet.bus.schemas import with_references
 from ratchet.contract import MESSAGES
-from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, TOPIC_OF, example, fast
+from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, SUMMARIES, TOPIC_OF, example, fast
 
 SPECIFICATION = ROOT.parent / "examples/node/node_modules/@asyncapi/specs/schemas/3.0.0-without-$id.json"
 """The official JSON Schema, from the npm package of the AsyncAPI initiative (`make setup` installs it)."""
@@ -124,12 +124,15 @@ def cause() -> Received[Any]:
 
 
 def test_the_headers_are_those_that_services_send() -> None:
-    message = msgspec.convert(example("reward.v1"), MESSAGES[TOPIC_OF["reward.v1"].name])
-    now = datetime(2026, 1, 2, tzinfo=UTC)
-    headers, _ = enveloped(message, b"x" * 20_000, source="urn:ratchet:x", schema="urn:y", now=now, cause=cause())
+    large = {**example("turn.v1"), "error": "x" * 20_000}
+    message = msgspec.convert(large, MESSAGES[TOPIC_OF["turn.v1"].name])
+    headers = Sealer(CONTRACTS, "gateway", lambda: datetime(2026, 1, 2, tzinfo=UTC)).seal(message, cause()).headers
     described = resolve_reference("#/components/schemas/CloudEventsHeaders")
     assert set(headers) == set(described["properties"])
     jsonschema.Draft7Validator(described, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER).validate(headers)
+    summary = described["properties"]["ratchet-summary"]["contentSchema"]
+    assert resolve_reference(summary["$ref"]) == SUMMARIES["turn.summary.v1"]
+    assert fast("turn.summary.v1").is_valid(json.loads(headers["ratchet-summary"]))
 
 
 def test_streams_and_buckets_are_those_of_the_registry() -> None:

@@ -49,6 +49,7 @@ def test_no_released_schema_was_changed_in_a_way_that_breaks_readers_or_writers(
 def test_released_subjects_are_still_served(version: str) -> None:
     for name, topic in RELEASES[version].topics.items():
         assert set(topic.subjects) <= set(CONTRACTS.topics[name].subjects)
+        assert topic.summary in (None, CONTRACTS.topics[name].summary)
 
 
 @pytest.mark.parametrize("version", RELEASES)
@@ -60,13 +61,16 @@ def test_stored_values_keep_their_places_and_schemas(version: str) -> None:
 @pytest.mark.parametrize("version", RELEASES)
 def test_a_release_is_complete(version: str) -> None:
     release = RELEASES[version]
-    named = {topic.schema for topic in release.topics.values()} | {*release.stored.values()}
+    bodies = {topic.schema for topic in release.topics.values()}
+    headers = {topic.summary for topic in release.topics.values() if topic.summary is not None}
+    named = bodies | headers | {*release.stored.values()}
     assert named == release.schemas.keys() == release.examples.keys()
 
 
 def test_a_release_recorded_today_holds_every_rule_and_no_word() -> None:
     release = msgspec.json.decode(recorded(ROOT), type=Release)
     assert release.topics.keys() == CONTRACTS.topics.keys()
+    assert release.topics["agent.rl.turn.v1"].summary == "turn.summary.v1"
     assert release.stored == {one.where: one.schema for one in STORED}
     for name, schema in ALL_SCHEMAS.items():
         kept = release.schemas[name]

@@ -160,6 +160,8 @@ FIELDS: dict[str, list[Row]] = {
         may("training_config.dataset.stream_name", TEXT, NOT_TEXT),
         may("training_config.dataset.filter.min_reward", *ANY_NUMBER),
         may("training_config.dataset.filter.max_trajectory_length", *whole(1)),
+        may("training_config.dataset.filter.max_staleness", *whole(0)),
+        may("training_config.dataset.filter.balance_domains", (True, False), ("true", 1)),
         may("training_config.dataset.filter.date_range.start", INSTANT, NOT_INSTANT),
         may("training_config.dataset.filter.date_range.end", INSTANT, NOT_INSTANT),
         may("training_config.dataset.filter.task_domains", ([*DOMAINS], ["customer_service"], []), NOT_TEXTS),

@@ -10,7 +10,7 @@ import pytest
 from ratchet.bus.schemas import with_references
 from ratchet.contract import MESSAGES
 from ratchet.errors import ConfigError
-from tests.support.contract_files import ALL_SCHEMAS, ROOT, SCHEMAS, STORED, subschemas
+from tests.support.contract_files import ALL_SCHEMAS, ROOT, SCHEMAS, STORED, SUMMARIES, subschemas
 
 KEYWORDS = {
     *("$schema", "$id", "$defs", "$ref", "title", "description", "default", "examples", "contentEncoding"),
@@ -30,13 +30,19 @@ def test_every_message_type_has_a_schema_and_every_schema_a_message_type() -> No
 
 @pytest.mark.parametrize(
     ("folder", "places"),
-    [("state", "bucket "), ("manifests", "object "), ("rows", "object snapshots/<sha256>.parquet")],
+    [("state", "bucket "), ("manifests", "object "), ("rows", "object snapshots/<sha256>.parquet"), ("files", "file ")],
 )
 def test_every_schema_of_a_stored_value_is_in_the_folder_of_its_kind(folder: str, places: str) -> None:
     named = {
         one.schema for one in STORED if one.where.startswith(places) and (folder == "rows") == ("rows" in one.where)
     }
     assert {file.name for file in (ROOT / "schemas" / folder).iterdir()} == {f"{name}.schema.json" for name in named}
+
+
+def test_every_schema_of_a_header_is_a_topics_summary() -> None:
+    assert {file.name for file in (ROOT / "schemas" / "headers").iterdir()} == {
+        f"{one}.schema.json" for one in SUMMARIES
+    }
 
 
 @each_schema

@@ -12,7 +12,7 @@ from ratchet.bus.contracts import Contracts, Upgrade, older_versions, upgrade_pa
 from ratchet.contract import MESSAGES, Feedback
 from ratchet.errors import ConfigError, InvalidMessage, UnknownSubject
 from ratchet.service.contracts import UPGRADES
-from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, example, with_member
+from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, SUMMARIES, example, with_member
 from tests.support.second_version import V1, V2, FeedbackV2, contracts
 
 BOTH = contracts()
@@ -88,7 +88,7 @@ def document_of_both() -> Any:
 
 
 def schemas_of_both() -> Any:
-    return {**SCHEMAS, "feedback.v2": {"type": "object", "required": ["score"]}}
+    return {**SCHEMAS, **SUMMARIES, "feedback.v2": {"type": "object", "required": ["score"]}}
 
 
 @pytest.mark.parametrize(

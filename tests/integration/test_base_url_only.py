@@ -18,7 +18,8 @@ from ratchet.service.settings import SharedSettings
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.clickhouse_facts import Facts
-from ratchet.trajectory_collector.idle import IdleAssembler
+from ratchet.trajectory_collector.domain import Inference
+from ratchet.trajectory_collector.idle import IdleAssembler, Patience
 from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.settings import Settings
 from tests.support.messages import trajectory, trajectory_end, turn
@@ -100,9 +101,8 @@ async def assemble(bus: Bus, warehouse: Warehouse, later_s: float) -> int:
     """Look for idle trajectories once, `later_s` from now; how many the stream of trajectories holds then."""
     clock = Bus(bus.nc, name="later", contracts=bus.contracts, replicas=1, now=lambda: utc_now() + seconds(later_s))
     durables = {"RL_TURNS": "collector-turns", "RL_TRAJECTORIES": "collector-trajectories"}
-    idle = IdleAssembler(
-        clock, Facts(warehouse), Streams(clock), durables, idle=seconds(IDLE_S), lookback=seconds(2 * IDLE_S)
-    )
+    patience = Patience(seconds(IDLE_S), lookback=seconds(2 * IDLE_S))
+    idle = IdleAssembler(clock, Facts(warehouse), Streams(clock), durables, patience=patience, inference=Inference())
     await idle.tick()
     return await bus.last_sequence("RL_TRAJECTORIES")
 
@@ -113,7 +113,7 @@ async def test_a_trajectory_is_left_alone_until_it_is_silent_for_long_enough(sha
             await bus.publish_all([turn("ride"), turn("failed", error="engine away", response=None)])
             await eventually(has(warehouse, "turns", 2))
         assert await assemble(bus, warehouse, IDLE_S - 60) == 0
-        assert await assemble(bus, warehouse, IDLE_S + 60) == 1
+        assert await assemble(bus, warehouse, IDLE_S + 60) == 2
 
 
 async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(shared_settings: SharedSettings) -> None:

@@ -128,6 +128,26 @@ async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_runs(
         assert "made anew" in (await alerts(bus))[0]
 
 
+async def test_what_was_folded_since_the_last_cursor_is_known_when_a_stream_is_made_anew(
+    settings: SharedSettings,
+) -> None:
+    async with connected(settings) as bus:
+        projection = sessions(bus)
+        reading = asyncio.create_task(projection.run())
+        await publish(bus, "a")
+        await folded(projection, "a")  # the cursor is stored now, and not again for the next messages
+        await publish(bus, "bc")
+        await folded(projection, "abc")
+        reading.cancel()  # it starts over as after an error: nothing more is stored
+        await asyncio.wait([reading])
+        await bus.nc.jetstream().delete_stream(STREAM)
+        await bus.ensure_streams()
+        await publish(bus, "cde", take="anew")
+        async with running(projection):
+            await folded(projection, "abcde")
+            assert projection.sequence("support") == 3
+
+
 async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_starts(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         async with running(projection := sessions(bus)):

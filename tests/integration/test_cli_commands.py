@@ -63,8 +63,13 @@ def asked(directory: Path, *more: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+WAITED = "queue_wait_s"
+
+
 def jobs(directory: Path) -> list[dict[str, Any]]:
-    return json.loads(ratchet("jobs", "--json", "--dir", str(directory)).stdout)["jobs"]
+    """Without how long they have waited, which grows from one answer to the next."""
+    shown = json.loads(ratchet("jobs", "--json", "--dir", str(directory)).stdout)["jobs"]
+    return [{name: value for name, value in job.items() if name != WAITED} for job in shown]
 
 
 def in_one_process(tmp_path: Path, commands: list[list[str]]) -> list[tuple[int, str]]:
@@ -136,7 +141,15 @@ def test_names_are_completed_from_the_stack_and_silently_not_without_one(directo
 
 
 def test_an_unknown_role_is_the_same_line_everywhere(directory: Path) -> None:
-    for line in ("jobs --role", "policies list", "policies show", "rollout status", "trajectories list --role"):
+    for line in (
+        "capture report --role",
+        "usage --role",
+        "jobs --role",
+        "policies list",
+        "policies show",
+        "rollout status",
+        "trajectories list --role",
+    ):
         done = ratchet(*line.split(), "no_such_role", "--dir", str(directory))
         assert (done.returncode, done.stderr) == (1, "ratchet: no such role: no_such_role; known: airline\n"), line
 
@@ -150,6 +163,8 @@ def test_every_listing_is_an_object_with_a_named_list(directory: Path) -> None:
         "rollout status": "rollouts",
         "deadletters list": "deadletters",
         "contract list": "topics",
+        "capture report": "roles",
+        "usage --by key": "usage",
     }
     for words, name in listings.items():
         where = [] if words == "contract list" else ["--dir", str(directory)]
@@ -171,13 +186,13 @@ def test_json_output_is_the_answer_of_the_service(directory: Path) -> None:
 
 
 def pairs(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value with its path, in the document's order."""
+    """Every value with its path, in the document's order, but how long a job has waited until now."""
     items = (
         document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
     )
     yield path, document if not items else type(document)
     for name, value in items:
-        yield from pairs(value, f"{path}/{name}")
+        yield from pairs(None if name == WAITED else value, f"{path}/{name}")
 
 
 def test_status_and_jobs_list_the_newest_job_first(directory: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from ratchet.bus.message import Cause
+from ratchet.canary_deployer.domain.registry import deployable, fenced, new_version
 from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.policies import export_files, export_target, require_exportable
+from ratchet.cli.policies import announce, export_files, export_target, require_exportable
+from ratchet.contract import TrainingStatus
 from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import NotFound, Rejected
@@ -18,6 +22,7 @@ from ratchet.stores.objects import Objects
 from ratchet.stores.policies import Policy, publish_policy, upload_files
 from ratchet.stores.policy_files import MANIFEST
 from tests.support.messages import AT
+from tests.support.running import connected
 from tests.support.servers import variables
 
 
@@ -62,6 +67,24 @@ def test_an_export_is_the_policy_byte_for_byte(shared_settings: SharedSettings, 
     assert sorted(names) == sorted(str(path.relative_to(target)) for path in files) != []
     assert (target / "model" / "adapter.bin").read_bytes() == b"weights"
     assert hashlib.sha256((target / MANIFEST).read_bytes()).hexdigest() == policy.digest
+
+
+async def test_an_import_is_offered_to_the_deployer_as_a_completed_training_once(
+    shared_settings: SharedSettings, tmp_path: Path
+) -> None:
+    policy = await asyncio.to_thread(a_policy, shared_settings, tmp_path)
+    async with connected(shared_settings) as bus:
+        for _ in range(2):  # the same adapter again is the same event
+            await announce(endpoints(shared_settings, tmp_path), policy)
+        stream = bus.nc.jetstream()
+        assert (await stream.stream_info("RL_TRAINING")).state.messages == 1
+        message = await stream.get_last_msg("RL_TRAINING", TrainingStatus.TOPIC)
+    status = msgspec.json.decode(message.data or b"", type=TrainingStatus)
+    assert deployable(status)
+    assert not fenced(status, None)
+    cause = Cause(event_id=status.event_id, correlation_id=status.event_id)
+    version = new_version(status, None, policy.manifest, 4, AT, cause)
+    assert (version.name, version.uri, version.algorithm) == (f"support@4-{policy.digest[:8]}", policy.uri, None)
 
 
 def test_an_export_goes_where_policies_of_its_kind_go(shared_settings: SharedSettings, tmp_path: Path) -> None:

@@ -18,15 +18,16 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import eventually
-from ratchet.contract import Alert, Start, Stored, Trajectory, decode, named_id
+from ratchet.contract import Alert, Start, Stored, Trajectory, TrajectoryEnd, decode, named_id
 from ratchet.errors import RatchetError
 from ratchet.service.runtime import App
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build
+from ratchet.trajectory_collector.domain import child_id
 from ratchet.trajectory_collector.settings import Settings
 from tests.support.consuming import messages_of
-from tests.support.messages import trajectory, trajectory_end, turn
+from tests.support.messages import AT, trajectory, trajectory_end, turn
 from tests.support.running import connected, migrated, running_app
 from tests.support.servers import RunningServer
 
@@ -181,7 +182,9 @@ async def test_a_trajectory_is_assembled_from_its_turns_once_they_are_all_stored
         assert assembled.task_context.group_key == "group-ride"
 
 
-async def test_only_a_silent_trajectory_with_an_answered_call_can_be_assembled(shared_settings: SharedSettings) -> None:
+async def test_a_silent_run_of_which_no_call_was_answered_is_a_failure(
+    shared_settings: SharedSettings,
+) -> None:
     cancelled: dict[str, Any] = {"response": None, "finish_reason": "cancelled"}
     calls = [
         turn("answered"),
@@ -196,9 +199,14 @@ async def test_only_a_silent_trajectory_with_an_answered_call_can_be_assembled(s
             await eventually(has(warehouse, len(calls), "turns"))
             late = settings_of(shared_settings).model_copy(update={"idle_s": 0.0, "idle_interval_s": 0.1})
             async with running_app(build(late)):
-                await eventually(has(warehouse, 2))
-        rows = await warehouse.rows("SELECT trajectory_id FROM trajectories FINAL")
-        assert {row["trajectory_id"] for row in rows} == {calls[0].trajectory_id, calls[3].trajectory_id}
+                await eventually(has(warehouse, 4))
+        rows = await warehouse.rows("SELECT trajectory_id, outcome FROM trajectories FINAL")
+        assert {row["trajectory_id"]: row["outcome"] for row in rows} == {
+            calls[0].trajectory_id: None,
+            calls[1].trajectory_id: "failure",
+            calls[2].trajectory_id: "failure",
+            calls[3].trajectory_id: None,
+        }
 
 
 async def test_rows_that_clickhouse_lost_are_read_again_from_the_streams(shared_settings: SharedSettings) -> None:
@@ -415,6 +423,57 @@ async def test_a_silent_trajectory_in_two_roles_is_assembled_in_each(
         assert rows == [{"role": role, "source": "assembled", "turn_count": 1} for role in calls]
 
 
+async def test_every_conversation_under_one_id_is_stored_once_however_many_collectors_assemble_it(
+    shared_settings: SharedSettings,
+) -> None:
+    """Two collectors, an end that comes twice, and a worker that goes on after it."""
+    main = [turn("run", n, timestamp=AT + timedelta(seconds=100 * n)) for n in range(2)]
+    workers = [
+        turn("run", turn_id=named_id("worker", n), messages=[{"role": "user", "content": f"do {n}"}]) for n in range(2)
+    ]
+    late = turn(
+        "run",
+        turn_id=named_id("worker", "late"),
+        messages=[{"role": "user", "content": "do more"}],
+        timestamp=AT + timedelta(hours=1),
+    )
+    idle = settings_of(shared_settings).model_copy(
+        update={"idle_s": 3600.0, "idle_interval_s": 0.1, "idle_s_by_role": {"support": 0.0}}
+    )
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))):
+            await bus.publish_all([*main, *workers, trajectory_end("run", turns=4)])
+            await eventually(has(warehouse, 3))
+            await publish_outside_the_window(bus, trajectory_end("run", turns=4))
+            await bus.publish(late)
+            async with running_app(build(idle)), running_app(build(idle)):
+                await eventually(has(warehouse, 4))
+        rows = await warehouse.rows(
+            "SELECT trajectory_id, recorded_as, parent_trajectory_id, outcome FROM trajectories FINAL"
+        )
+        run = main[0].trajectory_id
+        roots = [workers[0], workers[1], late]
+        assert {row["trajectory_id"] for row in rows} == {
+            run,
+            *(child_id("support", run, one.turn_id) for one in roots),
+        }
+        begun_later = child_id("support", run, late.turn_id)
+        outcomes = {row["trajectory_id"]: row["outcome"] for row in rows}
+        assert outcomes == {one: None if one == begun_later else "success" for one in outcomes}
+        assert {row["recorded_as"] for row in rows} == {run}
+        assert sorted(str(row["parent_trajectory_id"]) for row in rows) == sorted(["None", run, run, run])
+
+
+async def test_a_run_that_failed_and_ended_is_a_failure_with_its_error(shared_settings: SharedSettings) -> None:
+    failed = turn("run", response=None, error="engine away")
+    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))):
+            await bus.publish_all([failed, trajectory_end("run", turns=1, outcome=None)])
+            await eventually(has(warehouse, 1))
+        (row,) = await warehouse.rows("SELECT outcome, body FROM trajectories")
+        assert (row["outcome"], decode(row["body"].encode(), Trajectory).metadata.error) == ("failure", "engine away")
+
+
 async def test_starts_are_stored_and_accounted_for(shared_settings: SharedSettings) -> None:
     async with (
         connected(shared_settings) as bus,
@@ -467,7 +526,7 @@ async def _count_is(warehouse: Warehouse, number: int) -> bool:
     return await stored(warehouse, "ledger_entries") == number and await stored(warehouse) == number
 
 
-async def publish_outside_the_window(bus: Bus, message: Trajectory) -> None:
+async def publish_outside_the_window(bus: Bus, message: Trajectory | TrajectoryEnd) -> None:
     """Publish the event without the broker's deduplication, as after the window has passed."""
     record = bus.seal(message)
     del record.headers["Nats-Msg-Id"]

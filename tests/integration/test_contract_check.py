@@ -18,7 +18,7 @@ from ratchet.cli.contract import Findings, read_proposal, replay
 from ratchet.errors import Rejected
 from ratchet.service.settings import SharedSettings
 from tests.support.command_lines import ratchet
-from tests.support.contract_files import ALL_SCHEMAS, SCHEMAS
+from tests.support.contract_files import ALL_SCHEMAS, SCHEMAS, SUMMARIES
 from tests.support.messages import trajectory
 from tests.support.running import connected
 from tests.support.servers import RunningServer
@@ -122,7 +122,10 @@ async def test_topics_are_listed_and_shown(settings: SharedSettings) -> None:
     code, out, _ = await contract(settings, "show", "trajectory.v1", "--json")
     assert (code, json.loads(out)["schema"]) == (0, SCHEMAS["trajectory.v1"])
     stored = json.loads((await contract(settings, "list", "--json"))[1])["stored"]
-    assert {one["schema"] for one in stored} == ALL_SCHEMAS.keys() - SCHEMAS.keys()
+    assert {one["schema"] for one in stored} == ALL_SCHEMAS.keys() - SCHEMAS.keys() - SUMMARIES.keys()
+    for name in SUMMARIES:
+        code, out, _ = await contract(settings, "show", name, "--json")
+        assert (code, json.loads(out)["schema"]) == (0, SUMMARIES[name])
     code, out, _ = await contract(settings, "show", "cursor.v1", "--json")
     assert (code, json.loads(out)["schema"]) == (0, ALL_SCHEMAS["cursor.v1"])
     assert [one["where"] for one in json.loads(out)["stored"]] == [

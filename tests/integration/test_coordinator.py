@@ -18,7 +18,7 @@ from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
 from ratchet.client.operations import Operations
-from ratchet.contract import TrainingStatus
+from ratchet.contract import TrainingStatus, Trajectory
 from ratchet.contract.state import JOBS, Job
 from ratchet.contract.training import (
     Artifacts,
@@ -26,9 +26,11 @@ from ratchet.contract.training import (
     DatasetFilter,
     Hyperparameters,
     Progress,
+    ResourceUsage,
     SnapshotRef,
     TrainingError,
 )
+from ratchet.contract.trajectory import PolicyClaim
 from ratchet.errors import Unavailable
 from ratchet.local_stack.ports import free_ports
 from ratchet.service.settings import SharedSettings
@@ -85,9 +87,11 @@ async def test_rows_become_a_snapshot_and_a_dispatch(shared_settings: SharedSett
         assert rows[0]["baseline"] is None
         assert rows[1]["baseline"] == pytest.approx(0.2)
         _, prompts = conversation(tid("first"), [3, 3])
-        assert [call["prompt_token_ids"] for call in json.loads(rows[0]["calls"])] == prompts
+        assert rows[0]["token_ids"] == [*prompts[-1], 101, 201]
+        assert [span["begin"] for span in json.loads(rows[0]["spans"])] == [len(prompt) for prompt in prompts]
+        assert rows[0]["logprobs"] == [-0.5, -0.25] * 2
         assert json.loads(rows[0]["messages"])[-1]["content"] == "answer 1"
-        assert await check_buckets(bus, "jobs", "coordinator") == {"job.v1", "count.v1", "cursor.v1"}
+        assert {"job.v1", "count.v1", "cursor.v1"} <= await check_buckets(bus, "jobs", "coordinator")
         stored_objects = await asyncio.to_thread(check_objects, workshop.objects, "snapshots")
         assert stored_objects == {"snapshot.manifest.v1", "trajectory.row.v1"}
 
@@ -219,6 +223,42 @@ async def test_a_silent_worker_loses_its_job_and_is_fenced_off(shared_settings: 
         await workshop.report(second, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/good.json"))
         done = await workshop.until(asked["training_job_id"], "completed")
         assert (done["attempt"], done["artifacts"]["final_checkpoint"]) == (2, "s3://b/policies/good.json")
+
+
+async def test_a_dispatch_that_no_worker_takes_frees_its_slot_and_a_late_worker_is_fenced_off(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    """The first job's dispatches are taken off the work queue and lost, as a dead letter or an aged-out one is."""
+    facts = played("one", 0.5)
+    async with (
+        stored(shared_settings, bus, facts),
+        coordinating(shared_settings, bus, claim_s=0.4) as workshop,
+        migrated(shared_settings) as warehouse,
+    ):
+        lost = (await workshop.ask())["training_job_id"]
+        first = await workshop.dispatched(lost)
+        other = await workshop.dispatched((await workshop.ask(notes="other"))["training_job_id"])
+        await workshop.report(other, "running")
+        waiting = await workshop.until(lost, "queued")
+        assert waiting["error"]["message"].startswith("no worker of pool default took attempt")
+        assert waiting["unclaimed"] == waiting["attempt"] - 1 > 1
+        await workshop.report(other, "completed")
+        late, third = first, await workshop.dispatched(lost, attempt=waiting["attempt"])
+        assert third.request.training_config.dataset.snapshot == first.request.training_config.dataset.snapshot
+        used = ResourceUsage(cost_usd=1.5, gpu_hours=0.5)
+        await workshop.report(third, "running", resource_usage=used)
+        await workshop.until(lost, "running")
+        await workshop.report(late, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/stale.json"))
+        await workshop.report(third, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/good.json"))
+        done = await workshop.until(lost, "completed")
+        assert done["artifacts"]["final_checkpoint"] == "s3://b/policies/good.json"
+        assert done["resource_usage"] == {"cost_usd": 1.5, "gpu_hours": 0.5}
+
+        async def costs() -> list[dict[str, Any]]:
+            sql = "SELECT attempts, cost_usd, gpu_hours FROM training_costs WHERE training_job_id = {job:String}"
+            return await warehouse.rows(sql, {"job": lost})
+
+        assert await eventually(costs) == [{"attempts": 1, "cost_usd": 1.5, "gpu_hours": 0.5}]
 
 
 async def test_a_queued_job_is_cancelled_at_once_and_a_running_one_by_its_worker(
@@ -362,6 +402,56 @@ async def test_the_threshold_starts_one_training_per_role(shared_settings: Share
         assert len(await started()) == 1
 
 
+async def test_auto_is_the_planners_proposal_with_its_reasons(shared_settings: SharedSettings, bus: Bus) -> None:
+    ended = [trajectory(tid(f"t{n}")) for n in range(105)]
+    facts = [*ended, *(reward(one, 1.0 if one != ended[0] else 0.0) for one in ended)]
+    asked = {"algorithm": "auto", "base_model": "org/model", "role": ROLE, "notes": "tonight"}
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
+        refused = await workshop.api.post("/v1/jobs", json=asked | {"role": "sales"})
+        assert refused.status_code == 409
+        assert "nothing can be learnt yet; not sft: 0 of 0" in refused.json()["error"]["message"]
+        proposal = (await workshop.api.get("/v1/plan", params={"role": ROLE})).json()
+        assert (proposal["algorithm"], proposal["filter"]) == ("sft", {"min_reward": 0.5})
+        assert (proposal["shape"]["successes"], proposal["shape"]["trainable"]) == (104, 0)
+        made = (await workshop.api.post("/v1/jobs?dry_run=true", json=asked)).json()["request"]
+        assert made["training_config"]["algorithm"] == "sft"
+        assert made["training_config"]["dataset"]["filter"] == {"min_reward": 0.5}
+        assert made["metadata"]["notes"].startswith("tonight; planned sft: 104 of 105 rewarded trajectories")
+
+
+async def test_a_stable_policy_that_became_worse_is_trained_again_once(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    days_ago = (bus.now() - after(0)).total_seconds() - 3 * 86_400
+    before = [played(f"before {n}", 0.9, seconds=days_ago + n) for n in range(12)]
+    recent = [played(f"recent {n}", 0.1, seconds=days_ago + 2.5 * 86_400 + n) for n in range(12)]
+    served = PolicyClaim(role=ROLE, version=1, digest="d" * 64, arm="stable", weight=0.0)
+    facts = [
+        changed(fact, policy=served) if isinstance(fact, Trajectory) else fact
+        for facts in (*before, *recent)
+        for fact in facts
+    ]
+    await promote(bus, registered(1))
+    rule = {"minimum": 12, "drop": 0.1}
+    recipes = {ROLE: {"config": msgspec.to_builtins(config(base_model="org/model")), "degradation": rule}}
+    async with (
+        stored(shared_settings, bus, facts),
+        coordinating(shared_settings, bus, recipes=recipes) as workshop,
+    ):
+
+        async def asked() -> list[dict[str, Any]]:
+            return (await workshop.api.get("/v1/jobs")).json()["jobs"]
+
+        (job,) = await eventually(asked)
+        assert job["request"]["trigger_reason"] == "performance_degradation"
+        (note,) = (await workshop.until(job["training_job_id"], "dispatched"))["triggers"]
+        assert note["why"].startswith("support@1-dddddddd: its mean reward fell by 0.800 (at least 0.")
+        triggers = (await workshop.api.get("/v1/status")).json()["roles"][ROLE]["triggers"]
+        (degradation,) = [one for one in triggers if one["kind"] == "degradation"]
+        assert degradation["rests_until"] is not None
+        assert degradation["last"]["job"] == job["training_job_id"]
+
+
 async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
@@ -398,15 +488,19 @@ async def test_the_api_describes_itself(shared_settings: SharedSettings, bus: Bu
             "/v1/jobs/preview",
             "/v1/jobs/{job_id}",
             "/v1/jobs/{job_id}/cancel",
+            "/v1/keys",
+            "/v1/keys/{key_id}/revoke",
             "/v1/models",
             "/v1/models/{role}",
             "/v1/models/{role}/{version}",
             "/v1/models/{role}/{version}/lineage",
             "/v1/models/{role}/{version}/outcome-times",
+            "/v1/plan",
             "/v1/replay/prompts",
             "/v1/status",
             "/v1/status/dpo",
             "/v1/status/training",
+            "/v1/storage/sweep",
         }
         assert "learning_rate" in document["components"]["schemas"]["HyperparametersIn"]["properties"]
 

@@ -24,6 +24,7 @@ from ratchet.gateway.settings import Settings as GatewaySettings
 from ratchet.local_stack.ports import free_ports
 from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
+from ratchet.rules.trajectory_names import id_of_name
 from ratchet.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
@@ -113,7 +114,9 @@ async def test_trajectories_are_listed_and_shown_with_their_rewards_and_feedback
         assert "where is my order?" in out
         assert "task_completion" in out
         code, _, err = await command(shared_settings, "trajectories", "show", turn("going on").trajectory_id)
-        assert (code, "has not ended yet" in err) == (1, True)
+        assert (code, "has not ended yet: POST /v1/trajectories/" in err) == (1, True)
+        code, _, err = await command(shared_settings, "trajectories", "show", "nightly-17")
+        assert (code, id_of_name("nightly-17") in err) == (1, True)
 
 
 async def test_serving_policies_are_exported_for_tensorzero(shared_settings: SharedSettings, tmp_path: Path) -> None:

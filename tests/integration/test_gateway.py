@@ -48,12 +48,12 @@ async def test_a_conversation_becomes_turns_whose_deltas_give_back_every_prompt(
         assert rebuilt == list(msgspec.json.encode(here.engine.asked[1]["messages"]))
 
 
-async def test_a_constrained_answer_is_shown_and_recorded_and_no_policy_learns_from_it(
+async def test_an_answer_of_a_moved_distribution_is_shown_and_recorded_and_no_policy_learns_from_it(
     nats: RunningServer, tmp_path: Any
 ) -> None:
     async with scene(nats, tmp_path) as here:
         asked = [{"role": "user", "content": "hi"}]
-        await ask(here.client(), asked, response_format={"type": "json_object"})
+        await ask(here.client(), asked, logit_bias={"5": 1})
         (turn,) = await here.published(Turn, 1)
         assert (turn.trainable.ok, turn.trainable.reason) == (False, "constrained")
         assert turn.output_token_ids
@@ -170,7 +170,11 @@ async def test_feedback_is_checked_at_the_edge(nats: RunningServer, tmp_path: An
         ("/v1/chat/completions", HUGE % b'"seed": %s' % (b"9" * 400), 400),
         ("/v1/chat/completions", HUGE % b'"metadata": {"x": %s}' % (b"9" * 400), 400),
         (f"/v1/trajectories/{uuid.UUID(int=7)}/end", b'{"role": "support", "labels": {"x": %s}}' % (b"9" * 400), 400),
-        ("/t/not-a-uuid/v1/chat/completions", b'{"model":"support","messages":[{"role":"user","content":"x"}]}', 400),
+        (
+            "/t/" + "x" * 201 + "/v1/chat/completions",
+            b'{"model":"support","messages":[{"role":"user","content":"x"}]}',
+            400,
+        ),
     ],
 )
 async def test_bad_input_gets_a_clear_error_in_openais_shape(

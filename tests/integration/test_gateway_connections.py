@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from ratchet.bus.testing import eventually
+from ratchet.gateway.error_shapes import error_json
 from ratchet.service.asgi import JsonApi, Request, Response, json_response
 from ratchet.service.http import Bounds, HttpServer
 from tests.support.running import http_client, running
@@ -157,6 +158,22 @@ async def test_a_repeated_header_that_identifies_the_sender_is_refused(first: by
         answer = await exchange(server, b"\r\n".join(head))
     assert msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "repeated_header"
     assert not api.asked.is_set()
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/t/run/v1/messages?beta=true", "/v1/messages/count_tokens", "/v1/x"])
+async def test_what_the_server_refuses_has_the_shape_of_its_path(path: str) -> None:
+    line = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n".encode()
+    refused = {
+        "unsupported_media_type": line + b"content-type: text/plain\r\ncontent-length: 2\r\n\r\n{}",
+        "headers_too_large": line + b"x: " + b"7" * 80_000 + b"\r\n\r\n",
+    }
+    async with served(Api(), error_json=error_json) as server:
+        for code, sent in refused.items():
+            body = msgspec.json.decode((await exchange(server, sent)).partition(b"\r\n\r\n")[2])
+            if path == "/v1/x":
+                assert body["error"]["code"] == code
+            else:
+                assert (body["type"], body["error"]["details"]) == ("error", {"error_code": code})
 
 
 async def test_a_body_in_small_chunks_is_a_body() -> None:

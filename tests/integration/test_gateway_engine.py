@@ -219,7 +219,9 @@ async def test_ten_roles_are_served_at_once_each_by_its_own_policy_and_all_on_on
             answers = await asyncio.gather(*(here.ask(OPENING, str(uuid.uuid4()), model=role) for role in roles))
             assert [answer.headers["x-ratchet-policy"] for answer in answers] == list(names.values())
             assert {answer.headers["x-ratchet-arm"] for answer in answers} == {"stable"}
-        with pytest.raises(openai.NotFoundError, match="no policy serves the role 'role_10'") as missing:
+        with pytest.raises(
+            openai.NotFoundError, match="the model 'role_10', which stands for the role 'default'"
+        ) as missing:
             await here.ask(OPENING, str(uuid.uuid4()), model="role_10")
         assert missing.value.code == "model_not_found"
     async with http_client() as http:

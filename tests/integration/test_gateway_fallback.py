@@ -147,8 +147,8 @@ async def test_a_role_without_a_policy_is_served_by_another_server(
     [
         (HttpError(400, "too long", code="context_length_exceeded"), 400, "context_length_exceeded"),
         (HttpError(429, "slow down", code="rate_limited"), 429, "rate_limited"),
-        (HttpError(401, "who are you", code="invalid_api_key"), 502, "engine_refused"),
-        (HttpError(503, "busy"), 502, "engine_failed"),
+        (HttpError(401, "who are you", code="invalid_api_key"), 424, "engine_refused"),
+        (HttpError(503, "busy", code="overloaded"), 503, "overloaded"),
     ],
 )
 async def test_a_refusal_of_another_server_is_reported_as_the_agents_fault_or_as_ours(
@@ -188,8 +188,9 @@ async def test_another_servers_message_about_our_key_reaches_neither_agent_nor_t
         providing(provider) as url,
         scene(nats, tmp_path, upstreams=[upstream(url, newcomer="big-model")]) as here,
     ):
-        with pytest.raises(openai.InternalServerError) as refused:
+        with pytest.raises(openai.APIStatusError) as refused:
             await ask(here.client(), HI, model="newcomer")
+        assert refused.value.response.headers["x-should-retry"] == "false"
         (turn,) = await here.published(Turn, 1)
         assert "Incorrect" not in str(refused.value)
         assert turn.error == "provider refuses the gateway: the operator must correct its key, URL or model name"
@@ -203,9 +204,50 @@ async def test_an_engine_may_ask_for_a_key_and_a_wrong_one_is_not_the_agents_fau
         async with scene(nats, tmp_path / "with", engine_url=engine_url, engine_api_key="engine-key") as here:
             assert (await ask(here.client(), HI)).parse().choices[0].message.content == "The provider says so."
         async with scene(nats, tmp_path / "without", engine_url=engine_url) as here:
-            with pytest.raises(openai.InternalServerError, match="the engine refuses the gateway") as refused:
+            with pytest.raises(openai.APIStatusError, match="the engine refuses the gateway") as refused:
                 await ask(here.client(), HI)
             assert refused.value.code == "engine_refused"
+
+
+async def test_stable_takes_over_a_canarys_stream_as_long_as_it_has_no_content(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    async with scene(nats, tmp_path, keep_alive_s=60) as here:
+        await routed(here, canary=CANARY)
+        here.engine.resident.add(version(2).name)
+
+        async def dies(number: int) -> None:
+            if number == 1 and here.engine.asked[-1]["model"] == version(2).name:
+                raise HttpError(500, "out of memory")
+
+        here.engine.before_event = dies
+        stream = await here.client().chat.completions.create(model=ROLE, messages=HI, stream=True)
+        text = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
+        assert "".join(text) == here.engine.answer
+        failed, answered = await here.published(Turn, 2)
+        assert (failed.error, failed.policy.version, failed.response) == ("out of memory", 2, None)
+        assert (answered.error, answered.policy.version, answered.policy.arm) == (None, 1, "mixed")
+
+
+async def test_a_canary_that_breaks_off_its_answer_is_charged_with_it_and_not_replaced(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    async with scene(nats, tmp_path, keep_alive_s=60) as here:
+        await routed(here, canary=CANARY)
+        here.engine.resident.add(version(2).name)
+
+        async def dies(number: int) -> None:
+            if number == 3:
+                raise HttpError(500, "out of memory")
+
+        here.engine.before_event = dies
+        stream = await here.client().chat.completions.create(model=ROLE, messages=HI, stream=True)
+        with pytest.raises(openai.APIError, match="out of memory"):
+            assert [chunk async for chunk in stream]
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.error, turn.policy.version, turn.policy.arm) == ("out of memory", 2, "canary")
+        assert turn.response["content"] == here.engine.answer[:8]
+        assert [asked["model"] for asked in here.engine.asked] == [version(2).name]
 
 
 async def test_an_engine_that_takes_too_long_is_a_time_out(nats: RunningServer, tmp_path: Path) -> None:
@@ -245,7 +287,7 @@ async def test_a_kept_answer_needs_no_engine_trains_no_policy_and_does_not_outli
         assert len(here.engine.asked) == asked + 1
 
 
-async def test_the_newest_policy_of_an_algorithm_answers_to_its_alias(nats: RunningServer, tmp_path: Path) -> None:
+async def test_the_newest_policy_of_an_algorithm_answers_to_its_variant(nats: RunningServer, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         versions = here.bus.bucket("policies", PolicyVersion)
         for number, stage, algorithm in ((3, "archived", "dpo"), (4, "refused", "dpo"), (5, "archived", "grpo")):
@@ -264,7 +306,7 @@ async def _is_model(here: Scene, name: str) -> bool:
         return (await http.get(f"/v1/models/{name}")).status_code == 200
 
 
-async def test_an_alias_without_a_policy_is_not_found(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_variant_without_a_policy_is_not_found(nats: RunningServer, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         with pytest.raises(openai.NotFoundError, match="no usable version that dpo trained") as missing:
             await ask(here.client(), HI, model=f"{ROLE}_dpo")
@@ -308,16 +350,40 @@ async def test_unknown_model_names_cost_no_conversation_and_no_label(
     assert not _roles_in_metrics() & {"nobody", "nobody_dpo", "nobody@0"}
 
 
-async def test_roles_that_only_a_wildcard_serves_share_one_label(nats: RunningServer, tmp_path: Path, key: str) -> None:
+async def test_every_other_name_of_a_model_stands_for_one_role(nats: RunningServer, tmp_path: Path, key: str) -> None:
+    provider = FakeProvider(key)
+    names = ["gpt-4.1-mini", "openai/gpt-4o", "Qwen/Qwen2.5-7B-Instruct", "ft:gpt-4o:org::abc", "claude@20240229"]
     async with (
-        providing(FakeProvider(key)) as url,
-        scene(nats, tmp_path, upstreams=[upstream(url, **{"*": "big-model"})]) as here,
+        providing(provider) as url,
+        scene(nats, tmp_path, upstreams=[upstream(url, **{"*": "big-model"})], roles=["new"]) as here,
     ):
-        await ask(here.client(), HI, model="made-up")
-        (turn,) = await here.published(Turn, 1)
-        assert turn.role == "made-up"
+        for name in [*names, "made-up", "new"]:
+            await ask(here.client(), HI, model=name)
+        turns = await here.published(Turn, len(names) + 2)
+        assert [turn.role for turn in turns] == ["default"] * (len(names) + 1) + ["new"]
+        for name in (f"{ROLE}@x", f"{ROLE}@99"):  # no name of a provider, but a version that the role does not have
+            with pytest.raises(openai.NotFoundError):
+                await ask(here.client(), HI, model=name)
     assert not _roles_in_metrics() & {"made-up", "made-up@0"}
-    assert {"other", "other@0"} <= _roles_in_metrics()
+
+
+async def test_an_alias_stands_for_a_role_and_is_listed(nats: RunningServer, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path, aliases={"gpt-4.1-mini": ROLE, "pinned": f"{ROLE}@1"}) as here:
+        await ask(here.client(), HI, model="gpt-4.1-mini")
+        await ask(here.client(), HI, model="pinned")
+        first, second = await here.published(Turn, 2)
+        assert [turn.policy.arm for turn in (first, second)] == ["stable", "pinned"]
+        assert {"gpt-4.1-mini", "pinned"} <= {model.id async for model in here.client().models.list()}
+        with pytest.raises(openai.NotFoundError):
+            await ask(here.client(), HI, model="gpt-4o")
+
+
+async def test_a_provider_may_get_the_name_that_the_agent_used(nats: RunningServer, tmp_path: Path, key: str) -> None:
+    provider = FakeProvider(key, model="gpt-4.1-mini")
+    async with providing(provider) as url, scene(nats, tmp_path, upstreams=[upstream(url, **{"*": "*"})]) as here:
+        await ask(here.client(), HI, model="gpt-4.1-mini")
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.role, provider.asked[0]["model"]) == ("default", "gpt-4.1-mini")
 
 
 def _roles_in_metrics() -> set[str]:

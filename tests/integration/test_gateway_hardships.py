@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,12 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.contract.state import Route
 from ratchet.errors import BusUnavailable
-from ratchet.service.settings import SharedSettings
-from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_process import gateway_process, terminate
-from tests.support.gateway_scene import ROLE, canary_route, put_routes, version
-from tests.support.running import connected, http_client
+from tests.support.gateway_scene import ROLE, canary_route
+from tests.support.gateway_world import answers, call, has_asked, stored_turns, world
+from tests.support.running import http_client
 from tests.support.servers import RunningServer
 
-BODY: dict[str, Any] = {"model": ROLE, "messages": [{"role": "user", "content": "hi"}]}
 FILES = 90
 IDLE = 160
 """More connections than the process may open."""
@@ -35,37 +32,6 @@ WRITTEN_S = 4.0
 """A turn of an answer that is older is in the broker or in the spool, also on a busy machine."""
 STABLE_WITHIN_S = 4.0
 """The promise (C7 of docs/guarantees.md)."""
-
-
-@dataclass
-class World:
-    """A broker, an engine with two policies, and a role."""
-
-    bus: Bus
-    engine: FakeEngine
-    engine_url: str
-    nats: RunningServer
-    folder: Path
-
-
-@asynccontextmanager
-async def world(nats: RunningServer, folder: Path) -> AsyncIterator[World]:
-    engine = FakeEngine(resident={version(1).name, version(2).name})
-    shared = SharedSettings(nats_url=nats.url, data_dir=folder)
-    async with connected(shared) as bus, serving(engine) as engine_url:
-        await put_routes(bus, **{ROLE: 1})
-        yield World(bus, engine, engine_url, nats, folder)
-
-
-async def call(http: httpx.AsyncClient, url: str, trajectory: str | None = None) -> httpx.Response:
-    headers = {"x-ratchet-trajectory": trajectory} if trajectory else {}
-    return await http.post(f"{url}/v1/chat/completions", json=BODY, headers=headers)
-
-
-async def answers(http: httpx.AsyncClient, url: str) -> bool:
-    with suppress(httpx.TransportError):
-        return (await call(http, url)).status_code == 200
-    return False
 
 
 async def test_a_gateway_without_files_reports_it_and_recovers(nats: RunningServer, tmp_path: Path) -> None:
@@ -112,7 +78,7 @@ async def test_readiness_is_false_first_and_calls_under_way_end(nats: RunningSer
             here.engine.at_work.clear()
             before = len(here.engine.asked)
             asking = asyncio.create_task(call(http, gateway.url))
-            await eventually(lambda: _asked(here.engine, before + 1))
+            await eventually(lambda: has_asked(here.engine, before + 1))
             terminate(gateway)
 
             async def stopping() -> bool:
@@ -120,7 +86,7 @@ async def test_readiness_is_false_first_and_calls_under_way_end(nats: RunningSer
 
             await eventually(stopping)
             late = asyncio.create_task(call(http, gateway.url))
-            await eventually(lambda: _asked(here.engine, before + 2))
+            await eventually(lambda: has_asked(here.engine, before + 2))
             here.engine.at_work.set()
             assert [(await one).status_code for one in (asking, late)] == [200, 200]
 
@@ -149,7 +115,7 @@ async def test_a_kill_under_traffic_loses_at_most_the_turns_of_the_last_moments(
             await asyncio.to_thread(gateway.start)
             async with http_client() as http:
                 await eventually(lambda: answers(http, gateway.url))
-        stored = await _turns(here.bus)
+        stored = await stored_turns(here.bus)
     lost = {turn: killed - at for turn, at in answered.items() if turn not in stored}
     assert max(lost.values(), default=0.0) < WRITTEN_S, f"of {len(answered)} answered calls {len(lost)} have no turn"
     assert len(stored) == len(set(stored))
@@ -195,17 +161,5 @@ async def _serves_arm(http: httpx.AsyncClient, url: str, arm: str) -> bool:
     return (await call(http, url)).headers.get("x-ratchet-arm") == arm
 
 
-async def _asked(engine: FakeEngine, number: int) -> bool:
-    return len(engine.asked) >= number
-
-
 async def _has(answered: dict[str, float], number: int) -> bool:
     return len(answered) >= number
-
-
-async def _turns(bus: Bus) -> list[str]:
-    """Ids of the turns that the broker holds, once what the spool held is there too."""
-    jetstream = bus.nc.jetstream()
-    last = (await jetstream.stream_info("RL_TURNS")).state.last_seq
-    stored = [await jetstream.get_msg("RL_TURNS", number) for number in range(1, last + 1)]
-    return [(one.headers or {})["ce-id"] for one in stored]

@@ -20,6 +20,7 @@ from ratchet.contract import Start, Turn
 from ratchet.contract.state import Route
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
+from ratchet.gateway.sharing import Sharing
 from ratchet.service.runtime import App
 from ratchet.service.settings import SharedSettings
 from tests.support.fake_engine import FakeEngine, serving
@@ -87,7 +88,7 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
             await eventually(renewed)
 
 
-async def test_after_a_restart_a_canary_trajectory_without_a_lease_continues_as_stable_and_is_announced_once(
+async def test_after_a_restart_a_canary_trajectory_without_a_lease_goes_on_with_stable_and_is_announced_once(
     nats: RunningServer, tmp_path: Path
 ) -> None:
     shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
@@ -102,13 +103,19 @@ async def test_after_a_restart_a_canary_trajectory_without_a_lease_continues_as_
             begun = await ask(client, [{"role": "user", "content": "hi"}], extra_headers=trajectory)
         async with gateway(settings) as (client, app):
             await eventually(lambda: listed(client, f"{ROLE}@2"))
+            await eventually(lambda: knows_of_others(app))
             gone_on = await ask(client, [{"role": "user", "content": "hi"}], extra_headers=trajectory)
             here = Scene("", engine, bus, app)
             turns = await here.published(Turn, 2)
             starts = await here.published(Start, 1)
-    assert [answer.headers["x-ratchet-arm"] for answer in (begun, gone_on)] == ["canary", "stable"]
-    assert [(turn.policy.arm, turn.policy.version) for turn in turns] == [("canary", 2), ("stable", 1)]
+    assert [answer.headers["x-ratchet-arm"] for answer in (begun, gone_on)] == ["canary", "mixed"]
+    assert [(turn.policy.arm, turn.policy.version) for turn in turns] == [("canary", 2), ("mixed", 1)]
     assert [(start.policy.arm, start.policy.version) for start in starts] == [("canary", 2)]
+
+
+async def knows_of_others(app: App) -> bool:
+    """Whether it has read the notes of the gateway that it replaces."""
+    return any(part.has_others for part in app.components if isinstance(part, Sharing))
 
 
 async def test_a_canary_that_cannot_be_observed_is_not_served(nats: RunningServer, tmp_path: Path) -> None:

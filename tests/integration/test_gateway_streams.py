@@ -12,6 +12,7 @@ import pytest
 
 from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
+from ratchet.service.problems import HttpError
 from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, Scene, scene, version
 from tests.support.running import http_client
@@ -43,7 +44,8 @@ async def test_a_stream_arrives_in_chunks_with_the_headers_of_its_turn(nats: Run
         assert raw.headers["x-ratchet-policy"] == version(1).name
         assert turn.trainable.ok
         assert turn.response["content"] == here.engine.answer
-        assert not here.engine.asked[0].get("stream")
+        assert here.engine.asked[0]["stream"]
+        assert turn.first_token_ms <= turn.latency_ms
 
 
 async def test_tool_calls_stream_and_the_next_call_continues_the_turn(nats: RunningServer, tmp_path: Path) -> None:
@@ -157,6 +159,100 @@ async def test_an_agent_that_goes_away_before_a_plain_answer_ends_the_engines_ca
         await eventually(left)
         (turn,) = await here.published(Turn, 1)
         assert turn.trainable.reason == "cancelled"
+
+
+async def test_each_chunk_arrives_before_the_engine_makes_the_next(nats: RunningServer, tmp_path: Path) -> None:
+    arrived = asyncio.Queue[None]()
+
+    async def before(number: int) -> None:
+        if number > 1:  # the first chunk says only who speaks
+            await arrived.get()
+
+    async with scene(nats, tmp_path, keep_alive_s=60) as here:
+        here.engine.before_event = before
+        async for chunk in await _streamed(here):
+            if chunk.choices and chunk.choices[0].delta.content:
+                arrived.put_nowait(None)
+        (turn,) = await here.published(Turn, 1)
+        assert turn.response["content"] == here.engine.answer
+        assert turn.trainable.ok
+
+
+@pytest.mark.parametrize("reported", [True, False])
+async def test_a_stream_that_breaks_off_is_an_error_for_the_agent_and_a_turn_with_its_part(
+    nats: RunningServer, tmp_path: Path, reported: bool
+) -> None:
+    async def before(number: int) -> None:
+        if number == 3:
+            raise HttpError(500, "out of memory") if reported else RuntimeError("the engine dies")
+
+    async with scene(nats, tmp_path) as here:
+        here.engine.before_event = before
+        pieces = list[str]()
+
+        async def read() -> None:
+            async for chunk in await _streamed(here):
+                pieces.append(chunk.choices[0].delta.content or "")
+
+        with pytest.raises(openai.APIError, match="out of memory" if reported else "broke off"):
+            await read()
+        (turn,) = await here.published(Turn, 1)
+        assert turn.response["content"] == "".join(pieces) == here.engine.answer[:8]
+        assert ("out of memory" if reported else "broke off") in turn.error
+        assert (turn.trainable.ok, turn.trainable.reason) == (False, "error")
+
+
+async def test_the_part_that_an_agent_got_before_it_went_away_is_recorded(nats: RunningServer, tmp_path: Path) -> None:
+    never = asyncio.Event()
+
+    async def before(number: int) -> None:
+        if number == 3:
+            await never.wait()
+
+    async with scene(nats, tmp_path) as here:
+        here.engine.before_event = before
+        stream = await _streamed(here)
+        async for chunk in stream:
+            if here.engine.answer[4:8] == chunk.choices[0].delta.content:
+                break
+        await stream.close()
+
+        async def left() -> bool:
+            return here.engine.left == 1
+
+        await eventually(left)
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.response["content"], turn.finish_reason, turn.error) == (here.engine.answer[:8], "cancelled", None)
+        assert turn.trainable.reason == "cancelled"
+
+
+async def test_a_silent_stream_ends_with_a_time_out(nats: RunningServer, tmp_path: Path) -> None:
+    never = asyncio.Event()
+
+    async def before(number: int) -> None:
+        if number == 3:
+            await never.wait()
+
+    async with scene(nats, tmp_path, engine_idle_s=0.3) as here:
+        here.engine.before_event = before
+        with pytest.raises(openai.APIError, match="took too long"):
+            assert [chunk async for chunk in await _streamed(here)]
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.response["content"], turn.trainable.reason) == (here.engine.answer[:8], "error")
+
+
+async def test_several_answers_to_a_call_are_siblings(nats: RunningServer, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path) as here:
+        client = here.client()
+        plain = await client.chat.completions.create(model=ROLE, messages=HI, n=3)
+        assert [choice.message.content for choice in plain.choices] == [here.engine.answer] * 3
+        stream = await client.chat.completions.create(model=ROLE, messages=HI, n=2, stream=True)
+        assert {choice.index async for chunk in stream for choice in chunk.choices} == {0, 1}
+        turns = await here.published(Turn, 5)
+        assert [turn.attempt for turn in turns] == [1, 2, 3, 1, 2]
+        assert len({turn.trajectory_id for turn in turns}) == 2
+        assert all(turn.trainable.ok for turn in turns)
+        assert {turn.usage.completion for turn in turns} == {len(here.engine.answer)}
 
 
 async def test_text_completions_are_answered_streamed_and_captured(nats: RunningServer, tmp_path: Path) -> None:

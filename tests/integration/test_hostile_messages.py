@@ -117,7 +117,7 @@ def legal(topic: str) -> Iterator[tuple[str, bytes]]:
             yield CONTRACTS.check_strict_json(topic, body).subject, body
 
 
-UNFIT = ("ClickHouse cannot hold it", "ended without an answered turn", "which is not there")
+UNFIT = ("ClickHouse cannot hold it", "ended without a recorded call", "which is not there")
 """Why a legal message may be dead: a number beyond its column, an end whose calls never come, a call that continues one
 that never comes."""
 

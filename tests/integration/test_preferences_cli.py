@@ -109,6 +109,15 @@ async def test_judgements_are_added_listed_and_exported(
         await there(shared_settings, 10)
         await check_listed(ratchet)
         await check_exported(ratchet, tmp_path / "all.jsonl")
+        await ratchet(*choice, "--choice", "a", "--rater", "reviewer-8")
+        await there(shared_settings, 11)
+        raters = await ratchet.json("preferences", "raters", "--role", ROLE)
+        assert (raters["questions"], raters["alpha"]) == (1, 0.0)
+        assert {one["rater"]: one["is_outlier"] for one in raters["raters"]} == {
+            "human/reviewer-7": False,
+            "human/reviewer-8": False,
+        }
+        assert "alpha: 0.00" in await ratchet("preferences", "raters", "--role", ROLE)
 
 
 async def check_listed(ratchet: Shell) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.ordered_reader import BATCH
+from ratchet.bus.envelope import SUMMARY
+from ratchet.bus.ordered_reader import BATCH, OrderedReader
 from ratchet.bus.testing import eventually
-from ratchet.canary_deployer.domain.trajectories import Score
+from ratchet.canary_deployer.domain.trajectories import Call, Event, Score
 from ratchet.canary_deployer.nats_events import PORTION, EvidenceLost, NatsEvents, NatsEventSource, Places, Read
-from ratchet.contract import Start, named_id
-from ratchet.errors import BusUnavailable
+from ratchet.contract import Start, Turn, named_id
+from ratchet.errors import BusUnavailable, NotFound
 from ratchet.service.settings import SharedSettings
 from tests.support.canary_world import reward_of
 from tests.support.messages import turn
@@ -125,3 +127,41 @@ async def test_places_move_over_events_of_other_roles(settings: SharedSettings) 
         events = await NatsEventSource(bus).open(ROLE, Places())
         assert (await read(events, 1)).start_seq == 4
         await events.close()
+
+
+async def test_turns_come_from_their_headers_and_without_one_from_their_bodies(settings: SharedSettings) -> None:
+    """The second call's gateway is older than summaries, and the third one's says something that is none."""
+    async with connected(settings) as bus:
+        sent = [turn("one", index, latency_ms=10.0 * (index + 1), role=ROLE) for index in range(3)]
+        records = [bus.seal(one) for one in sent]
+        for index, record in enumerate(records):
+            headers = {name: text for name, text in record.headers.items() if index == 0 or name != SUMMARY}
+            headers |= {SUMMARY: "{}"} if index == 2 else {}
+            await bus.publish_record(msgspec.structs.replace(record, headers=headers))
+        events = await NatsEventSource(bus).open(ROLE, Places())
+        seen: list[Event] = []
+
+        async def all_came() -> bool:
+            seen.extend((await events.next(0.1)).batch.events)
+            return len(seen) == len(sent)
+
+        await eventually(all_came)
+        assert [call for call in seen if isinstance(call, Call)] == seen
+        assert [call.latency_ms for call in seen if isinstance(call, Call)] == [10.0, 20.0, 30.0]
+        assert all(call.at > 0 for call in seen)
+        await events.close()
+
+
+async def test_a_turn_whose_body_is_gone_before_it_is_fetched_is_skipped(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        record = bus.seal(turn("one", 0, role=ROLE))
+        await bus.publish_record(msgspec.structs.replace(record, headers={}))
+        await bus.publish(turn("one", 1, role=ROLE))
+        reader = OrderedReader(bus, "RL_TURNS", headers_only=True)
+        await reader.open()
+        first, second = await reader.next(5.0)
+        await bus.nc.jetstream().delete_msg("RL_TURNS", 1)
+        with pytest.raises(NotFound, match="no longer holds 1"):
+            await bus.fetch(first)
+        assert isinstance(bus.read(await bus.fetch(second))[0].message, Turn)
+        await reader.close()

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -144,6 +145,40 @@ async def test_a_fenced_attempt_falls_silent_and_leaves_no_policy(world: World) 
         assert (await world.ended(other.training_job_id)).status == "failed"
     assert {status.status for status in world.statuses_of(dispatch.training_job_id)} == {"running"}
     assert [uri for uri in world.objects.list("policies/") if uri != world.base] == []
+
+
+@pytest.mark.timeout(300)
+async def test_of_two_workers_of_one_name_on_two_machines_one_has_an_attempt(world: World, tmp_path: Path) -> None:
+    here, there = (world.settings.model_copy(update={"shared": at(world, tmp_path / name)}) for name in ("a", "b"))
+    async with working(world, here), working(world, there):
+        dispatch = await world.dispatch("twins", world.endless())
+        job = dispatch.training_job_id
+
+        async def both() -> bool:
+            # The broker delivers a dispatch again when it has not heard of the first worker for a while.
+            await world.bus.publish_record(world.bus.seal(dispatch).with_message_id(uuid4().hex))
+            return None not in (child_of(job, here), child_of(job, there))
+
+        await eventually(both, CHILD_S)
+        first = (await world.first_status(job, lambda status: status.status == "running")).metadata
+        assert first is not None
+        await world.change_job(dispatch, state="running", worker=first.worker, instance=first.instance)
+
+        async def one() -> bool:
+            return (child_of(job, here) is None) != (child_of(job, there) is None)
+
+        await eventually(one, CHILD_S)
+        await world.change_job(dispatch, cancel_requested=True)
+        end = await world.ended(job)
+    assert end.status == "cancelled"
+    assert end.metadata is not None
+    assert (end.metadata.worker, end.metadata.instance) == (first.worker, first.instance)
+    assert [status.status for status in world.statuses_of(job)].count("cancelled") == 1
+
+
+def at(world: World, data_dir: Path) -> SharedSettings:
+    """The same servers, seen from another machine."""
+    return world.settings.shared.model_copy(update={"data_dir": data_dir})
 
 
 @pytest.mark.timeout(300)

@@ -184,7 +184,9 @@ class FakeEvents:
         )
         events: list[Event] = []
         events += [started_of(one.message, one.time.timestamp()) for one in starts]
-        events += [call_of(one.message, one.time.timestamp()) for one in turns if isinstance(one.message, Turn)]
+        events += [
+            call_of(one.message.header_summary, one.time.timestamp()) for one in turns if isinstance(one.message, Turn)
+        ]
         events += [score_of(one.message, one.time.timestamp()) for one in rewards]
         before = self.places
         self.places = Places(

@@ -26,8 +26,10 @@ STORED = stored_kinds(ROOT)
 TOPIC_OF = {topic.schema: topic for topic in CONTRACTS.topics.values()}
 SCHEMAS: dict[str, Any] = {name: load_schema(ROOT, name) for name in TOPIC_OF}
 """Of messages."""
-ALL_SCHEMAS: dict[str, Any] = SCHEMAS | {one.schema: load_schema(ROOT, one.schema) for one in STORED}
-"""Of messages, and of what is stored beside them."""
+SUMMARIES: dict[str, Any] = {one.summary: load_schema(ROOT, one.summary) for one in TOPIC_OF.values() if one.summary}
+"""Of the summaries that messages have in a header."""
+ALL_SCHEMAS: dict[str, Any] = SCHEMAS | SUMMARIES | {one.schema: load_schema(ROOT, one.schema) for one in STORED}
+"""Of messages, their summaries, and of what is stored beside them."""
 
 T = TypeVar("T")
 ABSENT = object()

@@ -1,7 +1,8 @@
-"""The typed mirror of every schema: messages, values in buckets, manifests and rows."""
+"""The typed mirror of every schema: messages, summaries, values in buckets, manifests and rows."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from ratchet.bus.projection import Cursor, Folded
@@ -10,8 +11,10 @@ from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.leadership import Leader
 from ratchet.contract import MESSAGES
 from ratchet.contract.policy_manifest import PolicyManifest
+from ratchet.contract.schema_report import SchemaReport
 from ratchet.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
-from ratchet.contract.state import Job, PolicyVersion, Route
+from ratchet.contract.state import Job, Key, KeyUsage, PolicyVersion, Route, SealedResponse
+from ratchet.contract.turn import TurnSummary
 from ratchet.reward_computer.domain.history import TurnHistory
 from ratchet.reward_computer.domain.normalization import ScoreWindows
 from ratchet.trainer_worker.s3_artifacts import StoredCheckpoint
@@ -19,9 +22,13 @@ from tests.support.contract_files import TOPIC_OF
 
 TYPES: dict[str, Any] = {
     **{name: MESSAGES[topic.name] for name, topic in TOPIC_OF.items()},
+    "turn.summary.v1": TurnSummary,
     "route.v1": Route,
     "policy.v1": PolicyVersion,
     "job.v1": Job,
+    "key.v1": Key,
+    "key.usage.v1": KeyUsage,
+    "response.state.v1": SealedResponse,
     "leader.v1": Leader,
     "rollout.v1": Rollout,
     "rollout.chunk.v1": Chunk,
@@ -30,9 +37,11 @@ TYPES: dict[str, Any] = {
     "score.windows.v1": Folded[ScoreWindows],
     "cursor.v1": Cursor | int,
     "request.alias.v1": str,
+    "slot.v1": datetime,
     "policy.manifest.v1": PolicyManifest,
     "snapshot.manifest.v1": SnapshotManifest,
     "checkpoint.manifest.v1": StoredCheckpoint,
+    "schema.report.v1": SchemaReport,
     "trajectory.row.v1": TrajectoryRow,
     "pair.row.v1": PairRow,
     "label.row.v1": LabelRow,

@@ -20,7 +20,7 @@ from ratchet.local_stack.ports import free_ports
 from ratchet.local_stack.program import Program
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
-from ratchet.stores.policies import Policy, publish_policy, tokenizer_digest, upload_files
+from ratchet.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
 from tests.support.servers import RunningServer, running
 from tests.support.tiny_models import publish_tiny_model, write_tiny_model
 
@@ -44,7 +44,12 @@ def publish(shared: SharedSettings, scratch: Path, role: str) -> Published:
     """A tiny random Llama, and a random LoRA adapter whose probe was computed without merging it."""
     objects = Objects(shared)
     objects.ensure_bucket()
-    directory = write_tiny_model(scratch / "tiny", TEXTS)
+    return publish_in(objects, scratch, role)
+
+
+def publish_in(objects: BlobStore, scratch: Path, role: str, hidden: int = 32) -> Published:
+    """The same in any store of objects, with a model of `hidden` dimensions."""
+    directory = write_tiny_model(scratch / "tiny", TEXTS, hidden=hidden)
     model: Policy = publish_tiny_model(objects, directory, role, AT)
     probe = _write_adapter(directory, scratch / "adapter")
     manifest = PolicyManifest(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from ratchet.service.asgi import Handler, JsonApi, Request, Response, json_response
+from ratchet.service.asgi import Answer, EventStream, Handler, JsonApi, Request, Response, json_response
 from ratchet.service.http import HttpServer
 from ratchet.service.problems import HttpError
+from tests.support.fake_streams import Before, vllm_events
 from tests.support.running import running
 
 TOOLS: list[Any] = [
@@ -27,6 +28,10 @@ TOOLS: list[Any] = [
 """The tool that agents of the tests offer."""
 
 
+async def at_once(_: int) -> None:
+    """Nothing comes between the events of a stream."""
+
+
 def tool_call(call_id: str, arguments: str = '{"order_id": "K47-2026"}') -> dict[str, Any]:
     """A call of that tool, as a model answers it."""
     return {"id": call_id, "type": "function", "function": {"name": "look_up", "arguments": arguments}}
@@ -34,7 +39,10 @@ def tool_call(call_id: str, arguments: str = '{"order_id": "K47-2026"}') -> dict
 
 @dataclass
 class FakeEngine:
-    """Holds policies by name; answers everything with `answer`, or with `tool_calls` where tools are offered."""
+    """Holds policies by name; answers everything with `answer`, or with `tool_calls` where tools are offered.
+
+    It answers as often as `n` asks for, and streams as vLLM does.
+    """
 
     resident: set[str] = field(default_factory=set[str])
     loads: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -50,8 +58,12 @@ class FakeEngine:
     """Policies that refuse calls, with status and code, which is also what they say."""
     at_work: asyncio.Event = field(default_factory=asyncio.Event)
     """Set: calls are answered. Cleared by a test: they wait."""
+    before_event: Before = at_once
+    """What happens before each event of a stream."""
+    streamed: int = 0
+    """Events of streams that were sent."""
     left: int = 0
-    """Calls whose client went away before the answer."""
+    """Calls whose client went away before the answer, or before its end."""
 
     def __post_init__(self) -> None:
         self.at_work.set()
@@ -61,12 +73,13 @@ class FakeEngine:
             "/v1/chat/completions": self.chat,
             "/v1/completions": self.complete,
             "/v1/load_lora_adapter": self.load,
+            "/tokenize": self.tokenize,
         }
         if method != "POST" or path not in routes:
             raise HttpError(404, path)
         return routes[path]
 
-    async def chat(self, request: Request) -> Response:
+    async def chat(self, request: Request) -> Answer:
         body = await self._begun(request)
         message: dict[str, Any] = {"role": "assistant", "content": self.answer}
         if self.tool_calls and body.get("tools"):
@@ -74,33 +87,50 @@ class FakeEngine:
         message = self.messages.get(body["model"], message)
         prompt, output = list(msgspec.json.encode(body["messages"])), list(self.answer.encode())
         choice = {
-            "index": 0,
             "message": message,
             "finish_reason": "tool_calls" if message["content"] is None else "stop",
             "token_ids": output,
             "logprobs": {"content": [{"token": chr(token), "logprob": -0.25} for token in output]},
         }
-        return json_response({**_head(body, "chat.completion", prompt, output, choice), "prompt_token_ids": prompt})
+        answer = {**_head(body, "chat.completion", prompt, output, choice), "prompt_token_ids": prompt}
+        return self._answered(body, answer)
 
-    async def complete(self, request: Request) -> Response:
+    async def complete(self, request: Request) -> Answer:
         body = await self._begun(request)
         given = body["prompt"]
         prompt, output = list(given.encode()) if isinstance(given, str) else given, list(self.answer.encode())
         choice = {
-            "index": 0,
             "text": self.answer,
             "finish_reason": "stop",
             "token_ids": output,
             "prompt_token_ids": prompt,
             "logprobs": {"tokens": [chr(token) for token in output], "token_logprobs": [-0.25] * len(output)},
         }
-        return json_response(_head(body, "text_completion", prompt, output, choice))
+        return self._answered(body, _head(body, "text_completion", prompt, output, choice))
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await self._begun(request)
+        tokens = list(msgspec.json.encode(body["messages"]))
+        return json_response({"count": len(tokens), "max_model_len": 8192, "tokens": tokens})
 
     async def load(self, request: Request) -> Response:
         body = request.json_object()
         self.loads.append((body["lora_name"], body["lora_path"]))
         self.resident.add(body["lora_name"])
         return json_response({"status": "loaded"})
+
+    def _answered(self, body: dict[str, Any], answer: dict[str, Any]) -> Answer:
+        return EventStream(self._events(body, answer)) if body.get("stream") else json_response(answer)
+
+    async def _events(self, body: dict[str, Any], answer: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(vllm_events(answer, body, self.before_event)) as events:
+                async for event in events:
+                    yield event
+                    self.streamed += 1
+        except (asyncio.CancelledError, GeneratorExit):
+            self.left += 1
+            raise
 
     async def _begun(self, request: Request) -> dict[str, Any]:
         body = request.json_object()
@@ -123,12 +153,14 @@ class FakeEngine:
 def _head(
     body: dict[str, Any], kind: str, prompt: list[int], output: list[int], choice: dict[str, Any]
 ) -> dict[str, Any]:
+    choices = [{"index": index, **choice} for index in range(body.get("n") or 1)]
+    completion = len(output) * len(choices)
     usage = {
         "prompt_tokens": len(prompt),
-        "completion_tokens": len(output),
-        "total_tokens": len(prompt) + len(output),
+        "completion_tokens": completion,
+        "total_tokens": len(prompt) + completion,
     }
-    return {"id": "c-1", "object": kind, "created": 0, "model": body["model"], "choices": [choice], "usage": usage}
+    return {"id": "c-1", "object": kind, "created": 0, "model": body["model"], "choices": choices, "usage": usage}
 
 
 @asynccontextmanager
@@ -149,13 +181,25 @@ class FakeProvider:
     refusing: HttpError | None = None
     """Answers every call with this error."""
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    before_event: Before = at_once
+    """What happens before each event of a stream."""
 
     def find(self, method: str, path: str) -> Handler:
-        if (method, path) != ("POST", "/v1/chat/completions"):
+        routes = {"/v1/chat/completions": self.chat, "/v1/embeddings": self.embed}
+        if method != "POST" or path not in routes:
             raise HttpError(404, path)
-        return self.chat
+        return routes[path]
 
-    async def chat(self, request: Request) -> Response:
+    async def embed(self, request: Request) -> Answer:
+        body = request.json_object()
+        self.asked.append(body)
+        if self.refusing is not None:
+            raise self.refusing
+        embedding = {"object": "embedding", "index": 0, "embedding": [0.5, -0.5]}
+        usage = {"prompt_tokens": 3, "total_tokens": 3}
+        return json_response({"object": "list", "data": [embedding], "model": body["model"], "usage": usage})
+
+    async def chat(self, request: Request) -> Answer:
         body = request.json_object()
         self.asked.append(body)
         if self.refusing is not None:
@@ -172,7 +216,10 @@ class FakeProvider:
         }
         usage = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}
         head = {"id": "chatcmpl-p", "object": "chat.completion", "created": 0, "model": self.model}
-        return json_response({**head, "choices": [choice], "usage": usage})
+        answer = {**head, "choices": [choice], "usage": usage}
+        if body.get("stream"):
+            return EventStream(vllm_events(answer, body, self.before_event))
+        return json_response(answer)
 
 
 @asynccontextmanager

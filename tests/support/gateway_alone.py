@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,19 +19,28 @@ from ratchet.bus.testing import FakeBroker, connect, eventually
 from ratchet.contract.turn import EngineInfo
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
+from ratchet.gateway.calls import CallOpener, new_id
 from ratchet.gateway.completions import Completions
+from ratchet.gateway.continuing import Continuing
+from ratchet.gateway.domain.identity import Identity, MemoryIndex
 from ratchet.gateway.domain.memory import AnswerCache
+from ratchet.gateway.domain.notes import Notes
 from ratchet.gateway.domain.routing import Arms
-from ratchet.gateway.engines.base import Reply
+from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.engines.policies import PolicyEngine
 from ratchet.gateway.handlers import Handlers
+from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
-from ratchet.gateway.recorder import Recorder
+from ratchet.gateway.models import ModelNames, Models
+from ratchet.gateway.reading import RequestReader
+from ratchet.gateway.recorder import Recorder, StreamMemory
 from ratchet.gateway.recorder_pool import Finish
 from ratchet.gateway.recorder_process import SOURCE, Job, RecordMaker
+from ratchet.gateway.sharing import Memory, Sharing
+from ratchet.rules.access import ANYONE
 from ratchet.rules.redaction import Redactor
-from ratchet.service.asgi import Request
+from ratchet.service.asgi import Headers, Request
 from ratchet.service.contracts import load_contracts
 from tests.support.fake_bus import fake_broker
 from tests.support.messages import AT
@@ -48,13 +57,26 @@ class Server:
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     after_answer: Callable[[], object] | None = None
     """Called right after the answer is there, before the gateway can read it."""
+    events: list[bytes] | None = None
+    """The events of a stream, after which it breaks off; None: it answers streams whole."""
 
-    async def __call__(self, path: str, body: Mapping[str, Any]) -> Reply:
+    async def post(self, path: str, body: bytes, headers: Headers = ()) -> Reply:
         self.asked.set()
         await self.may_answer.wait()
         if self.after_answer is not None:
             asyncio.get_running_loop().call_soon(self.after_answer)
-        return Reply(200, ANSWER)
+        return Reply(200, msgspec.json.encode(ANSWER))
+
+    async def stream(self, path: str, body: bytes, headers: Headers = ()) -> Reply | EventReply:
+        """Its events; or it answers whole, and the gateway streams in its place."""
+        if self.events is None:
+            return await self.post(path, body, headers)
+        return EventReply(self._events(self.events))
+
+    async def _events(self, events: list[bytes]) -> AsyncGenerator[list[bytes], None]:
+        for event in events:
+            yield [event]
+        raise EngineFailed(502, "provider broke off its answer", code="engine_unavailable")
 
 
 class InThisProcess:
@@ -76,6 +98,8 @@ class Alone:
     server: Server
     outbox: Outbox
     broker: FakeBroker
+    spent: list[tuple[str, int, float]]
+    """Key id, tokens and US dollars of each call with a key."""
 
     async def published(self) -> list[Any]:
         """All events, once there is one."""
@@ -90,38 +114,55 @@ class Alone:
 def chat_request(**members: Any) -> Request:
     """A call of any role."""
     body = {"model": "support", "messages": [{"role": "user", "content": "hi"}], **members}
-    return Request("POST", "/v1/chat/completions", {}, msgspec.json.encode(body))
+    return Request("POST", "/v1/chat/completions", {}, msgspec.json.encode(body), caller=ANYONE)
 
 
 @asynccontextmanager
-async def alone(folder: Path, *, keep_alive_s: float = 60.0) -> AsyncIterator[Alone]:
+async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int = 1_000_000) -> AsyncIterator[Alone]:
     """No role has a policy, and one upstream answers for all of them."""
     server, broker, info = Server(), fake_broker(), EngineInfo(name="engine")
     routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
     outbox = Outbox(CONTRACTS, "gateway", NoSpool())
     sealer = Sealer(CONTRACTS, SOURCE, lambda: AT)
-    recorder = Recorder(outbox, sealer, InThisProcess(sealer), 1_000_000)
+    notes, memory = Notes(), StreamMemory(streams_bytes)
+    spent = list[tuple[str, int, float]]()
+    recorder = Recorder(outbox, InThisProcess(sealer), 1_000_000, memory, notes, lambda *used: spent.append(used))
+    upstreams = [OpenAiEngine(server, "provider", {"*": "model"})]
+    models = Models(routes, upstreams, ModelNames(roles=["planner", "support"]))
     router = CallRouter(
         routes,
         PolicyEngine(server, info, routes.version),
-        [OpenAiEngine(server, "provider", {"*": "model"})],
+        upstreams,
         announce=recorder.publish_start,
         is_blind=lambda: False,
         now=lambda: AT,
     )
     arms = Arms(1_000_000)
-    completions = Completions(
-        router=router,
-        answering=Answering(router, AnswerCache(0), recorder),
+    arms = Arms(1_000_000)
+    identity = Identity(MemoryIndex(1_000_000), new_id, AT.timestamp)
+    never = asyncio.Event().wait
+    shared = Memory(identity, arms, notes.calls, recorder.order, ())
+    sharing = Sharing(never, notes, shared, AT.timestamp)  # type: ignore[arg-type]
+    continuing = Continuing(Responses(lambda: None))
+    reader = RequestReader()
+    calls = CallOpener(reader, models, router, continuing, arms, identity, sharing, None, lambda: AT)
+    answering = Answering(router, AnswerCache(0), recorder, identity)
+    completions = Completions(calls, answering, continuing, keep_alive_s)
+    handlers = Handlers(
+        models=models,
+        recorder=recorder,
+        continuing=continuing,
         arms=arms,
-        user_key=None,
-        keep_alive_s=keep_alive_s,
+        identity=identity,
+        sharing=sharing,
+        notes=notes,
+        contracts=CONTRACTS,
         now=lambda: AT,
     )
-    handlers = Handlers(router=router, recorder=recorder, arms=arms, contracts=CONTRACTS, now=lambda: AT)
     publishing = asyncio.create_task(outbox.run(partial(connect, broker)))
     try:
-        yield Alone(completions, handlers, server, outbox, broker)
+        yield Alone(completions, handlers, server, outbox, broker, spent)
     finally:
+        await continuing.close()
         await outbox.stop()
         await publishing

@@ -16,7 +16,7 @@ from ratchet.trainer_worker.warm_link import WarmLink
 
 
 async def main(directory: Path) -> None:
-    link = WarmLink(directory, delay_s=0.0, modules=())
+    link = WarmLink(directory, delay_s=0.0, modules=("sys",))
     running = asyncio.create_task(link.run())
     stdin, _ours = os.pipe()
     process = await link.fork(directory, library_environment(os.environ), Streams(stdin, 2, 2))

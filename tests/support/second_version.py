@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ratchet.bus.contracts import Contracts, Upgrade
 from ratchet.contract import DEFAULT_ROLE, MESSAGES, Feedback, Message, role_subject
-from tests.support.contract_files import ROOT, SCHEMAS
+from tests.support.contract_files import ROOT, SCHEMAS, SUMMARIES
 
 V1, V2 = Feedback.TOPIC, "agent.rl.feedback.v2"
 STARS = 5.0
@@ -66,5 +66,5 @@ def contracts() -> Contracts:
     subjects = [V2, f"{V2}.<role>"]
     document["topics"][V2] = {**document["topics"][V1], "subjects": subjects, "schema": "feedback.v2"}
     document["streams"]["RL_FEEDBACK"]["subjects"] += [V2, f"{V2}.*"]
-    schemas = {**SCHEMAS, "feedback.v2": schema()}
+    schemas = {**SCHEMAS, **SUMMARIES, "feedback.v2": schema()}
     return Contracts(document, schemas, {**MESSAGES, V2: FeedbackV2}, {V1: Upgrade(V2, upgraded)})

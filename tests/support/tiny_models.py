@@ -10,7 +10,15 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    Qwen3Config,
+)
 
 from ratchet.contract.policy_manifest import MODEL, PolicyManifest
 from ratchet.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
@@ -50,6 +58,41 @@ def write_tiny_model(
         bos_token_id=None,
     )
     LlamaForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+def tiny_configs(vocabulary: int) -> dict[str, Any]:
+    """Configurations of one tiny model for each of some families, by name; `mistral` has sliding windows."""
+    common: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.06,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "bos_token_id": None,
+    }
+    gpt2 = {"n_positions": 256, "n_embd": 32, "n_layer": 2, "n_head": 2, "initializer_range": 0.06}
+    return {
+        "llama": LlamaConfig(**common, tie_word_embeddings=False),
+        "qwen3": Qwen3Config(**common, head_dim=16),
+        "gemma": GemmaConfig(**{**common, "initializer_range": 0.2}, head_dim=16),
+        "mistral": MistralConfig(**common, sliding_window=8),
+        "gpt2": GPT2Config(vocab_size=vocabulary, pad_token_id=0, eos_token_id=1, bos_token_id=None, **gpt2),
+    }
+
+
+def write_family(directory: Path, family: str, dtype: torch.dtype, vocabulary: int = 300) -> Path:
+    """Save a random model of a family, with a tokenizer, as it was published: in `dtype`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(directory, ["a b c"], vocabulary)
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(tiny_configs(vocabulary)[family])
+    model.to(dtype).save_pretrained(directory)
     return directory
 
 

@@ -172,9 +172,7 @@ async def trainer_world(shared_settings: SharedSettings, tmp_path: Path) -> Asyn
     base = publish_tiny_model(objects, write_tiny_model(tmp_path / "base", chat_texts(CHATS)), "support", NOW)
     rows = [{"messages": chat, "reward": 1.0} for chat in CHATS]
     snapshot = store_snapshot(objects, write_snapshot(tmp_path / "snapshot.parquet", rows))
-    settings = Settings(
-        shared=shared_settings, heartbeat_s=0.3, watch_s=0.2, grace_s=30.0, shutdown_grace_s=30.0, worker="test-worker"
-    )
+    settings = Settings(shared=shared_settings, heartbeat_s=0.3, watch_s=0.2, grace_s=30.0, worker="test-worker")
     async with connected(shared_settings) as bus:
         world = World(bus, objects, settings, base.uri, snapshot)
         listening = asyncio.create_task(listen(bus, world.statuses, world.headers))
@@ -183,15 +181,16 @@ async def trainer_world(shared_settings: SharedSettings, tmp_path: Path) -> Asyn
 
 
 @asynccontextmanager
-async def working(world: World) -> AsyncIterator[None]:
-    async with running_app(build(world.settings)):
+async def working(world: World, settings: Settings | None = None) -> AsyncIterator[None]:
+    async with running_app(build(settings or world.settings)):
         yield
 
 
-def child_of(job: str) -> psutil.Process | None:
-    """The training process of a job: that of our own children which works in the job's directory."""
+def child_of(job: str, settings: Settings | None = None) -> psutil.Process | None:
+    """The training process of a job: that of our own children which works in its directory, in that of `settings`."""
+    place = job if settings is None else str(settings.work / job)
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            if job in process.cwd():
+            if place in process.cwd():
                 return process
     return None

@@ -25,6 +25,7 @@ STREAM = REGISTRY["topics"][TOPIC]["stream"]
     [
         (lambda new: new["topics"][TOPIC].update(stream="GONE"), "names streams that are not there: GONE"),
         (lambda new: new["topics"][TOPIC].update(schema="gone.v1"), "names schemas that are not there: gone.v1"),
+        (lambda new: new["topics"][TOPIC].update(summary="gone.v1"), "names schemas that are not there: gone.v1"),
         (lambda new: new["streams"][STREAM].update(max_age=5), f"registry, {STREAM}: unknown members max_age"),
         (lambda new: new["streams"][STREAM].update(retention="work_queue"), "Invalid enum value 'work_queue'"),
         (lambda new: new["streams"][STREAM].pop("subjects"), "missing required field `subjects`"),

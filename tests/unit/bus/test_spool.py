@@ -302,6 +302,19 @@ async def test_spools_of_processes_that_never_came_back_are_drained_by_a_sibling
     Spool(tmp_path / "0", ROOM).close()  # a sibling does not hold on to what it has drained
 
 
+async def test_a_spool_in_the_parent_itself_is_drained_by_a_process_with_a_directory_of_its_own(tmp_path: Path) -> None:
+    before = Spool(tmp_path, ROOM)
+    before.append(record(1))
+    ours, broker = Spool.claim(tmp_path, ROOM), Broker()
+    assert list(ours.orphans()) == []
+    before.close()
+    for orphan in ours.orphans():
+        await orphan.drain(broker.publish)
+    assert broker.records == [record(1)]
+    assert list(ours.orphans()) == []
+    ours.close()
+
+
 def test_a_spool_is_its_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ratchet.bus.tasks import end
+from ratchet.bus.tasks import UntilStopped, end
 from tests.support.running import forgetful
 
 
@@ -57,3 +57,49 @@ async def test_the_error_of_a_failed_task_stays_with_it() -> None:
     await end(failed, None)
     with pytest.raises(ValueError, match="its own"):
         failed.result()
+
+
+class Endless:
+    """Work without an end, which says how far it has come."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended = asyncio.Event(), asyncio.Event()
+
+    async def work(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+
+@pytest.mark.parametrize("early", [False, True])
+async def test_work_goes_on_until_it_is_stopped(early: bool) -> None:
+    endless, component = Endless(), UntilStopped()
+    if early:
+        component.stop()
+    running = asyncio.create_task(component.run(endless.work()))
+    if not early:
+        await endless.begun.wait()
+        assert not running.done()
+        component.stop()
+    await running
+    assert endless.ended.is_set() == endless.begun.is_set()
+
+
+async def test_work_that_fails_ends_the_run_with_its_error() -> None:
+    async def failing() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await UntilStopped().run(failing())
+
+
+async def test_work_ends_with_a_run_that_is_cancelled() -> None:
+    endless = Endless()
+    running = asyncio.create_task(UntilStopped().run(endless.work()))
+    await endless.begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert endless.ended.is_set()

@@ -14,6 +14,7 @@ from ratchet.canary_deployer.domain.rollout import PendingEvent, Rollout
 from ratchet.canary_deployer.http_api import Api
 from ratchet.contract import ModelRollout, encode
 from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion
+from tests.support.callers import called_by
 from tests.support.canary_world import ROLE, CanaryWorld, policy
 
 
@@ -28,7 +29,7 @@ class Operator:
         self.log: list[ModelRollout] | None = None
         """The decisions as a test left them; None: as they were published."""
         api = Api(self.controllers, world.policies, self, world.rules)
-        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(api.app()), base_url="http://deployer")
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(called_by(api.app())), base_url="http://deployer")
 
     async def decisions_of(self, role: str) -> list[ModelRollout]:
         taken = self.world.bus.published(ModelRollout) if self.log is None else self.log

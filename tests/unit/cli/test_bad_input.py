@@ -12,6 +12,7 @@ import pytest
 
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
+from ratchet.rules.trajectory_names import NAME_CHARACTERS
 from tests.support.command_lines import COMMANDS, NAMES, ODD, lines
 
 KNOWN_CODES = {int(code) for code in ExitCode}
@@ -81,10 +82,18 @@ def test_a_wrong_port_in_the_environment_is_no_wrong_usage(monkeypatch: pytest.M
 
 
 def test_what_can_be_no_trajectory_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("feedback ride-7 --thumbs up", "feedback ride-7 --thumbs up --dry-run", "trajectories show ride-7"):
+    for line in ("feedback ride-7 --thumbs up", "feedback ride-7 --thumbs up --dry-run"):
         assert main(line.split()) == ExitCode.USAGE
         output = capsys.readouterr().err
         assert "'ride-7' is no trajectory's id" in output
+        assert output.count("\n") == 1
+
+
+def test_what_can_be_no_name_of_a_trajectory_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("", "a\nb", "x" * (NAME_CHARACTERS + 1)):
+        assert main(["trajectories", "show", name]) == ExitCode.USAGE
+        output = capsys.readouterr().err
+        assert "is no trajectory's name" in output
         assert output.count("\n") == 1
 
 

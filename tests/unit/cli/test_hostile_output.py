@@ -35,7 +35,7 @@ def recorded(text: str) -> Whole:
         value=text,
     )
     context = TaskContext(task_id=text, instructions=text)
-    return Whole(trajectory(turns=turns, task_context=context, agent_id=text), [], [opinion])
+    return Whole(trajectory(turns=turns, task_context=context, agent_id=text), [], [opinion], [])
 
 
 def test_control_characters_and_marks_are_spelled() -> None:

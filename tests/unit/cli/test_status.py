@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,7 @@ import pytest
 
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.status import LedgerStatus, StatusReport, collect, show
+from ratchet.contract.http.status import FiredOut, TriggerOut
 from ratchet.local_stack.state import MemberRecord, StackRecord
 from ratchet.service.health import Health, health_app
 from ratchet.service.http import HttpServer
@@ -85,3 +87,20 @@ def test_the_ledger_shows_what_is_lost_and_what_lacks_its_row(capsys: pytest.Cap
     head, row = [line.split() for line in capsys.readouterr().out.splitlines() if "ledger" in line or "901" in line]
     assert head[-3:] == ["lost", "missing", "absent"]
     assert row[-3:] == ["41", "51", "61"]
+
+
+def test_triggers_show_their_progress_their_next_time_and_why_they_last_fired(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    at = datetime(2026, 11, 22, 3, tzinfo=UTC)
+    fired = FiredOut(at=at, why="5120 new rewarded trajectories, the threshold is 5000", job="j")
+    triggers = [
+        TriggerOut(kind="rewarded", progress=1200, target=5000, last=fired),
+        TriggerOut(kind="schedule", next_at=at),
+        TriggerOut(kind="degradation", state="support@3: 0.800 of 900 trajectories", rests_until=at),
+    ]
+    show(StatusReport(running=True, directory="d", pid=1, services={}, triggers={"support": triggers}))
+    lines = capsys.readouterr().out.splitlines()
+    assert any("1200 of 5000" in line and "5120 new rewarded" in line for line in lines)
+    assert any("schedule" in line and "2026-11-22" in line for line in lines)
+    assert any("support@3: 0.800 of 900" in line and "rests until 2026-11-22" in line for line in lines)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from ratchet.cli.jobs import POLL_S, SILENCE_S, Waiting, until_ended
+from ratchet.cli.jobs import POLL_S, SILENCE_S, Waiting, figures_of, until_ended
 from ratchet.contract.http.jobs import JobOut
+from ratchet.contract.training import CurrentMetrics, EvaluationResults
 from ratchet.errors import Unavailable
 from tests.support.messages import AT
 from tests.support.training import request
@@ -74,3 +75,10 @@ def test_the_job_as_it_was_last_seen_is_the_answer_when_the_time_is_up() -> None
 
 def test_a_job_that_has_ended_is_not_asked_for_again() -> None:
     assert until_ended(DONE, answering(iter([])), ignore, Clock().waiting()) == DONE
+
+
+def test_the_figures_of_a_job_are_those_of_its_last_step_and_of_its_hold_out() -> None:
+    scores = EvaluationResults(benchmark_scores={"holdout_win_rate": 0.7})
+    job = msgspec.structs.replace(RUNNING, metrics=CurrentMetrics(loss=0.5), evaluation_results=scores)
+    assert figures_of(job) == {"loss": 0.5, "holdout_win_rate": 0.7}
+    assert figures_of(RUNNING) == {}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ratchet.bus.message import JsonObject
 from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata
-from ratchet.contract.turn import Trainable
+from ratchet.contract.turn import Trainable, Turn
 from ratchet.datasets.domain.rows import Scored, SnapshotRow, row_of
+from ratchet.datasets.domain.sequences import unpacked
 from ratchet.datasets.selector import scored
 from tests.support.training import changed, conversation, trajectory, turn
 from tests.unit.datasets.test_selection import candidate
@@ -29,19 +31,20 @@ def test_the_row_of_an_assembled_trajectory_follows_its_turns() -> None:
     assert (row.reward, row.raw_reward, row.baseline) == (0.25, 0.75, 0.5)
     assert (row.success, row.policy_version, row.source) == (True, 1, "assembled")
     assert [message["content"] for message in row.messages] == ["question 0", "answer 0", "question 1", "answer 1"]
-    assert [call.prompt_token_ids for call in row.calls] == prompts
+    assert [call.prompt_token_ids for call in unpacked(row).calls] == prompts
+    assert row.token_ids == [*prompts[-1], 101, 201]
 
 
 def test_a_trajectory_without_turns_has_its_text_and_no_calls() -> None:
     row = made(row_of(trajectory("t", success=False), [], SCORED, needs_calls=False))
-    assert (row.calls, row.tools, row.success, row.policy_version) == ([], [], False, None)
+    assert (row.spans, row.tools, row.success, row.policy_version) == ([], [], False, None)
     assert row.messages[0] == {"role": "system", "content": "Help."}
 
 
 def test_the_calls_of_a_trajectory_that_the_agent_reported_itself_count() -> None:
     turns, _ = conversation("t", [3])
     row = made(row_of(trajectory("t"), turns, SCORED, needs_calls=True))
-    assert len(row.calls) == 1
+    assert len(row.spans) == 1
 
 
 @pytest.mark.parametrize("stored", [1, 0])
@@ -113,3 +116,49 @@ def test_a_chat_that_cannot_be_written_is_left_out_by_reason() -> None:
     action = msgspec.structs.replace(first.action, type="tool_call", tool_name="f", tool_args=nested(100_000))
     odd = msgspec.structs.replace(plain, turns=[msgspec.structs.replace(first, action=action), *plain.turns[1:]])
     assert row_of(odd, [], SCORED, needs_calls=False) == "unreadable_chat"
+
+
+def test_a_compacted_conversation_has_a_part_for_each_history_and_every_answer_learns_once() -> None:
+    """Its agent keeps the question and its first answer, and drops what came between: the head stands in both parts."""
+    head = [{"role": "user", "content": "Sum up the orders."}]
+    first = bare("t", 0, head, "First I look at the list.")
+    whole = [*head, answer("First I look at the list."), {"role": "user", "content": "Go on."}]
+    second = bare("t", 1, whole, "Now I look at the stock.")
+    later = [*whole[:2], {"role": "user", "content": "You looked at the stock."}]
+    third = bare("t", 2, later, "Then I write the sum.", parent=second.turn_id)
+    turns = [first, second, third]
+
+    row = made(row_of(trajectory("t", turns=turns), turns, SCORED, needs_calls=False))
+    parts = [(part.messages, part.learn_from) for part in row.earlier] + [(row.messages, row.learn_from)]
+    assert [messages for messages, _ in parts] == [
+        [*whole, answer("Now I look at the stock.")],
+        [*later, answer("Then I write the sum.")],
+    ]
+    learnt = [
+        message["content"]
+        for messages, learn_from in parts
+        for message in messages[learn_from:]
+        if message["role"] == "assistant"
+    ]
+    assert learnt == ["First I look at the list.", "Now I look at the stock.", "Then I write the sum."]
+
+
+def test_a_conversation_that_no_agent_compacted_has_one_part() -> None:
+    turns, _ = conversation("t", [3, 2])
+    row = made(row_of(trajectory("t", turns=turns), turns, SCORED, needs_calls=False))
+    assert (row.learn_from, row.earlier) == (0, [])
+
+
+def answer(text: str) -> JsonObject:
+    return {"role": "assistant", "content": text}
+
+
+def bare(name: str, index: int, prompt: list[JsonObject], text: str, parent: str | None = None) -> Turn:
+    """A call whose turn holds its whole prompt, and at most names the call that it continues."""
+    return changed(
+        turn(name, index),
+        messages=prompt,
+        response=answer(text),
+        parent_turn_id=parent,
+        parent_messages=0 if parent else None,
+    )

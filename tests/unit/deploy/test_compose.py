@@ -114,12 +114,21 @@ def test_no_container_is_killed_before_its_service_had_time_to_stop(name: str) -
     assert float(grace.removesuffix("s")) > own_s
 
 
-def test_gateway_and_deployer_send_the_engine_one_key_and_the_deployer_knows_the_gateway_s() -> None:
+def test_gateway_and_deployer_send_the_engine_one_key() -> None:
     gateway, deployer = (services()[name]["environment"] for name in ("gateway", "canary_deployer"))
 
     assert gateway["RATCHET_ENGINE_URL"] == deployer["RATCHET_ENGINE_URL"]
     assert gateway["RATCHET_GATEWAY_ENGINE_API_KEY"] == deployer["RATCHET_ENGINE_API_KEY"]
-    assert json.loads(gateway["RATCHET_GATEWAY_API_KEYS"]) == [deployer["RATCHET_CANARY_GATEWAY_API_KEY"]]
+
+
+def test_every_api_is_closed_from_the_start_and_the_services_know_one_another() -> None:
+    apis = [services()[name]["environment"] for name in ("gateway", "rl_coordinator", "canary_deployer")]
+
+    for environment in apis:
+        (admin,) = SharedSettings.model_validate({"keys": environment["RATCHET_KEYS"]}).keys
+        assert (admin.scopes, admin.key.get_secret_value()) == (("admin",), "${ADMIN_API_KEY:?run make env}")
+        assert environment["RATCHET_SERVICE_KEY"] == "${SERVICE_KEY:?run make env}"
+    assert len({one["RATCHET_KEYS"] for one in apis}) == 1
 
 
 def test_the_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool() -> None:

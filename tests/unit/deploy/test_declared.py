@@ -1,4 +1,7 @@
-"""Every package that is imported is declared: for a service by the base or by its extra, elsewhere by any."""
+"""Every package that is imported is declared: for a service by the base or by its extra, elsewhere by any.
+
+A script that runs in an environment of its own is declared by that environment's list of packages, a `*.txt` beside it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,17 @@ import pytest
 from tests.support.compose import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-EXTRAS = {"local_stack": "embedded", "engine_local": "engine", "trainer_worker": "trainer", "demo": "demo"}
+EXTRAS = {
+    "local_stack": "embedded",
+    "engine_local": "engine",
+    "grammars": "engine",
+    "chat_templates": "engine",
+    "trainer_worker": "trainer",
+    "demo": "demo",
+}
 """The extra that a package of `services/ratchet` may need besides the base."""
+LOCKED = REPOSITORY / "tests/clients/python"
+"""Scripts of frameworks, each in an environment that a lock in `tests/clients/locks` lists to the last package."""
 OURS = {path.stem for path in (REPOSITORY / "tools").rglob("*.py")} | {
     "ratchet",
     "ratchet_helpdesk",
@@ -49,14 +61,20 @@ def imported(path: Path) -> Iterator[str]:
         yield from (top for name in names if (top := name.split(".")[0]) not in sys.stdlib_module_names | OURS)
 
 
+def environment(path: Path) -> set[str]:
+    """The packages of the environment that a file may run in, by the lists beside it."""
+    lines = [line for listed in path.parent.glob("*.txt") for line in listed.read_text().splitlines()]
+    return {canonical(line) for line in lines if line and not line.startswith("#")}
+
+
 installed = functools.cache(packages_distributions)
 
 
 def undeclared(folder: Path, known: set[str]) -> set[str]:
     """Imports of a folder whose packages are not declared."""
     distributions = installed()
-    files = [path for path in folder.rglob("*.py") if "node_modules" not in path.parts]
-    names = {name for path in files for name in imported(path)}
+    files = [path for path in folder.rglob("*.py") if "node_modules" not in path.parts and path.parent != LOCKED]
+    names = {name for path in files for name in imported(path) if canonical(name) not in environment(path)}
     return {name for name in names if not {canonical(one) for one in distributions.get(name, [])} & known}
 
 

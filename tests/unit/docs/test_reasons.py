@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ratchet.datasets.domain.rows import COUNT_MISMATCH, IMPOSSIBLE_LOGPROBS, NO_IDS, PARENT_MISSING, PREFIX_MISMATCH
+from ratchet.rules.capture import REASONS, Reason, advice_of
 from tests.support.pages import ROOT
 
 DOMAIN = ROOT / "services" / "ratchet" / "datasets" / "domain"
-TURNS = ROOT / "services" / "ratchet" / "gateway" / "domain" / "turns.py"
+GATEWAY = ROOT / "services" / "ratchet" / "gateway"
 COORDINATOR = ROOT / "services" / "ratchet" / "rl_coordinator" / "README.md"
 AGENTS = ROOT / "docs" / "guides" / "agent-author.md"
 MODULES = ("selection", "rows", "pairs", "labels")
@@ -111,12 +113,35 @@ def test_every_text_that_the_rules_name_is_a_reason_but_for_two() -> None:
     assert set(names_of_datasets().values()) - set(reasons_of_snapshots()) == {"unnamed", "thumbs"}
 
 
-def test_the_guide_names_every_reason_for_which_the_gateway_bars_a_call() -> None:
-    tree = parsed(TURNS)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    judging = [function for function in functions if function.name in {"_missing", "_distorted", "_unlike"}]
-    given = [reason for function in judging for reason in given_in(function, {}, None)]
-    named = [reason for reasons, _ in rows_below(AGENTS, "What makes a call trainable") for reason in reasons]
+def test_the_guide_has_the_table_of_reasons_for_which_no_learner_may_use_a_call() -> None:
+    section = AGENTS.read_text().partition("# What makes a call trainable\n")[2].partition("\n## ")[0]
+    rows = [f"| `{reason}` | {one.place} | {one.meaning} | {one.remedy} |" for reason, one in REASONS.items()]
 
-    assert len(judging) == 3
-    assert sorted(named) == sorted({*given, *constants(tree).values(), "redacted"})
+    assert [line for line in section.splitlines() if line.startswith("| `")] == rows
+
+
+def test_every_reason_that_a_snapshot_gives_for_a_call_is_in_the_table() -> None:
+    shared = {NO_IDS, PARENT_MISSING, PREFIX_MISMATCH, COUNT_MISMATCH, IMPOSSIBLE_LOGPROBS}
+    assert shared <= set(Reason)
+    given = constants(parsed(DOMAIN / "rows.py"))
+
+    assert {*given.values()} & set(Reason) == shared
+
+
+def test_the_table_has_every_reason_once_in_whole_sentences() -> None:
+    assert list(REASONS) == list(Reason)
+    assert all(one.meaning.endswith(".") and one.remedy.endswith(".") for one in REASONS.values())
+
+
+def test_the_gateway_names_no_reason_as_a_bare_text() -> None:
+    """Its functions give `Reason`, which the type checker holds; a text in their place would not be one."""
+    nodes = [node for path in GATEWAY.rglob("*.py") for node in ast.walk(parsed(path))]
+    given = [node.value for node in nodes if isinstance(node, ast.keyword) and node.arg in {"barred", "reason"}]
+
+    assert len(given) > 10
+    assert {text for value in given for text in texts(value, {})} & set(Reason) == set()
+
+
+def test_a_reason_of_a_later_version_is_unknown() -> None:
+    assert advice_of("of_a_later_version") == REASONS[Reason.UNKNOWN]
+    assert advice_of("top_p") == REASONS[Reason.TOP_P]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -31,21 +30,21 @@ def counts() -> list[float]:
 
 
 async def test_every_load_and_every_eviction_is_counted(served: Served) -> None:
-    def load(uri: str) -> Fetched:
+    async def load(uri: str) -> Fetched:
         if "absent" in uri:
             raise NotFound("no such policy")
         return Fetched("0" * 64, served)
 
     registry: Registry[Served] = Registry(2, lambda _: None)
     settings = Settings(resident_policies=2)
-    with ThreadPoolExecutor(1) as loading:
-        engine = Engine(settings, cast("Any", None), registry, load, loading, lambda: datetime(2026, 1, 5, tzinfo=UTC))
-        transport = httpx.ASGITransport(cast("Any", JsonApi(engine.route, settings.body_limit)))
-        async with httpx.AsyncClient(transport=transport, base_url="http://engine/v1") as http:
-            before = counts()
-            for name in ("one", "two", "one", "three", "absent"):
-                await http.post("/load_lora_adapter", json={"lora_name": name, "lora_path": f"s3://b/{name}.json"})
-            await http.post("/unload_lora_adapter", json={"lora_name": "three"})
+    nothing = cast("Any", None)
+    engine = Engine(settings, nothing, registry, load, nothing, lambda: datetime(2026, 1, 5, tzinfo=UTC))
+    transport = httpx.ASGITransport(cast("Any", JsonApi(engine.route, settings.body_limit)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine/v1") as http:
+        before = counts()
+        for name in ("one", "two", "one", "three", "absent"):
+            await http.post("/load_lora_adapter", json={"lora_name": name, "lora_path": f"s3://b/{name}.json"})
+        await http.post("/unload_lora_adapter", json={"lora_name": "three"})
     added = [now - then for now, then in zip(counts(), before, strict=True)]
     assert added == [3, 1, 3, 1, 1]
     assert REGISTRY.get_sample_value("ratchet_engine_resident_policies") == 1 == len(registry)

@@ -1,15 +1,18 @@
 """The engine's HTTP API, called in process: a tiny model answers, wrong requests get clear errors."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import json
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 from pydantic import SecretStr
 
+from ratchet.engine_local.grammars import Grammars
 from ratchet.engine_local.handlers import Engine
 from ratchet.engine_local.registry import Entry, Registry
 from ratchet.engine_local.s3_policies import Fetched
@@ -18,6 +21,7 @@ from ratchet.engine_local.torch_batch import Job
 from ratchet.engine_local.torch_policies import Served
 from ratchet.engine_local.torch_worker import Limits, TorchWorker
 from ratchet.errors import DigestMismatch, NotFound, ObjectsUnavailable, Rejected
+from ratchet.grammars.compiler import Compiler
 from ratchet.service.asgi import JsonApi
 
 DIGEST = "1a2b3c4d" + "0" * 56
@@ -59,9 +63,9 @@ class Api:
     def __init__(self, worker: Any, served: Served, loading: ThreadPoolExecutor, settings: Settings = SMALL) -> None:
         self.loader = Loader(served)
         self.registry: Registry[Served] = Registry(SMALL.resident_policies, lambda _: None)
-        engine = Engine(
-            settings, worker, self.registry, self.loader.load, loading, lambda: datetime(2026, 1, 5, tzinfo=UTC)
-        )
+        load = partial(asyncio.get_running_loop().run_in_executor, loading, self.loader.load)
+        self.grammars = Grammars(Compiler())
+        engine = Engine(settings, worker, self.registry, load, self.grammars, lambda: datetime(2026, 1, 5, tzinfo=UTC))
         app: Any = JsonApi(engine.route, SMALL.body_limit)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine")
         self.registry.add(Entry(NAME, DIGEST, URI, served, 0.0, 0.0))
@@ -74,10 +78,11 @@ class Api:
 
 
 @pytest.fixture
-def worker() -> Iterator[TorchWorker]:
-    running = TorchWorker(Limits(rows=8, prefill_tokens=500, prefix_tokens=2000, linger_s=0.0), seed=1)
+async def worker() -> AsyncIterator[TorchWorker]:
+    limits = Limits(rows=8, prefill_tokens=500, prefix_tokens=2000, linger_s=0.0)
+    running = TorchWorker(limits, 1, asyncio.get_running_loop().call_soon_threadsafe)
     yield running
-    running.close()
+    await asyncio.to_thread(running.close)
 
 
 @pytest.fixture
@@ -86,6 +91,7 @@ async def api(worker: TorchWorker, served: Served) -> AsyncIterator[Api]:
         made = Api(worker, served, loading)
         async with made.http:
             yield made
+        made.grammars.close()
 
 
 async def test_ids_logprobs_and_usage_agree_in_count(api: Api) -> None:
@@ -113,6 +119,16 @@ async def test_the_next_call_of_a_conversation_extends_the_ids_of_the_last(api: 
     before = first["prompt_token_ids"] + first["choices"][0]["token_ids"]
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= len(first["prompt_token_ids"])
     assert second["prompt_token_ids"][: len(first["prompt_token_ids"])] == before[: len(first["prompt_token_ids"])]
+
+
+async def test_the_tokens_of_a_chat_are_those_of_its_prompt(api: Api) -> None:
+    tools = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
+    counted = (await api.http.post("/tokenize", json={"model": NAME, "messages": ASKED, "tools": tools})).json()
+    answer = (await api.chat(tools=tools, max_tokens=1, return_token_ids=True)).json()
+    assert counted["tokens"] == answer["prompt_token_ids"]
+    assert counted["count"] == answer["usage"]["prompt_tokens"] < counted["max_model_len"]
+    unknown = await api.http.post("/tokenize", json={"model": "helpdesk@9-1a2b3c4d", "messages": ASKED})
+    assert unknown.status_code == 404
 
 
 async def test_many_requests_at_once_are_all_answered(api: Api) -> None:
@@ -249,6 +265,7 @@ async def test_with_a_key_only_those_who_know_it_are_served(worker: TorchWorker,
                     await api.load("helpdesk@2-bbbbbbbb", URI),
                     await api.http.post("/v1/unload_lora_adapter", json={"lora_name": NAME}),
                     await api.http.get("/v1/models"),
+                    await api.http.post("/tokenize", json={"model": NAME, "messages": ASKED}),
                     await api.chat(max_tokens=1),
                 ]
                 assert {answer.status_code for answer in answers} == {401}
@@ -296,3 +313,54 @@ async def test_a_stop_token_ends_the_answer_and_is_not_in_its_text(api: Api) -> 
     assert cut["token_ids"] == free["token_ids"][: first + 1]
     assert cut["finish_reason"] == "stop"
     assert len(cut["text"]) < len(free["text"])
+
+
+SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+SEND = {"type": "function", "function": {"name": "send", "parameters": SCHEMA, "strict": True}}
+WAIT = {"type": "function", "function": {"name": "wait"}}
+
+
+async def test_answers_follow_the_form_and_calls_that_are_asked_for(api: Api) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+    forced = {"type": "function", "function": {"name": "send"}}
+    for seed in range(3):
+        chosen = {"model": NAME, "prompt": "x", "structured_outputs": {"choice": ["yes", "no"]}, "seed": seed}
+        formed, plain = await asyncio.gather(
+            api.chat(response_format=form, seed=seed, max_tokens=400), api.http.post("/v1/completions", json=chosen)
+        )
+        one, some = await asyncio.gather(
+            api.chat(tools=[SEND, WAIT], tool_choice=forced, seed=seed, max_tokens=400),
+            api.chat(tools=[SEND, WAIT], tool_choice="required", seed=seed, max_tokens=400),
+        )
+        assert plain.json()["choices"][0]["text"] in {"yes", "no"}
+        (choice,) = formed.json()["choices"]
+        if choice["finish_reason"] == "stop":
+            assert set(json.loads(choice["message"]["content"])) == {"id"}
+        (choice,) = one.json()["choices"]
+        assert choice["message"]["content"] is None
+        (call,) = choice["message"]["tool_calls"]
+        assert call["function"]["name"] == "send"
+        if choice["finish_reason"] == "tool_calls":
+            assert set(json.loads(call["function"]["arguments"])) == {"id"}
+        assert {call["function"]["name"] for call in some.json()["choices"][0]["message"]["tool_calls"]} <= {
+            "send",
+            "wait",
+        }
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"guided_regex": "(?=a)b"}, "guided_regex"),
+        ({"structured_outputs": {"grammar": "root ::= missing"}}, "structured_outputs"),
+        ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ],
+)
+async def test_what_cannot_be_followed_is_refused_with_its_member(
+    api: Api, members: dict[str, Any], param: str
+) -> None:
+    for _ in range(2):
+        refused = await api.chat(**members)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert (await api.chat(max_tokens=1)).status_code == 200

@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.bus.message import JsonObject
-from ratchet.engine_local.domain.answers import Completion, Stamp, text_answer
+from ratchet.chat_templates.control_tokens import MARKS, ControlTokens, Marks
+from ratchet.chat_templates.messages import Form, template_messages
+from ratchet.chat_templates.tool_formats import Reply
+from ratchet.engine_local.domain.answers import Completion, Given, Stamp, text_answer
 from ratchet.engine_local.domain.prefix_index import BLOCK, PrefixIndex
 from ratchet.engine_local.domain.requests import AnswerOptions, Sampling, read_chat, read_completion
-from ratchet.engine_local.domain.texts import MARKS, ControlTokens, Marks, template_messages
 from ratchet.engine_local.registry import Resident, to_evict
 from ratchet.engine_local.torch_worker import admissible
 from ratchet.errors import RatchetError
@@ -46,17 +48,21 @@ def test_tools_are_hidden_when_the_agent_wants_no_calls() -> None:
 @pytest.mark.parametrize(
     ("member", "value"),
     [
-        ("n", 2),
-        ("stream", True),
+        ("n", 0),
+        ("n", 129),
+        ("stream", "yes"),
+        ("stream_options", {"include_usage": True}),
+        ("stream_options", "all"),
         ("presence_penalty", 2.5),
         ("frequency_penalty", "x"),
         ("repetition_penalty", 0),
         ("min_p", 1.1),
         ("min_tokens", 5),
         ("logit_bias", {"5": 1}),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "xml"}),
         ("tool_choice", "required"),
-        ("guided_regex", "[a-z]+"),
+        ("guided_regex", 3),
+        ("guided_decoding_backend", "outlines"),
         ("allowed_token_ids", [5]),
         ("bad_words", ["no"]),
         ("stop_token_ids", ["x"]),
@@ -137,13 +143,14 @@ def test_what_is_left_without_control_tokens_holds_none(text: str) -> None:
 def test_text_offsets_of_a_long_answer_are_sums() -> None:
     done = Completion(list(range(4)), [0.0] * 4, "length", 1)
     stamp, options = Stamp("cmpl-1", 0, "m"), AnswerOptions(logprobs=True)
-    answer = text_answer(stamp, [1], done, "x", options, lambda token: "ab"[: token % 3])
+    given = Given(stamp, [1], options, lambda token: "ab"[: token % 3])
+    answer = text_answer(given, [done], [Reply("x")])
     assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 0, 1, 3]
 
 
 def test_text_parts_become_one_text() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert template_messages([{"role": "user", "content": parts}], arguments_as_objects=False)[0]["content"] == "ab"
+    assert template_messages([{"role": "user", "content": parts}], Form())[0]["content"] == "ab"
 
 
 @pytest.mark.parametrize(
@@ -159,20 +166,20 @@ def test_text_parts_become_one_text() -> None:
 )
 def test_messages_that_cannot_be_rendered_are_refused(message: JsonObject) -> None:
     with pytest.raises(RatchetError):
-        template_messages([message], arguments_as_objects=False)
+        template_messages([message], Form())
 
 
 def test_arguments_become_objects_only_for_templates_that_need_them() -> None:
     message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1}'}}]}
-    as_text = template_messages([message], arguments_as_objects=False)[0]["tool_calls"][0]["function"]
-    as_object = template_messages([message], arguments_as_objects=True)[0]["tool_calls"][0]["function"]
+    as_text = template_messages([message], Form())[0]["tool_calls"][0]["function"]
+    as_object = template_messages([message], Form(arguments_as_objects=True))[0]["tool_calls"][0]["function"]
     assert (as_text["arguments"], as_object["arguments"]) == ('{"a": 1}', {"a": 1})
 
 
 def test_arguments_that_nest_too_deeply_stay_text() -> None:
     deep = '{"a":' * 100_000 + "1" + "}" * 100_000
     message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": deep}}]}
-    shaped = template_messages([message], arguments_as_objects=True)[0]
+    shaped = template_messages([message], Form(arguments_as_objects=True))[0]
     assert shaped["tool_calls"][0]["function"]["arguments"] == deep
 
 

@@ -1,6 +1,8 @@
 """Policies are served only when they are the bytes, the weights and the log-probabilities that were published."""
 
 import copy
+import json
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +12,7 @@ import msgspec
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest, Probe
 from ratchet.engine_local.s3_policies import PolicyLoader
@@ -18,7 +21,7 @@ from ratchet.engine_local.torch_policies import Weights, load_weights, logprobs_
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.stores.policies import Policy, publish_policy, tokenizer_digest, upload_files
 from tests.support.blobs import MemoryBlobs
-from tests.support.tiny_models import publish_tiny_model
+from tests.support.tiny_models import publish_tiny_model, tiny_configs
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 PROMPT, OUTPUT = list(range(20, 50)), [60, 61, 62, 63]
@@ -164,6 +167,37 @@ def test_files_that_are_no_adapter_are_refused(store: Store, tmp_path: Path) -> 
     files = upload_files(store.blobs, tmp_path / "junk")
     with pytest.raises(Rejected, match="cannot merge"):
         store.loader.load(store.adapter(files=files).uri)
+
+
+@pytest.mark.parametrize("kinds", [("sliding_attention", "full_attention"), ("sliding_attention",) * 2])
+def test_sliding_windows_are_kept_also_behind_a_cache(kinds: tuple[str, str], tmp_path: Path) -> None:
+    config = tiny_configs(300)["qwen3"]
+    config.sliding_window, config.layer_types = 6, list(kinds)
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config)
+    model.eval()
+    own = logprobs_of(lean_network(model), PROMPT, OUTPUT)
+    assert own == pytest.approx(unmerged_logprobs(model, PROMPT, OUTPUT), abs=1e-5)
+    config.layer_types = ["full_attention"] * 2
+    wide: Any = AutoModelForCausalLM.from_config(config)
+    wide.load_state_dict(model.state_dict())
+    assert own != pytest.approx(unmerged_logprobs(wide.eval(), PROMPT, OUTPUT), abs=1e-3)
+
+
+def test_layers_that_keep_no_keys_and_values_are_refused_in_words(tiny_directory: Path, tmp_path: Path) -> None:
+    """Also chunks: their keys and values are not those of a window."""
+    shutil.copytree(tiny_directory, tmp_path / "hybrid")
+    path = tmp_path / "hybrid" / "config.json"
+    stored = json.loads(path.read_text()) | {"layer_types": ["full_attention", "chunked_attention"]}
+    path.write_text(json.dumps(stored))
+    with pytest.raises(Rejected, match="layers of kind chunked_attention cannot be served"):
+        load_weights(tmp_path / "hybrid")
+
+
+def test_a_number_format_that_nothing_here_computes_in_is_refused(tiny_directory: Path) -> None:
+    assert load_weights(tiny_directory, "bfloat16").model.dtype == torch.bfloat16
+    with pytest.raises(Rejected, match="computes in float8"):
+        load_weights(tiny_directory, "float8")
 
 
 def test_files_that_are_no_model_are_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ratchet.bus.message import JsonObject
-from ratchet.engine_local.tool_formats import TOOL_FORMATS
+from ratchet.chat_templates.tool_formats import TOOL_FORMATS
 from ratchet.engine_local.transformers_text import ChatText, load_text
 
 CALL_TOKEN, HERMES = TOOL_FORMATS["call_token"], TOOL_FORMATS["hermes"]
@@ -31,7 +31,16 @@ def test_call_token_round_trips_any_arguments(content: str | None, calls: list[t
 
 
 @pytest.mark.parametrize(
-    "arguments", ['{"id":"K47"}', '{ "id" : "K47",  "n": 1.50 }', '{"a": {"b": "}</tool>"}}', "{}"]
+    "arguments",
+    [
+        '{"id":"K47"}',
+        '{"a": "}}</tool_call>"}',
+        '{"n": 1e999}',
+        '{"n": ' + "9" * 5000 + "}",
+        '{ "id" : "K47",  "n": 1.50 }',
+        '{"a": {"b": "}</tool>"}}',
+        "{}",
+    ],
 )
 @pytest.mark.parametrize("content", [None, "Let me look."])
 def test_hermes_keeps_arguments_as_they_were_written(content: str | None, arguments: str) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from ratchet.engine_local.domain.answers import Completion
+from ratchet.engine_local.domain.answers import Completion, Drawn
 from ratchet.engine_local.domain.requests import Sampling
-from ratchet.engine_local.torch_batch import Batch, Job
+from ratchet.engine_local.torch_batch import Batch, Job, Update
 from ratchet.engine_local.torch_llama import LlamaNetwork, lean_network
 from ratchet.engine_local.torch_policies import Served, Weights
-from ratchet.engine_local.torch_sampling import Drawn, draw, drawer
+from ratchet.engine_local.torch_sampling import draw, drawer
 from ratchet.engine_local.torch_slots import Network, TransformersNetwork
+from ratchet.engine_local.torch_worker import report
 from ratchet.errors import RatchetError
 
 NO_END: frozenset[int] = frozenset()
@@ -27,31 +28,31 @@ class Asked:
         self.result: Completion | None = None
         self.error: Exception | None = None
         more = {name: members.pop(name) for name in ("top_logprobs", "stops_in") if name in members}
-        self.job = Job(prompt, Sampling(**members), limit, self._done, self._failed, **more)
+        self.job = Job(prompt, Sampling(**members), limit, self._report, **more)
 
     @property
     def completion(self) -> Completion:
         assert self.result is not None
         return self.result
 
-    def _done(self, completion: Completion) -> None:
-        self.result = completion
-
-    def _failed(self, error: Exception) -> None:
-        self.error = error
+    def _report(self, update: Update) -> None:
+        if isinstance(update.end, Completion):
+            self.result = update.end
+        else:
+            self.error = update.end
 
 
 @torch.inference_mode()
-def finish(batch: Batch) -> None:
+def finish(batch: Batch, *updates: Update) -> None:
+    report(updates)
     while len(batch):
-        batch.step()
+        report(batch.step())
 
 
 @torch.inference_mode()
 def answered(network: Network, *asked: Asked, end: frozenset[int] = NO_END, prefix_tokens: int = 0) -> Batch:
     batch = Batch(network, end, prefix_tokens, seed=1)
-    batch.join([one.job for one in asked])
-    finish(batch)
+    finish(batch, *batch.join([one.job for one in asked]))
     return batch
 
 
@@ -96,8 +97,8 @@ def test_rows_that_join_late_and_leave_early_disturb_nobody(weights: Weights, se
     batch = Batch(served.network, NO_END, 0, seed=2)
     asked = [Asked(ids, limit=3 + 4 * (n % 3)) for n, ids in enumerate(prompts(6))]
     for one in asked:
-        batch.join([one.job])
-        batch.step()
+        report(batch.join([one.job]))
+        report(batch.step())
     finish(batch)
     for one in asked:
         done = one.completion
@@ -108,12 +109,10 @@ def test_rows_that_join_late_and_leave_early_disturb_nobody(weights: Weights, se
 def test_a_reused_prefix_changes_no_logprob(weights: Weights, served: Served) -> None:
     batch = Batch(served.network, NO_END, 4000, seed=3)
     first = Asked(prompts(6)[5])
-    batch.join([first.job])
-    finish(batch)
+    finish(batch, *batch.join([first.job]))
     continued = Asked([*first.job.prompt, *first.completion.token_ids, 20, 21, 22])
     branched = Asked([*first.job.prompt[:30], 99, 98])
-    batch.join([continued.job, branched.job])
-    finish(batch)
+    finish(batch, *batch.join([continued.job, branched.job]))
     assert continued.completion.cached_tokens == len(first.job.prompt) + len(first.completion.token_ids) - 1
     assert branched.completion.cached_tokens == 30
     for one in (continued, branched):
@@ -160,9 +159,9 @@ def test_a_stop_text_ends_the_answer(served: Served) -> None:
 def test_a_cancelled_row_leaves_without_an_answer(served: Served) -> None:
     batch = Batch(served.network, NO_END, 0, seed=1)
     gone, stays = Asked(prompts(2)[0], limit=50), Asked(prompts(2)[1], limit=3)
-    batch.join([gone.job, stays.job])
+    updates = batch.join([gone.job, stays.job])
     gone.job.cancelled = True
-    finish(batch)
+    finish(batch, *updates)
     assert (gone.result, gone.error) == (None, None)
     assert len(stays.completion.token_ids) == 3
 

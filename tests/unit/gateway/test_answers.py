@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import given, strategies as st
+import pytest
 
 from ratchet.contract.turn import Sampling, Usage
-from ratchet.gateway.domain.answers import PIECES, agent_body, event_of, pieces
-from ratchet.gateway.domain.forms import CHAT, TEXT, Form, chat_answer, read_chat, text_answer
+from ratchet.gateway.domain.answers import agent_body
+from ratchet.gateway.domain.forms import CHAT, TEXT, Form, chat_answer, text_answer
+from ratchet.gateway.domain.requests import CallRequest, read_fields
+from ratchet.gateway.domain.streams import EventSplitter, PassedStream, Problem, chunk_of, datas, event_of
 from ratchet.gateway.domain.turns import trainable_of
+from ratchet.gateway.engines.base import relayed_headers
 from ratchet.service.problems import HttpError
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
@@ -25,14 +28,17 @@ CALLS: list[Any] = [
 ]
 
 
+def request(**members: Any) -> CallRequest:
+    return CHAT.read(read_fields(msgspec.json.encode({**PLAIN, **members})))
+
+
 def chunks_of(form: Form, choice: dict[str, Any], **members: Any) -> list[dict[str, Any]]:
-    """The chunks of a stream; checks that it ends as streams do."""
-    body = {"model": "support", "messages": [{"role": "user", "content": "x"}], "prompt": "x", **members}
+    """A whole answer as the chunks that the agent gets."""
+    asked = form.read(read_fields(msgspec.json.encode({**PLAIN, "prompt": "x", "stream": True, **members})))
     answer = {"id": "c-1", "object": "chat.completion", "created": 7, "model": "support@1-1", "usage": USAGE}
-    events = form.stream(form.read(body), {**answer, "choices": [{"index": 0, "finish_reason": "stop", **choice}]})
-    lines = b"".join(events).decode().split("\n\n")
-    assert lines[-2:] == ["data: [DONE]", ""]
-    return [msgspec.json.decode(line.removeprefix("data: ")) for line in lines[:-2]]
+    chunks = form.replay({**answer, "choices": [{"index": 0, "finish_reason": "stop", **choice}]})
+    shown = PassedStream(asked, form.error_event, of_policy=True)
+    return list(map(chunk_of, datas(EventSplitter().feed(b"".join(shown.feed(event_of(one)[:-2]) for one in chunks)))))
 
 
 def message_of(chunks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -77,37 +83,26 @@ def test_a_completion_is_taken_apart_as_an_assistants_message() -> None:
 
 def test_the_agent_gets_only_what_it_asked_for() -> None:
     answer = {"prompt_token_ids": [1], "choices": [{"message": {}, "token_ids": [2], "logprobs": {"content": []}}]}
-    assert agent_body(read_chat(PLAIN), answer) == {"choices": [{"message": {}}]}
-    asked = {**PLAIN, "logprobs": True, "return_token_ids": True}
-    assert agent_body(read_chat(asked), answer) == answer
+    raw = msgspec.json.encode(answer)
+    assert msgspec.json.decode(agent_body(request(), raw)) == {"choices": [{"message": {}}]}
+    assert msgspec.json.decode(agent_body(request(logprobs=True, return_token_ids=True), raw)) == answer
 
 
-@given(st.text(max_size=3000))
-def test_the_pieces_of_a_text_give_it_back_and_are_few(text: str) -> None:
-    cut = pieces(text)
-    assert "".join(cut) == text
-    assert len(cut) <= PIECES
-    assert all(cut)
-
-
-def test_a_chat_begins_with_the_role_comes_in_pieces_and_ends_with_the_reason() -> None:
-    chunks = chunks_of(CHAT, {"message": {"role": "assistant", "content": "It was sent on Monday, and arrives today."}})
-    first, *middle, last = [chunk["choices"][0] for chunk in chunks]
-    assert first["delta"]["role"] == "assistant"
-    assert len(middle) > 2
+def test_a_whole_chat_is_a_chunk_with_its_message_and_one_that_ends_it() -> None:
+    chunks = chunks_of(CHAT, {"message": {"role": "assistant", "content": "It arrives today."}})
+    first, last = [chunk["choices"][0] for chunk in chunks]
+    assert first["delta"] == {"role": "assistant", "content": "It arrives today."}
     assert (last["delta"], last["finish_reason"]) == ({}, "stop")
-    assert {choice["finish_reason"] for choice in [first, *middle]} == {None}
-    assert message_of(chunks)["content"] == "It was sent on Monday, and arrives today."
+    assert first["finish_reason"] is None
     assert {(chunk["object"], chunk["id"], chunk["created"]) for chunk in chunks} == {
         ("chat.completion.chunk", "c-1", 7)
     }
     assert not any("usage" in chunk for chunk in chunks)
 
 
-def test_tool_calls_come_with_index_id_and_name_and_then_their_arguments() -> None:
+def test_the_tool_calls_of_a_whole_chat_have_their_index() -> None:
     message = {"role": "assistant", "content": None, "tool_calls": CALLS}
     chunks = chunks_of(CHAT, {"message": message, "finish_reason": "tool_calls"})
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": None}
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
     built = message_of(chunks)["tool_calls"]
     assert [built[0]["id"], built[0]["name"], built[0]["type"]] == ["call_a", "look_up", "function"]
@@ -118,7 +113,7 @@ def test_the_input_of_a_custom_tool_comes_whole() -> None:
     custom = {"id": "call_c", "type": "custom", "custom": {"name": "shell", "input": "ls"}}
     message = {"role": "assistant", "content": None, "tool_calls": [custom]}
     chunks = chunks_of(CHAT, {"message": message, "finish_reason": "tool_calls"})
-    assert chunks[1]["choices"][0]["delta"]["tool_calls"] == [{**custom, "index": 0}]
+    assert chunks[0]["choices"][0]["delta"]["tool_calls"] == [{**custom, "index": 0}]
 
 
 def test_the_usage_comes_in_a_last_chunk_without_choices_when_it_is_asked_for() -> None:
@@ -141,5 +136,28 @@ def test_other_members_of_a_message_come_with_its_role() -> None:
 
 
 def test_an_error_in_a_stream_has_the_shape_of_an_error_before_the_stream() -> None:
-    event = event_of(HttpError(502, "gone", code="engine_failed").body)
-    assert msgspec.json.decode(event.removeprefix(b"data: "))["error"]["code"] == "engine_failed"
+    error = HttpError(502, "gone", code="engine_failed")
+    problem = Problem(error.status, error.body.error)
+    assert CHAT.error_event(problem) == b"data: " + CHAT.error(problem) + b"\n\n"
+    assert CHAT.error(problem) == error.json
+
+
+def test_a_choice_is_the_one_with_its_index_whatever_the_order() -> None:
+    choices = [{"index": 1, "text": "b"}, {"index": 0, "text": "a"}]
+    assert text_answer({"choices": choices}, 0).message == {"role": "assistant", "content": "a"}
+    assert text_answer({"choices": choices}, 1).message == {"role": "assistant", "content": "b"}
+    with pytest.raises(KeyError):
+        text_answer({"choices": choices[:1]}, 0)
+    assert text_answer({"choices": [{"text": "a"}, {"text": "b"}]}, 1).message == {"role": "assistant", "content": "b"}
+
+
+@pytest.mark.parametrize("tokens", [-1, 2**63, 10**30])
+def test_what_is_no_number_of_tokens_is_refused(tokens: int) -> None:
+    choice = {"index": 0, "text": "a"}
+    with pytest.raises(ValueError, match="no number"):
+        text_answer({"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": tokens}})
+
+
+def test_headers_of_an_engine_reach_the_agent_however_they_are_spelled() -> None:
+    sent = [(b"Retry-After", b"7"), (b"X-Request-Id", b"r"), (b"X-RateLimit-Limit", b"9"), (b"Set-Cookie", b"a=b")]
+    assert relayed_headers(sent) == [(b"retry-after", b"7"), (b"x-request-id", b"r"), (b"x-ratelimit-limit", b"9")]

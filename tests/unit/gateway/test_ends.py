@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 
 from ratchet.gateway.domain.forms import CHAT
+from ratchet.rules.access import ANYONE
 from ratchet.service.asgi import Request, Response
 from tests.support.gateway_alone import Alone, alone, chat_request
 
 
 async def ended(here: Alone, trajectory: str, **members: Any) -> dict[str, Any]:
     body = msgspec.json.encode(members)
-    answer = await here.handlers.end(Request("POST", f"/v1/trajectories/{trajectory}/end", {}, body), trajectory)
+    request = Request("POST", f"/v1/trajectories/{trajectory}/end", {}, body, caller=ANYONE)
+    answer = await here.handlers.end(trajectory, request, None)
     assert answer.status == 202
     return msgspec.json.decode(answer.body)
 
@@ -57,3 +59,21 @@ async def test_each_role_has_an_end_of_its_own(tmp_path: Path) -> None:
         await ended(here, trajectory, role="planner", outcome={"status": "success"})
         both = await ended(here, trajectory, outcome={"status": "success"})
         assert (both["roles"], both["ended_before"]) == (["planner", "support"], ["planner"])
+
+
+async def test_an_end_or_feedback_by_the_name_of_a_thread_is_about_its_newest_run(tmp_path: Path) -> None:
+    async with alone(tmp_path) as here:
+        here.server.may_answer.set()
+        runs: list[str] = []
+        for _ in range(2):
+            request = chat_request(model="support", metadata={"thread_id": "thread 1"})
+            answer = await here.completions.complete(CHAT, request, None)
+            assert isinstance(answer, Response)
+            runs.append(dict(answer.headers)[b"x-ratchet-trajectory"].decode())
+            for _ in range(2):  # feedback and a repeated end still mean the run that has just ended
+                assert (await ended(here, "thread 1"))["trajectory_id"] == runs[-1]
+                body = msgspec.json.encode({"trajectory_id": "thread 1", "kind": "rating", "value": 5})
+                rated = await here.handlers.feedback(Request("POST", "/v1/feedback", {}, body, caller=ANYONE), None)
+                assert msgspec.json.decode(rated.body)["trajectory_id"] == runs[-1]
+        assert runs[0] != runs[1]
+        assert (await ended(here, runs[0]))["trajectory_id"] == runs[0]

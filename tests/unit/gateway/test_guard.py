@@ -1,4 +1,4 @@
-"""Who may call and how often, before the gateway reads a body; callers cost bounded memory."""
+"""How often a caller may call, before the gateway reads a body; callers cost bounded memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.contract.gateway_notes import UseNote
+from ratchet.contract.state import KeyLimits
 from ratchet.gateway.guard import Guard, RateLimit, address_of
-from ratchet.service.asgi import Receive, Response, Scope, Send, send_response
+from ratchet.rules.access import ANYONE, Caller
+from ratchet.service.asgi import CALLER, Receive, Response, Scope, Send, send_response
 
 
 async def inside(_: Scope, receive: Receive, send: Send) -> None:
@@ -17,16 +20,19 @@ async def inside(_: Scope, receive: Receive, send: Send) -> None:
     await send_response(send, Response(200, b"{}"))
 
 
-class Caller:
-    """Sends requests, and counts how often the application read a body."""
+class Sender:
+    """Sends requests through a guard, and counts how often the application read a body."""
 
-    def __init__(self, guard: Guard) -> None:
-        self.guard = guard
+    def __init__(self, per_minute: int = 0) -> None:
+        self.limit = RateLimit(lambda: 0.0)
+        self.used: list[str] = []
+        """Keys, as the guard reports their requests to other gateways."""
+        self.guard = Guard(inside, self.limit, per_minute, used=self.used.append)
         self.read = 0
         self.answers: list[Any] = []
 
-    async def call(self, key: bytes = b"", address: tuple[str, int] | None = ("10.0.0.1", 5000)) -> int:
-        scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"authorization", key)], "client": address}
+    async def send_by(self, caller: Caller, address: tuple[str, int] | None = ("10.0.0.1", 5000)) -> int:
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "client": address, CALLER: caller}
         self.answers.clear()
         await self.guard(scope, self.receive, self.send)
         return self.answers[0]["status"]
@@ -43,35 +49,46 @@ class Caller:
         return msgspec.json.decode(self.answers[1]["body"])["error"]["code"]
 
 
-@pytest.mark.parametrize("key", [b"", b"Bearer ", b"Bearer bad", b"Bearer goo", b"Bearer g\xc3\xb6od", b"\xff"])
-async def test_a_request_without_a_known_key_gets_401_and_its_body_is_not_read(key: bytes) -> None:
-    caller = Caller(Guard(inside, frozenset({"good", "other"}), None))
-    assert await caller.call(key) == 401
-    assert (caller.code, caller.read) == ("invalid_api_key", 0)
-    assert await caller.call(b"Bearer good") == 200
-    assert caller.read == 1
+def holder(key_id: str, per_minute: int | None = None) -> Caller:
+    return Caller(key_id, "agents", frozenset({"infer:*"}), KeyLimits(requests_per_minute=per_minute))
 
 
 async def test_without_keys_every_address_has_a_limit_of_its_own() -> None:
-    caller = Caller(Guard(inside, frozenset(), RateLimit(2, lambda: 0.0)))
-    first = [await caller.call(address=("10.0.0.1", port)) for port in range(3)]
+    sender = Sender(2)
+    first = [await sender.send_by(ANYONE, ("10.0.0.1", port)) for port in range(3)]
     assert first == [200, 200, 429]
-    assert (caller.code, dict(caller.answers[0]["headers"])[b"retry-after"]) == ("rate_limit_exceeded", b"30")
-    assert caller.read == 2
-    assert await caller.call(b"Bearer anything", ("10.0.0.1", 5000)) == 429
-    assert [await caller.call(address=("10.0.0.2", 5000)), await caller.call(address=None)] == [200, 200]
+    assert (sender.code, dict(sender.answers[0]["headers"])[b"retry-after"]) == ("rate_limit_exceeded", b"30")
+    assert sender.read == 2
+    assert [await sender.send_by(ANYONE, ("10.0.0.2", 5000)), await sender.send_by(ANYONE, None)] == [200, 200]
 
 
 async def test_with_keys_a_limit_belongs_to_the_key_from_every_address() -> None:
-    caller = Caller(Guard(inside, frozenset({"busy", "calm"}), RateLimit(1, lambda: 0.0)))
-    calls = [await caller.call(b"Bearer busy", (address, 1)) for address in ("10.0.0.1", "10.0.0.2")]
-    assert calls == [200, 429]
-    assert await caller.call(b"Bearer calm", ("10.0.0.1", 1)) == 200
+    sender = Sender(1)
+    assert [await sender.send_by(holder("key_a"), (address, 1)) for address in ("10.0.0.1", "10.0.0.2")] == [200, 429]
+    assert await sender.send_by(holder("key_b"), ("10.0.0.1", 1)) == 200
 
 
-async def test_a_wrong_key_uses_up_no_limit() -> None:
-    caller = Caller(Guard(inside, frozenset({"good"}), RateLimit(1, lambda: 0.0)))
-    assert [await caller.call(b"Bearer bad"), await caller.call(b"Bearer good")] == [401, 200]
+async def test_requests_of_a_key_at_other_gateways_count_too() -> None:
+    one, other = Sender(4), Sender(4)
+    assert [await sender.send_by(holder("key_a")) for sender in (one, other, one)] == [200, 200, 200]
+    assert (one.used, other.used) == (["key_a", "key_a"], ["key_a"])
+    other.limit.learn(UseNote(key_id="key_a", requests=2))
+    assert [await other.send_by(holder("key_a")) for _ in range(2)] == [200, 429]
+    assert other.used == ["key_a", "key_a"], "a refused request counts nowhere"
+    other.limit.learn(UseNote(key_id="key_b", requests=3))
+    assert await other.send_by(holder("key_b")) == 200
+
+
+async def test_only_keys_with_a_limit_are_reported() -> None:
+    limited, unlimited = Sender(4), Sender()
+    assert [await limited.send_by(ANYONE), await unlimited.send_by(holder("key_a"))] == [200, 200]
+    assert (limited.used, unlimited.used) == ([], [])
+
+
+@pytest.mark.parametrize("per_minute", [0, 1, 5])
+async def test_the_limit_of_a_key_counts_instead_of_the_settings(per_minute: int) -> None:
+    sender = Sender(per_minute)
+    assert [await sender.send_by(holder("key_a", 3)) for _ in range(4)] == [200, 200, 200, 429]
 
 
 @pytest.mark.parametrize(
@@ -102,29 +119,29 @@ class Clock:
 
 def test_a_caller_may_spend_a_minute_at_once_and_then_waits_for_the_next_token() -> None:
     clock = Clock()
-    limit = RateLimit(4, clock)
-    assert [limit.wait_s("a") for _ in range(4)] == [0.0] * 4
-    assert limit.wait_s("a") == pytest.approx(15.0)
+    limit = RateLimit(clock)
+    assert [limit.wait_s("a", 4) for _ in range(4)] == [0.0] * 4
+    assert limit.wait_s("a", 4) == pytest.approx(15.0)
     clock.now += 14.0
-    assert limit.wait_s("a") == pytest.approx(1.0)
+    assert limit.wait_s("a", 4) == pytest.approx(1.0)
     clock.now += 1.5
-    assert limit.wait_s("a") == 0.0
-    assert limit.wait_s("a") > 0
+    assert limit.wait_s("a", 4) == 0.0
+    assert limit.wait_s("a", 4) > 0
 
 
 def test_callers_do_not_share_a_bucket_and_a_quiet_minute_fills_it_only_once() -> None:
     clock = Clock()
-    limit = RateLimit(1, clock)
-    assert (limit.wait_s("a"), limit.wait_s("b")) == (0.0, 0.0)
+    limit = RateLimit(clock)
+    assert (limit.wait_s("a", 1), limit.wait_s("b", 1)) == (0.0, 0.0)
     clock.now += 3600.0
-    assert limit.wait_s("a") == 0.0
-    assert limit.wait_s("a") == pytest.approx(60.0)
+    assert limit.wait_s("a", 1) == 0.0
+    assert limit.wait_s("a", 1) == pytest.approx(60.0)
 
 
 def test_the_limit_remembers_only_so_many_callers() -> None:
-    limit = RateLimit(1, Clock(), callers=2)
+    limit = RateLimit(Clock(), callers=2)
     for caller in ("a", "b", "a", "c"):
-        limit.wait_s(caller)
+        limit.wait_s(caller, 1)
     assert len(limit) == 2
-    assert limit.wait_s("a") > 0
-    assert limit.wait_s("b") == 0.0
+    assert limit.wait_s("a", 1) > 0
+    assert limit.wait_s("b", 1) == 0.0

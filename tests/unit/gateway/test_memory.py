@@ -20,9 +20,9 @@ from ratchet.gateway.domain.memory import (
     Conversations,
     ToolSets,
     cache_key,
-    prefix_digests,
 )
 from ratchet.gateway.recorder_process import TOOL_BYTES
+from ratchet.rules.chat.links import prefix_digests
 from ratchet.rules.redaction import Redacted
 from tests.unit.gateway.test_recorder_process import job, record_maker, request, turn_of
 from tests.unit.gateway.test_turns import GOOD, HEADER, USER, asked, past
@@ -44,7 +44,7 @@ def test_each_policy_route_and_request_has_its_own_answer() -> None:
     assert key == cache_key("a" * 64, "/completions", {"y": 2, "x": 1})
     others = {
         cache_key("b" * 64, "/completions", {"x": 1, "y": 2}),
-        cache_key("a" * 64, "/chat/completions", {"x": 1, "y": 2}),
+        cache_key("a" * 64, "chat", {"x": 1, "y": 2}),
         cache_key("a" * 64, "/completions", {"x": 1, "y": 3}),
     }
     assert key not in others

@@ -4,29 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings, strategies as st
 
-from ratchet.contract import named_id
-from ratchet.errors import RatchetError
-from ratchet.gateway.domain.forms import chat_engine_body, read_chat, read_text, text_engine_body
-from ratchet.gateway.domain.requests import check_trajectory_id, provider_body
+from ratchet.errors import BadRequest, RatchetError
+from ratchet.gateway.domain.anthropic_messages import MESSAGES
+from ratchet.gateway.domain.forms import CHAT, ENGINE_FIELDS, TEXT, Form
+from ratchet.gateway.domain.requests import (
+    MAX_MESSAGES,
+    STEP_BYTES,
+    CallRequest,
+    constraint_of,
+    provider_fields,
+    read_fields,
+    value_of,
+)
+from ratchet.gateway.domain.responses.form import RESPONSES
 from ratchet.gateway.http_api import split_path
 from ratchet.service.problems import http_error
 
+HI = b'{"role": "user", "content": "hi"}'
 BODY: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def read_chat(body: dict[str, Any]) -> CallRequest:
+    return CHAT.read(read_fields(msgspec.json.encode(body)))
+
+
+def read_text(body: dict[str, Any]) -> CallRequest:
+    return TEXT.read(read_fields(msgspec.json.encode(body)))
+
+
+def engine_body(form: Form, request: CallRequest, policy: str) -> dict[str, Any]:
+    """What the engine reads."""
+    return msgspec.json.decode(msgspec.json.encode(ENGINE_FIELDS[form.name](request, policy)))
 
 
 def test_a_base_url_may_carry_the_trajectory() -> None:
     assert split_path("/t/abc/v1/chat/completions") == ("abc", "/v1/chat/completions")
     assert split_path("/v1/models") == (None, "/v1/models")
-
-
-def test_a_trajectory_id_is_a_uuid() -> None:
-    plain = named_id("x")
-    assert check_trajectory_id(plain.upper()) == plain
-    with pytest.raises(RatchetError) as error:
-        check_trajectory_id("ticket-17")
-    assert http_error(error.value).status == 400
+    assert split_path("/t/abc/openai/deployments/x/completions/") == ("abc", "/v1/completions")
 
 
 @pytest.mark.parametrize(
@@ -37,13 +55,17 @@ def test_a_trajectory_id_is_a_uuid() -> None:
         ({"messages": ["hi"]}, 400, "messages"),
         ({"stream": "yes"}, 400, "stream"),
         ({"stream": True, "stream_options": True}, 400, "stream_options"),
-        ({"n": 2}, 400, "n"),
+        ({"n": 0}, 400, "n"),
+        ({"n": 65}, 400, "n"),
+        ({"n": "2"}, 400, "n"),
         ({"tools": {}}, 400, "tools"),
         ({"temperature": "hot"}, 400, "temperature"),
         ({"max_tokens": 1.5}, 400, "max_tokens"),
         ({"model": 7}, 400, "model"),
-        ({"model": "Not A Role"}, 404, "model"),
-        ({"adapter_id": "support@x"}, 404, "adapter_id"),
+        ({"model": "x" * 201}, 400, "model"),
+        ({"model": "a\nb"}, 400, "model"),
+        ({"model": ""}, 400, "model"),
+        ({"adapter_id": 7}, 400, "adapter_id"),
     ],
 )
 def test_a_wrong_member_is_refused_by_its_name(change: dict[str, Any], status: int, param: str) -> None:
@@ -52,16 +74,69 @@ def test_a_wrong_member_is_refused_by_its_name(change: dict[str, Any], status: i
     assert (http_error(error.value).status, error.value.param) == (status, param)
 
 
-def test_an_adapter_id_pins_a_version_whatever_the_model_is() -> None:
-    model = read_chat({**BODY, "adapter_id": "support@3-1a2b3c4d"}).model
-    assert (model.role, model.version, model.digest) == ("support", 3, "1a2b3c4d")
+def test_an_adapter_id_names_the_model_whatever_the_model_is() -> None:
+    request = read_chat({**BODY, "adapter_id": "support@3-1a2b3c4d"})
+    assert (request.model, request.named_by) == ("support@3-1a2b3c4d", "adapter_id")
+
+
+@pytest.mark.parametrize("written", ["50.0", "5e1", "5.0E+1", " 50.000 "])
+def test_an_integer_may_be_written_as_a_float_and_goes_on_as_an_integer(written: str) -> None:
+    members = "".join(f', "{name}": {written}' for name in ("max_tokens", "n", "seed", "top_logprobs"))
+    fields = read_fields(b'{"model": "support", "messages": [{"role": "user"}]%s}' % members.encode())
+    request = CHAT.read(fields)
+    assert (request.sampling.max_tokens, request.choices, request.sampling.seed) == (50, 50, 50)
+    for sent in (provider_fields(request, "gpt-x"), ENGINE_FIELDS[CHAT.name](request, "policy")):
+        assert [bytes(sent[name]) for name in ("max_tokens", "n", "seed", "top_logprobs")] == [b"50"] * 4
+
+
+@pytest.mark.parametrize("written", [b"50.0", b"5e1"])
+def test_an_integer_may_be_written_as_a_float_in_every_api(written: bytes) -> None:
+    for form, member, prompt in (
+        (CHAT, "max_completion_tokens", b'"messages": [%s]' % HI),
+        (MESSAGES, "max_tokens", b'"messages": [%s]' % HI),
+        (RESPONSES, "max_output_tokens", b'"input": "hi"'),
+        (TEXT, "max_tokens", b'"prompt": "hi"'),
+    ):
+        call = form.read(read_fields(b'{"model": "m", %s, "%s": %s}' % (prompt, member.encode(), written)))
+        assert (call.sampling.max_tokens, bytes(provider_fields(call, "m")[member])) == (50, b"50")
+    text = TEXT.read(read_fields(b'{"model": "m", "prompt": "x", "logprobs": %s}' % written))
+    assert text.wants_logprobs
+
+
+@pytest.mark.parametrize("written", ["1.5", "1e30", '"5.0"', "9223372036854775808.0"])
+def test_what_is_no_integer_of_64_bits_stays_as_it_is_and_is_refused(written: str) -> None:
+    fields = read_fields(b'{"model": "m", "messages": [{}], "max_tokens": %s}' % written.encode())
+    assert bytes(fields["max_tokens"]) == written.encode()
+    with pytest.raises(BadRequest) as refused:
+        CHAT.read(fields)
+    assert refused.value.param == "max_tokens"
+
+
+def test_members_that_the_gateway_does_not_read_reach_the_engine_byte_by_byte() -> None:
+    body = b'{"model":"support","messages":[{"role":"user","content":"\\ud83d cut"}],"x":1e-7,"y":%d}' % 10**60
+    request = CHAT.read(read_fields(b"\xef\xbb\xbf" + body))
+    assert request.messages[0]["content"] == "\ufffd cut"
+    sent = msgspec.json.encode(provider_fields(request, "gpt-x"))
+    assert sent == body.replace(b'"support"', b'"gpt-x"').replace(b"ud83d", b"ufffd")
+
+
+def test_halves_of_characters_are_not_looked_for_in_a_body_of_nothing_else() -> None:
+    with pytest.raises(RatchetError) as error:
+        read_fields(b'{"model": "' + rb"\ud83d" * 100_001 + b'"}')
+    assert error.value.code == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"model": "\xff"}', b'{"\xff": 1}', b"[]", b"7", b'{"a": ' + b"[" * 100_000, b"{", b""]
+)
+def test_bytes_that_are_no_json_object_in_utf_8_are_refused(body: bytes) -> None:
+    with pytest.raises(RatchetError) as error:
+        read_fields(body)
+    assert (http_error(error.value).status, error.value.code) == (400, "invalid_json")
 
 
 def test_the_engine_gets_a_request_for_tokens_and_none_of_our_own_members() -> None:
-    body = chat_engine_body(
-        read_chat({**BODY, "adapter_id": "support@3", "stream": True, "stream_options": {}, "top_p": 0.9}),
-        "support@3-x",
-    )
+    body = engine_body(CHAT, read_chat({**BODY, "adapter_id": "support@3", "top_p": 0.9}), "support@3-x")
     assert body["model"] == "support@3-x"
     assert body["logprobs"] is True
     assert body["return_token_ids"] is True
@@ -69,13 +144,22 @@ def test_the_engine_gets_a_request_for_tokens_and_none_of_our_own_members() -> N
     assert not {"adapter_id", "stream", "stream_options"} & set(body)
 
 
+@pytest.mark.parametrize("asked", [{}, {"stream_options": {"x": 1}}, {"stream_options": {"include_usage": False}}])
+def test_a_stream_is_asked_for_its_usage_too(asked: dict[str, Any]) -> None:
+    request = read_chat({**BODY, "stream": True, **asked})
+    assert not request.include_usage
+    expected = {**asked.get("stream_options", {}), "include_usage": True}
+    assert engine_body(CHAT, request, "p")["stream_options"] == expected
+    assert msgspec.json.decode(msgspec.json.encode(provider_fields(request, "m")))["stream_options"] == expected
+
+
 def test_the_engine_gets_every_sampling_value_so_that_none_of_its_defaults_counts() -> None:
     neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
     penalties = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
     unset = read_chat({**BODY, "temperature": None, "top_k": None})
-    assert {**neutral, **penalties}.items() <= chat_engine_body(unset, "p").items()
+    assert {**neutral, **penalties}.items() <= engine_body(CHAT, unset, "p").items()
     assert unset.sampling.temperature == 1.0
-    sent = chat_engine_body(read_chat({**BODY, "temperature": 0.5, "top_k": 20}), "p")
+    sent = engine_body(CHAT, read_chat({**BODY, "temperature": 0.5, "top_k": 20}), "p")
     assert (sent["temperature"], sent["top_k"], sent["top_p"]) == (0.5, 20, 1.0)
 
 
@@ -96,7 +180,7 @@ def test_the_engine_gets_every_sampling_value_so_that_none_of_its_defaults_count
     ],
 )
 def test_a_request_that_restricts_the_distribution_is_constrained(change: dict[str, Any]) -> None:
-    assert read_chat({**BODY, **change}).constrained
+    assert constraint_of(read_chat({**BODY, **change})) is not None
 
 
 @pytest.mark.parametrize(
@@ -109,12 +193,12 @@ def test_a_request_that_restricts_the_distribution_is_constrained(change: dict[s
     ],
 )
 def test_a_request_with_only_neutral_values_is_free(change: dict[str, Any]) -> None:
-    assert not read_chat({**BODY, **change}).constrained
+    assert constraint_of(read_chat({**BODY, **change})) is None
 
 
 def test_another_server_gets_the_agents_own_members() -> None:
-    asked = {**BODY, "adapter_id": "support@3", "stream": True, "return_token_ids": True, "max_tokens": 5}
-    body = provider_body(read_chat(asked), "gpt-x")
+    asked = {**BODY, "adapter_id": "support@3", "return_token_ids": True, "max_tokens": 5}
+    body = msgspec.json.decode(msgspec.json.encode(provider_fields(read_chat(asked), "gpt-x")))
     assert body == {"model": "gpt-x", "messages": BODY["messages"], "max_tokens": 5}
 
 
@@ -124,11 +208,20 @@ def test_another_server_gets_the_agents_own_members() -> None:
 )
 def test_a_prompt_is_a_text_or_token_ids(prompt: Any, sent: Any, searchable: bool) -> None:
     request = read_text({"model": "support", "prompt": prompt})
-    assert text_engine_body(request, "support@1-x")["prompt"] == sent
+    assert engine_body(TEXT, request, "support@1-x")["prompt"] == sent
     assert request.searchable is searchable
 
 
-@pytest.mark.parametrize("prompt", [None, [], 7, ["one", "two"], [[1], [2]], [True], [{}]])
+@settings(max_examples=30)
+@given(prompts=st.integers(1, 8), n=st.integers(1, 8))
+def test_each_answer_belongs_to_its_prompt(prompts: int, n: int) -> None:
+    request = read_text({"model": "support", "prompt": [f"p{number}" for number in range(prompts)], "n": n})
+    assert request.choices == prompts * n
+    belongs = [request.messages_of(choice)[0]["content"] for choice in range(request.choices)]
+    assert belongs == [f"p{choice // n}" for choice in range(request.choices)]
+
+
+@pytest.mark.parametrize("prompt", [None, [], 7, ["one", [2]], [[1], []], [[1], ["a"]], [True], [{}], ["x"] * 65])
 def test_a_prompt_of_another_kind_is_refused(prompt: Any) -> None:
     with pytest.raises(RatchetError) as error:
         read_text({"model": "support", "prompt": prompt})
@@ -142,7 +235,37 @@ def test_a_text_prompt_is_a_users_message_and_token_ids_are_only_counted() -> No
 
 
 def test_the_engine_gets_a_request_for_log_probabilities_also_where_the_agent_wants_none() -> None:
-    assert text_engine_body(read_text({"model": "support", "prompt": "x"}), "p")["logprobs"] == 0
+    assert engine_body(TEXT, read_text({"model": "support", "prompt": "x"}), "p")["logprobs"] == 0
     asked = read_text({"model": "support", "prompt": "x", "logprobs": 3})
-    assert text_engine_body(asked, "p")["logprobs"] == 3
+    assert engine_body(TEXT, asked, "p")["logprobs"] == 3
     assert asked.wants_logprobs
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * STEP_BYTES,
+        [1.5] * STEP_BYTES,
+        {"a": {"b": [[["x" * STEP_BYTES, {"c": {}}], None]]}},
+        [{"role": "user", "content": [{"type": "text", "text": "x" * STEP_BYTES}, *[{"n": 1}] * STEP_BYTES]}],
+        [[[[[[[["x" * STEP_BYTES]]]]]]]],
+    ],
+)
+@pytest.mark.parametrize("indent", [0, 2])
+def test_a_large_member_that_is_read_in_steps_is_what_it_is(value: object, indent: int) -> None:
+    body = msgspec.json.format(msgspec.json.encode({"metadata": value}), indent=indent)
+    assert value_of(read_fields(body), "metadata") == value
+
+
+@pytest.mark.parametrize("message", [b'{"a" 1}', b'"', b'"\\ud800"', b"[" * 5000 + b"]" * 5000])
+def test_a_large_member_that_is_no_json_is_refused_by_its_name(message: bytes) -> None:
+    text = b'"%s"' % (b"x" * STEP_BYTES)
+    fields = {"messages": msgspec.Raw(b'[{"content": %s, "more": %s}]' % (text, message))}
+    with pytest.raises(BadRequest, match="messages is not JSON"):
+        value_of(fields, "messages")
+
+
+def test_more_messages_than_any_provider_takes_are_refused() -> None:
+    body = msgspec.json.encode({"model": "support", "messages": [{"role": "user"}] * (MAX_MESSAGES + 1)})
+    with pytest.raises(BadRequest, match="at most 100000"):
+        CHAT.read(read_fields(body))

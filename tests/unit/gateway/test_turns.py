@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -11,7 +12,7 @@ from hypothesis import given, strategies as st
 from ratchet.contract import JsonObject, PolicyClaim, named_id
 from ratchet.contract.turn import EngineInfo, Sampling, Usage
 from ratchet.gateway.domain.answers import Answer
-from ratchet.gateway.domain.memory import PastCall, prefix_digests
+from ratchet.gateway.domain.memory import PastCall
 from ratchet.gateway.domain.turns import (
     TurnHeader,
     TurnRequest,
@@ -21,6 +22,7 @@ from ratchet.gateway.domain.turns import (
     without_ids,
     without_tokens,
 )
+from ratchet.rules.chat.links import prefix_digests
 from ratchet.rules.recorded import ids_digest
 from ratchet.service.contracts import load_contracts
 from tests.support.messages import AT
@@ -135,10 +137,28 @@ def test_sampling_that_distorts_the_logged_distribution_is_not_trainable(
         (Answer(message=USER, prompt_ids=[1], output_ids=[2], logprobs=[0.0, 0.0]), "count_mismatch"),
         (Answer(USER, [1], [2], [0.0], usage=Usage(prompt=1, completion=2)), "count_mismatch"),
         (Answer(USER, [1], [2], [0.0], usage=Usage(prompt=9, completion=1)), "count_mismatch"),
+        (dataclasses.replace(GOOD, usage=None), "no_usage"),
     ],
 )
 def test_an_answer_whose_counts_do_not_agree_is_not_trainable(answer: Answer, reason: str) -> None:
     assert trainable_of(Sampling(), answer).reason == reason
+
+
+@pytest.mark.parametrize("logprob", [0.01, 2e-6, float("nan"), float("inf"), float("-inf"), -9999.0, None, "-0.1"])
+def test_a_log_probability_that_no_drawn_token_has_is_not_trainable(logprob: Any) -> None:
+    answer = dataclasses.replace(GOOD, logprobs=[-0.1, logprob])
+    assert trainable_of(Sampling(), answer).reason == "impossible_logprobs"
+
+
+@pytest.mark.parametrize("logprob", [0, 0.0, 9e-7, -9998.9, -1])
+def test_certain_and_very_unlikely_tokens_are_trainable(logprob: float) -> None:
+    assert trainable_of(Sampling(), dataclasses.replace(GOOD, logprobs=[-0.1, logprob])).ok
+
+
+@pytest.mark.parametrize("finish_reason", [None, "error", "abort"])
+def test_a_part_of_an_answer_is_not_trainable(finish_reason: str | None) -> None:
+    part = dataclasses.replace(GOOD, finish_reason=finish_reason)
+    assert trainable_of(Sampling(temperature=1.0, top_p=1.0), part).reason == "error"
 
 
 def test_a_redacted_turn_carries_no_tokens_and_neither_does_a_turn_that_continues_it() -> None:

@@ -20,6 +20,7 @@ from ratchet.contract.training import (
     Hyperparameters,
     Lora,
     RequestMetadata,
+    ResourceUsage,
     SnapshotRef,
     TrainingConfig,
     TrainingRequest,
@@ -134,9 +135,17 @@ def test_the_api_knows_every_member_of_the_message(model: str, kind: Any) -> Non
 
 
 def test_an_answer_has_every_member_of_a_job_but_the_coordinators_own_bookkeeping() -> None:
-    hidden = {"rewarded", "preferences", "announced"}
-    assert set(JobOut.__struct_fields__) == set(Job.__struct_fields__) - hidden
-    assert job_out(job()).training_job_id == job().training_job_id
+    hidden = {"rewarded", "preferences", "announced", "spent", "instance"}
+    derived = {"queue_wait_s"}
+    assert set(JobOut.__struct_fields__) - derived == set(Job.__struct_fields__) - hidden
+    assert job_out(job(), after(3)).training_job_id == job().training_job_id
+
+
+def test_an_answer_has_how_long_a_job_waited_and_what_it_cost() -> None:
+    assert job_out(job(), after(90)).queue_wait_s == 90
+    begun = job(state="running", dispatched_at=after(5), resource_usage=ResourceUsage(cost_usd=2.0))
+    shown = job_out(begun, after(90))
+    assert (shown.queue_wait_s, shown.resource_usage) == (5, ResourceUsage(cost_usd=2.0))
 
 
 def test_a_bare_request_means_the_stable_policy_and_the_algorithms_defaults() -> None:

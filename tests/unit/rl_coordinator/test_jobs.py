@@ -11,6 +11,7 @@ from ratchet.contract.training import (
     Artifacts,
     Hyperparameters,
     Progress,
+    ResourceUsage,
     StatusMetadata,
     TrainingError,
     TrainingStatus,
@@ -19,14 +20,21 @@ from ratchet.errors import Rejected
 from ratchet.rl_coordinator.jobs.domain import jobs
 from ratchet.rl_coordinator.jobs.domain.jobs import RANK, TERMINAL, Counted, Limits
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
+from ratchet.trainer_worker.domain import Worker, may_start
 from tests.support.training import NOON, after, changed, config, job, request
 
-LIMITS = Limits(lease_s=30.0, max_attempts=5, retries=DEFAULT_RETRIES)
+LATE = Worker("late", "1")
+LIMITS = Limits(lease_s=30.0, claim_s=120.0, max_attempts=5, retries=DEFAULT_RETRIES)
 
 
 def status(of: Job, word: str, **changes: object) -> TrainingStatus:
     values = {"training_job_id": of.training_job_id, "timestamp": NOON, "status": word, "attempt": of.attempt}
     return TrainingStatus(**{**values, **changes})
+
+
+def used(hours: float, usd: float, memory: float) -> ResourceUsage:
+    seconds = hours * 3600
+    return ResourceUsage(gpu_hours=hours, cost_usd=usd, peak_memory_gb=memory, total_training_time_seconds=seconds)
 
 
 def running(**changes: object) -> Job:
@@ -59,6 +67,18 @@ def test_a_job_goes_from_the_queue_through_a_worker_to_its_policy() -> None:
 def test_another_attempt_is_fenced_off(word: str, attempt: int) -> None:
     current = running(attempt=2)
     assert jobs.fold(current, status(current, word, attempt=attempt), after(5), LIMITS) == current
+
+
+@pytest.mark.parametrize("word", ["running", "completed", "failed", "cancelled"])
+def test_of_two_processes_with_one_attempt_the_first_to_report_has_it(word: str) -> None:
+    dispatched = job(state="dispatched")
+    one, two = (StatusMetadata(worker="gpu-box", instance=instance) for instance in ("one", "two"))
+    begun = jobs.fold(dispatched, status(dispatched, "running", metadata=one), after(1), LIMITS)
+    assert (begun.worker, begun.instance) == ("gpu-box", "one")
+    assert jobs.fold(begun, status(begun, word, metadata=two), after(2), LIMITS) == begun
+    assert jobs.fold(begun, status(begun, "running", metadata=one), after(3), LIMITS).heartbeat_at == after(3)
+    handed_back = jobs.fold(begun, status(begun, "cancelled", metadata=one), after(4), LIMITS)
+    assert (handed_back.attempt, handed_back.instance) == (2, None)
 
 
 @pytest.mark.parametrize("end", sorted(TERMINAL))
@@ -100,19 +120,19 @@ def test_the_newest_checkpoint_is_remembered_beside_later_artifacts() -> None:
 
 
 def test_cancelling_a_queued_job_ends_it_at_once() -> None:
-    assert jobs.cancel(job(), after(1)).state == JobState.CANCELLED
+    assert jobs.cancel(job(), after(1), "ops").state == JobState.CANCELLED
 
 
 def test_cancelling_a_running_job_asks_its_worker_and_waits_for_its_status() -> None:
-    asked = jobs.cancel(running(), after(1))
+    asked = jobs.cancel(running(), after(1), "ops")
     assert (asked.state, asked.cancel_requested) == ("running", True)
-    assert jobs.cancel(asked, after(2)) == asked
+    assert jobs.cancel(asked, after(2), "ops") == asked
     assert jobs.fold(asked, status(asked, "cancelled"), after(3), LIMITS).state == JobState.CANCELLED
 
 
 def test_an_ended_job_cannot_be_cancelled() -> None:
     with pytest.raises(Rejected, match="already completed"):
-        jobs.cancel(job(state="completed"), NOON)
+        jobs.cancel(job(state="completed"), NOON, "ops")
 
 
 def test_a_worker_that_stops_without_being_asked_leaves_the_job_to_another() -> None:
@@ -141,19 +161,80 @@ def test_a_job_whose_workers_keep_vanishing_fails_in_the_end() -> None:
     assert (last.state, last.attempt) == ("failed", 5)
 
 
-def test_a_dispatched_job_waits_for_a_worker_without_a_lease() -> None:
+def untaken(current: Job, seconds: float) -> Job:
+    return jobs.expire(current, listening_since=NOON, now=after(seconds), limits=LIMITS)
+
+
+def test_a_dispatch_that_no_worker_takes_gives_its_slot_back_and_is_made_again() -> None:
     waiting = job(state="dispatched")
-    assert jobs.expire(waiting, listening_since=NOON, now=after(9999), limits=LIMITS) == waiting
+    assert untaken(waiting, 120) == waiting
+    again = untaken(waiting, 121)
+    assert (again.state, again.attempt, again.unclaimed, again.retry_at) == ("queued", 2, 1, None)
+    assert again.error == TrainingError(code="INFRA", message="no worker of pool default took attempt 1 within 120 s")
+
+
+def test_a_job_that_again_no_worker_takes_lets_others_have_the_slot_for_a_while() -> None:
+    second = untaken(job(state="dispatched", attempt=2, unclaimed=1), 121)
+    assert second.retry_at == after(121 + 120)
+    assert untaken(job(state="dispatched", attempt=9, unclaimed=8), 121).retry_at == after(121 + 240)
+
+
+def test_a_worker_that_takes_an_old_dispatch_is_fenced_off() -> None:
+    waiting = job(state="dispatched")
+    again = jobs.dispatch(untaken(waiting, 121), after(122))
+    assert jobs.fold(again, status(waiting, "running"), after(123), LIMITS) == again
+    assert not may_start(again, attempt=1, worker=LATE)
+    assert may_start(again, attempt=2, worker=LATE)
+
+
+def test_the_coordinators_own_absence_is_no_reason_to_take_a_dispatch_back() -> None:
+    waiting = job(state="dispatched")
+    assert jobs.expire(waiting, listening_since=after(900), now=after(1000), limits=LIMITS) == waiting
+
+
+def test_dispatches_that_no_worker_took_count_against_no_limit() -> None:
+    unlucky = running(attempt=14, unclaimed=10)
+    assert untaken(unlucky, 31).state == JobState.QUEUED
+    error = TrainingError(code="TIMEOUT", message="too long")
+    assert jobs.fold(unlucky, status(unlucky, "failed", error=error), NOON, LIMITS).state == JobState.FAILED
+    first = running(attempt=11, unclaimed=10)
+    assert jobs.fold(first, status(first, "failed", error=error), NOON, LIMITS).state == JobState.QUEUED
+
+
+def test_a_job_sums_up_what_its_attempts_used() -> None:
+    first = running()
+    lost = jobs.fold(first, status(first, "running", resource_usage=used(2.0, 0.5, 3.0)), after(1), LIMITS)
+    again = jobs.dispatch(untaken(lost, 40), after(41))
+    assert jobs.usage_of(again) == used(2.0, 0.5, 3.0)
+    second = jobs.fold(again, status(again, "running", resource_usage=used(1.0, 0.25, 4.0)), after(42), LIMITS)
+    assert jobs.usage_of(second) == used(3.0, 0.75, 4.0)
+    ended = jobs.fold(second, status(again, "completed", resource_usage=used(2.0, 0.5, 4.0)), after(43), LIMITS)
+    assert jobs.usage_of(ended) == used(4.0, 1.0, 4.0)
+
+
+def test_a_price_that_one_of_two_workers_has_is_not_lost() -> None:
+    unpriced = running(resource_usage=ResourceUsage(gpu_hours=1.0))
+    again = changed(untaken(unpriced, 40), state="running", resource_usage=ResourceUsage(cost_usd=2.0, gpu_hours=1.0))
+    total = jobs.usage_of(again)
+    assert total is not None
+    assert (total.cost_usd, total.gpu_hours) == (2.0, 2.0)
+
+
+def test_a_job_keeps_when_it_first_got_a_slot() -> None:
+    first = jobs.dispatch(job(), after(5))
+    again = jobs.dispatch(untaken(first, 200), after(201))
+    assert (first.dispatched_at, again.dispatched_at) == (after(5), after(5))
 
 
 def test_a_cancelled_dispatch_that_no_worker_took_ends_after_the_lease() -> None:
-    asked = jobs.cancel(job(state="dispatched"), after(1))
+    asked = jobs.cancel(job(state="dispatched"), after(1), "ops")
     assert jobs.expire(asked, listening_since=NOON, now=after(20), limits=LIMITS) == asked
     assert jobs.expire(asked, listening_since=NOON, now=after(32), limits=LIMITS).state == JobState.CANCELLED
 
 
-def test_out_of_memory_is_tried_again_with_half_the_batch_until_it_cannot_be_halved() -> None:
-    current = running(request=request(training_config=config(hyperparameters=Hyperparameters(batch_size=2))))
+def test_out_of_memory_is_tried_again_with_half_of_everything_until_it_cannot_be_halved() -> None:
+    hyper = Hyperparameters(batch_size=2, pass_tokens=256)
+    current = running(request=request(training_config=config(hyperparameters=hyper)))
     error = TrainingError(code="OOM", message="out of memory")
     again = jobs.fold(current, status(current, "failed", error=error), after(5), LIMITS)
     chosen = again.request.training_config.hyperparameters
@@ -200,7 +281,7 @@ words = st.sampled_from(["queued", "running", "completed", "failed", "cancelled"
 codes = st.sampled_from(["OOM", "CONVERGENCE", "DATA", "INFRA", "TIMEOUT", "UNKNOWN", "SOMETHING"])
 events = st.one_of(
     st.tuples(st.just("status"), words, st.integers(-2, 1), codes),
-    st.tuples(st.just("expire"), st.integers(0, 100)),
+    st.tuples(st.just("expire"), st.integers(0, 300)),
     st.tuples(st.just("dispatch")),
     st.tuples(st.just("cancel")),
 )
@@ -220,7 +301,7 @@ def happen(current: Job, event: tuple, second: int) -> Job:
             case ("dispatch",):
                 return jobs.dispatch(current, now)
             case _:
-                return jobs.cancel(current, now)
+                return jobs.cancel(current, now, "ops")
     except Rejected:
         return current
 

@@ -56,6 +56,23 @@ def test_policies_made_elsewhere_end_or_skip_the_line() -> None:
     assert known.consumed_snapshots() == ["snapshot 3"]
 
 
+def test_data_of_a_stable_parent_stays_fresh_however_many_candidates_were_refused() -> None:
+    """Versions 3 to 11 were trained from 2, and refused."""
+    refused = [policy(version, 2, stage="refused") for version in range(3, 12)]
+    known = registered(policy(1, None), policy(2, 1), *refused, policy(12, 11), stable=2)
+    away = known.generations("support@2-dddddddd")
+    assert (away[2], away[1]) == (0, 1)
+    assert {away[version] for version in range(3, 12)} == {1}
+    assert away[12] == 2
+
+
+def test_policies_of_another_line_and_of_no_known_start_have_no_age() -> None:
+    known = registered(policy(1, None), policy(2, 1), policy(5, None))
+    assert known.generations("support@2-dddddddd") == {2: 0, 1: 1}
+    assert known.generations("support@99-dddddddd") == known.generations(None) == {}
+    assert registered(policy(1, 2), policy(2, 1)).generations("support@1-dddddddd") == {1: 0, 2: 1}
+
+
 def test_a_circle_ends() -> None:
     assert [each.version for each in registered(policy(1, 2), policy(2, 1)).ancestry(1)] == [1, 2]
 

@@ -41,6 +41,11 @@ def test_a_role_without_a_recipe_is_trained_by_hand_unless_there_is_one_for_all(
         (entry(treshold=7), "unknown field `treshold`"),
         ({}, "missing required field `config`"),
         (entry(threshold=0), "threshold must be at least 1"),
+        (entry(cron="0 3 * *"), "cron '0 3 * *' does not have five fields"),
+        (entry(cron="0 0 31 2 *"), "cron '0 0 31 2 *'"),
+        (entry(cron="61 * * * *"), "cron '61 * * * *'"),
+        (entry(degradation={"drop": 0}), "degradation.drop"),
+        (entry(degradation={"drop": 0.2, "windows": 1}), "unknown field `windows`"),
         (entry(priority="now"), "priority must be one of"),
         (entry(config=msgspec.to_builtins(config("dpo"))), "'dpo' is not offered"),
         (

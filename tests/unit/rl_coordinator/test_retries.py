@@ -8,8 +8,10 @@ import pytest
 
 from ratchet.contract.training import Hyperparameters, TrainingRequest
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES, eased
+from ratchet.rules.algorithms import BUILT_IN
 from tests.support.training import config, request
 
+CONVERGENCE = DEFAULT_RETRIES["CONVERGENCE"]
 OOM = DEFAULT_RETRIES["OOM"]
 
 
@@ -38,5 +40,43 @@ def test_out_of_memory_halves_the_batch_that_was_used_given_or_not(
 
 
 @pytest.mark.parametrize("given", [asked("sft", batch_size=1), asked("kto", batch_size=2), asked("kto", batch_size=3)])
-def test_nothing_is_tried_again_with_a_batch_that_would_be_refused(given: TrainingRequest) -> None:
-    assert eased(given, OOM) is None
+def test_a_batch_that_would_be_refused_when_halved_stays_and_its_passes_shrink(given: TrainingRequest) -> None:
+    again = eased(given, OOM)
+    assert again is not None
+    before, chosen = given.training_config.hyperparameters, again.training_config.hyperparameters
+    assert (chosen.batch_size, chosen.gradient_accumulation) == (before.batch_size, None)
+    assert chosen.pass_tokens == 2048
+
+
+@pytest.mark.parametrize(("given", "tokens"), [(None, 2048), (2048, 1024), (300, 150), (200, None)])
+def test_out_of_memory_halves_what_goes_through_the_model_at_once_in_every_pass(
+    given: int | None, tokens: int | None
+) -> None:
+    """Scoring has no batch: only this reaches it. Below a least number another attempt is of no use."""
+    again = eased(asked("rloo", pass_tokens=given), OOM)
+    assert (again and again.training_config.hyperparameters.pass_tokens) == tokens
+
+
+@pytest.mark.parametrize(
+    ("given", "rate"),
+    [
+        (asked("sft", learning_rate=1e-3), 5e-4),
+        (asked("sft"), 1e-4),
+        (asked("sft", full_finetune=True), 1e-5),
+        (asked("rloo"), 2.5e-5),
+        (asked("ppo", full_finetune=True), 5e-7),
+        (asked("dpo"), 1e-5),
+        (asked("kto"), 1e-5),
+    ],
+)
+def test_a_training_that_diverged_is_tried_with_half_the_rate_that_was_used_given_or_not(
+    given: TrainingRequest, rate: float
+) -> None:
+    again = eased(given, CONVERGENCE)
+    assert again is not None
+    assert again.training_config.hyperparameters.learning_rate == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("name", [one.name for one in BUILT_IN])
+def test_every_built_in_algorithm_declares_its_learning_rates(name: str) -> None:
+    assert eased(asked(name), CONVERGENCE) is not None

@@ -13,6 +13,7 @@ from ratchet.rl_coordinator.triggers.domain import (
     preferring_role,
     rewarded_role,
     standing,
+    threshold_firing,
     training_request,
 )
 from tests.support.training import NOON, changed, config, job, request, reward, trajectory
@@ -39,12 +40,12 @@ def test_only_first_revisions_move_the_counter_of_their_role() -> None:
 
 
 def test_training_is_due_when_the_threshold_is_reached_and_not_before() -> None:
-    assert after_rewards([], 99) == Standing(start=0, new=99, is_due=False)
-    assert after_rewards([], 100) == Standing(start=0, new=100, is_due=True)
+    assert after_rewards([], 99) == Standing(start=0, new=99, is_enough=False, is_due=False)
+    assert after_rewards([], 100) == Standing(start=0, new=100, is_enough=True, is_due=True)
 
 
 def test_a_role_without_a_threshold_is_never_due() -> None:
-    assert after_rewards([], 10**9, threshold=None) == Standing(start=0, new=10**9, is_due=False)
+    assert after_rewards([], 10**9, threshold=None) == Standing(start=0, new=10**9, is_enough=False, is_due=False)
 
 
 def test_counting_starts_again_when_the_role_is_trained_for_any_reason() -> None:
@@ -78,12 +79,15 @@ def test_a_manual_job_does_not_hold_the_trigger_back() -> None:
 
 def test_firing_twice_from_the_same_count_asks_for_one_job_of_its_own() -> None:
     first, second = after_rewards([], 100), after_rewards([], 130)
-    made = training_request(REWARDED, "support", first.start, config(), priority="high", now=NOON)
+    firing = threshold_firing(REWARDED, "support", first, 100)
+    assert firing.why == "100 new rewarded trajectories, the threshold is 100"
+    made = training_request(firing, "support", config(), priority="high", now=NOON)
     assert (made.role, made.trigger_reason, made.training_config) == ("support", "threshold_reached", config())
     assert made.priority == "high"
     assert first.start == second.start == 0
     assert made.training_job_id == named_id("trigger", "threshold_reached", "support", 0)
-    preferred = training_request(PREFERRED, "support", 0, config("dpo"), priority="normal", now=NOON)
+    pairs = threshold_firing(PREFERRED, "support", second, 100)
+    preferred = training_request(pairs, "support", config("dpo"), priority="normal", now=NOON)
     assert preferred.training_job_id == named_id("trigger", "preferences", "support", 0)
     assert (preferred.trigger_reason, preferred.training_config.algorithm) == ("threshold_reached", "dpo")
 

@@ -11,7 +11,7 @@ from ratchet.rl_coordinator.jobs.domain.upkeep import Listening, bring_up_to, ke
 from tests.support.training import after, job, request
 
 DAY = 86_400.0
-LIMITS = Limits(lease_s=30.0, max_attempts=5, retries=DEFAULT_RETRIES)
+LIMITS = Limits(lease_s=30.0, claim_s=120.0, max_attempts=5, retries=DEFAULT_RETRIES)
 
 
 def test_answers_close_to_each_other_are_one_stretch() -> None:

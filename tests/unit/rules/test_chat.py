@@ -309,7 +309,7 @@ def test_gateway_turns_add_up_to_the_chat_without_retries_and_side_questions() -
     aside = model_call(5, None, [user("give this a title")], index=3)
     turns = [aside, third, failed, first, orphan, second]
     assert [turn.turn_id for turn in chain_of_turns(turns)] == ["turn-0", "turn-3", "turn-4"]
-    assert [message["content"] for message in chat_of_turns(turns)] == [
+    assert [message["content"] for message in chat_of_turns(turns, "turn-4")] == [
         "hi",
         "answer 0",
         "more",
@@ -322,7 +322,12 @@ def test_gateway_turns_add_up_to_the_chat_without_retries_and_side_questions() -
 def test_a_call_that_repeats_the_whole_history_stands_for_it() -> None:
     first = model_call(0, None, [user("hi")])
     again = model_call(1, None, [user("hi"), {"role": "assistant", "content": "edited"}, user("more")])
-    assert [message["content"] for message in chat_of_turns([first, again])] == ["hi", "edited", "more", "answer 1"]
+    assert [message["content"] for message in chat_of_turns([first, again], "turn-1")] == [
+        "hi",
+        "edited",
+        "more",
+        "answer 1",
+    ]
 
 
 def test_assembled_entries_carry_the_ids_and_times_of_their_calls() -> None:

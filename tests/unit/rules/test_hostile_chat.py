@@ -114,7 +114,7 @@ def test_any_call_of_the_gateway_is_read_or_refused(chat: list[dict[str, Any]], 
         _, entries = assembled_turns([call])
         assert entries
     with suppress(ChatError):
-        assert chat_of_turns([call])[-1]["role"] == "assistant"
+        assert chat_of_turns([call], call.turn_id)[-1]["role"] == "assistant"
 
 
 @settings(max_examples=80, derandomize=True)

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from ratchet.contract.trajectory import Action, Quality
 from ratchet.errors import Rejected
-from ratchet.rules.redaction import MAX_DEPTH, MAX_SECRETS, Redactor, redact_message
+from ratchet.rules.redaction import MAX_DEPTH, MAX_SECRETS, Redacted, Redactor, redact_message
 from tests.support.hostile import HOSTILE_TEXTS, OFF_UNICODE
 from tests.support.messages import trajectory
 from tests.support.real_data import AIRLINE, needs_real_data
@@ -43,6 +43,7 @@ SECRETS = {
     "call +44 20 7946 0958 now": "call [REDACTED:phone] now",
     "call (415) 555-0123 or 415-555-0123": "call [REDACTED:phone] or [REDACTED:phone]",
     "card 4111 1111 1111 1111 12/27": "card [REDACTED:card] 12/27",
+    "7+ada@users.noreply.github.com, anoreply@x.org": "[REDACTED:email], [REDACTED:email]",
     "card 378282246310005": "card [REDACTED:card]",
 }
 
@@ -54,6 +55,7 @@ HARMLESS = [
     "4111111111111112 fails the check digit; 0.4111111111111111 is a fraction",
     "a bearer of good news; the risk-assessment-of-the-year; sk-learn-is-a-library-name",
     "git@github.com:ada/engine.git, lodash@4.17.21, @decorator, a @ b.com",
+    "Co-Authored-By: Claude <noreply@anthropic.com>, No-Reply@shop.example: neither takes mail",
     "forgot the password? the password is not shown. max_tokens: 4096, keyword: value1234",
     "+1 -2 +3, (1 + 2) * 345-6789",
     "token: 42 used, secret: none, usage {'prompt_tokens': 123456789}",
@@ -252,3 +254,12 @@ def test_in_real_conversations_exactly_the_addresses_are_redacted() -> None:
     text = AIRLINE.read_text()
     redacted = Redactor().redact(json.loads(text))
     assert redacted.counts == {"email": text.count("@")} == {"email": 81}
+
+
+def test_a_picture_is_not_searched_and_a_secret_that_looks_like_one_is() -> None:
+    picture = "data:image/png;base64," + "AKIAIOSFODNN7EXAMPLE" * 100 + "=="
+    assert Redactor().redact({"url": picture}) == Redacted({"url": picture})
+    fake = Redactor().redact({"url": "data:image/png;base64,AKIAIOSFODNN7EXAMPLE"})
+    assert fake.counts
+    longer = Redactor().redact({"url": picture + " AKIAIOSFODNN7EXAMPLE"})
+    assert longer.counts

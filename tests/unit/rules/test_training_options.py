@@ -7,7 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.contract.training import Compute, Dataset, Evaluation, Hyperparameters, Lora, TrainingConfig
+from ratchet.contract.training import (
+    Compute,
+    Dataset,
+    Evaluation,
+    HealthLimits,
+    Hyperparameters,
+    Lora,
+    TrainingConfig,
+)
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.training_options import request_problems, training_problems
 from tests.support.training import request
@@ -95,3 +103,10 @@ def test_hyperparameters_of_a_wrong_type_are_refused_when_read() -> None:
     for wrong in ({"learning_rate": "1e-5"}, {"batch_size": 2.5}, {"epochs": "3"}, {"full_finetune": 1}):
         with pytest.raises(msgspec.ValidationError):
             msgspec.json.decode(msgspec.json.encode(wrong), type=Hyperparameters)
+
+
+@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+def test_limits_of_health_are_refused_where_nothing_watches_them(algorithm: str) -> None:
+    watched = msgspec.structs.replace(config(algorithm), health=HealthLimits(max_kl=1.0))
+    refusal = [f"{algorithm} does not watch its health: leave `health` out"]
+    assert training_problems(watched) == ([] if ALGORITHMS[algorithm].needs_token_ids else refusal)

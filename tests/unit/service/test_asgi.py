@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import zlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from ratchet.errors import (
     BusUnavailable,
     Conflict,
     DigestMismatch,
+    Forbidden,
     InvalidMessage,
     MissingExtra,
     NotFound,
@@ -114,6 +117,39 @@ async def test_bodies_that_are_not_answered_yet_have_a_bound_together() -> None:
     assert (await asked([b"x" * 60])).status == 200
 
 
+async def size_of(request: Request) -> Response:
+    return json_response(len(request.body))
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"x-gzip", b"deflate", b"identity"])
+@pytest.mark.parametrize("chunks", [[], [b""], [b"", b""]])
+async def test_a_packed_body_may_be_empty(encoding: bytes, chunks: list[bytes]) -> None:
+    call = Call(chunks or [b""])
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": [(b"content-encoding", encoding)]}
+    await JsonApi(lambda _, __: size_of, 100)(scope, call.receive, call.send)
+    assert (call.status, call.json) == (200, 0)
+
+
+@pytest.mark.parametrize("packed", [zlib.compress(b"{}"), zlib.compress(b"{}", wbits=-15), gzip.compress(b"{}")])
+async def test_a_packed_body_is_the_same_wherever_it_is_cut(packed: bytes) -> None:
+    encoding = b"gzip" if packed.startswith(b"\x1f\x8b") else b"deflate"
+    for at in range(len(packed)):
+        call = Call([b"", packed[:at], packed[at:]])
+        scope = {"type": "http", "method": "POST", "path": "/x", "headers": [(b"content-encoding", encoding)]}
+        await JsonApi(lambda _, __: size_of, 100)(scope, call.receive, call.send)
+        assert (call.status, call.json) == (200, 2)
+
+
+async def test_a_fault_in_reading_a_body_is_answered_as_any_other() -> None:
+    async def receive() -> dict[str, Any]:
+        raise ZeroDivisionError("a bug")
+
+    call = Call([])
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
+    await JsonApi(lambda _, __: echo, 100)(scope, receive, call.send)
+    assert (call.status, set(call.json["error"])) == (500, {"message", "type", "param", "code"})
+
+
 @pytest.mark.parametrize("body", [b"{", b'{"a": "\xff"}', b"[" * 60, b'{"a": 1' + b"0" * 30 + b"}"])
 async def test_a_body_that_is_no_json_is_refused(body: bytes) -> None:
     call = await called(echo, [body])
@@ -128,6 +164,7 @@ async def test_a_body_that_is_no_json_is_refused(body: bytes) -> None:
         (NotFound("no such role"), 404, "invalid_request_error"),
         (BadRequest("no text", param="p"), 400, "invalid_request_error"),
         (InvalidMessage("no text", "/p"), 400, "invalid_request_error"),
+        (Forbidden("it lacks a scope"), 403, "permission_error"),
         (WrongState("it has ended"), 409, "invalid_request_error"),
         (Conflict("another was faster"), 409, "invalid_request_error"),
         (Rejected("it cannot be"), 422, "invalid_request_error"),

@@ -14,8 +14,10 @@ from fastapi import Query
 from ratchet.contract.http.gateway import FeedbackTaken
 from ratchet.contract.http.rollouts import StartIn
 from ratchet.errors import NotFound
+from ratchet.rules.access import KeyScope
 from ratchet.service.control_api import ControlApi
 from ratchet.service.openapi import member_words
+from tests.support.callers import called_by
 
 
 async def find(name: str, limit: Annotated[int, Query(ge=1)] = 5) -> FeedbackTaken:
@@ -34,15 +36,17 @@ async def make(name: str, body: StartIn) -> tuple[int, FeedbackTaken]:
 
 def served() -> ControlApi:
     api = ControlApi("Things", "All there is.", errors={503: "Away."})
-    api.route("GET", "/v1/things/{name}", find, tag="things", errors={404: "No such thing.", 422: "A wrong limit."})
+    api.route(
+        "GET", "/v1/things/{name}", find, scope=KeyScope.VIEW, errors={404: "No such thing.", 422: "A wrong limit."}
+    )
     answers = {201: "A new one.", 200: "It was there."}
-    api.route("POST", "/v1/things/{name}", make, tag="things", answers=answers, errors={400: "A bad body."})
+    api.route("POST", "/v1/things/{name}", make, scope=KeyScope.OPERATE, answers=answers, errors={400: "A bad body."})
     return api
 
 
 @pytest_asyncio.fixture
 async def things() -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(served().app, raise_app_exceptions=False)
+    transport = httpx.ASGITransport(called_by(served().app), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://things") as client:
         yield client
 
@@ -96,8 +100,8 @@ async def test_the_answer_to_a_wrong_method_names_the_right_ones(things: httpx.A
 def test_the_document_names_every_body_and_every_error_and_no_answer_that_cannot_come() -> None:
     document: Any = served().document()
     operations = document["paths"]["/v1/things/{name}"]
-    assert set(operations["get"]["responses"]) == {"200", "404", "422", "503"}
-    assert set(operations["post"]["responses"]) == {"200", "201", "400", "403", "415", "503"}
+    assert set(operations["get"]["responses"]) == {"200", "401", "403", "404", "422", "503"}
+    assert set(operations["post"]["responses"]) == {"200", "201", "400", "401", "403", "415", "503"}
     shared = document["components"]["responses"]
     answers = [
         shared[one["$ref"].rsplit("/", 1)[1]] if "$ref" in one else one

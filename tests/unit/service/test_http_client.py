@@ -22,6 +22,7 @@ from ratchet.errors import (
     Conflict,
     ContractError,
     DigestMismatch,
+    Forbidden,
     InvalidMessage,
     MissingExtra,
     NotFound,
@@ -120,7 +121,7 @@ async def test_an_error_is_one_of_the_tree_with_the_words_of_the_service(
         assert (type(error), str(error), error.param) == (kind, message, param)
 
 
-SAME = (BadRequest, NotFound, WrongState, Conflict, Rejected, DigestMismatch, Unavailable)
+SAME = (BadRequest, Forbidden, NotFound, WrongState, Conflict, Rejected, DigestMismatch, Unavailable)
 """Classes that come back as they are."""
 MADE: dict[type[RatchetError], RatchetError] = {
     InvalidMessage: InvalidMessage("it is too long", "/x"),

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ratchet.errors import BusUnavailable
+from ratchet.errors import BusUnavailable, ConfigError
 from ratchet.service.health import Health
 from ratchet.service.runtime import App, Periodic, supervise
 
@@ -28,6 +28,16 @@ class Recorder:
     async def stop(self) -> None:
         self.diary.append(f"{self.name} is asked to stop")
         self._stopping.set()
+
+
+class Unfit:
+    """A component that finds a wrong setting."""
+
+    async def run(self) -> None:
+        raise ConfigError("no such upstream")
+
+    async def stop(self) -> None:
+        return
 
 
 class Broken:
@@ -69,6 +79,14 @@ async def test_a_component_that_fails_ends_the_service_as_unhealthy() -> None:
     assert diary[-1] == "other ends"
 
 
+async def test_a_component_that_finds_a_wrong_setting_ends_the_service_with_that_error() -> None:
+    diary: list[str] = []
+    app = App("test", [Recorder("other", diary), Unfit()])
+    with pytest.raises(ConfigError, match="no such upstream"):
+        await supervise(app, asyncio.Event(), shutdown_s=5.0)
+    assert diary[-1] == "other ends"
+
+
 @pytest.mark.parametrize("fault", [BusUnavailable("away"), RecursionError("too deep"), OverflowError(), KeyError("x")])
 async def test_the_next_tick_comes_whatever_error_one_raises(fault: Exception) -> None:
     ticks: list[int] = []
@@ -93,7 +111,7 @@ async def test_readiness_names_every_reason_and_survives_a_failing_check() -> No
         raise BusUnavailable("broker is away")
 
     health = Health("test")
-    assert await health.reasons() == {"start": "starting"}
+    assert (await health.report(metrics=False)).reasons == {"start": "starting"}
     health.starting = None
     health.checks = {"disk": fine, "broker": away}
-    assert await health.reasons() == {"broker": "broker is away"}
+    assert (await health.report(metrics=False)).reasons == {"broker": "broker is away"}

@@ -42,6 +42,32 @@ def test_a_wrong_setting_is_named_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:notaport", "nats://", "nats://[::1:4222", "http://nats:4222", "nats://:4"]
+)
+def test_an_address_that_can_never_work_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("RATCHET_NATS_URL", url)
+    with pytest.raises(ConfigError, match=r"^wrong setting RATCHET_NATS_URL: .* is no address of a broker"):
+        read(SharedSettings)
+
+
+def test_a_wrong_address_gives_no_password_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_NATS_URL", "nats://ratchet:secret@nats:port")
+    with pytest.raises(ConfigError) as wrong:
+        read(SharedSettings)
+    assert "secret" not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:4222", "nats", "nats://ratchet:s@cret@nats:4222", "tls://nats.example", "ws://nats:8080"]
+)
+def test_every_form_of_an_address_that_the_broker_library_takes_is_one(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("RATCHET_NATS_URL", url)
+    assert read(SharedSettings).nats_url == url
+
+
 def test_the_level_of_the_log_may_be_written_in_capitals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_LOG_LEVEL", "WARNING")
     assert read(SharedSettings).log_level == "warning"

@@ -6,6 +6,7 @@ import pytest
 
 from ratchet.resources import resource_dir
 from ratchet.stores.history import REWARD_COLUMNS, latest_rewards
+from ratchet.stores.usage import hourly
 from ratchet.stores.warehouse import statements
 
 
@@ -25,3 +26,14 @@ def test_a_condition_is_one_on_the_columns_of_rewards() -> None:
 def test_a_column_that_no_reward_has_is_refused() -> None:
     with pytest.raises(KeyError):
         latest_rewards("worth")
+
+
+def test_the_view_of_usage_is_what_the_command_asks() -> None:
+    script = (resource_dir("deploy") / "clickhouse" / "012_calls.sql").read_text()
+    view = " ".join(f"CREATE OR REPLACE VIEW hourly_usage AS {hourly()}".split())
+    assert squeezed(statements(script)[-1]) == squeezed(view)
+
+
+def squeezed(sql: str) -> str:
+    """Without the white space that means nothing."""
+    return " ".join(sql.split()).replace("( ", "(").replace(" )", ")")

@@ -1,4 +1,4 @@
-"""docs/reports/learning.md is what its data says, of the recipe that the demo has, and the demo claims no more."""
+"""docs/learning.md is what its cells say, of the recipe that the demo has, and the demo claims no more."""
 
 from __future__ import annotations
 
@@ -6,51 +6,69 @@ import math
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from ratchet.demo.exams import Proportion
 from ratchet.demo.plan import DEMO
+from ratchet.rules.algorithms import BUILT_IN
 from ratchet_helpdesk.heldout import GREEDY
-from tools.learning.report import DATA, TABLES, claimed_rises, recipe_of
-from tools.learning.tables import METHODS, REJECTION, RLOO, ClaimedRise, Report, draw_tables, safety
+from tools.learning.cells import ALGORITHMS, EXPERIMENTS, REJECTION, RLOO, SEEDS, Cell, read_results, recipe_of
+from tools.learning.report import CELLS, REPORT, claimed_rises
+from tools.learning.tables import ClaimedRise, draw_tables, safety
 
 ABSOLUTE = re.compile(r"(?<![\w.:/])/\w[\w.-]*/")
 """How a path from the root of a file system begins; a link of the web does not."""
-REPORTS = Path(__file__).parents[3] / "docs" / "reports"
-REPORT = msgspec.json.decode((REPORTS / DATA).read_bytes(), type=Report)
+ROOT = Path(__file__).parents[3]
+RESULTS = read_results(ROOT / CELLS)
+LONGEST_S = 40 * 60
 CLAIMS = pytest.mark.parametrize("claim", claimed_rises(), ids=lambda claim: f"{claim.run} {claim.kinds}")
 
 
-def test_the_tables_are_drawn_from_the_data() -> None:
-    assert (REPORTS / TABLES).read_text() == draw_tables(REPORT, claimed_rises())
+def test_the_report_is_drawn_from_the_cells() -> None:
+    assert (ROOT / REPORT).read_text() == draw_tables(RESULTS, claimed_rises())
+
+
+def test_every_file_is_a_cell_of_an_experiment_by_its_name() -> None:
+    files = {path.relative_to(ROOT) for path in (ROOT / CELLS).rglob("*.json")}
+    assert files == {Cell(one.experiment, one.variant, one.seed).file(CELLS) for one in RESULTS}
 
 
 def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
-    assert REPORT.recipe == recipe_of(DEMO)
+    assert all(one.recipe == recipe_of(DEMO) for one in RESULTS)
+    assert ALGORITHMS.trajectories == DEMO.tasks * DEMO.tries
+    assert {one.tries for one in ALGORITHMS.variants} == {DEMO.tries}
 
 
-def test_three_seeds_were_measured_and_at_least_one_beside_rejection_sampling() -> None:
-    seeds = {method: {one.seed for one in REPORT.measured if one.method == method} for method in METHODS}
-    assert len(seeds[RLOO]) >= 3
-    assert seeds[REJECTION] & seeds[RLOO]
+def test_every_cell_is_whole_or_refused_and_took_no_longer_than_it_may() -> None:
+    for one in RESULTS:
+        assert len(one.measured) == 1 + EXPERIMENTS[one.experiment].cycles or one.refused
+        assert (one.seconds or 0) < LONGEST_S
+
+
+def test_three_seeds_were_measured_beside_rejection_sampling() -> None:
+    seeds = {name: {one.seed for one in RESULTS if one.variant == name} for name in (RLOO, REJECTION)}
+    assert seeds == {RLOO: {*SEEDS}, REJECTION: {*SEEDS}}
+
+
+def test_every_algorithm_that_makes_policies_is_a_variant() -> None:
+    compared = {one.algorithm for one in ALGORITHMS.variants}
+    assert {one.name for one in BUILT_IN} - compared <= {"reward_model"}
 
 
 @CLAIMS
 def test_the_demo_claims_no_larger_rise_than_is_safe(claim: ClaimedRise) -> None:
-    assert 0 < claim.least <= safety(REPORT, claim).safe
+    assert 0 < claim.least <= safety(RESULTS, claim).safe
 
 
 def test_intervals_of_the_demo_are_apart_whenever_the_rise_is_as_large_as_claimed() -> None:
     assert len(claimed_rises()) == 2
     for claim in claimed_rises():
-        tickets = REPORT.measured[0].success(GREEDY, claim.kinds).trials
+        tickets = RESULTS[0].measured[0].success(GREEDY, claim.kinds).trials
         for first in range(tickets - math.ceil(claim.least * tickets) + 1):
             last = Proportion(first + math.ceil(claim.least * tickets), tickets)
             assert last.is_above(Proportion(first, tickets))
 
 
 def test_the_files_name_no_path_of_the_machine_that_made_them() -> None:
-    for name in (DATA, TABLES):
-        text = (REPORTS / name).read_text()
-        assert ABSOLUTE.findall(text) == []
+    for path in (ROOT / REPORT, *(ROOT / CELLS).rglob("*.json")):
+        assert ABSOLUTE.findall(path.read_text()) == []

@@ -5,44 +5,46 @@ from __future__ import annotations
 import random
 import statistics
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from ratchet.demo.exams import Proportion
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
-from tools.learning.tables import (
+from tools.learning.cells import (
     OF_MISJUDGED,
     OVERALL,
     REJECTION,
     RLOO,
-    START,
-    ClaimedRise,
+    SEEDS,
+    Cell,
     Count,
     Measured,
-    OverSeeds,
-    Report,
-    Setting,
-    draw_tables,
-    safety,
-    student_below,
-    student_quantile,
+    Result,
+    all_cells,
+    read_results,
+    result_file,
 )
+from tools.learning.tables import ClaimedRise, OverSeeds, draw_tables, safety, student_below, student_quantile
 
 
-def measured(seed: int, method: str, cycle: int, late: int, report: int = 90) -> Measured:
+def measured(cycle: int, late: int, report: int = 90) -> Measured:
     by_kind = {"refund too late": Count(late, 100), "report as wished": Count(report, 100)}
-    return Measured(seed=seed, method=method, cycle=cycle, counts={GREEDY: by_kind, SAMPLED: by_kind}, valid_calls=1.0)
+    return Measured(cycle=cycle, counts={GREEDY: by_kind, SAMPLED: by_kind}, valid_calls=1.0)
 
 
-RUNS = [
-    *(measured(seed, START, 0, 10) for seed in (0, 1, 2)),
-    *(measured(seed, RLOO, 1, 70 + 4 * seed) for seed in (0, 1, 2)),
-    measured(1, REJECTION, 1, 40),
-]
-REPORT = Report(
-    setting=Setting(command="make it", machine="2 cores", versions={"torch": "1"}), recipe={"tries": 4}, measured=RUNS
-)
+def result(seed: int, variant: str, *late: int, **changes: Any) -> Result:
+    """A cell of the algorithms whose policies solved so many late refunds."""
+    plain: dict[str, Any] = {"experiment": "algorithms", "variant": variant, "seed": seed, "recipe": {"passes": 4}}
+    exams = [measured(cycle, solved) for cycle, solved in enumerate(late)]
+    return Result(
+        **plain | {"versions": {"torch": "1"}, "machine": "2 cores", "seconds": 60, "measured": exams} | changes
+    )
+
+
+RESULTS = [result(1, REJECTION, 10, 40), *(result(seed, RLOO, 10, 70 + 4 * seed) for seed in SEEDS)]
 CLAIM = ClaimedRise(run="`a run`", kinds=OVERALL, cycles=1, tickets=200, least=0.2)
 
 
@@ -64,8 +66,7 @@ def test_the_mean_over_seeds_has_students_interval() -> None:
 def test_one_seed_shows_nothing_about_others() -> None:
     single = OverSeeds([0.9])
     assert (single.half_width, single.lower_bound(0.99), str(single)) == (None, None, "0.90")
-    alone = msgspec.structs.replace(REPORT, measured=[one for one in RUNS if one.seed == 1])
-    assert safety(alone, CLAIM).another_seed is None
+    assert safety([one for one in RESULTS if one.seed == 1], CLAIM).another_seed is None
 
 
 def test_more_seeds_say_more_about_another_one() -> None:
@@ -77,14 +78,14 @@ def test_more_seeds_say_more_about_another_one() -> None:
 
 
 def test_a_rise_is_that_of_rloo_over_the_first_policy_of_the_same_seed() -> None:
-    assert safety(REPORT, CLAIM).over.values == pytest.approx([0.3, 0.32, 0.34])
-    assert safety(REPORT, replace(CLAIM, kinds=OF_MISJUDGED)).over.values == pytest.approx([0.6, 0.64, 0.68])
+    assert safety(RESULTS, CLAIM).over.values == pytest.approx([0.3, 0.32, 0.34])
+    assert safety(RESULTS, replace(CLAIM, kinds=OF_MISJUDGED)).over.values == pytest.approx([0.6, 0.64, 0.68])
 
 
 def test_a_rise_is_safe_that_the_worst_seed_shows_in_99_of_100_exams_of_that_many_tickets() -> None:
     draw = random.Random(7)
     for tickets in (50, 200):
-        safe = safety(REPORT, replace(CLAIM, tickets=tickets)).safe
+        safe = safety(RESULTS, replace(CLAIM, tickets=tickets)).safe
         shown = [rise_in_an_exam(0.5, 0.8, tickets, draw) for _ in range(4000)]
         assert 0.98 < statistics.fmean(rise > safe for rise in shown) < 0.998
 
@@ -96,16 +97,49 @@ def rise_in_an_exam(first: float, last: float, tickets: int, draw: random.Random
 
 
 def test_misjudged_kinds_are_counted_apart() -> None:
-    assert RUNS[0].success(GREEDY) == Proportion(100, 200)
-    assert RUNS[0].success(GREEDY, OF_MISJUDGED) == Proportion(10, 100)
-    assert RUNS[0].success(SAMPLED, "report as wished") == Proportion(90, 100)
+    assert RESULTS[0].measured[0].success(GREEDY) == Proportion(100, 200)
+    assert RESULTS[0].measured[0].success(GREEDY, OF_MISJUDGED) == Proportion(10, 100)
+    assert RESULTS[0].measured[0].success(SAMPLED, "report as wished") == Proportion(90, 100)
 
 
-def test_the_tables_show_methods_side_by_side_and_every_seed_with_its_interval() -> None:
-    text = draw_tables(REPORT, [CLAIM])
-    assert "| rloo, cycle 1 (3 seeds) | 0.82 ± 0.05 |" in text
-    assert "| rejection sampling, cycle 1 (1 seed) | 0.65 |" in text
-    assert "| rloo, cycle 1 | 1 | 0.82 [0.76, 0.87] | 0.82 [0.76, 0.87] | 0.74 [0.65, 0.82] |" in text
-    assert "| refund too late * | 100 | 0.10 | 0.10 | 0.74 |" in text
+def test_the_tables_show_variants_side_by_side_and_every_seed_with_its_interval() -> None:
+    text = draw_tables(RESULTS, [CLAIM])
+    assert "| rloo, cycle 1 | 3 | 0.82 ± 0.05 | 0.82 ± 0.05 | 0.74 ± 0.10 | 0.74 ± 0.10 | +0.32 ± 0.05 |" in text
+    assert "| rejection sampling, cycle 1 | 1 | 0.65 | 0.65 | 0.40 | 0.40 | +0.15 | +0.15 |" in text
+    assert "| algorithms | rloo, cycle 1 | 1 | 0.82 [0.76, 0.87] | 0.82 [0.76, 0.87] | 0.74 [0.65, 0.82] |" in text
     assert "| `a run` | all kinds | 1 | 200 | 0.30 0.32 0.34 | 0.320, 0.020 | 0.195 | 0.159 | 0.2 |" in text
-    assert "Made by `make it`" in text
+
+
+def test_kinds_are_shown_of_policies_after_the_last_cycle_alone() -> None:
+    assert "| refund too late * | 100 | 0.10 / 0.10 |\n" in draw_tables(RESULTS, [])
+    two_cycles = draw_tables([*RESULTS, result(0, "grpo", 10, 40, 60)], [])
+    assert "| refund too late * | 100 | 0.10 / 0.10 | 0.60 / 0.60 |\n" in two_cycles
+
+
+def test_what_a_training_measured_of_itself_is_shown_where_it_was_measured() -> None:
+    exams = [measured(0, 10), replace_figures(measured(1, 20), start_ess=0.5)]
+    stale = result(0, "2 behind, corrected", experiment="staleness", measured=exams)
+    text = draw_tables([*RESULTS, stale], [])
+    assert "| gain, greedy | gain, sampled | effective sample size | share of tokens rejected |" in text
+    assert "| 2 behind, corrected | 1 | 0.55 | 0.55 | 0.20 | 0.20 | +0.05 | +0.05 | 0.50 |  |" in text
+
+
+def replace_figures(exam: Measured, **figures: float) -> Measured:
+    return msgspec.structs.replace(exam, figures=figures)
+
+
+def test_a_refused_training_is_named_with_its_reason_and_its_cell_is_measured() -> None:
+    refused = result(2, "ppo", 10, refused="cycle 1: too far off-policy")
+    text = draw_tables([*RESULTS, refused], [])
+    assert "- refused: ppo, seed 2: cycle 1: too far off-policy" in text
+    assert "ppo/0" in text
+    assert "ppo/2" not in text
+
+
+def test_a_cell_is_read_back_from_its_file_and_no_two_share_one(tmp_path: Path) -> None:
+    cells = [*all_cells()]
+    assert len({cell.file(tmp_path) for cell in cells}) == len(cells)
+    path = Cell("algorithms", REJECTION, 1).file(tmp_path)
+    path.parent.mkdir()
+    path.write_bytes(result_file(RESULTS[0]))
+    assert read_results(tmp_path) == [RESULTS[0]]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+import pytest
 
 from ratchet.bus.received import Received
 from ratchet.contract import Message, TrainingDispatch, TrainingStatus
@@ -14,11 +19,17 @@ from ratchet.contract.state import JOBS, Job
 from ratchet.contract.training import Hyperparameters
 from ratchet.errors import BusUnavailable, InvalidMessage
 from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import ObjectRef
 from ratchet.trainer_worker.attempt import Attempt
-from ratchet.trainer_worker.domain import StopReason
+from ratchet.trainer_worker.child_process import Child
+from ratchet.trainer_worker.domain import Exit, StopReason
+from ratchet.trainer_worker.job import Event, JobSpec, Progressed, Saved, Stopped
 from ratchet.trainer_worker.settings import Settings
+from ratchet.trainer_worker.slots import Slot
+from ratchet.trainer_worker.training.checkpoints import CheckpointStore
 from tests.support.blobs import MemoryBlobs
 from tests.support.fake_bus import fake_bus
+from tests.support.trainer_inputs import dispatch as stored_dispatch, model
 from tests.support.training import received, request
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -45,6 +56,145 @@ class Publisher:
         self.published.append(message)
 
 
+class FakeChild:
+    """A training process that reports `reported` and stops when it is asked to, a while later."""
+
+    pid = 0
+
+    def __init__(self, directory: Path, reported: Sequence[Event], stopping: Sequence[Event]) -> None:
+        self._directory = directory
+        self._reported = reported
+        self._stopping = stopping
+        self.asked = asyncio.Event()
+        self.killed = asyncio.Event()
+
+    async def events(self) -> AsyncIterator[Event]:
+        for event in self._reported:
+            yield event
+        await self.asked.wait()
+        for _ in range(50):  # a train step, during which a worker without patience would kill
+            await asyncio.sleep(0)
+        for event in () if self.killed.is_set() else self._stopping:
+            yield event
+
+    def memory_gb(self) -> float:
+        return 0.0
+
+    def ask_to_stop(self) -> None:
+        self.asked.set()
+
+    def kill(self) -> None:
+        self.killed.set()
+        self.asked.set()
+
+    async def wait(self) -> Exit:
+        return Exit(code=-9 if self.killed.is_set() else 0)
+
+
+class FakeSlot:
+    """Starts `FakeChild`."""
+
+    instance = "one"
+
+    def __init__(self, reported: Sequence[Event], stopping: Sequence[Event]) -> None:
+        self._events = reported, stopping
+        self.child: FakeChild | None = None
+
+    async def start(self, spec: JobSpec, directory: Path) -> Child:
+        self.child = FakeChild(directory, *self._events)
+        return cast("Child", self.child)
+
+
+def training_attempt(
+    tmp_path: Path, publisher: Publisher, blobs: MemoryBlobs, slot: FakeSlot, **settings: Any
+) -> Attempt:
+    """An attempt whose inputs are in `blobs`."""
+    given = stored_dispatch(blobs, model(blobs, tmp_path / "base").uri)
+    bus: Any = publisher
+    objects: Any = blobs
+    jobs: Any = fake_bus().bucket(JOBS, Job)
+    chosen = Settings(shared=SharedSettings(data_dir=tmp_path), worker="w1", retry_s=0.01, **settings)
+    return Attempt(received(given), bus=bus, jobs=jobs, objects=objects, settings=chosen, slot=cast("Slot", slot))
+
+
+def checkpoint(root: Path, step: int) -> Saved:
+    """A checkpoint of a fake training."""
+    store = CheckpointStore(root, request().training_job_id, 2, "rloo")
+    saved = store.save(step, float(step), lambda directory: (directory / "state").write_bytes(b"%d" % step) and None)
+    return Saved(directory=str(saved.directory), step=step, took_s=1.0)
+
+
+def store_of(root: Path) -> list[Path]:
+    return [kept.directory for kept in CheckpointStore(root, request().training_job_id, 2, "rloo").all()]
+
+
+def progressed(longest_step_s: float) -> Progressed:
+    return Progressed(
+        step=1, total_steps=9, epoch=1, total_epochs=1, eta_s=0.0, longest_step_s=longest_step_s, metrics={"loss": 1.0}
+    )
+
+
+@pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.SHUTDOWN])
+async def test_a_training_with_long_train_steps_has_the_time_to_leave_a_checkpoint(
+    tmp_path: Path, reason: StopReason
+) -> None:
+    publisher, blobs = Publisher(), MemoryBlobs()
+    slot = FakeSlot([progressed(30.0)], [checkpoint(tmp_path / "c", 2), Stopped(step=2)])
+    one = training_attempt(tmp_path, publisher, blobs, slot, grace_s=0.0)
+    running = asyncio.create_task(one.run())
+    await one.launched.wait()
+    one.request_stop(reason)
+    await running
+    (status,) = publisher.published
+    assert status.status == "cancelled"
+    assert status.artifacts is not None
+    assert status.artifacts.checkpoint in blobs.blobs
+
+
+async def test_a_training_that_does_not_stop_is_killed_after_its_grace(tmp_path: Path) -> None:
+    publisher, slot = Publisher(), FakeSlot([], [Stopped(step=2)])
+    one = training_attempt(tmp_path, publisher, MemoryBlobs(), slot, grace_s=0.0)
+    running = asyncio.create_task(one.run())
+    await one.launched.wait()
+    one.request_stop(StopReason.CANCELLED)
+    await running
+    assert slot.child is not None
+    assert slot.child.killed.is_set()
+    assert [status.status for status in publisher.published] == ["cancelled"]
+
+
+class SlowBlobs(MemoryBlobs):
+    """Takes no checkpoint's file before `open`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.open = threading.Event(), threading.Event()
+
+    def put_file(self, path: Path, prefix: str, suffix: str = "") -> ObjectRef:
+        if path.name == "state":
+            self.asked.set()
+            self.open.wait()
+        return super().put_file(path, prefix, suffix)
+
+
+async def test_a_checkpoint_is_stored_however_many_come_while_it_is_sent(tmp_path: Path) -> None:
+    publisher, blobs = Publisher(), SlowBlobs()
+    first = checkpoint(tmp_path / "c", 1)
+    slot = FakeSlot([first], [Stopped(step=4)])
+    one = training_attempt(tmp_path, publisher, blobs, slot)
+    running = asyncio.create_task(one.run())
+    await asyncio.to_thread(blobs.asked.wait)
+    for step in (2, 3, 4):
+        checkpoint(tmp_path / "c", step)
+    assert [saved.name for saved in store_of(tmp_path / "c")] == ["step-000003", "step-000004"]
+    one.request_stop(StopReason.CANCELLED)
+    blobs.open.set()
+    await running
+    (status,) = publisher.published
+    assert status.artifacts is not None
+    assert json.loads(blobs.get(str(status.artifacts.checkpoint)))["step"] == 1
+
+
 def attempt(tmp_path: Path, publisher: Publisher, **hyper: Any) -> Attempt:
     asked = request()
     config = msgspec.structs.replace(asked.training_config, hyperparameters=Hyperparameters(**hyper))
@@ -56,7 +206,7 @@ def attempt(tmp_path: Path, publisher: Publisher, **hyper: Any) -> Attempt:
     bus: Any = publisher
     blobs: Any = MemoryBlobs()
     jobs: Any = fake_bus().bucket(JOBS, Job)
-    return Attempt(received(dispatch), bus=bus, jobs=jobs, objects=blobs, settings=settings)
+    return Attempt(received(dispatch), bus=bus, jobs=jobs, objects=blobs, settings=settings, slot=Slot("one"))
 
 
 async def test_an_impossible_request_fails_before_anything_is_downloaded(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from ratchet.contract import TrainingDispatch
 from ratchet.contract.state import Job
@@ -22,16 +24,18 @@ from ratchet.trainer_worker.domain import (
     Frame,
     Report,
     StopReason,
+    Worker,
     conclude,
+    grace_s,
     may_start,
     must_stop,
-    version_of,
 )
 from ratchet.trainer_worker.errors import DataUnusable, Diverged, TimedOut, error_code
 from ratchet.trainer_worker.job import (
     Failed,
     Finished,
     Progressed,
+    Saved,
     Started,
     Stopped,
     decode_event,
@@ -40,11 +44,13 @@ from ratchet.trainer_worker.job import (
     write_job,
 )
 from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.checkpoints import CheckpointStore
 from ratchet.trainer_worker.training.child_run import ChildRun
 from tests.support.trainer_runs import job_spec
 from tests.support.training import job, request
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+W1 = Worker("w1", "one")
 FINISHED = Finished(directory="/result", kind="adapter", samples=3, metrics={}, peak_memory_gb=0.5)
 
 
@@ -56,7 +62,7 @@ def dispatch(attempt: int = 2) -> TrainingDispatch:
 
 
 def frame(price: float | None = None) -> Frame:
-    return Frame(dispatch=dispatch(), worker="w1", begun_at=NOW, platform="linux", price_per_hour_usd=price)
+    return Frame(dispatch=dispatch(), worker=W1, begun_at=NOW, platform="linux", price_per_hour_usd=price)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +114,14 @@ def test_a_crash_names_its_cause_and_shows_the_end_of_the_log() -> None:
         (job(state="running", attempt=3, cancel_requested=True), StopReason.FENCED),
         (job(state="cancelled", attempt=2), StopReason.FENCED),
         (job(state="queued", attempt=1), None),
+        (job(state="running", attempt=2, worker="w1", instance="one"), None),
+        (job(state="running", attempt=2, worker="w1"), None),
+        (job(state="running", attempt=2, worker="w1", instance="other"), StopReason.FENCED),
+        (job(state="running", attempt=2, worker="w2", instance="other"), StopReason.FENCED),
     ],
 )
 def test_when_a_running_attempt_must_stop(state: Job | None, reason: StopReason | None) -> None:
-    assert must_stop(state, 2) == reason
+    assert must_stop(state, 2, W1) == reason
 
 
 @pytest.mark.parametrize(
@@ -124,10 +134,12 @@ def test_when_a_running_attempt_must_stop(state: Job | None, reason: StopReason 
         (job(state="completed", attempt=2), False),
         (job(state="running", attempt=2, worker="other"), False),
         (job(state="running", attempt=2, worker="w1"), True),
+        (job(state="running", attempt=2, worker="w1", instance="one"), True),
+        (job(state="running", attempt=2, worker="w1", instance="other"), False),
     ],
 )
 def test_which_dispatch_is_still_worth_running(state: Job | None, may: bool) -> None:
-    assert may_start(state, 2, "w1") == may
+    assert may_start(state, 2, W1) == may
 
 
 def test_every_status_is_a_valid_message() -> None:
@@ -137,7 +149,9 @@ def test_every_status_is_a_valid_message() -> None:
     contracts.check_strict(beginning)
     report.fold(Started(pytorch_version="2.13", samples=12, total_steps=40, device="cpu"))
     metrics = {"loss": 0.5, "kl_divergence": -1e-9, "ess": 0.9, "rows": 7.0, "policy_entropy": 1.0, "reward_mean": 0.4}
-    report.fold(Progressed(step=10, total_steps=40, epoch=1, total_epochs=2, eta_s=30.0, metrics=metrics))
+    report.fold(
+        Progressed(step=10, total_steps=40, epoch=1, total_epochs=2, eta_s=30.0, longest_step_s=3.0, metrics=metrics)
+    )
     report.checkpoint = "s3://bucket/checkpoints/a.json"
     running = frame().status("running", report, NOW + timedelta(seconds=5))
     contracts.check_strict(running)
@@ -147,7 +161,8 @@ def test_every_status_is_a_valid_message() -> None:
     assert running.metrics.current is not None
     assert running.metrics.current.kl_divergence == 0.0
     assert running.metadata is not None
-    assert (running.metadata.worker, running.metadata.training_samples) == ("w1", 12)
+    assert (running.metadata.worker, running.metadata.instance) == ("w1", "one")
+    assert running.metadata.training_samples == 12
     assert running.artifacts is not None
     assert running.artifacts.checkpoint == report.checkpoint
     assert running.resource_usage is not None
@@ -163,13 +178,6 @@ def test_two_statuses_of_an_attempt_are_two_events() -> None:
     assert (one.attempt, one.role) == (2, "support")
 
 
-def test_the_version_in_a_policys_name() -> None:
-    assert version_of("support@7-1a2b3c4d") == 7
-    assert version_of("support@12") == 12
-    assert version_of("gpt-4o") is None
-    assert version_of(None) is None
-
-
 def test_errors_have_their_class() -> None:
     class OutOfMemoryError(RuntimeError):
         """Named like torch's."""
@@ -181,8 +189,23 @@ def test_errors_have_their_class() -> None:
     assert error_code(RuntimeError()) == "UNKNOWN"
 
 
+def test_errors_of_the_libraries_have_the_class_of_what_is_behind_them(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError) as cpu:
+        torch.empty(10**15)
+    assert error_code(cpu.value) == "OOM"
+    (tmp_path / "broken.safetensors").write_bytes(b"no weights")
+    with pytest.raises(Exception, match="header") as broken:
+        load_file(tmp_path / "broken.safetensors")
+    assert error_code(broken.value) == "DATA"
+    assert error_code(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")) == "OOM"
+    assert error_code(torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")) == "INFRA"
+    assert error_code(torch.AcceleratorError("CUDA error: device-side assert triggered")) == "UNKNOWN"
+    # The same program fails the same way: nothing known says that it was the data.
+    assert error_code(AttributeError("'float' object has no attribute 'numerator'")) == "UNKNOWN"
+
+
 def test_job_files_and_events_survive_the_trip(tmp_path: Path) -> None:
-    spec = job_spec("rloo", base="/base", dataset="/data.parquet", policy_version=3)
+    spec = job_spec("rloo", base="/base", dataset="/data.parquet", holdout=0.25)
     write_job(tmp_path, spec)
     assert read_job(tmp_path) == spec
     for event in (FINISHED, Stopped(step=1), Failed(code="OOM", message="a\nb")):
@@ -200,12 +223,73 @@ def test_an_attempt_costs_its_time_at_the_price_of_its_worker(price: float | Non
     assert usage.cost_usd == cost
 
 
+def test_a_training_has_the_time_that_its_train_steps_and_checkpoints_take_to_stop() -> None:
+    report = Report()
+    assert grace_s(report, 20.0) == 20.0
+    report.fold(
+        Progressed(
+            step=1, total_steps=4, epoch=1, total_epochs=1, eta_s=0.0, longest_step_s=70.0, metrics={"loss": 1.0}
+        )
+    )
+    assert grace_s(report, 20.0) == 20.0 + 2 * (70.0 + 70.0)
+    report.fold(Saved(directory="/c", step=1, took_s=15.0))
+    report.fold(Saved(directory="/c", step=1, took_s=5.0))
+    assert grace_s(report, 20.0) == 20.0 + 2 * (70.0 + 15.0)
+
+
+class Clock:
+    """A clock that stands still between its advances."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_checkpoints_come_by_time_too_and_take_a_tenth_of_it_at_most(tmp_path: Path) -> None:
+    events, clock = io.BytesIO(), Clock()
+
+    def write(directory: Path) -> None:
+        (directory / "state").write_bytes(b"")
+        clock.now_s += 60.0
+
+    spec = job_spec("rloo", checkpoint_s=300.0)
+    due: list[int] = []
+    with closing(ChildRun(spec, tmp_path, events, threading.Event(), threading.Event(), clock)) as run:
+        run.started(samples=1, total_steps=20)
+        for number in range(1, 13):
+            clock.now_s += 100.0
+            run.stepped(Step(number, 20, 1, 1, {"loss": 0.5}))
+            if run.checkpoint_due(number):
+                due.append(number)
+                run.save(number, write)
+    # At first after 300 s; each takes 60 s, so the next ones come 600 s later.
+    assert due == [3, 9]
+    known = [decode_event(line) for line in events.getvalue().splitlines()]
+    assert [event.took_s for event in known if isinstance(event, Saved)] == [60.0, 60.0]
+    assert {event.longest_step_s for event in known if isinstance(event, Progressed)} == {100.0}
+
+
+@pytest.mark.parametrize(("algorithm", "kept"), [("sft", [2, 4]), ("rloo", [3, 4])])
+def test_the_best_checkpoint_is_of_least_loss_where_losses_compare_else_the_later_one(
+    tmp_path: Path, algorithm: str, kept: list[int]
+) -> None:
+    with closing(ChildRun(job_spec(algorithm), tmp_path, io.BytesIO(), threading.Event(), threading.Event())) as run:
+        run.started(samples=1, total_steps=4)
+        for number, loss in ((1, 0.9), (2, 0.1), (3, 0.6), (4, 0.7)):
+            run.stepped(Step(number, 4, 1, 1, {"loss": loss}))
+            run.save(number, lambda directory: (directory / "state").touch())
+    store = CheckpointStore(tmp_path / "checkpoints", job_spec(algorithm).training_job_id, 1, algorithm)
+    assert [checkpoint.manifest.step for checkpoint in store.all()] == kept
+
+
 @pytest.mark.parametrize(("algorithm", "best"), [("sft", (2, 1)), ("rloo", (None, None))])
 def test_the_best_step_is_the_one_of_least_loss_where_losses_compare(
     tmp_path: Path, algorithm: str, best: tuple[int | None, int | None]
 ) -> None:
     events = io.BytesIO()
-    with closing(ChildRun(job_spec(algorithm), tmp_path, events, threading.Event())) as run:
+    with closing(ChildRun(job_spec(algorithm), tmp_path, events, threading.Event(), threading.Event())) as run:
         run.started(samples=1, total_steps=3)
         for number, loss in ((1, 0.9), (2, 0.4), (3, 0.6)):
             run.stepped(Step(number, 3, 1 if number < 3 else 2, 2, {"loss": loss}))
@@ -225,6 +309,7 @@ def test_a_training_process_gets_no_secrets_and_its_thread_count(tmp_path: Path)
     assert environment["PATH"] == "/bin"
     assert "RATCHET_S3_SECRET_KEY" not in environment
     assert (environment["OMP_NUM_THREADS"], environment["HF_HUB_OFFLINE"]) == ("1", "1")
+    assert "CUDA_VISIBLE_DEVICES" not in environment
     by_name = job_spec("sft", base="org/model")
     assert child_environment({}, by_name)["HF_HUB_OFFLINE"] == "1"
     assert "HF_HUB_OFFLINE" not in child_environment({"RATCHET_HUB": "1"}, by_name)

@@ -12,8 +12,9 @@ from ratchet.bus.testing import eventually
 from ratchet.contract import TrainingDispatch, TrainingStatus
 from ratchet.contract.state import JOBS, Job
 from ratchet.trainer_worker.attempt import Attempt
-from ratchet.trainer_worker.domain import StopReason
+from ratchet.trainer_worker.domain import StopReason, Worker
 from ratchet.trainer_worker.handlers import Dispatches, Slots
+from ratchet.trainer_worker.slots import Slot
 from tests.support.fake_bus import fake_bus
 from tests.support.training import job, received, request
 
@@ -23,8 +24,9 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 class FakeAttempt:
     """Trains until it is asked to stop."""
 
-    def __init__(self, given: Received[TrainingDispatch]) -> None:
+    def __init__(self, given: Received[TrainingDispatch], slot: Slot) -> None:
         self.dispatch = given.message
+        self.slot = slot
         self.launched = asyncio.Event()
         self.stopping = asyncio.Event()
         self.reason: StopReason | None = None
@@ -48,12 +50,13 @@ class Bench:
 
     def __init__(self, slots: int = 1) -> None:
         self.started: list[FakeAttempt] = []
-        self.slots = Slots(slots, cast("Any", self._make))
+        places = [Slot("one", gpu=str(number)) for number in range(slots)]
+        self.slots = Slots(places, cast("Any", self._make))
         self.jobs: Any = fake_bus().bucket(JOBS, Job)
-        self.dispatches = Dispatches(self.slots, self.jobs, "w1")
+        self.dispatches = Dispatches(self.slots, self.jobs, Worker("w1", "one"))
 
-    def _make(self, given: Received[TrainingDispatch]) -> Attempt:
-        attempt = FakeAttempt(given)
+    def _make(self, given: Received[TrainingDispatch], slot: Slot) -> Attempt:
+        attempt = FakeAttempt(given, slot)
         self.started.append(attempt)
         return cast("Attempt", attempt)
 
@@ -92,6 +95,28 @@ async def test_a_dispatch_without_a_free_slot_comes_again() -> None:
     await bench.give("one")
     assert isinstance(await bench.give("two"), Retry)
     assert len(bench.started) == 1
+
+
+async def test_trainings_at_a_time_have_a_gpu_each_and_it_is_free_again_after() -> None:
+    bench = Bench(slots=2)
+    await bench.give("one")
+    await bench.give("two")
+    assert [attempt.slot.gpu for attempt in bench.started] == ["0", "1"]
+    bench.started[1].request_stop(StopReason.CANCELLED)
+
+    async def free() -> bool:
+        return bench.slots.free()
+
+    await eventually(free)
+    await bench.give("three")
+    assert bench.started[2].slot.gpu == "1"
+
+
+async def test_what_another_worker_of_this_name_runs_is_dropped() -> None:
+    bench = Bench()
+    await bench.jobs.put(request().training_job_id, job(state="running", attempt=1, worker="w1", instance="two"))
+    assert await bench.give(attempt=1) == Done()
+    assert bench.started == []
 
 
 async def test_an_overtaken_dispatch_is_dropped() -> None:

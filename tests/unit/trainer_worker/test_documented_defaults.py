@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 
 from ratchet.contract.training import Lora
-from ratchet.rules.algorithms import ALGORITHMS
+from ratchet.rules.algorithms import ALGORITHMS, GRADIENT_RATES, PREFERENCE_RATES, SFT_RATES
 from ratchet.trainer_worker.training.algorithms import dpo, kto, ppo, sft
 from ratchet.trainer_worker.training.learner.losses import Objective
-from ratchet.trainer_worker.training.learner.policy_gradient import ADAPTER_LEARNING_RATE, FULL_LEARNING_RATE
 from ratchet.trainer_worker.training.learner.update import UpdateOptions
 from ratchet.trainer_worker.training.trl_loop import WARMUP_STEPS
 from tools.docs.training_reference import training_page
 
 PAGE = training_page()
-GRADIENT, LOSS, LORA = UpdateOptions(ADAPTER_LEARNING_RATE, ALGORITHMS["rloo"].default_batch_size), Objective(), Lora()
+GRADIENT, LOSS, LORA = UpdateOptions(GRADIENT_RATES.adapter, ALGORITHMS["rloo"].default_batch_size), Objective(), Lora()
 
 
 def rate(value: float) -> str:
@@ -31,9 +30,9 @@ def default_of(name: str) -> str:
     [
         (
             "learning_rate",
-            f"sft {rate(sft.DEFAULTS.adapter_learning_rate)}, dpo and kto {rate(dpo.DEFAULTS.adapter_learning_rate)}, "
-            f"others {rate(ADAPTER_LEARNING_RATE)}; with full_finetune sft {rate(sft.DEFAULTS.full_learning_rate)}, "
-            f"others {rate(FULL_LEARNING_RATE)}",
+            f"sft {rate(SFT_RATES.adapter)}, dpo and kto {rate(PREFERENCE_RATES.adapter)}, "
+            f"others {rate(GRADIENT_RATES.adapter)}; with full_finetune sft {rate(SFT_RATES.full)}, "
+            f"others {rate(GRADIENT_RATES.full)}",
         ),
         ("batch_size", f"{ALGORITHMS['sft'].default_batch_size}; policy gradients {GRADIENT.batch_size}"),
         ("epochs", f"{sft.DEFAULTS.epochs}; policy gradients {GRADIENT.epochs}"),

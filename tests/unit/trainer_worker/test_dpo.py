@@ -159,9 +159,7 @@ def test_only_the_assistants_words_after_the_prompt_learn(base: str) -> None:
 
 def test_earlier_answers_in_a_prompt_learn_in_no_pair_of_many(base: str, pairs: list[PairRow]) -> None:
     policy = load_policy(job_spec("dpo", base=base, hyper=HYPER))
-    chats = ChatRows(policy.tokenizer, 512)
-    made = pair_rows(chats, pairs).pairs
-    assert chats.counts.quick > 0
+    made = pair_rows(ChatRows(policy.tokenizer, 512), pairs).pairs
     for pair, given in zip(made, pairs, strict=True):
         assert [learnt(policy, row) for row in pair.chosen] == [f"{given.chosen[0]['content']}<|end|>"]
         assert [learnt(policy, row) for row in pair.rejected] == [f"{given.rejected[0]['content']}<|end|>"]
@@ -169,7 +167,7 @@ def test_earlier_answers_in_a_prompt_learn_in_no_pair_of_many(base: str, pairs: 
 
 def learnt(policy: TrainedPolicy, row: Any) -> str:
     tokenizer: Any = policy.tokenizer
-    return tokenizer.decode([t for t, learns in zip(row.token_ids, row.loss_mask, strict=True) if learns])
+    return tokenizer.decode(row.trained_ids.tolist())
 
 
 def test_pairs_without_two_different_usable_answers_are_left_out_and_counted(
@@ -200,15 +198,15 @@ def test_a_stop_while_the_reference_is_scored_ends_the_training_at_once(
 ) -> None:
     run = RecordingRun(tmp_path, "dpo", asks=2)
     with pytest.raises(StopRequested):
-        trained(run, base, pairs, HYPER)
+        trained(run, base, pairs, changed(HYPER, pass_tokens=200))
     assert (run.asks, run.steps, run.store.all()) == (-1, [], [])
 
 
 def test_a_stop_while_held_out_pairs_are_judged_leaves_the_newest_checkpoint(
     base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
-    # Six parts of the reference, five train steps that are not the last, two checkpoints; then the judging.
-    run = RecordingRun(tmp_path, "dpo", asks=13, every=3)
+    # One pass for the reference, five train steps that are not the last, one checkpoint; then the judging.
+    run = RecordingRun(tmp_path, "dpo", asks=7, every=3)
     with pytest.raises(StopRequested):
         trained(run, base, pairs, HYPER, holdout=0.25)
     assert len(run.steps) == 6
@@ -230,6 +228,6 @@ def test_the_loss_does_not_depend_on_what_else_is_in_the_batch(base: str, pairs:
     reference = (torch.zeros(len(made)), torch.zeros(len(made)))
     objective = Preference(Scorer(policy.model), made, reference, 0.01, 0.0)
     with torch.no_grad():
-        together = float(objective.loss([4, 17, 30]).total)
-        alone = sum(float(objective.loss([index]).total) for index in (4, 17, 30))
+        together = sum(float(loss.total) for loss in objective.losses([4, 17, 30]))
+        alone = sum(float(loss.total) for index in (4, 17, 30) for loss in objective.losses([index]))
     assert together == pytest.approx(alone, abs=1e-4)

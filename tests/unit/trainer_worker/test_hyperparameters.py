@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
 from ratchet.contract import TrainingRequest
-from ratchet.contract.training import Hyperparameters, Lora
+from ratchet.contract.training import HealthLimits, Hyperparameters, Lora, ResourceUsage
 from ratchet.errors import InvalidMessage
 from ratchet.rules.algorithms import ALGORITHMS
+from ratchet.rules.figures import FIGURES
 from ratchet.service.contracts import load_contracts
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.policy import load_policy
@@ -27,11 +29,12 @@ ASKED: dict[str, Any] = {
     "batch_size": 3,
     "epochs": 5,
     "seed": 17,
-    "lora": Lora(r=3, alpha=7, dropout=0.125, target_modules=["q_proj", "v_proj"]),
+    "lora": Lora(r=3, alpha=7, dropout=0.125, target_modules=["q_proj", "v_proj"], use_rslora=True, use_dora=True),
     "full_finetune": True,
     "max_steps": 1,
     "gradient_accumulation": 2,
     "max_length": 90,
+    "pass_tokens": 40,
     "warmup_steps": 4,
     "max_grad_norm": 0.375,
     "clip_epsilon": 0.15,
@@ -40,6 +43,11 @@ ASKED: dict[str, Any] = {
     "importance_cap": 3.5,
     "rejection_window": [0.001, 1000.0],
     "loss_normalization": "token",
+    "off_policy_correction": "both",
+    "ratio": "sequence",
+    "surrogate": "cispo",
+    "scale_rewards": "none",
+    "center_rewards_coefficient": 0.05,
     "advantage_floor": 0.05,
     "negative_advantage_scale": 0.75,
     "gamma": 0.9,
@@ -94,10 +102,29 @@ def test_each_value_that_is_asked_for_is_the_one_that_trains(
     adapter = {name: value for name, value in asked.items() if name != "full_finetune"}
     reported = effective(algorithm, base, data, tmp_path, **adapter)
     lora = asked["lora"]
-    expected = adapter | {"lora": msgspec.to_builtins(lora), "full_finetune": False}
+    expected = adapter | {"lora": msgspec.structs.asdict(lora), "full_finetune": False}
     assert {name: reported[name] for name in expected} == expected
     without_limit = {"full_finetune": True, "batch_size": 8, "epochs": 1}
     assert effective(algorithm, base, data, tmp_path / "full", **without_limit)["full_finetune"] is True
+
+
+def test_every_figure_that_a_training_prints_has_a_sentence_and_no_other(
+    base: str, examples: dict[str, list[Any]], tmp_path: Path
+) -> None:
+    """Those of train steps, results and hold-outs; the process that runs a training adds its speed."""
+    printed = {"tokens_per_second", "improvement_over_baseline", *ResourceUsage.__struct_fields__}
+    for name, algorithm in ALGORITHMS.items():
+        gradient = algorithm.needs_token_ids
+        watched = HealthLimits(independent_metric="success") if gradient else None
+        spec = job_spec(name, base=base, hyper=Hyperparameters(batch_size=4, max_steps=1))
+        spec = replace(spec, config=replace(spec.config, health=watched), holdout=0.25 if algorithm.holds_out else 0.0)
+        run = RecordingRun(tmp_path / name, name)
+        outcome = load_train(name)(spec, load_policy(spec), examples[algorithm.learns_from], run)
+        scores = (outcome.evaluation.benchmark_scores if outcome.evaluation else None) or {}
+        printed |= {*run.steps[0].metrics, *outcome.metrics, *scores} - {"tokens"}
+    assert printed == set(FIGURES)
+    for name, figure in FIGURES.items():
+        assert figure.sentence.count(";") >= 2, name
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_each_answer_is_also_seen_in_the_place_of_another_one_of_its_batch(base:
     for place, partner in enumerate([1, 2, 0, 4, 5, 3, 5]):
         own, other, crossed = made[place].rows[0], made[partner].rows[0], made[place].mismatched[0]
         assert crossed.prompt == own.prompt
-        assert crossed.token_ids[len(crossed.prompt) :] == other.token_ids[len(other.prompt) :]
+        assert crossed.token_ids[len(crossed.prompt) :].tolist() == other.token_ids[len(other.prompt) :].tolist()
         assert crossed.trained == other.trained
 
 

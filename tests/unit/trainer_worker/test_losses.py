@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from datasets import Dataset
+from hypothesis import given as drawn, settings, strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.losses import Objective, Tokens, k3, policy_loss, row_weights
+from ratchet.trainer_worker.training.learner.losses import Loss, Objective, Tokens, k3, policy_loss, row_weights
 from ratchet.trainer_worker.training.learner.rows import Row
 from tests.support.tiny_models import write_tiny_model
 
@@ -56,6 +57,87 @@ def test_the_importance_weight_is_truncated_and_detached() -> None:
     assert given.logprobs_N.grad.tolist() == pytest.approx([-1.0, -0.625])
 
 
+def test_cispo_by_hand() -> None:
+    """Weights 1.5 and .5 with a bound of 1.28, times the log-probability; its gradient is the weighted advantage."""
+    given = tokens([math.log(1.5), math.log(0.5)], [0.0, 0.0], [0.0, 0.0], [1.0, -1.0])
+    loss = policy_loss(given, replace(PLAIN, surrogate="cispo"))
+    assert loss.value.item() == pytest.approx(-(1.28 * math.log(1.5) - 0.5 * math.log(0.5)) / 2)
+    loss.value.backward()
+    assert given.logprobs_N.grad is not None
+    assert given.logprobs_N.grad.tolist() == pytest.approx([-0.64, 0.25])
+    assert int(loss.clipped) == 1
+
+
+def test_the_ratio_of_a_row_is_the_geometric_mean_of_its_tokens_ratios() -> None:
+    """2 and .5 in one row are 1, so nothing is clipped; each token has half of the row's gradient."""
+    given = tokens([math.log(2.0), math.log(0.5)], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
+    loss = policy_loss(given, replace(PLAIN, ratio="sequence"))
+    assert (loss.value.item(), int(loss.clipped)) == (pytest.approx(-1.0), 0)
+    loss.value.backward()
+    assert given.logprobs_N.grad is not None
+    assert given.logprobs_N.grad.tolist() == pytest.approx([-0.5, -0.5])
+
+
+def test_kl_is_that_of_the_tokens_whose_reference_was_scored() -> None:
+    given = tokens([0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0], reference_N=torch.tensor([math.nan, math.log(2.0)]))
+    loss = policy_loss(given, PLAIN)
+    assert (float(loss.kl), loss.kl_tokens) == (pytest.approx(1 - math.log(2.0)), 1)
+    assert math.isfinite(loss.value.item())
+    none = policy_loss(tokens([0.0], [0.0], [0.0], [1.0]), PLAIN)
+    assert (float(none.kl), none.kl_tokens) == (0.0, 0)
+
+
+@settings(max_examples=30, deadline=None)
+@drawn(
+    st.sampled_from(["token", "sequence"]),
+    st.sampled_from(["ppo", "cispo"]),
+    st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2), st.floats(-2, 2)), min_size=4, max_size=12),
+    st.randoms(use_true_random=False),
+)
+def test_rows_may_come_in_any_order_and_in_any_passes(
+    ratio: str, surrogate: str, values: list[tuple[float, float, float]], random: Any
+) -> None:
+    """Of four rows: all in one pass, or each in its own, the sums are the same."""
+    objective = Objective(ratio=ratio, surrogate=surrogate, rejection_window=(0.5, 2.0))
+    row = sorted(n % 4 for n in range(len(values)))
+    order = list(range(len(values)))
+    random.shuffle(order)
+
+    def of(indices: list[int], rows: list[int]) -> Loss:
+        logp, prox, mu = zip(*(values[index] for index in indices), strict=True)
+        adv = [1.0 if row[index] % 2 else -1.0 for index in indices]
+        known = {"row_N": torch.tensor(rows), "rows": max(rows) + 1, "reference_N": torch.zeros(len(indices))}
+        return policy_loss(
+            tokens(list(logp), list(prox), list(mu), adv, weights_N=torch.ones(len(indices)), **known), objective
+        )
+
+    whole = of(list(range(len(values))), row)
+    mixed = of(order, [row[index] for index in order])
+    apart = [of(own, [0] * len(own)) for own in ([n for n in range(len(row)) if row[n] == one] for one in range(4))]
+    for name in ("value", "clipped", "rejected", "kl", "moved", "weight_sum", "weight_square_sum"):
+        expected = float(getattr(whole, name).detach())
+        assert float(getattr(mixed, name).detach()) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+        assert sum(float(getattr(one, name).detach()) for one in apart) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+TERMS: dict[str, tuple[Objective, dict[str, Any]]] = {
+    "ratio of tokens": (PLAIN, {"advantages_N": torch.ones(3)}),
+    "ratio of rows": (replace(PLAIN, ratio="sequence"), {"advantages_N": torch.ones(3)}),
+    "cispo": (replace(PLAIN, surrogate="cispo"), {"advantages_N": torch.ones(3)}),
+    "kl": (replace(PLAIN, kl_beta=0.1), {"reference_N": torch.tensor([-1.0, -1.0, -1.0])}),
+}
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_every_term_has_a_gradient_at_every_token(term: str) -> None:
+    """At the first train step, where the policy is its own proximal one."""
+    objective, columns = TERMS[term]
+    given = tokens([-0.3, -0.5, -0.1], [-0.3, -0.5, -0.1], [-0.3, -0.5, -0.1], [0.0, 0.0, 0.0], **columns)
+    policy_loss(given, objective).value.backward()
+    assert given.logprobs_N.grad is not None
+    assert bool((given.logprobs_N.grad != 0).all())
+
+
 def test_rows_outside_the_window_do_not_learn_and_are_counted() -> None:
     """Geometric means: row 0 has 1.05, row 1 has 1.2."""
     mu = [math.log(1 / 1.05), math.log(1 / 1.05), math.log(1 / 1.2)]
@@ -81,9 +163,9 @@ def test_each_normalisation_weighs_rows_its_own_way() -> None:
 
 # ------------------------------------------------------------------------------------------------- equality with TRL
 ROWS = [
-    Row("a", [5, 6, 7, 8, 9, 10, 11], [False, False, True, True, False, True, True]),
-    Row("b", [5, 6, 12, 13, 14], [False, False, True, True, True]),
-    Row("c", [5, 6, 15, 16, 17, 18, 19], [False, False, False, True, True, True, False]),
+    Row.of("a", [5, 6, 7, 8, 9, 10, 11], [False, False, True, True, False, True, True]),
+    Row.of("b", [5, 6, 12, 13, 14], [False, False, True, True, True]),
+    Row.of("c", [5, 6, 15, 16, 17, 18, 19], [False, False, False, True, True, True, False]),
 ]
 ADVANTAGES = [0.8, -1.3, 0.4]
 PROMPT, WIDTH = 2, 5
@@ -128,7 +210,7 @@ def padded(columns: list[list[float]]) -> torch.Tensor:
 
 def per_token(row: Row, seed: int, spread: float, base: torch.Tensor) -> list[float]:
     """Made-up log-probabilities near the model's own, so that ratios lie on both sides of every clip."""
-    noise = torch.randn(len(row.token_ids), generator=torch.Generator().manual_seed(seed)) * spread
+    noise = torch.randn(row.length, generator=torch.Generator().manual_seed(seed)) * spread
     return (base + noise).tolist()
 
 
@@ -151,8 +233,8 @@ def columns_near(model: Any, corrected: bool) -> Columns:
     with torch.no_grad():
         own: list[torch.Tensor] = []
         for row in ROWS:
-            logits = model(input_ids=torch.tensor([row.token_ids])).logits[0, :-1].float()
-            chosen = torch.log_softmax(logits, -1).gather(-1, torch.tensor(row.token_ids[1:])[:, None])[:, 0]
+            logits = model(input_ids=torch.tensor([row.token_ids.tolist()])).logits[0, :-1].float()
+            chosen = torch.log_softmax(logits, -1).gather(-1, torch.tensor(row.token_ids[1:].tolist())[:, None])[:, 0]
             own.append(torch.cat([torch.zeros(1), chosen]))
 
     def noisy(seed: int, spread: float) -> list[list[float]]:
@@ -162,16 +244,36 @@ def columns_near(model: Any, corrected: bool) -> Columns:
     return Columns(proximal, noisy(2, 0.5) if corrected else proximal, noisy(3, 0.2))
 
 
-def loss_of_trl(model: Any, trl: Any, columns: Columns, loss_type: str, corrected: bool) -> torch.Tensor:
+@dataclass(frozen=True)
+class Kind:
+    """The same objective in TRL's words and in ours."""
+
+    loss_type: str
+    normalization: str
+    surrogate: str = "ppo"
+    ratio: str = "token"
+
+
+KINDS = [
+    Kind("grpo", "trajectory"),
+    Kind("bnpo", "token"),
+    Kind("dr_grpo", "constant"),
+    Kind("cispo", "token", surrogate="cispo"),
+    Kind("grpo", "trajectory", ratio="sequence"),
+]
+"""The last one is GSPO."""
+
+
+def loss_of_trl(model: Any, trl: Any, columns: Columns, kind: Kind, corrected: bool) -> torch.Tensor:
     """TRL's flags: epsilon .2/.28, delta 3 (two-sided clip), beta .001 (no bias correction of the KL),
     importance ratio truncated at 2."""
 
     def answers(per_row: list[list[float]]) -> torch.Tensor:
         return padded([column[PROMPT:] for column in per_row])
 
-    completions = [row.token_ids[PROMPT:] for row in ROWS]
+    completions = [row.token_ids[PROMPT:].tolist() for row in ROWS]
     inputs = {
-        "prompt_ids": torch.tensor([row.token_ids[:PROMPT] for row in ROWS]),
+        "prompt_ids": torch.tensor([row.token_ids[:PROMPT].tolist() for row in ROWS]),
         "prompt_mask": torch.ones(3, PROMPT, dtype=torch.long),
         "completion_ids": padded([list(map(float, c)) for c in completions]).long(),
         "completion_mask": padded([[1.0] * len(c) for c in completions]).long(),
@@ -182,16 +284,18 @@ def loss_of_trl(model: Any, trl: Any, columns: Columns, loss_type: str, correcte
         "importance_sampling_ratio": (answers(columns.proximal) - answers(columns.behavior)).exp().clamp(max=2.0),
         "num_items_in_batch": torch.tensor(10),
     }
-    flags = {"loss_type": loss_type, "use_vllm": corrected, "vllm_importance_sampling_correction": corrected}
+    flags = {"loss_type": kind.loss_type, "use_vllm": corrected, "vllm_importance_sampling_correction": corrected}
+    # TRL's bound of CISPO is the weight itself, ours is how far it may be above 1.
+    flags |= {"importance_sampling_level": kind.ratio, "epsilon_high": 1.28 if kind.loss_type == "cispo" else 0.28}
     for name, value in flags.items():
         setattr(trl, name, value)
     trl.current_gradient_accumulation_steps = 1
     return trl._compute_loss(model, inputs)
 
 
-def loss_of_ours(model: Any, columns: Columns, normalization: str, corrected: bool) -> torch.Tensor:
+def loss_of_ours(model: Any, columns: Columns, kind: Kind, corrected: bool) -> torch.Tensor:
     rows = [
-        Row(row.trajectory_id, row.token_ids, row.loss_mask, column, [1.0] * len(row.token_ids))
+        Row.of(row.trajectory_id, row.token_ids, row.loss_mask, [column[place] for place in row.trained_at])
         for row, column in zip(ROWS, columns.behavior, strict=True)
     ]
 
@@ -200,7 +304,7 @@ def loss_of_ours(model: Any, columns: Columns, normalization: str, corrected: bo
         return torch.tensor([value for value, learns in pairs if learns])
 
     sizes = torch.tensor([row.trained for row in rows])
-    weights = row_weights(normalization, [row.trajectory_id for row in rows], sizes.tolist(), WIDTH)
+    weights = row_weights(kind.normalization, [row.trajectory_id for row in rows], sizes.tolist(), WIDTH)
     tokens = Tokens(
         logprobs_N=Scorer(model).score(rows).logprobs_N,
         proximal_N=flat(columns.proximal),
@@ -211,21 +315,25 @@ def loss_of_ours(model: Any, columns: Columns, normalization: str, corrected: bo
         rows=3,
         reference_N=flat(columns.reference),
     )
-    objective = Objective(importance_cap=2.0 if corrected else None, rejection_window=None, kl_beta=0.001)
+    objective = Objective(
+        importance_cap=2.0 if corrected else None,
+        rejection_window=None,
+        kl_beta=0.001,
+        ratio=kind.ratio,
+        surrogate=kind.surrogate,
+    )
     return policy_loss(tokens, objective).value
 
 
-@pytest.mark.parametrize(
-    ("loss_type", "normalization"), [("grpo", "trajectory"), ("bnpo", "token"), ("dr_grpo", "constant")]
-)
+@pytest.mark.parametrize("kind", KINDS, ids=["grpo", "bnpo", "dr_grpo", "cispo", "gspo"])
 @pytest.mark.parametrize("corrected", [False, True], ids=["on_policy", "importance_corrected"])
-def test_loss_and_gradient_equal_trl(model: Any, trl: Any, loss_type: str, normalization: str, corrected: bool) -> None:
+def test_loss_and_gradient_equal_trl(model: Any, trl: Any, kind: Kind, corrected: bool) -> None:
     model.train()
     columns = columns_near(model, corrected)
-    theirs = loss_of_trl(model, trl, columns, loss_type, corrected)
+    theirs = loss_of_trl(model, trl, columns, kind, corrected)
     theirs.backward()
     their_gradients = gradients(model)
-    ours = loss_of_ours(model, columns, normalization, corrected)
+    ours = loss_of_ours(model, columns, kind, corrected)
     ours.backward()
     our_gradients = gradients(model)
     assert float(ours.detach()) == pytest.approx(float(theirs.detach()), abs=1e-5)

@@ -124,13 +124,64 @@ def test_the_opposite_reward_teaches_the_opposite(tmp_path: Path) -> None:
         load_train("rloo")(mirrored, policy_of(toy_model(0)), solved, RecordingRun(tmp_path, "rloo"))
 
 
-def test_stale_trajectories_are_left_out_and_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["rloo", "grpo", "reinforce", "ppo"])
+@pytest.mark.parametrize(("ratio", "surrogate"), [("sequence", "ppo"), ("token", "cispo")])
+def test_ratios_of_rows_and_weights_of_cispo_teach(algorithm: str, ratio: str, surrogate: str, tmp_path: Path) -> None:
+    """One update makes the better tries likelier."""
+    logged = play(toy_model(0), 32, 8, torch.Generator().manual_seed(0))
+    hyper = changed(ratio=ratio, surrogate=surrogate, clip_epsilon=None, epochs=1)
+    run = RecordingRun(tmp_path, algorithm)
+    model = toy_model(0)
+    outcome = load_train(algorithm)(job_spec(algorithm, hyper=hyper), policy_of(model), logged, run)
+    assert (outcome.effective["ratio"], outcome.effective["surrogate"]) == (ratio, surrogate)
+    again = mean_reward(play(model.eval(), 200, 1, torch.Generator().manual_seed(1)))
+    assert again > mean_reward(play(toy_model(0), 200, 1, torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize(
+    ("correction", "expected"),
+    [(None, (2.0, [0.9, 1.1])), ("importance", (2.0, None)), ("rejection", (None, [0.9, 1.1])), ("none", (None, None))],
+)
+def test_corrections_are_left_out_on_request(
+    correction: str | None, expected: tuple[float | None, list[float] | None], tmp_path: Path
+) -> None:
     logged = play(toy_model(0), 8, 4, torch.Generator().manual_seed(0))
-    old = [replace(one, calls=[replace(call, policy_version=1) for call in one.calls]) for one in logged[:8]]
-    spec = job_spec("rloo", hyper=FULL, policy_version=10)
+    spec = job_spec("rloo", hyper=changed(off_policy_correction=correction))
+    effective = load_train("rloo")(spec, policy_of(toy_model(0)), logged, RecordingRun(tmp_path, "rloo")).effective
+    assert (effective["importance_cap"], effective["rejection_window"]) == expected
+
+
+def test_without_a_weight_in_the_loss_kl_is_that_of_a_sample(tmp_path: Path) -> None:
+    """An adapter that is continued: its reference is the base, from which it differs from the beginning."""
+    logged = play(toy_model(0), 64, 4, torch.Generator().manual_seed(0))
+    policy = with_lora(toy_model(0))
+    for name, parameter in policy.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    policy.fresh = False
     run = RecordingRun(tmp_path, "rloo")
-    outcome = load_train("rloo")(spec, policy_of(toy_model(0)), [*old, *logged[8:]], run)
-    assert outcome.metrics["stale_trajectories"] == 8
+    load_train("rloo")(job_spec("rloo", hyper=changed(full_finetune=False, kl_beta=0.0)), policy, logged, run)
+    assert all(step.metrics.get("kl_divergence", 1.0) > 0 for step in run.steps)
+    assert any("kl_divergence" in step.metrics for step in run.steps)
+    assert run.steps[0].metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_ppo_learns_from_no_group_of_equal_rewards(tmp_path: Path) -> None:
+    logged = play(toy_model(0), 8, 4, torch.Generator().manual_seed(0))
+    flat = [replace(one, reward=1.0) for one in logged[:28]]
+    spec, run = job_spec("ppo", hyper=FULL), RecordingRun(tmp_path, "ppo")
+    mixed = [replace(one, reward=float(n)) for n, one in enumerate(logged[28:])]
+    outcome = load_train("ppo")(spec, policy_of(toy_model(0)), [*flat, *mixed], run)
+    assert (outcome.samples, outcome.metrics["zero_variance_groups"]) == (4, 7)
+    with pytest.raises(DataUnusable, match="equal rewards"):
+        load_train("ppo")(spec, policy_of(toy_model(0)), flat, RecordingRun(tmp_path, "ppo"))
+
+
+def test_every_train_step_counts_the_tokens_that_went_through_the_model(tmp_path: Path) -> None:
+    logged = play(toy_model(0), 8, 4, torch.Generator().manual_seed(0))
+    run = RecordingRun(tmp_path, "rloo")
+    load_train("rloo")(job_spec("rloo", hyper=FULL), policy_of(toy_model(0)), logged, run)
+    assert all(step.metrics["tokens"] >= 6 for step in run.steps)
 
 
 def test_data_of_another_policy_is_refused_before_anything_is_learnt(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_the_reference_point_is_never_below_zero() -> None:
 def row(answer: Sequence[int]) -> Row:
     ids = [*PROMPT, *answer]
     mask = [False] * len(PROMPT) + [True] * len(answer)
-    return Row("t", ids, mask, [0.0] * len(ids), [1.0] * len(ids))
+    return Row.of("t", ids, mask)
 
 
 def two_policies() -> tuple[Any, Any, Scorer, Scorer]:

@@ -2,73 +2,85 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from ratchet.contract.snapshot import Call
-from ratchet.trainer_worker.training.learner.rows import MergeCounts, Row, rows_of, without_orphans
-from tests.support.snapshot_rows import call as logged_call
+from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.training.learner.rows import MergeCounts, Row, policy_data, rows_of
+from tests.support.snapshot_rows import call as logged_call, trajectory_row
 
 
 def call(prompt: list[int], output: list[int], **changes: object) -> Call:
     return logged_call(prompt, output, [-0.5 - 0.01 * n for n in range(len(output))], **changes)
 
 
+def rows_of_calls(calls: list[Call], counts: MergeCounts | None = None, **changes: Any) -> list[Row]:
+    return rows_of(trajectory_row(calls=calls), counts, **changes)
+
+
 def learnt(row: Row) -> list[int]:
-    return [token for token, learns in zip(row.token_ids, row.loss_mask, strict=True) if learns]
+    return row.trained_ids.tolist()
 
 
 def test_a_conversation_that_only_grows_is_one_row() -> None:
-    rows = rows_of("t", [call([1, 2], [3, 4]), call([1, 2, 3, 4, 9, 9], [5])])
-    assert [row.token_ids for row in rows] == [[1, 2, 3, 4, 9, 9, 5]]
-    assert rows[0].loss_mask == [False, False, True, True, False, False, True]
-    assert rows[0].behavior_logprobs == [0, 0, -0.5, -0.51, 0, 0, -0.5]
+    rows = rows_of_calls([call([1, 2], [3, 4]), call([1, 2, 3, 4, 9, 9], [5])])
+    assert [row.token_ids.tolist() for row in rows] == [[1, 2, 3, 4, 9, 9, 5]]
+    assert rows[0].loss_mask.tolist() == [False, False, True, True, False, False, True]
+    assert rows[0].behavior_logprobs.tolist() == pytest.approx([-0.5, -0.51, -0.5])
 
 
 def test_a_history_that_was_rendered_again_starts_a_row_of_its_own() -> None:
     counts = MergeCounts()
-    rows = rows_of("t", [call([1, 2], [3, 4]), call([1, 2, 3, 7], [5])], counts)
+    rows = rows_of_calls([call([1, 2], [3, 4]), call([1, 2, 3, 7], [5])], counts)
     assert [learnt(row) for row in rows] == [[3, 4], [5]]
-    assert rows[1].token_ids == [1, 2, 3, 7, 5]
+    assert rows[1].token_ids.tolist() == [1, 2, 3, 7, 5]
     assert counts.forks == 1
 
 
 def test_interleaved_conversations_each_stay_one_row() -> None:
     main, sub = call([1], [2]), call([8], [9])
-    rows = rows_of("t", [main, sub, call([1, 2, 3], [4]), call([8, 9, 7], [6])])
+    rows = rows_of_calls([main, sub, call([1, 2, 3], [4]), call([8, 9, 7], [6])])
     assert [learnt(row) for row in rows] == [[2, 4], [9, 6]]
 
 
-def test_the_retry_whose_answer_was_read_is_kept() -> None:
-    thrown_away, used = call([1], [2]), call([1], [3])
-    later = call([1, 3, 5], [6])
-    assert without_orphans([used, thrown_away, later]) == [used, later]
-    assert without_orphans([thrown_away, used]) == [used]
+def test_the_retry_whose_answer_was_read_learns_in_one_row_with_what_came_before_and_after() -> None:
+    first, dropped, used = call([1], [9]), call([1, 9], [2]), call([1, 9], [3])
+    counts = MergeCounts()
+    (row,) = rows_of_calls([first, used, dropped, call([1, 9, 3, 5], [6])], counts)
+    assert learnt(row) == [9, 3, 6]
+    assert (counts.calls, counts.orphans, counts.forks) == (4, 1, 0)
+    assert [learnt(row) for row in rows_of_calls([dropped, used])] == [[3]]
 
 
 def test_an_untrainable_call_is_context_and_does_not_learn() -> None:
     counts = MergeCounts()
-    rows = rows_of("t", [call([1], [2], trainable=False, reason="top_p"), call([1, 2, 3], [4])], counts)
+    rows = rows_of_calls([call([1], [2], trainable=False, reason="top_p"), call([1, 2, 3], [4])], counts)
     assert [learnt(row) for row in rows] == [[4]]
-    assert rows[0].token_ids == [1, 2, 3, 4]
+    assert rows[0].token_ids.tolist() == [1, 2, 3, 4]
     assert counts.untrainable == {"top_p": 1}
 
 
 def test_greedy_calls_and_calls_without_logprobs_do_not_learn() -> None:
-    assert rows_of("t", [call([1], [2], temperature=0.0)]) == []
-    assert rows_of("t", [logged_call([1], [2, 3], [-0.1])]) == []
+    assert rows_of_calls([call([1], [2], temperature=0.0)]) == []
+    assert rows_of_calls([logged_call([1], [2, 3], [-0.1])]) == []
 
 
 def test_every_token_keeps_the_temperature_it_was_drawn_at() -> None:
-    (row,) = rows_of("t", [call([1], [2], temperature=0.7), call([1, 2, 3], [4], temperature=1.3)])
-    assert row.temperatures == [1.0, 0.7, 1.0, 1.3]
+    (row,) = rows_of_calls([call([1], [2], temperature=0.7), call([1, 2, 3], [4], temperature=1.3)])
+    assert row.temperatures.tolist() == pytest.approx([0.7, 1.3])
 
 
 def test_a_row_that_is_too_long_loses_its_end() -> None:
     counts = MergeCounts()
-    rows = rows_of("t", [call([1, 2], [3, 4, 5])], counts, max_length=4)
+    rows = rows_of_calls([call([1, 2], [3, 4, 5])], counts, max_length=4)
     assert [learnt(row) for row in rows] == [[3, 4]]
     assert counts.truncated == 1
-    assert rows_of("t", [call([1, 2], [3])], max_length=2) == []
+    assert rows_of_calls([call([1, 2], [3])], max_length=2) == []
 
 
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=4)
@@ -89,14 +101,65 @@ def test_every_output_learns_exactly_once_and_in_its_own_context(
         prompt = [*history, *seen, 100 + number]
         calls.append(call(prompt, answer))
         history = prompt + answer
-    rows = rows_of("t", calls)
+    rows = rows_of_calls(calls)
     for row in rows:
-        assert len(row.token_ids) == len(row.loss_mask) == len(row.behavior_logprobs) == len(row.temperatures)
+        assert len(row.token_ids) == len(row.loss_mask)
+        assert row.trained == len(row.trained_at) == len(row.behavior_logprobs) == len(row.temperatures)
     assert sorted(token for row in rows for token in learnt(row)) == sorted(
         t for c in calls for t in c.output_token_ids
     )
-    whole = [(row.token_ids, row.loss_mask) for row in rows]
+    whole = [(row.token_ids.tolist(), row.loss_mask) for row in rows]
     for one in calls:
         begin, end = len(one.prompt_token_ids), len(one.prompt_token_ids) + len(one.output_token_ids)
         sequence = [*one.prompt_token_ids, *one.output_token_ids]
         assert any(ids[:end] == sequence and all(mask[begin:end]) for ids, mask in whole)
+
+
+def test_rows_that_share_a_history_keep_it_once() -> None:
+    history = list(range(3, 203))
+    one, other = rows_of_calls([call(history, [1]), call([*history, 2], [5])])
+    assert other.token_ids.tolist() == [*history, 2, 5]
+    assert np.shares_memory(one.parts[0], other.parts[0])
+    assert np.shares_memory(one.token_ids, one.parts[0])
+
+
+@pytest.mark.parametrize("wrong", [0.5, math.nan, math.inf, -math.inf])
+def test_an_answer_whose_log_probability_is_none_does_not_learn(wrong: float) -> None:
+    counts = MergeCounts()
+    (row,) = rows_of_calls([logged_call([1], [2, 3], [-0.1, wrong]), call([1, 2, 3, 4], [5])], counts)
+    assert learnt(row) == [5]
+    assert counts.untrainable == {"impossible_logprobs": 1}
+
+
+def test_what_an_engine_rounds_to_just_above_zero_learns() -> None:
+    (row,) = rows_of_calls([logged_call([1], [2], [1e-6])])
+    assert row.trained == 1
+
+
+def test_tokens_that_the_model_does_not_know_leave_their_row_out() -> None:
+    counts = MergeCounts()
+    rows = rows_of_calls([call([1], [2]), call([7, 12], [3])], counts, vocabulary=12)
+    assert [learnt(row) for row in rows] == [[2]]
+    assert counts.untrainable == {"outside_vocabulary": 1}
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_a_trajectory_without_a_finite_reward_is_left_out_and_counted(reward: float) -> None:
+    logged = [trajectory_row(0, reward=reward, calls=[call([1], [2])]), trajectory_row(1, calls=[call([1], [2])])]
+    data = policy_data(logged, None, mirrored=False)
+    assert ([one.trajectory_id for one in data.scored], data.counts.unrewarded) == (["t1"], 1)
+    assert [row.trajectory_id for row in data.rows] == ["t1"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        ([call([1], [99])], r"outside_vocabulary \(1\)"),
+        ([logged_call([1], [2], [5.0])], r"impossible_logprobs \(1\)"),
+        ([call([2**40], [2])], "a token id lies outside 0 to 2147483647"),
+        ([call([1], [-2])], "a token id lies outside 0 to 2147483647"),
+    ],
+)
+def test_data_in_which_nothing_can_learn_is_refused_with_the_reason(calls: list[Call], reason: str) -> None:
+    with pytest.raises(DataUnusable, match=reason):
+        policy_data([trajectory_row(calls=calls)], None, mirrored=False, vocabulary=50)

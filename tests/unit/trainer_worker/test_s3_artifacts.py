@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-from ratchet.contract import TrainingDispatch
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
-from ratchet.contract.snapshot import ParquetFile
+from ratchet.contract.policy_manifest import ADAPTER, MODEL
 from ratchet.contract.training import Evaluation, EvaluationResults, SnapshotRef
 from ratchet.errors import DigestMismatch, Rejected
-from ratchet.stores.policies import Policy, publish_policy, upload_files
 from ratchet.trainer_worker.job import Finished
 from ratchet.trainer_worker.s3_artifacts import (
     LOG_BYTES,
     artifacts_of,
     fetch_base,
     fetch_inputs,
+    hold_checkpoint,
     store_checkpoint,
     store_metrics,
     store_policy,
@@ -28,55 +26,10 @@ from ratchet.trainer_worker.s3_artifacts import (
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_checkpoint
 from tests.support.blobs import MemoryBlobs
 from tests.support.hostile import DAMAGED_JSON
-from tests.support.snapshot_rows import snapshot_manifest
+from tests.support.trainer_inputs import adapter, dispatch, model, model_files, policy
 from tests.support.training import request
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-
-def model(blobs: MemoryBlobs, directory: Path) -> Policy:
-    return policy(blobs, model_files(directory), MODEL, "random")
-
-
-def model_files(directory: Path) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text("{}")
-    (directory / "tokenizer.json").write_text('{"vocab": 1}')
-    return directory
-
-
-def adapter(blobs: MemoryBlobs, directory: Path, base: str, role: str = "support") -> Policy:
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "adapter_config.json").write_text("{}")
-    return policy(blobs, directory, ADAPTER, base, role)
-
-
-def policy(blobs: MemoryBlobs, directory: Path, kind: str, base: str, role: str = "support") -> Policy:
-    files = upload_files(blobs, directory)
-    return publish_policy(blobs, PolicyManifest(kind=kind, base_model=base, files=files, role=role, created_at=NOW))
-
-
-def dispatch(blobs: MemoryBlobs, base: str, **changes: Any) -> TrainingDispatch:
-    rows = blobs.put(b"rows", "snapshots", ".parquet")
-    form = {name: changes.pop(name) for name in ("format", "role") if name in changes}
-    manifest = snapshot_manifest(parquet=ParquetFile(uri=rows.uri, sha256=rows.sha256, size=rows.size), **form)
-    stored = blobs.put(msgspec.json.encode(manifest), "snapshots", ".json")
-    asked = request()
-    config = asked.training_config
-    dataset = msgspec.structs.replace(config.dataset, snapshot=SnapshotRef(uri=stored.uri, digest=stored.sha256))
-    config = msgspec.structs.replace(config, base_model=base, dataset=dataset)
-    values: dict[str, Any] = {
-        "attempt": 2,
-        "pool": "default",
-        "timestamp": NOW,
-        "parent": "support@7-1a2b3c4d",
-        **changes,
-    }
-    return TrainingDispatch(
-        training_job_id=asked.training_job_id,
-        request=msgspec.structs.replace(asked, training_config=config),
-        **values,
-    )
 
 
 def directory(tmp_path: Path) -> Path:
@@ -91,7 +44,7 @@ def test_inputs_are_downloaded_and_named_in_the_job(tmp_path: Path) -> None:
     assert Path(inputs.spec.dataset).read_bytes() == b"rows"
     assert Path(inputs.spec.base) == tmp_path / "models" / base.digest
     assert (inputs.spec.base_name, inputs.base.digest) == (base.uri, base.digest)
-    assert (inputs.spec.attempt, inputs.spec.threads, inputs.spec.policy_version) == (2, 3, 7)
+    assert (inputs.spec.attempt, inputs.spec.threads) == (2, 3)
     assert (inputs.spec.adapter, inputs.spec.resume) == (None, None)
 
 
@@ -165,13 +118,18 @@ def test_a_stored_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (opened.directory / "state.pt").read_bytes() == b"state"
 
 
-def test_a_checkpoint_that_was_replaced_meanwhile_is_not_stored(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    assert store_checkpoint(blobs, dispatch(blobs, "org/model"), tmp_path / "gone", 1) is None
-    half = tmp_path / "half"
-    half.mkdir()
-    (half / "state.pt").write_bytes(b"state")
-    assert store_checkpoint(blobs, dispatch(blobs, "org/model"), half, 1) is None
+def test_a_checkpoint_that_is_held_outlives_its_removal_and_one_that_has_gone_is_not_held(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", request().training_job_id, 1, "sft")
+    saved = store.save(7, -0.5, lambda target: (target / "state.pt").write_bytes(b"state"))  # type: ignore[arg-type, return-value]
+    job = directory(tmp_path)
+    held = hold_checkpoint(saved.directory, job)
+    assert held is not None
+    (saved.directory / "checkpoint.json").unlink()
+    assert hold_checkpoint(saved.directory, job) is None
+    shutil.rmtree(saved.directory)
+    assert hold_checkpoint(saved.directory, job) is None
+    assert open_checkpoint(held, request().training_job_id, "sft").manifest == saved.manifest
+    assert list(job.iterdir()) == [held]
 
 
 def test_the_manifest_tells_how_the_policy_came_to_be(tmp_path: Path) -> None:

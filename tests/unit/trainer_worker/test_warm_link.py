@@ -20,11 +20,13 @@ import uvloop
 
 from ratchet.bus.testing import eventually
 from ratchet.trainer_worker.child_process import Process, Streams, library_environment
-from ratchet.trainer_worker.job import JOB_FILE
-from ratchet.trainer_worker.warm_link import WarmLink, supported
+from ratchet.trainer_worker.job import JOB_FILE, Stopped, decode_event
+from ratchet.trainer_worker.warm_link import LOG_FILE, WarmLink, supported
 
 pytestmark = pytest.mark.skipif(not supported(), reason="forks from a warm parent only where there are pidfds")
 ROOT = Path(__file__).parents[3]
+NOTHING = ("sys",)
+"""Modules of a parent that need not import torch."""
 
 
 @dataclass
@@ -70,7 +72,7 @@ def waiting_job(directory: Path) -> Path:
 
 
 @asynccontextmanager
-async def bench(root: Path, modules: tuple[str, ...] = (), delay_s: float = 0.0) -> AsyncIterator[Bench]:
+async def bench(root: Path, modules: tuple[str, ...] = NOTHING, delay_s: float = 0.0) -> AsyncIterator[Bench]:
     link = WarmLink(root, delay_s, modules)
     running = asyncio.create_task(link.run())
     one = Bench(link, root)
@@ -105,7 +107,7 @@ async def until(test: Callable[[], bool]) -> None:
 
 async def test_a_forked_training_has_its_own_session_directory_streams_and_environment(tmp_path: Path) -> None:
     async with bench(tmp_path) as one:
-        process = await one.forked(OMP_NUM_THREADS="2")
+        process = await one.forked(OMP_NUM_THREADS="2", CUDA_VISIBLE_DEVICES="1")
         child = psutil.Process(process.pid)
         await until(lambda: child.cwd() == str(tmp_path / "job"))
         assert os.getsid(process.pid) == process.pid
@@ -116,10 +118,27 @@ async def test_a_forked_training_has_its_own_session_directory_streams_and_envir
         assert await process.wait() == 3
 
 
+async def test_a_training_that_still_loads_ends_at_once_when_it_is_asked_to_stop(tmp_path: Path) -> None:
+    async with bench(tmp_path) as one:
+        process = await one.forked()
+        # Its handler of signals stands once it works in its directory; from then on it waits for its job file.
+        await until(lambda: psutil.Process(process.pid).cwd() == str(tmp_path / "job"))
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+    assert decode_event((tmp_path / "job" / "child.log").read_bytes()) == Stopped(step=0)
+
+
 async def test_the_parent_that_forks_has_one_thread(tmp_path: Path) -> None:
     async with bench(tmp_path) as one:
         await one.forked()
         assert psutil.Process(one.link.parent_pid).num_threads() == 1
+
+
+async def test_a_parent_of_trainings_is_fit_to_fork_after_its_imports_and_its_rehearsal(tmp_path: Path) -> None:
+    async with bench(tmp_path, modules=()) as one:
+        await one.forked()
+        assert psutil.Process(one.link.parent_pid).num_threads() == 1
+    assert "Traceback" not in (tmp_path / LOG_FILE).read_text()
 
 
 async def test_imports_that_start_threads_make_trainings_start_fresh(
@@ -172,7 +191,7 @@ async def test_a_killed_parent_leaves_its_trainings_alive_and_is_replaced(tmp_pa
 
 async def test_a_parent_that_cannot_be_started_costs_no_training_and_no_worker(tmp_path: Path) -> None:
     (tmp_path / "full").write_text("a directory cannot be made here, as on a full disk")
-    link = WarmLink(tmp_path / "full", 0.0, ())
+    link = WarmLink(tmp_path / "full", 0.0, NOTHING)
     running = asyncio.create_task(link.run())
     with (tmp_path / "out").open("wb") as out:
         streams = Streams(out.fileno(), out.fileno(), out.fileno())
@@ -183,7 +202,7 @@ async def test_a_parent_that_cannot_be_started_costs_no_training_and_no_worker(t
 
 
 async def test_stopping_ends_the_parent_and_no_training(tmp_path: Path) -> None:
-    link = WarmLink(tmp_path, 0.0, ())
+    link = WarmLink(tmp_path, 0.0, NOTHING)
     one = Bench(link, tmp_path)
     running = asyncio.create_task(link.run())
     process = await one.forked()

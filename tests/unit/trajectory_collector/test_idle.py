@@ -10,8 +10,9 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.envelope import Record
 from ratchet.contract import Turn, named_id
 from ratchet.service.contracts import load_contracts
-from ratchet.trajectory_collector.clickhouse_facts import Facts, Silence
-from ratchet.trajectory_collector.idle import IdleAssembler
+from ratchet.trajectory_collector.clickhouse_facts import EVERY_ROLE, Facts, Roles, Silence
+from ratchet.trajectory_collector.domain import Inference, Run
+from ratchet.trajectory_collector.idle import IdleAssembler, Patience
 from ratchet.trajectory_collector.nats_streams import Streams
 from tests.support.messages import AT, turn
 
@@ -35,13 +36,15 @@ class Silent(Facts):
         self._turns = {named_id("trajectory", name): part for name, part in turns.items()}
         self.read: list[str] = []
 
-    async def idle(self, after: Silence, before: datetime, limit: int) -> list[tuple[Silence, bool]]:
+    async def idle(
+        self, after: Silence, before: datetime, limit: int, roles: Roles = EVERY_ROLE
+    ) -> list[tuple[Silence, bool]]:
         every = [Silence(AT - 2 * HOUR + timedelta(seconds=n), "support", name) for n, name in enumerate(self._turns)]
         return [(one, True) for one in every if after < one and one.heard_at <= before][:limit]
 
-    async def turns(self, role: str, trajectory_id: str) -> list[Turn]:
+    async def run(self, role: str, trajectory_id: str) -> Run:
         self.read.append(trajectory_id)
-        return self._turns[trajectory_id]
+        return Run(self._turns[trajectory_id])
 
 
 class Publishing(Bus):
@@ -60,22 +63,28 @@ async def test_turns_that_cannot_be_assembled_hold_up_no_other_trajectory_and_no
     broken = turn("broken", messages=[{"role": "user"}], response={"tool_calls": 7})
     facts = Silent({"unanswered": [turn(response=None)], "deep": [deep], "broken": [broken], "fine": [turn("fine")]})
     bus = Publishing()
-    idle = IdleAssembler(bus, facts, Settled(), {"RL_TURNS": "collector-turns"}, idle=HOUR, lookback=3 * HOUR)
+    idle = assembler(bus, facts, Settled())
     for _ in range(3):
         await idle.tick()
     assert facts.read == [named_id("trajectory", name) for name in ("unanswered", "deep", "broken", "fine")]
-    assert "agent.rl.trajectory.v1.support" in bus.published
+    assert bus.published == ["agent.rl.trajectory.v1.support"] * 3  # a failure, for that of which no call was answered
 
 
 async def test_a_trajectory_that_is_not_silent_for_long_enough_waits() -> None:
     settled, facts, bus = Settled(), Silent({"fine": [turn("fine")]}), Publishing()
-    idle = IdleAssembler(bus, facts, settled, {"RL_TURNS": "collector-turns"}, idle=HOUR, lookback=3 * HOUR)
+    idle = assembler(bus, facts, settled)
     settled.at = AT - 3 * HOUR / 2
     await idle.tick()
     assert bus.published == []
     settled.at = AT
     await idle.tick()
     assert len(bus.published) == 1
+
+
+def assembler(bus: Bus, facts: Facts, streams: Streams) -> IdleAssembler:
+    patience = Patience(HOUR, 3 * HOUR)
+    durables = {"RL_TURNS": "collector-turns"}
+    return IdleAssembler(bus, facts, streams, durables, patience=patience, inference=Inference())
 
 
 def _call(arguments: str) -> dict[str, object]:

@@ -1,0 +1,55 @@
+"""`ratchet dpo-train` as people run it: interrupted, begun again, complete."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ratchet.bus.testing import eventually
+from tests.support.pair_files import write_pair_files
+
+
+async def test_an_interrupted_training_goes_on_and_leaves_an_adapter(tmp_path: Path) -> None:
+    files, output = write_pair_files(tmp_path), tmp_path / "out"
+
+    async def started() -> Process:
+        options = ["--policy-model", str(files / "base"), "--dataset-dir", str(files / "data"), "--lora", "--json"]
+        options += ["--output-dir", str(output), "--max-steps", "60", "--batch-size", "8", "--lr", "3e-3"]
+        command = [sys.executable, "-m", "ratchet.cli", "dpo-train", *options]
+        return await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+
+    async def has_begun() -> bool:
+        return bool(steps(output))
+
+    first = await started()
+    await eventually(has_begun)
+    first.send_signal(signal.SIGINT)
+    _, warnings = await first.communicate()
+    assert first.returncode == 130
+    assert "stopped after train step" in warnings.decode()
+    assert 0 < len(steps(output)) < 60
+    second = await started()
+    answer, _ = await second.communicate()
+    result = json.loads(answer)
+    assert (second.returncode, result["kind"]) == (0, "adapter")
+    assert steps(output) == list(range(1, 61))
+    left = {"config.json", "logs", "metrics.jsonl", "model", "request.json", "result.json"}
+    assert {file.name for file in output.iterdir()} == left
+    assert AutoTokenizer.from_pretrained(output / "model").chat_template
+    assert AutoModelForCausalLM.from_pretrained(output / "model").num_parameters() > 0
+    again = await started()
+    answer, _ = await again.communicate()
+    assert json.loads(answer) == result
+
+
+def steps(output: Path) -> list[int]:
+    """Of the metrics, so far."""
+    file = output / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return [json.loads(line)["step"] for line in lines if line.endswith("}")]

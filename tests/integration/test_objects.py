@@ -1,0 +1,94 @@
+"""What is sent to the object store: nothing twice, unless the store's copy is old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import RESENT_AFTER, ObjectRef, Objects
+from tests.support.running import prepared_objects
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Store(BaseHTTPRequestHandler):
+    """Says of every object that it is there, and remembers which ones were sent all the same."""
+
+    headers_of_all: dict[str, str]
+    sent: list[str]
+
+    def do_HEAD(self) -> None:
+        self.send_response_only(200)
+        for name, value in self.headers_of_all.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.sent.append(self.path)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def store(headers: dict[str, str]) -> Iterator[tuple[Objects, list[str]]]:
+    sent: list[str] = []
+    kind = type("ThisStore", (Store,), {"headers_of_all": headers, "sent": sent})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield Objects(SharedSettings(s3_endpoint=f"http://127.0.0.1:{server.server_port}")), sent
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def headers(age: timedelta, size: int) -> dict[str, str]:
+    """What a store says of an object."""
+    return {
+        "Date": format_datetime(NOW, usegmt=True),
+        "Last-Modified": format_datetime(NOW - age, usegmt=True),
+        "Content-Length": str(size),
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "times"),
+    [
+        (headers(timedelta(minutes=5), 7), 0),
+        (headers(RESENT_AFTER + timedelta(minutes=1), 7), 1),
+        (headers(timedelta(minutes=5), 6), 1),
+        ({name: value for name, value in headers(timedelta(minutes=5), 7).items() if name != "Date"}, 1),
+    ],
+    ids=["young", "old", "of another size", "a store without a clock"],
+)
+def test_a_file_is_sent_unless_the_store_has_a_young_copy(tmp_path: Path, answer: dict[str, str], times: int) -> None:
+    (tmp_path / "file").write_bytes(b"weights")
+    with store(answer) as (objects, sent):
+        ref = objects.put_file(tmp_path / "file", "blobs")
+    assert len(sent) == times
+    assert ref == ObjectRef(f"s3://ratchet/blobs/{ref.sha256}", ref.sha256, 7)
+
+
+def test_the_object_store_knows_how_old_its_copy_is(shared_settings: SharedSettings, tmp_path: Path) -> None:
+    objects = prepared_objects(shared_settings)
+    (tmp_path / "file").write_bytes(b"weights")
+    ref = objects.put_file(tmp_path / "file", "blobs")
+    # Another object under the same name shows that the file is not sent again.
+    bucket, key = ref.uri.removeprefix("s3://").split("/", 1)
+    objects._client.put_object(Bucket=bucket, Key=key, Body=b"changed")
+    assert objects.put_file(tmp_path / "file", "blobs") == ref
+    assert objects.get(ref.uri) == b"changed"

@@ -1,0 +1,16 @@
+"""Callers in front of an application, for tests of what lies behind the authentication."""
+
+from __future__ import annotations
+
+from ratchet.rules.access import ANYONE, Caller
+from ratchet.service.asgi import AsgiApp, Headers
+from ratchet.service.authentication import Authentication
+
+
+def called_by(app: AsgiApp, caller: Caller = ANYONE) -> Authentication:
+    """The application behind an authentication that takes every request for the caller's."""
+
+    async def identify(_: Headers) -> Caller:
+        return caller
+
+    return Authentication(app, identify)

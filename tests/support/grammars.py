@@ -1,0 +1,46 @@
+"""Grammars over the tokens of a tiny model, and what may follow in them."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from ratchet.contract.turn import Constraint
+from ratchet.grammars.compiler import Compiler, Tokens
+from ratchet.rules.constraints import constraint_of
+
+
+def read_tokenizer(directory: Path) -> Any:
+    """The tokenizer of a model (`Any`: transformers' types are not usable)."""
+    return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+
+
+def with_tool_format(tokenizer: Any, name: str) -> Any:
+    """The same tokenizer with another format of tool calls."""
+    other = deepcopy(tokenizer)
+    other.init_kwargs["ratchet_tool_format"] = name
+    return other
+
+
+def constraint(**body: Any) -> Constraint:
+    """What a request constrains its answer to."""
+    outcome = constraint_of(body)
+    assert isinstance(outcome, Constraint), outcome
+    return outcome
+
+
+class Language:
+    """The texts that a constraint allows, for one tokenizer."""
+
+    def __init__(self, compiler: Compiler, tokenizer: Any, asked: Constraint) -> None:
+        self._tokenizer = tokenizer
+        self._grammar = compiler.compile(Tokens(tokenizer, len(tokenizer), [tokenizer.eos_token_id]), asked)
+
+    def holds(self, text: str) -> bool:
+        """Whether a whole answer may be `text`, token by token and then the end."""
+        walk = self._grammar.walk()
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return all(map(walk.accept, [*ids, self._tokenizer.eos_token_id]))

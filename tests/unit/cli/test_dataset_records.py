@@ -1,0 +1,92 @@
+"""A snapshot leaves as records that `datasets` and TRL read, in splits that share no prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import load_dataset
+
+from ratchet.cli.dataset import write_records
+from ratchet.contract.snapshot import ChatPart, Row
+from ratchet.datasets.domain.trl import Split
+from ratchet.errors import Rejected
+from tests.support.snapshot_rows import label_row, pair_row, trajectory_row
+
+SYSTEM = {"role": "system", "content": "Help."}
+TOOLS = [{"type": "function", "function": {"name": "lookup", "parameters": {"type": "object"}}}]
+
+
+def asked(number: int) -> list[dict[str, Any]]:
+    return [SYSTEM, {"role": "user", "content": f"question {number}"}]
+
+
+def reply(text: str) -> list[dict[str, Any]]:
+    return [{"role": "assistant", "content": text}]
+
+
+CHAT = [*asked(1), *reply("a"), {"role": "user", "content": "and?"}, *reply("b")]
+CALLING = [
+    *asked(2),
+    {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f"}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "found"},
+    *reply("done"),
+]
+ROWS: dict[str, list[Row]] = {
+    "messages": [trajectory_row(1, messages=CHAT, tools=TOOLS), trajectory_row(2, messages=CALLING)],
+    "prompt_completion": [trajectory_row(1, messages=CHAT)],
+    "preference": [pair_row(prompt=asked(1), chosen=reply("good"), rejected=reply("bad"))],
+    "unpaired": [label_row(prompt=asked(1), completion=reply("fine"), label=True)],
+}
+COLUMNS = {
+    "messages": {"messages", "tools"},
+    "prompt_completion": {"prompt", "completion"},
+    "preference": {"prompt", "chosen", "rejected"},
+    "unpaired": {"prompt", "completion", "label"},
+}
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("form", ROWS)
+def test_records_are_read_by_datasets(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    (count,) = write_records(ROWS[form], form, Split(), file).values()
+    read: Any = load_dataset("json", data_files=str(file), split="train", cache_dir=str(tmp_path / "cache"))
+    assert (set(read.column_names), len(read)) == (COLUMNS[form], count)
+
+
+def test_every_answer_is_a_completion_of_what_came_before(tmp_path: Path) -> None:
+    compacted = trajectory_row(messages=CHAT, learn_from=3, earlier=[ChatPart(messages=CHAT[:3], learn_from=0)])
+    write_records([compacted, trajectory_row(messages=asked(1))], "prompt_completion", Split(), tmp_path / "r.jsonl")
+    assert lines(tmp_path / "r.jsonl") == [
+        {"prompt": CHAT[:2], "completion": reply("a")},
+        {"prompt": CHAT[:4], "completion": reply("b")},
+    ]
+
+
+def test_splits_share_no_prompt_and_follow_from_the_seed(tmp_path: Path) -> None:
+    rows = [pair_row(n, prompt=asked(n % 100), chosen=reply(str(n)), rejected=reply("bad")) for n in range(300)]
+    written = write_records(rows, "preference", Split(0.2, 0.1, seed=7), tmp_path / "r.jsonl")
+    files = [tmp_path / f"r.{name}.jsonl" for name in ("train", "eval", "test")]
+    assert list(written) == [str(file) for file in files]
+    prompts = [{json.dumps(record["prompt"]) for record in lines(file)} for file in files]
+    assert sum(written.values()) == 300
+    assert sum(map(len, prompts)) == len(set.union(*prompts)) == 100
+    assert 10 <= len(prompts[1]) <= 30
+    assert 4 <= len(prompts[2]) <= 20
+    again = tmp_path / "again.jsonl"
+    write_records(reversed(rows), "preference", Split(0.2, 0.1, seed=7), again)
+    assert {json.dumps(one["prompt"]) for one in lines(tmp_path / "again.eval.jsonl")} == prompts[1]
+    write_records(rows, "preference", Split(0.2, 0.1, seed=8), again)
+    assert {json.dumps(one["prompt"]) for one in lines(tmp_path / "again.eval.jsonl")} != prompts[1]
+
+
+def test_rows_that_do_not_fit_are_refused_and_no_file_is_left(tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match="cannot be written as messages; they can be as preference"):
+        write_records(ROWS["preference"], "messages", Split(0.5), tmp_path / "r.jsonl")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,110 @@
+"""What the names of models stand for where roles have no policies yet: aliases, roles behind upstreams, all others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from pydantic import ValidationError
+
+from ratchet.errors import Forbidden, NotFound
+from ratchet.gateway.domain.prices import Price, Prices
+from ratchet.gateway.engines.openai import OpenAiEngine
+from ratchet.gateway.kv_routes import Routes
+from ratchet.gateway.models import ModelNames, Models
+from ratchet.gateway.other_calls import OtherCalls
+from ratchet.gateway.settings import Settings
+from ratchet.rules.access import ANYONE, Caller
+from ratchet.service.asgi import Request
+from tests.support.gateway_alone import Server, alone
+
+
+def models(folder: Path, upstream: dict[str, str], **names: object) -> Models:
+    routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
+    return Models(routes, [OpenAiEngine(Server(), "provider", upstream)], ModelNames(**names))  # type: ignore[arg-type]
+
+
+def of_role(role: str) -> Caller:
+    return Caller("key_1", "agent", frozenset({f"infer:{role}"}))
+
+
+async def test_an_alias_names_its_role_also_before_that_has_a_policy(tmp_path: Path) -> None:
+    known = models(tmp_path, {"*": "*"}, aliases={"gpt-4.1-mini": "helpdesk"})
+    for name in ("gpt-4.1-mini", "helpdesk"):
+        resolved, version = await known.resolve(name, of_role("helpdesk"))
+        assert (resolved.role, version) == ("helpdesk", None)
+        with pytest.raises(Forbidden):
+            await known.resolve(name, of_role("default"))
+    assert known.names(of_role("helpdesk")) == ["helpdesk", "gpt-4.1-mini"]
+    assert (await known.resolve("gpt-4o", ANYONE))[0].role == "default"
+
+
+async def test_an_alias_never_stands_for_the_role_of_other_names_where_its_target_cannot_answer(tmp_path: Path) -> None:
+    known = models(tmp_path, {"*": "*"}, aliases={"best": "helpdesk_dpo"})
+    with pytest.raises(NotFound, match="no usable version that dpo trained"):
+        await known.resolve("best", ANYONE)
+
+
+@pytest.mark.parametrize(("name", "role"), [("gpt-5.5", "default"), ("ghost", "nobody"), ("nobody", "nobody")])
+async def test_who_asks_for_what_nothing_answers_learns_what_it_stands_for_and_what_to_set(
+    tmp_path: Path, name: str, role: str
+) -> None:
+    known = models(tmp_path, {"support": "m"}, aliases={"ghost": "nobody"})
+    with pytest.raises(NotFound) as missing:
+        await known.resolve(name, ANYONE)
+    message = str(missing.value)
+    assert all(one in message for one in (repr(name), repr(role), "_ALIASES", "_OTHER_ROLE", "_UPSTREAMS"))
+
+
+async def test_a_role_of_that_name_comes_before_what_an_algorithm_trained(tmp_path: Path) -> None:
+    known = models(tmp_path, {"*": "*"}, roles=["helpdesk", "helpdesk_dpo"])
+    assert (await known.resolve("helpdesk_dpo", of_role("helpdesk_dpo")))[0].role == "helpdesk_dpo"
+
+
+def test_what_can_be_asked_for_is_listed_and_nothing_else(tmp_path: Path) -> None:
+    own_model = models(tmp_path, {"*": "big-model"})
+    assert own_model.names(ANYONE) == own_model.names(of_role("default")) == ["default"]
+    assert own_model.names(of_role("support")) == []
+    assert models(tmp_path, {"*": "*"}).names(ANYONE) == []  # the provider has no model `default`
+    mapped = models(tmp_path, {"support": "m"}, roles=["planner"], aliases={"a": "support", "b": "nobody"})
+    assert mapped.names(ANYONE) == ["support", "a"]
+
+
+def test_the_role_of_a_name_is_that_of_the_scope(tmp_path: Path) -> None:
+    known = models(tmp_path, {"search": "embed", "*": "*"}, aliases={"BAAI/bge-m3": "search"}, other_role="other")
+    names = ("search", "BAAI/bge-m3", "openai/text-embedding-3-small")
+    assert [known.role_of(name) for name in names] == ["search", "search", "other"]
+
+
+async def test_embeddings_need_the_scope_of_their_models_role_and_count_for_the_key(
+    tmp_path: Path,
+) -> None:
+    async with alone(tmp_path) as here:
+        spent = list[tuple[str, int, float]]()
+        prices = Prices(upstreams={"provider": {"*": Price(prompt=10.0, completion=0.0)}})
+        router = here.completions.calls.router
+        others = OtherCalls(here.handlers.models, router, prices, lambda *used: spent.append(used))
+        here.server.may_answer.set()
+        for name, role, another in (("openai/embedding-3", "default", "support"), ("support", "support", "default")):
+            body = msgspec.json.encode({"model": name, "input": "hi"})
+            request = Request("POST", "/v1/embeddings", {}, body, caller=of_role(role))
+            assert (await others.embeddings(request, None)).status == 200
+            with pytest.raises(Forbidden, match=f"infer:{role}"):
+                await others.embeddings(msgspec.structs.replace(request, caller=of_role(another)), None)
+            key_id, tokens, usd = spent.pop()
+            assert (key_id, tokens, usd) == (request.caller.key_id, len(body) // 4, pytest.approx(tokens * 10 / 1e6))
+        assert spent == []
+
+
+@pytest.mark.parametrize("target", ["Help Desk", "support@x", "support@", "gpt-4.1-mini", ""])
+def test_an_alias_for_what_cannot_be_a_role_is_refused_at_the_start(target: str) -> None:
+    with pytest.raises(ValidationError, match="neither a role nor role@version"):
+        Settings(aliases={"name": target})
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
+def test_an_alias_that_no_agent_could_send_is_refused_at_the_start(name: str) -> None:
+    with pytest.raises(ValidationError, match="no name of a model"):
+        Settings(aliases={name: "support"})

@@ -1,0 +1,75 @@
+"""The model card is one that the Hub's own library reads, whatever the names in it are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
+from ratchet.contract.training import EvaluationResults, ResourceUsage
+from ratchet.trainer_worker.model_card import model_card
+
+MADE_AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
+HOSTILE = (
+    "a: b\n---\n# forged",
+    '"quoted" \\ and #commented',
+    "| cell | <script>alert(1)</script> [link](http://x) `code`",
+    "- item: {a: [b, *c, &d, !e, %f]}",
+    "\x00\x1b\x7f\x85\u2028\ufeff \U0001f600",
+    "null",
+    "yes",
+)
+
+
+def manifest(**changes: Any) -> PolicyManifest:
+    values = {"kind": ADAPTER, "base_model": "org/model-1b", "files": [], "role": "support", "created_at": MADE_AT}
+    return PolicyManifest(**{**values, "algorithm": "dpo", "dataset_digest": "d" * 64, **changes})
+
+
+def test_the_hub_reads_library_base_tags_and_what_was_measured() -> None:
+    evaluation = EvaluationResults(benchmark_scores={"holdout_win_rate": 0.75}, improvement_over_baseline=0.25)
+    text = model_card(manifest(parent="s3://b/policies/1.json"), evaluation, ResourceUsage(cost_usd=1.5, gpu_hours=0.5))
+    data = ModelCard(text).data
+    assert (data.library_name, data.base_model, data.pipeline_tag) == ("peft", "org/model-1b", "text-generation")
+    assert data.tags == ["ratchet", "lora", "dpo", "role:support"]
+    assert data.get("dataset_digest") == "d" * 64
+    assert data.license is None
+    assert data.eval_results is not None
+    measured = {result.metric_type: result.metric_value for result in data.eval_results}
+    assert measured == {"holdout_win_rate": 0.75, "improvement_over_baseline": 0.25}
+    for fact in ("| continues | s3://b/policies/1.json |", "| cost, USD | 1.5 |", "| GPU hours | 0.5 |"):
+        assert fact in text
+    assert "CO2" not in text
+
+
+def test_a_model_is_no_adapter_and_without_a_measurement_the_card_claims_none() -> None:
+    text = model_card(manifest(kind=MODEL), None, None)
+    data = ModelCard(text).data
+    assert (data.library_name, data.eval_results) == ("transformers", None)
+    assert "lora" not in (data.tags or [])
+    assert "Cost of the attempt" not in text
+
+
+def test_a_figure_that_is_none_is_left_out_of_the_metadata() -> None:
+    scores = {"holdout_win_rate": float("nan"), "accuracy": 0.5}
+    results = ModelCard(model_card(manifest(), EvaluationResults(benchmark_scores=scores), None)).data.eval_results
+    assert results is not None
+    assert [result.metric_type for result in results] == ["accuracy"]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_stay_names(name: str) -> None:
+    evaluation = EvaluationResults(benchmark_scores={name: 0.5})
+    hostile = manifest(base_model=name, role=name, hyperparameters={name: name}, metrics={name: 1.0})
+    card = ModelCard(model_card(hostile, evaluation, None))
+    assert card.data.base_model == name
+    assert card.data.tags == ["ratchet", "lora", "dpo", f"role:{name}"]
+    assert card.data.eval_results is not None
+    assert card.data.eval_results[0].metric_type == name
+    headings = [line for line in card.text.splitlines() if line.startswith("# ")]
+    assert len(headings) == 1
+    assert "<script>" not in card.text
+    assert "](http" not in card.text
