@@ -170,23 +170,39 @@ async def test_a_killed_training_is_reported_and_the_parent_forks_on(tmp_path: P
         assert one.link.parent_pid == parent
 
 
-def test_a_killed_parent_leaves_its_trainings_alive_on_the_loop_of_the_services_too(tmp_path: Path) -> None:
-    uvloop.run(test_a_killed_parent_leaves_its_trainings_alive_and_is_replaced(tmp_path))
+@dataclass(frozen=True)
+class AfterAKill:
+    """What the trainings of a killed parent, and of the one that replaces it, come to."""
+
+    first_lives: bool
+    first_status: int | None
+    second_status: int | None
 
 
-async def test_a_killed_parent_leaves_its_trainings_alive_and_is_replaced(tmp_path: Path) -> None:
+async def outcome_of_killing_the_parent(tmp_path: Path) -> AfterAKill:
     async with bench(tmp_path) as one:
-        process = await one.forked("first")
+        first = await one.forked("first")
         parent = one.link.parent_pid
         assert parent is not None
         os.kill(parent, signal.SIGKILL)
         await until(lambda: one.link.parent_pid not in {None, parent})
         second = await one.forked("second")
-        assert psutil.Process(process.pid).is_running()
-        process.send_signal(signal.SIGKILL)
-        assert await process.wait() is None
+        first_lives = psutil.Process(first.pid).is_running()
+        first.send_signal(signal.SIGKILL)
+        first_status = await first.wait()
         second.send_signal(signal.SIGKILL)
-        assert await second.wait() == -signal.SIGKILL
+        return AfterAKill(first_lives, first_status, await second.wait())
+
+
+REPLACED = AfterAKill(first_lives=True, first_status=None, second_status=-signal.SIGKILL)
+
+
+async def test_a_killed_parent_leaves_its_trainings_alive_and_is_replaced(tmp_path: Path) -> None:
+    assert await outcome_of_killing_the_parent(tmp_path) == REPLACED
+
+
+def test_a_killed_parent_is_replaced_on_the_loop_of_the_services_too(tmp_path: Path) -> None:
+    assert uvloop.run(outcome_of_killing_the_parent(tmp_path)) == REPLACED
 
 
 async def test_a_parent_that_cannot_be_started_costs_no_training_and_no_worker(tmp_path: Path) -> None:

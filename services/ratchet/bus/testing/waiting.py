@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def eventually(probe: Callable[[], Awaitable[T | None]], deadline_s: float = 40.0) -> T:
+async def eventually(probe: Callable[[], Awaitable[T | None]], deadline_s: float = 120.0) -> T:
     """Call `probe` until it returns something true; fails with its last answer after the deadline."""
     loop = asyncio.get_running_loop()
     until = loop.time() + deadline_s
