@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ratchet.errors import Conflict
 
 PUBLIC, PRIVATE = 0o666, 0o600
 """Modes of new files, before the umask: for all users, and for this one alone."""
@@ -34,3 +37,17 @@ def write_whole(path: Path, blob: bytes, *, mode: int = PUBLIC, durable: bool = 
     with staged(path, durable=durable) as partial:
         partial.touch(mode=mode)
         partial.write_bytes(blob)
+
+
+@contextmanager
+def locked(directory: Path) -> Generator[None]:
+    """Keep a directory to this process, which ends with it in any case. Raises `Conflict` when another one has it."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Conflict(f"another process works in {directory}") from error
+        yield
+    finally:
+        os.close(descriptor)

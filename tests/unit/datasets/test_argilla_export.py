@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import tracemalloc
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,12 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 from ratchet.cli.data import app
-from ratchet.datasets.argilla.reading import records_in
+from ratchet.datasets.argilla.export import ExportOptions, export_pairs, words
+from ratchet.datasets.argilla.reading import MAX_RECORD, records_in
 from ratchet.datasets.argilla.records import Unusable, pair_of
-from ratchet.errors import Rejected
+from ratchet.errors import Conflict, Rejected
+from ratchet.service.files import locked
+from ratchet.trainer_worker.training.local_run import pairs_in
 from tests.support.contract_files import ALL_SCHEMAS
 
 JUDGES = [uuid.UUID(int=n) for n in range(4)]
@@ -117,6 +122,11 @@ def test_a_draft_is_no_vote() -> None:
         ({"prompt": "Where?", "response_a": "a", "response_b": "b"}, "unjudged"),
         ({"prompt": "Where?", "response_a": "a", "response_b": "b", "q.responses": ["a", "b"]}, "unjudged"),
         ({"prompt": "Where?", "response_a": "a", "response_b": "b", "q.responses": ["both"]}, "unjudged"),
+        (row(1, chosen=[{"role": ["assistant"], "content": "x"}]), "malformed"),
+        (row(1, chosen=[{"role": "assistant", "tool_calls": "none"}]), "malformed"),
+        (row(1, chosen=[{"role": "assistant", "content": [{"type": "image_url", "image_url": "x"}]}]), "malformed"),
+        (row(1, chosen=[{"role": "assistant", "content": "x", "name": {"first": "Mia"}}]), "malformed"),
+        (row(1, chosen=[{"role": "tool", "content": "x"}]), "empty"),
         (row(1, prompt="  "), "empty"),
         (row(1, rejected=""), "empty"),
         (row(1, chosen="No. ", rejected="No."), "identical"),
@@ -160,7 +170,9 @@ def test_every_dropped_record_is_counted_and_the_rest_is_split(tmp_path: Path) -
     assert not list((tmp_path / "out").glob(".*"))
 
 
-@pytest.mark.parametrize(("bad", "code", "warning"), [(4, 0, ""), (8, 0, "95 % should be"), (12, 1, "no-go")])
+@pytest.mark.parametrize(
+    ("bad", "code", "warning"), [(5, 0, ""), (6, 0, "95 % should be"), (10, 0, "95 % should be"), (11, 1, "no-go")]
+)
 def test_too_few_valid_records_warn_and_then_fail(tmp_path: Path, bad: int, code: int, warning: str) -> None:
     rows = [row(n, **({"chosen": ""} if n < bad else {})) for n in range(100)]
     result, report = export(write(tmp_path / "in.jsonl", rows), tmp_path / "out")
@@ -247,3 +259,156 @@ def test_a_large_array_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()
+
+
+LABELS = (
+    "response_a",
+    "a",
+    "role",
+    "assistant",
+    "user",
+    "content",
+    "value",
+    "rank",
+    "chosen",
+    "submitted",
+    "tool_calls",
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(LABELS) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(LABELS), inner, max_size=4),
+    max_leaves=12,
+)
+NAMES = ("fields", "prompt", "chosen", "rejected", "response_a", "response_b", "responses", "q.responses", "messages")
+
+
+@given(st.dictionaries(st.sampled_from((*NAMES, "q.responses.status")), JSON, max_size=7))
+def test_any_record_makes_a_pair_that_trainings_read_or_is_counted(
+    tmp_path_factory: pytest.TempPathFactory, record: dict[str, Any]
+) -> None:
+    with suppress(Unusable):
+        pair = pair_of(record)
+        file = tmp_path_factory.mktemp("pairs") / "train.jsonl"
+        file.write_text(json.dumps({"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}))
+        assert len(list(pairs_in(file))) == 1
+
+
+def test_messages_keep_what_a_template_reads_and_nothing_of_their_writer() -> None:
+    asked = {"role": "user", "content": "Where?", "user_id": "u-17", "metadata": {"name": "Mia"}}
+    call = {"id": "1", "type": "function", "function": {"name": "track", "arguments": {"order": 7}}}
+    pair = pair_of({"prompt": [asked], "chosen": [{"role": "assistant", "tool_calls": [call]}], "rejected": "No."})
+    assert pair.prompt == [{"role": "user", "content": "Where?"}]
+    assert json.loads(pair.chosen[0]["tool_calls"][0]["function"]["arguments"]) == {"order": 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("Where is it?", 4), ("请问我的订单在哪里", 9), ("Order7在哪里", 4), ("ฉันรอ", 5), ("", 0)]
+)
+def test_letters_of_writing_without_spaces_count_as_words(text: str, count: int) -> None:
+    assert words(text) == count
+
+
+def test_a_prompt_that_unicode_spells_twice_is_in_one_split(tmp_path: Path) -> None:
+    prompts = [
+        f"Caf{letter} {number}, where is it?" for number in range(40) for letter in ("\u00e9", "e\u0301", "E\u0301")
+    ]
+    rows = [row(n, prompt=prompt, chosen=f"Answer {n}.") for n, prompt in enumerate(prompts)]
+    export(write(tmp_path / "in.jsonl", rows), tmp_path / "out")
+    numbers = [{one["prompt"][0]["content"].split()[1] for one in lines(tmp_path / "out", split)} for split in SPLITS]
+    assert sum(map(len, numbers)) == 40
+
+
+@pytest.mark.parametrize("content", [b"[ ]", b"\xef\xbb\xbf[]", b" " * (1 << 20) + b"[\n]\n", b""])
+def test_a_file_without_records_is_read_whatever_surrounds_them(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "in.json"
+    file.write_bytes(content)
+    assert list(records_in(file)) == []
+
+
+def test_a_byte_order_mark_is_no_part_of_an_array(tmp_path: Path) -> None:
+    file = tmp_path / "in.json"
+    file.write_text(json.dumps([row(1), row(2)]), encoding="utf-8-sig")
+    assert list(records_in(file)) == [row(1), row(2)]
+
+
+def test_a_line_that_is_no_text_costs_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(b'{"prompt": "caf\xe9"}\n' + json.dumps(row(1)).encode() + b"\n\0\n")
+    assert list(records_in(file)) == [None, row(1), None]
+
+
+def test_a_line_without_end_is_one_bad_record_and_never_in_memory(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    with file.open("wb") as content:
+        content.truncate(MAX_RECORD * 20)  # zeros that take no disk
+        content.seek(0, 2)
+        content.write(b"\n" + json.dumps(row(1)).encode())
+    tracemalloc.start()
+    try:
+        assert list(records_in(file)) == [None, row(1)]
+        assert tracemalloc.get_traced_memory()[1] < MAX_RECORD * 3
+    finally:
+        tracemalloc.stop()
+
+
+OPTIONS = ExportOptions(0.05, 0.05, 3, 2048, ("prompt", "chosen", "rejected"), anonymize=False, shuffle_seed=42)
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "in.jsonl", [row(n) for n in range(3)])
+
+    def count(text: str) -> int:
+        with file.open("a") as more:
+            more.write("\n")
+        return words(text)
+
+    with pytest.raises(Rejected, match="has changed"):
+        export_pairs(file, tmp_path / "out", OPTIONS, {}, count)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_an_export_that_breaks_off_leaves_no_splits_of_two_exports(tmp_path: Path) -> None:
+    file, output = write(tmp_path / "in.jsonl", [row(n) for n in range(50)]), tmp_path / "out"
+    export_pairs(file, output, OPTIONS, {})
+    (output / "eval.jsonl").unlink()
+    (output / "eval.jsonl").mkdir()  # cannot be replaced
+    with pytest.raises(OSError, match=r"eval\.jsonl"):
+        export_pairs(file, output, OPTIONS, {})
+    assert not (output / "train.jsonl").exists()
+    assert not (output / "schema_report.json").exists()
+
+
+def test_an_export_does_not_replace_its_own_input(tmp_path: Path) -> None:
+    file = write(tmp_path / "train.jsonl", [row(1)])
+    with pytest.raises(Rejected, match="its own input"):
+        export_pairs(file, tmp_path, OPTIONS, {})
+    assert list(records_in(file)) == [row(1)]
+
+
+def test_one_export_at_a_time_writes_to_a_directory(tmp_path: Path) -> None:
+    file, output = write(tmp_path / "in.jsonl", [row(n) for n in range(5)]), tmp_path / "out"
+    (output / ".argilla-export-killed").mkdir(parents=True)
+    with locked(output), pytest.raises(Conflict, match="another process"):
+        export_pairs(file, output, OPTIONS, {})
+    export_pairs(file, output, OPTIONS, {})
+    assert not list(output.glob(".*"))
+
+
+def test_a_full_disk_is_an_error_in_words_and_changes_nothing(tmp_path: Path) -> None:
+    file, output = write(tmp_path / "in.jsonl", [row(1)]), tmp_path / "out"
+    export_pairs(file, output, OPTIONS, {})
+    before = {one.name: one.read_bytes() for one in output.iterdir()}
+    many = write(tmp_path / "many.jsonl", [row(n, chosen="x" * 2000) for n in range(1000)])
+    with _files_of_at_most(1 << 20), pytest.raises(OSError, match=r"cannot write to .*out"):
+        export_pairs(many, output, OPTIONS, {})
+    assert {one.name: one.read_bytes() for one in output.iterdir()} == before
+
+
+@contextmanager
+def _files_of_at_most(size: int) -> Generator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import shutil
+import sqlite3
 import tempfile
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -22,11 +26,14 @@ from ratchet.datasets.argilla.shuffled import ShuffledRows
 from ratchet.errors import Rejected
 from ratchet.rules.chat.format import ChatError, json_text, text_of
 from ratchet.rules.redaction import Redactor
-from ratchet.service.files import staged, write_whole
+from ratchet.service.files import locked
 
-REPORT = "schema_report.json"
+TRAIN, EVAL, TEST, REPORT = "train.jsonl", "eval.jsonl", "test.jsonl", "schema_report.json"
 Part = Literal["prompt", "chosen", "rejected"]
-_WORD = re.compile(r"\w+|[^\w\s]")
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+"""Letters of writing without spaces: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
+_STAGED = ".argilla-export-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,32 +50,57 @@ class ExportOptions:
 
 
 def words(text: str) -> int:
-    """Words and punctuation marks: about the tokens of a text, where no tokenizer is named."""
+    """Words, punctuation marks and letters of writing without spaces: about the tokens of a text, where no tokenizer
+    is named.
+    """
     return len(_WORD.findall(text))
 
 
 def export_pairs(
     file: Path, output: Path, options: ExportOptions, parameters: JsonObject, count_tokens: Callable[[str], int] = words
 ) -> SchemaReport:
-    """Write `train.jsonl`, `eval.jsonl`, `test.jsonl` and the report into `output`, each at once when it is whole.
+    """Write `train.jsonl`, `eval.jsonl`, `test.jsonl` and the report into `output`.
 
-    `parameters`: as the report names them. Rows wait in a temporary file there. Raises `Rejected` for a file that
-    cannot be read, and `OSError`.
+    They replace those of an earlier export when all are whole. `parameters`: as the report names them. Rows wait in a
+    temporary file there. Raises `Rejected` for a file that cannot be read, or changes meanwhile, `Conflict` while
+    another export writes to `output`, and `OSError`.
     """
     if not file.is_file():
         raise Rejected(f"there is no file {file}")
+    if file.resolve() in [output.resolve() / name for name in (TRAIN, EVAL, TEST, REPORT)]:
+        raise Rejected(f"the export would replace its own input {file}: name another directory")
     output.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix=".argilla-export-", dir=output) as directory,
-        closing(ShuffledRows(Path(directory) / "rows.sqlite", options.shuffle_seed)) as rows,
-    ):
+    with locked(output):
+        for leftover in output.glob(f"{_STAGED}*"):  # of an export that was killed
+            shutil.rmtree(leftover)
+        with tempfile.TemporaryDirectory(prefix=_STAGED, dir=output) as directory:
+            try:
+                report = _staged(file, Path(directory), options, parameters, count_tokens)
+            except sqlite3.OperationalError as error:
+                raise OSError(f"cannot write to {output}: {error}") from error
+            _publish(Path(directory), output)
+    return report
+
+
+def _staged(
+    file: Path, directory: Path, options: ExportOptions, parameters: JsonObject, count_tokens: Callable[[str], int]
+) -> SchemaReport:
+    """All files of an export, in `directory`."""
+    before = _state(file)
+    with closing(ShuffledRows(directory / "rows.sqlite", options.shuffle_seed)) as rows:
         selection = _Selection(rows, options, count_tokens)
         for record in records_in(file):
             selection.add(record)
         splits = rows.split(options.eval_ratio, options.test_ratio)
         for name in Splits.__struct_fields__:
-            with staged(output / f"{name}.jsonl") as partial, partial.open("w", encoding="utf-8") as lines:
+            with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as lines:
                 lines.writelines(f"{body}\n" for body in rows.rows(name))
+                lines.flush()
+                os.fsync(lines.fileno())
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    if _state(file) != before:
+        raise Rejected(f"{file} has changed while it was read")
     valid = selection.total - sum(selection.dropped.values())
     report = SchemaReport(
         total=selection.total,
@@ -78,11 +110,24 @@ def export_pairs(
         splits=splits,
         parameters=parameters,
         seed=options.shuffle_seed,
-        input=_digest(file),
+        input=InputFile(name=file.name, sha256=digest, size=before[0]),
         redacted=dict(selection.redacted),
     )
-    write_whole(output / REPORT, msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    (directory / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     return report
+
+
+def _publish(staged: Path, output: Path) -> None:
+    """Put the files in their places. Trainings need `train.jsonl`, so they never meet splits of two exports."""
+    for name in (TRAIN, REPORT, EVAL, TEST):
+        (output / name).unlink(missing_ok=True)
+    for name in (TEST, EVAL, TRAIN, REPORT):
+        (staged / name).replace(output / name)
+
+
+def _state(file: Path) -> tuple[int, int, int]:
+    state = file.stat()
+    return state.st_size, state.st_mtime_ns, state.st_ino
 
 
 class _Selection:
@@ -118,7 +163,7 @@ class _Selection:
             raise Unusable("too_long")
         parts = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}
         key = json_text([parts[name] for name in self._options.dedup_by])
-        same_prompt = json_text([[one["role"], " ".join(text_of(one.get("content")).split())] for one in pair.prompt])
+        same_prompt = json_text([[one["role"], _folded(text_of(one.get("content")))] for one in pair.prompt])
         if not self._rows.add(key, same_prompt, json_text(parts)):
             raise Unusable("duplicate")
 
@@ -130,7 +175,6 @@ class _Selection:
         return Pair(*redacted.value)
 
 
-def _digest(file: Path) -> InputFile:
-    with file.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    return InputFile(name=file.name, sha256=digest, size=file.stat().st_size)
+def _folded(text: str) -> str:
+    """The same for texts that differ in spaces, in case, or in how Unicode spells a letter."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

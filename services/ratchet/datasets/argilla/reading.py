@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -17,9 +18,8 @@ BATCH = 500
 """Rows of Parquet that are read at a time."""
 CHUNK = 1 << 20
 """Characters of a JSON array that are read at a time."""
-MAX_RECORD = 64 << 20
-"""Characters of one record of an array; a longer one is no record of a conversation."""
-_SPACE = " \t\r\n"
+MAX_RECORD = 16 << 20
+"""Bytes of one record, of an array characters; a longer one is no record of a conversation."""
 _OPENING, _BETWEEN = re.compile(r"\s*\[\s*"), re.compile(r"\s*,\s*")
 
 # pyarrow ships no types: its members are unknown to the type checker.
@@ -28,9 +28,11 @@ _ARROW: Any = pa
 
 
 def records_in(file: Path) -> Iterator[object]:
-    """Every record; None for a line that is no JSON. Raises `Rejected` for a file that cannot be read to its end."""
+    """Every record; None for a line that is no JSON, or longer than `MAX_RECORD`. Raises `Rejected` for a file that
+    cannot be read to its end.
+    """
     try:
-        if file.suffix == ".parquet":
+        if file.suffix.lower() == ".parquet":
             yield from _rows(file)
         elif _is_array(file):
             yield from _elements(file)
@@ -47,16 +49,21 @@ def _rows(file: Path) -> Iterator[object]:
 
 
 def _is_array(file: Path) -> bool:
-    with file.open(encoding="utf-8") as text:
-        while (character := text.read(1)) and character in _SPACE:
-            pass
-    return character == "["
+    with file.open("rb") as content:
+        begin = content.read(CHUNK).removeprefix(codecs.BOM_UTF8).lstrip()
+        while not begin and (chunk := content.read(CHUNK)):
+            begin = chunk.lstrip()
+    return begin.startswith(b"[")
 
 
 def _lines(file: Path) -> Iterator[object]:
     with file.open("rb") as lines:
-        for line in lines:
-            if line.strip():
+        while line := lines.readline(MAX_RECORD + 1):
+            if len(line) > MAX_RECORD:
+                while line and not line.endswith(b"\n"):
+                    line = lines.readline(CHUNK)
+                yield None
+            elif line.strip():
                 try:
                     yield json.loads(line)
                 except (ValueError, RecursionError):
@@ -66,7 +73,7 @@ def _lines(file: Path) -> Iterator[object]:
 def _elements(file: Path) -> Iterator[object]:
     """The elements of an array. One that is broken ends it: nothing says where the next one begins."""
     decoder, buffer, place, gap = json.JSONDecoder(), "", 0, _OPENING
-    with file.open(encoding="utf-8") as text:
+    with file.open(encoding="utf-8-sig") as text:
         while (chunk := text.read(CHUNK)) and len(buffer) - place <= MAX_RECORD:
             buffer, place = buffer[place:] + chunk, 0
             while (begin := gap.match(buffer, place)) is not None and begin.end() < len(buffer):
@@ -76,5 +83,5 @@ def _elements(file: Path) -> Iterator[object]:
                     break
                 yield element
                 place, gap = after, _BETWEEN
-    if buffer[place:].strip() not in ("]", "[]"):
+    if "".join(buffer[place:].split()) not in ("]", "[]"):
         raise Rejected(f"{file} is no JSON array to its end")

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from ratchet.bus.message import JsonObject
-from ratchet.rules.chat.format import ROLES, text_of
+from ratchet.rules.chat.format import ChatError, normal, text_of
 
 PROMPTS = ("prompt", "instruction", "question", "input", "messages", "conversation")
 """Fields that may hold the prompt, the first that is there."""
+MEMBERS = ("role", "content", "reasoning_content", "reasoning", "thinking", "tool_calls", "tool_call_id", "name")
+"""Members of a message that a template may read. Others, a writer's id or time, are no part of a conversation."""
 _ANSWER = re.compile(r"(?:response|answer|completion|generation|output)s?[-_ ]?([ab12])", re.IGNORECASE)
 _PLACE = re.compile(r"(?:.*[-_ ])?([ab12])", re.IGNORECASE)
 _SUBMITTED = "submitted"
@@ -57,7 +59,7 @@ def pair_of(record: object) -> Pair:
         chosen, rejected = values.get("chosen"), values.get("rejected")
     given = next((values[name] for name in PROMPTS if values.get(name) is not None), None)
     pair = _of_messages(given, _messages(chosen, "assistant"), _messages(rejected, "assistant"))
-    if not (_has_text(pair.prompt) and _has_text(pair.chosen) and _has_text(pair.rejected)):
+    if not (_has_text(pair.prompt) and all(_has_text(_answers(side)) for side in (pair.chosen, pair.rejected))):
         raise Unusable("empty")
     if pair.chosen == pair.rejected:
         raise Unusable("identical")
@@ -83,14 +85,23 @@ def _messages(value: object, role: str) -> list[JsonObject]:
     if not isinstance(value, list):
         raise Unusable("malformed")
     messages: list[JsonObject] = []
-    for message in cast("list[object]", value):
+    for index, message in enumerate(cast("list[object]", value)):
         if not isinstance(message, dict):
             raise Unusable("malformed")
-        kept = {name: part for name, part in cast("JsonObject", message).items() if part is not None}
-        if kept.get("role") not in ROLES or not isinstance(kept.get("content", ""), str):
+        try:
+            members = normal(cast("JsonObject", message), index)
+        except ChatError as error:
+            raise Unusable("malformed") from error
+        kept = {name: members[name] for name in MEMBERS if members.get(name) is not None}
+        texts = [part for name, part in kept.items() if name != "tool_calls"]
+        if not all(isinstance(text, str) for text in texts):
             raise Unusable("malformed")
         messages.append(kept)
     return messages
+
+
+def _answers(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    return [message for message in messages if message["role"] == "assistant"]
 
 
 def _has_text(messages: Sequence[JsonObject]) -> bool:
@@ -136,9 +147,9 @@ def _place(judgement: object) -> str | None:
         ranking = cast("list[object]", judgement)
         members = [cast("JsonObject", one) for one in ranking if isinstance(one, dict)]
         if members:
-            ranks = Counter(one.get("rank") for one in members)
-            first = min(members, key=lambda one: one.get("rank") or len(members))
-            return _place(first.get("value")) if ranks[first.get("rank")] == 1 else None
+            ranks = [rank if isinstance(rank := one.get("rank"), int) else len(members) for one in members]
+            first = min(ranks)
+            return _place(members[ranks.index(first)].get("value")) if ranks.count(first) == 1 else None
         return _place(ranking[0]) if ranking else None
     match = _PLACE.fullmatch(judgement.strip()) if isinstance(judgement, str) else None
     return match[1].lower() if match else None
