@@ -176,6 +176,7 @@ def test_json_output_is_the_answer_of_the_service(directory: Path) -> None:
     job = asked(directory, "--set", "learning_rate=1e-5", "--set", "lora.r=8")["training_job_id"]
     for words, service, path in (
         ("jobs", "COORDINATOR", "/v1/jobs"),
+        (f"jobs show {job}", "COORDINATOR", f"/v1/jobs/{job}"),
         (f"jobs {job}", "COORDINATOR", f"/v1/jobs/{job}"),
         ("policies list", "DEPLOYER", "/v1/policies"),
         ("rollout status", "DEPLOYER", "/v1/rollouts"),
@@ -202,12 +203,18 @@ def test_status_and_jobs_list_the_newest_job_first(directory: Path) -> None:
         assert [job["training_job_id"] for job in listed][:2] == newest
 
 
-def test_a_job_is_listed_shown_and_cancelled(directory: Path) -> None:
+def test_a_job_is_listed_shown_and_cancelled(directory: Path, tmp_path: Path) -> None:
     where, job = ("--dir", str(directory)), asked(directory)["training_job_id"]
     listed = ratchet("jobs", *where, NO_COLOR="1", COLUMNS="40")
     assert job in listed.stdout
     assert "\x1b" not in listed.stdout
-    assert "base model" in ratchet("jobs", job, *where).stdout
+    page = tmp_path / "job.html"
+    for shown in (ratchet("jobs", job, *where), ratchet("jobs", "show", job, "--html", str(page), *where)):
+        assert "base model" in shown.stdout
+    assert (shown.stderr, job in page.read_text()) == (f"wrote {page}\n", True)
+    misplaced = ratchet("jobs", *where, "show", job)
+    assert (misplaced.returncode, misplaced.stdout) == (2, "")
+    assert "options stand behind `show`" in misplaced.stderr
     assert json.loads(ratchet("cancel", job, "--json", *where).stdout)["training_job_id"] == job
 
 

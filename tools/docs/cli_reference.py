@@ -78,9 +78,9 @@ def reference(app: typer.Typer) -> str:
 
 
 def leaves(command: Command, words: tuple[str, ...] = ("ratchet",)) -> Iterator[tuple[tuple[str, ...], Command]]:
-    """Every command below `command` that has none below itself, with the words that call it, in the parser's order."""
+    """Every command below `command` that works by itself, with the words that call it, in the parser's order."""
     below: dict[str, Command] = getattr(command, "commands", {})
-    if not below:
+    if not below or command.invoke_without_command:
         yield words, command
     for name, one in below.items():
         if not one.hidden:

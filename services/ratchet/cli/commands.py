@@ -32,11 +32,10 @@ COMMANDS: Mapping[str, Entry] = {
         'Print the variables that lead to the running stack, passwords included: `eval "$(ratchet env)"` sets them.',
     ),
     "status": Entry("status", "Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."),
-    "train": Entry("jobs", "Start a training job."),
+    "train": Entry("training", "Start a training job."),
     "dpo-train": Entry("train", "Train a policy on preference pairs with DPO, on this machine and without a stack."),
     "plan": Entry("plan", "Propose an algorithm and its data for a role, and say why not the others."),
-    "jobs": Entry("jobs", "List training jobs, newest first, or show one."),
-    "cancel": Entry("jobs", "Cancel a job; a running one stops within seconds."),
+    "cancel": Entry("training", "Cancel a job; a running one stops within seconds."),
     "feedback": Entry(
         "feedback",
         "Give feedback on a trajectory; its reward is computed anew. Exit code 3: nothing is stored under the id yet.",
@@ -54,6 +53,7 @@ COMMANDS: Mapping[str, Entry] = {
 """Commands of their own. The help repeats the first paragraph of their docstring."""
 
 GROUPS: Mapping[str, Entry] = {
+    "jobs": Entry("jobs", "List training jobs, newest first; `jobs show` shows one with its curves."),
     "import": Entry("imports", "Import logged trajectories. Importing twice changes nothing."),
     "export": Entry("exports", "Write stored data to a file, newest first."),
     "trajectories": Entry("trajectories", "Trajectories: list them, or show one with its rewards."),

@@ -18,9 +18,9 @@ from ratchet.bus.message import encode
 from ratchet.cli.api import get, post, segment
 from ratchet.cli.connections import objects_of, settings_of
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.jobs import dataset_request
 from ratchet.cli.options import AsJson, Directory, RoleOption
 from ratchet.cli.output import console, print_answer, print_table, progress
+from ratchet.cli.training import dataset_request
 from ratchet.contract.http.jobs import JobOut, PreviewOut
 from ratchet.contract.snapshot import ROWS, Row, SnapshotManifest, TrajectoryRow
 from ratchet.contract.training import SnapshotRef

@@ -1,125 +1,90 @@
-"""`ratchet train`, `jobs` and `cancel`: training jobs, through the coordinator."""
+"""`ratchet jobs`: training jobs: which there are, and for one of them its facts, its figures and their curves."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import msgspec
 import typer
+from rich.columns import Columns
+from rich.text import Text
+from typer.core import TyperGroup
 
-from ratchet.cli.api import get, post, require_role
+from ratchet.cli.api import get, require_role
+from ratchet.cli.charts import picture, shows_braille
 from ratchet.cli.completion import complete_job
+from ratchet.cli.connections import objects_of, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, RoleArgument, json_file
-from ratchet.cli.output import (
-    console,
-    follow_up,
-    print_answer,
-    print_dry_run,
-    print_facts,
-    print_json,
-    print_table,
-    progress,
-)
+from ratchet.cli.options import AsJson, Directory, OptionalRole
+from ratchet.cli.output import console, errors, follow_up, print_answer, print_facts, print_table, shown
 from ratchet.contract.http.jobs import JobOut, JobsOut
-from ratchet.errors import NotFound, Rejected, Unavailable
+from ratchet.errors import NotFound, RatchetError
+from ratchet.rules.curves import Point, curves_of
 from ratchet.rules.figures import FIGURES
 from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.service.files import write_whole
+from ratchet.stores.training_history import TrainingHistory, training_history
 
-app = typer.Typer()
+if TYPE_CHECKING:
+    from ratchet.stores.training_history import AttemptRecord
 
-Samples = Annotated[int, typer.Option(min=1, help="Most trajectories to train on.")]
-MinReward = Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")]
-Sources = Annotated[
-    list[str] | None, typer.Option(help="Only trajectories from this source, repeatable: import:tau-bench.")
-]
-BaseModel = Annotated[
-    str,
-    typer.Option(
-        help="`stable`, the s3:// uri of a policy's manifest, or a model's directory or name. The worker loads"
-        " it: a worker on another machine is the first to see whether it exists.",
-    ),
-]
-Algorithm = Annotated[
-    str,
-    typer.Option(help="sft, rloo, ppo, dpo, ...: any that workers offer; `auto`: what `ratchet plan` proposes."),
-]
-Parameters = Annotated[
-    list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE, repeatable: learning_rate=1e-5.")
-]
-Request = Annotated[Path | None, typer.Option(help="JSON file with a whole request instead of these options.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Return when the job has ended; exit code 3 unless it completed.")]
-Timeout = Annotated[
-    float | None, typer.Option(min=1, help="With --wait: wait no longer than so many seconds. The job goes on.")
-]
+
+class Jobs(TyperGroup):
+    """`ratchet jobs ID` is `ratchet jobs show ID`, as it was before there were commands below `jobs`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the words call."""
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
+
+
+app = typer.Typer(cls=Jobs, invoke_without_command=True)
+
 JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=complete_job)]
 State = Annotated[str | None, typer.Option(help="Only jobs in this state: queued, running, completed, failed, ...")]
+Page = Annotated[
+    Path | None, typer.Option("--html", help="Write facts, figures and plots of every curve to a page of its own.")
+]
 
-TRAINER = "trainer_worker"
-"""The embedded stack's worker: it loads base models from this machine."""
 JOB_ID = re.compile(r"[0-9A-Za-z_.-]+")
-POLL_S = 0.5
-SILENCE_S = 60.0
-"""A coordinator that restarts answers again within this time; after it the wait ends with an error."""
-ENDED = frozenset({"completed", "failed", "cancelled"})
+PICTURED = (
+    "loss",
+    "reward_mean",
+    "accuracy",
+    "margin",
+    "kl_divergence",
+    "approx_kl",
+    "policy_entropy",
+    "grad_norm",
+    "ess",
+    "tokens_per_second",
+)
+"""The curves that a terminal shows, in this order, and after them those of what is held out; a page has all of them."""
+HELD_OUT = "holdout_"
+NARROW, WIDE, GAP = 56, 80, 3
+"""Columns that a picture may take, columns of a file, and those between two pictures."""
 
 
-@app.command()
-def train(
-    role: RoleArgument = "default",
-    algorithm: Algorithm = "rloo",
-    base_model: BaseModel = "stable",
-    samples: Samples = 1000,
-    min_reward: MinReward = None,
-    source: Sources = None,
-    priority: Annotated[str, typer.Option(help="low, normal, high or urgent.")] = "normal",
-    parameter: Parameters = None,
-    request: Request = None,
-    wait: Wait = False,
-    timeout: Timeout = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """Start a training job."""
-    body: dict[str, object]
-    if request is not None:
-        body = read_request(request)
-    else:
-        body = {
-            "algorithm": algorithm,
-            "role": role,
-            "base_model": base_model,
-            "hyperparameters": hyperparameters(parameter or []),
-            "requester": "ratchet train",
-            "dataset": dataset_request(samples, min_reward=min_reward, sources=source),
-            "priority": priority,
-        }
-    submit(directory, body, wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json)
-
-
-@app.command()
+@app.callback()
 def jobs(
-    job_id: Annotated[str | None, typer.Argument(help="One job, in full.", autocompletion=complete_job)] = None,
+    context: typer.Context,
     role: OptionalRole = None,
     state: State = None,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """List training jobs, newest first, or show one."""
-    endpoints = locate(directory)
-    if job_id is not None:
-        job = get(endpoints, "coordinator", _path(job_id), JobOut)
-        print_answer(job, as_json, lambda: _show(job, directory))
+    """List training jobs, newest first. `ratchet jobs show` shows one."""
+    if context.invoked_subcommand is not None:
+        sources = map(context.get_parameter_source, context.params)
+        if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+            raise typer.BadParameter(f"options stand behind `{context.invoked_subcommand}`")
         return
+    endpoints = locate(directory)
     query = urlencode({name: value for name, value in (("role", role), ("state", state)) if value is not None})
     answer = get(endpoints, "coordinator", f"/v1/jobs?{query}", JobsOut)
     if not answer.jobs and role is not None:
@@ -144,67 +109,67 @@ def jobs(
 
 
 @app.command()
-def cancel(job_id: JobId, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Cancel a job; a running one stops within seconds."""
-    job = post(locate(directory), "coordinator", f"{_path(job_id)}/cancel", JobOut)
-    print_answer(job, as_json, f"job {job_id} is {_state(job)}")
-
-
-def submit(
-    directory: Path, body: dict[str, object], *, wait: bool, timeout_s: float | None, dry_run: bool, as_json: bool
-) -> None:
-    """Send a request; with `dry_run` only have it checked, and show it; with `wait` return when its job has ended."""
+def show(job_id: JobId, html: Page = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Show one job: its facts, what it used, its curves, and each of its figures with what is good and what is bad."""
     endpoints = locate(directory)
-    endpoints.require()
-    if isinstance(base_model := body.get("base_model"), str):
-        trains_here = endpoints.record is not None and TRAINER in endpoints.record.services
-        body = body | {"base_model": located(base_model, trains_here=trains_here)}
-    if dry_run:
-        post(endpoints, "coordinator", "/v1/jobs?dry_run=true", JobOut, body)
-        print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, as_json)
-        return
-    job = post(endpoints, "coordinator", "/v1/jobs", JobOut, body)
-    if wait:
-        job = wait_for(endpoints, job, timeout_s, quiet=as_json)
-    if as_json:
-        print_json(job)
-    elif wait:
-        _show(job, directory)
-    else:
-        look = follow_up("jobs", job.training_job_id, directory=directory)
-        console.print(f"job {job.training_job_id} is {job.state}; `{look}` follows it", markup=False)
-    if wait and job.state != "completed":
-        raise typer.Exit(ExitCode.PARTLY)
+    job = get(endpoints, "coordinator", job_path(job_id), JobOut)
+    history = None if as_json and html is None else history_of(endpoints, job_id)
+    if html is not None:
+        from ratchet.cli.job_page import job_page  # noqa: PLC0415 - only this option needs it
+
+        write_whole(html, job_page(job, history or TrainingHistory()).encode())
+    print_answer(job, as_json, lambda: show_job(job, directory, history))
+    if html is not None:
+        errors.print(f"wrote {html}", markup=False)
 
 
-def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, *, quiet: bool) -> JobOut:
-    """The job once it has ended, or the time is up. Interrupting the wait does not cancel the job."""
-    with progress(f"{job.algorithm} of {job.role}", quiet=quiet) as bar:
-
-        def show(seen: JobOut) -> None:
-            percent = seen.progress.percent_complete if seen.progress is not None else None
-            bar(percent or 0, None if percent is None else 100, seen.state)
-
-        path = _path(job.training_job_id)
-        return until_ended(job, lambda: get(endpoints, "coordinator", path, JobOut), show, Waiting(timeout_s))
-
-
-def _path(job_id: str) -> str:
+def job_path(job_id: str) -> str:
     """The path of a job. Raises `NotFound` for a text that cannot be a job's id."""
     if not JOB_ID.fullmatch(job_id):
         raise NotFound(f"no such job: {job_id}")
     return f"/v1/jobs/{job_id}"
 
 
-def _show(job: JobOut, directory: Path) -> None:
-    """The facts of a job in reading order, and the worker's error without its traceback."""
+def history_of(endpoints: Endpoints, job_id: str) -> TrainingHistory | None:
+    """The attempts of a job and its curves; None, and a line that says why, where the servers cannot be asked."""
+    try:
+        return asyncio.run(_history(endpoints, job_id))
+    except RatchetError as error:
+        errors.print(f"no curves: {error}", markup=False)
+        return None
+
+
+def show_job(job: JobOut, directory: Path, history: TrainingHistory | None = None) -> None:
+    """The facts of a job in reading order, its curves and its figures, and the worker's error without its traceback."""
+    print_facts(facts_of(job))
+    for title, part in (("progress", job.progress), ("artifacts", job.artifacts)):
+        if part is not None and (members := msgspec.to_builtins(part)):
+            console.print(f"\n{title}")
+            print_facts(members, indent=2)
+    if history is not None:
+        if len(history.attempts) > 1:
+            console.print()
+            print_table(*attempt_table(history.attempts), "")
+        show_pictures(curves_of(history.steps))
+    if figures := figures_of(job):
+        console.print()
+        rows = [(name, value, sentence_of(name, value)) for name, value in figures.items()]
+        print_table(("figure", "value", "what it is"), rows, "")
+    if job.state == "completed":
+        console.print(
+            f"\n`{follow_up('policies', 'list', job.role, directory=directory)}` shows the policy that it made"
+        )
+
+
+def facts_of(job: JobOut) -> dict[str, object]:
+    """What is known of a job besides figures; None: not known."""
     config, error = job.request.training_config, job.error
     hyperparameters: dict[str, object] = msgspec.to_builtins(config.hyperparameters)
-    facts: dict[str, object] = {
+    return {
         "job": job.training_job_id,
         "role": job.role,
         "algorithm": job.algorithm,
-        "state": _state(job),
+        "state": state_of(job),
         "error": f"{error.code}: {error.message}" if error else None,
         "stopped early": job.health_stop.message if job.health_stop else None,
         "attempt": job.attempt or None,
@@ -219,114 +184,62 @@ def _show(job: JobOut, directory: Path) -> None:
         "notes": job.request.metadata.notes if job.request.metadata else None,
         **hyperparameters,
     }
-    print_facts(facts)
-    parts = {
-        "progress": job.progress,
-        "used": job.resource_usage,
-        "artifacts": job.artifacts,
-    }
-    for title, part in parts.items():
-        if part is not None and (measured := msgspec.to_builtins(part)):
-            console.print(f"\n{title}")
-            print_facts(measured, indent=2)
-    if figures := figures_of(job):
-        console.print()
-        rows = [(name, value, FIGURES[name].sentence if name in FIGURES else None) for name, value in figures.items()]
-        print_table(("figure", "value", "what it is"), rows, "")
-    if job.state == "completed":
-        console.print(
-            f"\n`{follow_up('policies', 'list', job.role, directory=directory)}` shows the policy that it made"
-        )
 
 
 def figures_of(job: JobOut) -> dict[str, float]:
-    """What was measured at a job's last train step, and on what was held out."""
+    """What was measured at a job's last train step and on what was held out, and what all its attempts used."""
     scores = (job.evaluation_results.benchmark_scores if job.evaluation_results else None) or {}
     measured: dict[str, float] = {} if job.metrics is None else msgspec.to_builtins(job.metrics)
-    return measured | scores
+    used: dict[str, float | None] = {} if job.resource_usage is None else msgspec.to_builtins(job.resource_usage)
+    return measured | scores | {name: value for name, value in used.items() if value is not None}
 
 
-def _state(job: JobOut) -> str:
+def sentence_of(name: str, value: float) -> str | None:
+    """What a figure is, what is good and what is bad, after a word where this value is bad; None: it is unknown."""
+    figure = FIGURES.get(name)
+    return None if figure is None else f"BAD: {figure.sentence}" if figure.is_bad(value) else figure.sentence
+
+
+def attempt_table(attempts: Sequence[AttemptRecord]) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    """Columns and rows: what became of each attempt, and what it used."""
+    columns = ("attempt", "state", "seconds", "GPU h", "GB", "USD", "last step", "worker", "error")
+    rows = [
+        (
+            one.number,
+            one.state,
+            one.total_training_time_seconds,
+            one.gpu_hours,
+            one.peak_memory_gb,
+            one.cost_usd,
+            one.last_step,
+            one.worker,
+            one.error or None,
+        )
+        for one in attempts
+    ]
+    return columns, rows
+
+
+def show_pictures(curves: Mapping[str, Sequence[Point]]) -> None:
+    """The most telling curves, two or more beside each other where the terminal is wide enough."""
+    names = [*(name for name in PICTURED if name in curves), *(name for name in curves if name.startswith(HELD_OUT))]
+    columns = console.width if console.is_terminal else WIDE
+    braille = shows_braille(console.encoding, os.environ)
+    pictures: list[Text] = []
+    for name in names:
+        drawn = picture(curves[name], min(columns, NARROW), braille=braille)
+        pictures.append(Text("\n".join((shown(name), *drawn)), no_wrap=True))
+    if pictures:
+        console.print()
+        console.print(Columns(pictures, padding=(1, GAP), width=min(columns, NARROW)), width=columns)
+
+
+def state_of(job: JobOut) -> str:
+    """The state of a job, and whether it is to be cancelled."""
     return f"{job.state}{', cancel requested' if job.cancel_requested else ''}"
 
 
-def hyperparameters(options: list[str]) -> dict[str, object]:
-    """`NAME=VALUE` options as a JSON object; a value is read as JSON, or else is text. `lora.r=8` nests.
-
-    Raises `typer.BadParameter`.
-    """
-    made: dict[str, Any] = {}
-    for option in options:
-        name, separator, value = option.partition("=")
-        if not separator or not name:
-            raise typer.BadParameter(f"--set takes NAME=VALUE, not {option!r}")
-        *path, last = name.split(".")
-        target = made
-        for part in path:
-            target = target.setdefault(part, {})
-            if not isinstance(target, dict):
-                raise typer.BadParameter(f"--set {option}: {part} already has a value of its own")
-        try:
-            target[last] = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
-            target[last] = value
-    return made
-
-
-def located(base_model: str, *, trains_here: bool) -> str:
-    """The base model for workers: a directory by its whole path, for they run elsewhere; anything else as it is.
-
-    Raises `NotFound` for the path of a directory that does not exist: for a relative path, and for any path if
-    `trains_here`, that is, if the stack's own worker would look for it on this machine.
-    """
-    path = Path(base_model)
-    if os.path.isdir(base_model):  # noqa: PTH112 - unlike pathlib's, it refuses no text
-        return str(path.resolve())
-    # A model's name on a hub is `model` or `owner/model`: these can be nothing but paths.
-    looks_like_path = base_model[:1] in {"/", ".", "~"} or base_model[-1:] == "/" or base_model.count("/") > 1
-    if looks_like_path and "://" not in base_model and (trains_here or not path.is_absolute()):
-        where = "" if path.is_absolute() else f" in {Path.cwd()}"
-        raise NotFound(f"base_model {base_model}: there is no such directory{where}")
-    return base_model
-
-
-def dataset_request(samples: int, **chosen: object) -> dict[str, object]:
-    """The trajectories to train on; filters that are None are left out."""
-    return {"sample_size": samples, "filter": {name: value for name, value in chosen.items() if value is not None}}
-
-
-def read_request(path: Path) -> dict[str, object]:
-    """A request from a JSON file. Raises `NotFound` or `Rejected`."""
-    document = json_file(path)
-    if not isinstance(document, dict):
-        raise Rejected(f"{path} is not a JSON object")
-    return cast(dict[str, object], document)
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """How long a wait may take, and its clock."""
-
-    timeout_s: float | None = None
-    """None: until the job ends."""
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
-def until_ended(job: JobOut, ask: Callable[[], JobOut], show: Callable[[JobOut], None], waiting: Waiting) -> JobOut:
-    """The job once it has ended, or its last state when the time is up; `show` gets it before each question.
-
-    Raises `Unavailable` when the coordinator stays away.
-    """
-    began = heard = waiting.clock()
-    while job.state not in ENDED and not (waiting.timeout_s and waiting.clock() - began >= waiting.timeout_s):
-        show(job)
-        waiting.sleep(POLL_S)
-        try:
-            job = ask()
-        except Unavailable:
-            if waiting.clock() - heard > SILENCE_S:
-                raise
-        else:
-            heard = waiting.clock()
-    return job
+async def _history(endpoints: Endpoints, job_id: str) -> TrainingHistory:
+    objects = await asyncio.to_thread(objects_of, endpoints)
+    async with warehouse_of(settings_of(endpoints)) as warehouse:
+        return await training_history(warehouse, objects, job_id)

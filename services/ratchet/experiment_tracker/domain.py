@@ -8,9 +8,9 @@ from datetime import datetime
 
 import msgspec
 
-from ratchet.bus.message import JsonObject, decode
+from ratchet.bus.message import JsonObject
 from ratchet.contract.state import Job, JobState, PolicyStage, PolicyVersion, Route
-from ratchet.errors import Rejected
+from ratchet.rules.curves import SECONDS, train_steps
 
 STAGING, PRODUCTION = "staging", "production"
 """Aliases of a registered model: the policy under examination, and the one that serves."""
@@ -57,13 +57,6 @@ class Run:
     live: list[Metric] = field(default_factory=list[Metric])
 
 
-class Line(msgspec.Struct):
-    """A train step in `metrics.jsonl`, without its figures."""
-
-    step: int
-    seconds: float = 0.0
-
-
 def name_of(prefix: str, role: str) -> str:
     """The name of a role's experiment, and of its registered model."""
     return f"{prefix}_{role}"
@@ -102,17 +95,12 @@ def run_of(job: Job, prefix: str) -> Run | None:
 
 
 def curve(lines: bytes, started_ms: int) -> Iterator[Metric]:
-    """The figures of `metrics.jsonl`, at the times at which its steps ended. Raises `Rejected`."""
+    """The figures of `metrics.jsonl`, at the times at which its steps ended."""
     elapsed_s = 0.0
-    for line in lines.splitlines():
-        try:
-            head, figures = decode(line, Line), msgspec.json.decode(line, type=JsonObject)
-        except msgspec.DecodeError as error:
-            raise Rejected(f"the curves of a training cannot be read: {error}") from error
-        elapsed_s += head.seconds
-        for name, value in figures.items():
-            if name not in ("step", "epoch") and isinstance(value, int | float) and not isinstance(value, bool):
-                yield Metric(METRICS.get(name, name), float(value), started_ms + round(1000 * elapsed_s), head.step)
+    for step in train_steps(lines):
+        elapsed_s += step.figures.get(SECONDS, 0.0)
+        for name, value in step.figures.items():
+            yield Metric(METRICS.get(name, name), value, started_ms + round(1000 * elapsed_s), step.number)
 
 
 def version_tags(policy: PolicyVersion) -> dict[str, str]:

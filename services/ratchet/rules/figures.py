@@ -239,10 +239,12 @@ _EVALUATION: Mapping[str, Figure] = {
 }
 
 _RESOURCES: Mapping[str, Figure] = {
-    "gpu_hours": Figure("Time on GPUs", "as planned", "more than the result is worth", "h"),
-    "cost_usd": Figure("Time of the attempt at the worker's price", "as planned", "more than it is worth", "USD"),
+    "gpu_hours": Figure("Time on GPUs, of all attempts", "as planned", "more than the result is worth", "h"),
+    "cost_usd": Figure(
+        "Time of all attempts at the prices of their workers", "as planned", "more than it is worth", "USD"
+    ),
     "peak_memory_gb": Figure("Most memory in use", "below what the device has", "near it: the next job may fail", "GB"),
-    "total_training_time_seconds": Figure("Time of the attempt", "as planned", "much longer than the last job", "s"),
+    "total_training_time_seconds": Figure("Time of all attempts", "as planned", "much longer than the last job", "s"),
 }
 
 FIGURES: Mapping[str, Figure] = {

@@ -110,11 +110,13 @@ class Frame:
     platform: str
     price_per_hour_usd: float | None = None
     """What an hour of this worker costs."""
+    gpus: int = 0
+    """GPUs of the attempt's slot: it holds them until the training says which it uses."""
 
     def usage(self, report: Report, now: datetime) -> ResourceUsage:
         """What the attempt has used so far."""
         seconds = max(0.0, (now - self.begun_at).total_seconds())
-        gpus = report.last.gpus if isinstance(report.last, Finished) else 0
+        gpus = self.gpus if report.started is None else report.started.gpus
         price = self.price_per_hour_usd
         return ResourceUsage(
             cost_usd=None if price is None else round(price * seconds / 3600, 6),

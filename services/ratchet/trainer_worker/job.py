@@ -66,6 +66,8 @@ class Started(Value, frozen=True, kw_only=True, omit_defaults=True, tag="started
     total_steps: int
     cuda_version: str | None = None
     device: str | None = None
+    gpus: int = 0
+    """GPUs that the training uses."""
 
 
 class Progressed(Value, frozen=True, kw_only=True, omit_defaults=True, tag="progressed"):
@@ -103,7 +105,6 @@ class Finished(Value, frozen=True, kw_only=True, omit_defaults=True, tag="finish
     peak_memory_gb: float
     dtype: str | None = None
     """Number format of the computation, as a manifest names it."""
-    gpus: int = 0
     final_reward: float | None = None
     probe: Probe | None = None
     evaluation: EvaluationResults | None = None

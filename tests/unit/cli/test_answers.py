@@ -13,8 +13,8 @@ import typer
 from ratchet.cli.connections import settings_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
-from ratchet.cli.jobs import dataset_request, hyperparameters, read_request
 from ratchet.cli.status import ServiceStatus, StatusReport
+from ratchet.cli.training import dataset_request, hyperparameters, read_request
 from ratchet.errors import NotFound, Rejected
 from ratchet.local_stack.state import MemberRecord, StackRecord, write_record
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.cli.jobs import located
+from ratchet.cli.training import located
 from ratchet.errors import NotFound
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from ratchet.cli.jobs import POLL_S, SILENCE_S, Waiting, figures_of, until_ended
+from ratchet.cli.jobs import figures_of
+from ratchet.cli.training import POLL_S, SILENCE_S, Waiting, until_ended
 from ratchet.contract.http.jobs import JobOut
 from ratchet.contract.training import CurrentMetrics, EvaluationResults
 from ratchet.errors import Unavailable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,17 @@ def test_an_attempt_costs_its_time_at_the_price_of_its_worker(price: float | Non
     usage = frame(price).status("running", Report(), NOW + timedelta(minutes=30)).resource_usage
     assert usage is not None
     assert usage.cost_usd == cost
+
+
+def test_gpu_hours_count_from_the_first_heartbeat_on_and_when_an_attempt_fails() -> None:
+    held = replace(frame(), gpus=1)
+    begun, used = Report(), Report()
+    used.fold(Started(pytorch_version="2.13", samples=1, total_steps=1, gpus=2))
+    unused = Report()
+    unused.fold(Started(pytorch_version="2.13", samples=1, total_steps=1))
+    for kind in ("running", "failed"):
+        hours = [held.status(kind, one, NOW + timedelta(minutes=30)).resource_usage for one in (begun, used, unused)]
+        assert [usage.gpu_hours for usage in hours if usage] == [0.5, 1.0, 0.0]
 
 
 def test_a_training_has_the_time_that_its_train_steps_and_checkpoints_take_to_stop() -> None:

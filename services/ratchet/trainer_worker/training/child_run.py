@@ -93,7 +93,6 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
         metrics=outcome.metrics,
         peak_memory_gb=max(resident, gpu) / 1e9,
         dtype=policy.dtype,
-        gpus=1 if policy.device.type == "cuda" else 0,
         final_reward=outcome.final_reward,
         probe=probe_policy(policy, outcome.probe_prompt),
         evaluation=outcome.evaluation,
@@ -253,6 +252,7 @@ class ChildRun:
                 pytorch_version=str(torch.__version__),
                 cuda_version=torch.version.cuda,
                 device=device,
+                gpus=1 if torch.cuda.is_available() else 0,
                 samples=samples,
                 total_steps=total_steps,
             )

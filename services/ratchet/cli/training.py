@@ -1,0 +1,221 @@
+"""`ratchet train` and `cancel`: ask the coordinator for a training, wait for it, and stop it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+import typer
+
+from ratchet.cli.api import get, post
+from ratchet.cli.completion import complete_job
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.jobs import job_path, show_job, state_of
+from ratchet.cli.options import AsJson, Directory, DryRun, RoleArgument, json_file
+from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_json, progress
+from ratchet.contract.http.jobs import JobOut
+from ratchet.errors import NotFound, Rejected, Unavailable
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+
+app = typer.Typer()
+
+Samples = Annotated[int, typer.Option(min=1, help="Most trajectories to train on.")]
+MinReward = Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")]
+Sources = Annotated[
+    list[str] | None, typer.Option(help="Only trajectories from this source, repeatable: import:tau-bench.")
+]
+BaseModel = Annotated[
+    str,
+    typer.Option(
+        help="`stable`, the s3:// uri of a policy's manifest, or a model's directory or name. The worker loads"
+        " it: a worker on another machine is the first to see whether it exists.",
+    ),
+]
+Algorithm = Annotated[
+    str,
+    typer.Option(help="sft, rloo, ppo, dpo, ...: any that workers offer; `auto`: what `ratchet plan` proposes."),
+]
+Parameters = Annotated[
+    list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE, repeatable: learning_rate=1e-5.")
+]
+Request = Annotated[Path | None, typer.Option(help="JSON file with a whole request instead of these options.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when the job has ended; exit code 3 unless it completed.")]
+Timeout = Annotated[
+    float | None, typer.Option(min=1, help="With --wait: wait no longer than so many seconds. The job goes on.")
+]
+JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=complete_job)]
+
+TRAINER = "trainer_worker"
+"""The embedded stack's worker: it loads base models from this machine."""
+POLL_S = 0.5
+SILENCE_S = 60.0
+"""A coordinator that restarts answers again within this time; after it the wait ends with an error."""
+ENDED = frozenset({"completed", "failed", "cancelled"})
+
+
+@app.command()
+def train(
+    role: RoleArgument = "default",
+    algorithm: Algorithm = "rloo",
+    base_model: BaseModel = "stable",
+    samples: Samples = 1000,
+    min_reward: MinReward = None,
+    source: Sources = None,
+    priority: Annotated[str, typer.Option(help="low, normal, high or urgent.")] = "normal",
+    parameter: Parameters = None,
+    request: Request = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Start a training job."""
+    body: dict[str, object]
+    if request is not None:
+        body = read_request(request)
+    else:
+        body = {
+            "algorithm": algorithm,
+            "role": role,
+            "base_model": base_model,
+            "hyperparameters": hyperparameters(parameter or []),
+            "requester": "ratchet train",
+            "dataset": dataset_request(samples, min_reward=min_reward, sources=source),
+            "priority": priority,
+        }
+    submit(directory, body, wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
+def cancel(job_id: JobId, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Cancel a job; a running one stops within seconds."""
+    job = post(locate(directory), "coordinator", f"{job_path(job_id)}/cancel", JobOut)
+    print_answer(job, as_json, f"job {job_id} is {state_of(job)}")
+
+
+def submit(
+    directory: Path, body: dict[str, object], *, wait: bool, timeout_s: float | None, dry_run: bool, as_json: bool
+) -> None:
+    """Send a request; with `dry_run` only have it checked, and show it; with `wait` return when its job has ended."""
+    endpoints = locate(directory)
+    endpoints.require()
+    if isinstance(base_model := body.get("base_model"), str):
+        trains_here = endpoints.record is not None and TRAINER in endpoints.record.services
+        body = body | {"base_model": located(base_model, trains_here=trains_here)}
+    if dry_run:
+        post(endpoints, "coordinator", "/v1/jobs?dry_run=true", JobOut, body)
+        print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, as_json)
+        return
+    job = post(endpoints, "coordinator", "/v1/jobs", JobOut, body)
+    if wait:
+        job = wait_for(endpoints, job, timeout_s, quiet=as_json)
+    if as_json:
+        print_json(job)
+    elif wait:
+        show_job(job, directory)
+    else:
+        look = follow_up("jobs", "show", job.training_job_id, directory=directory)
+        console.print(f"job {job.training_job_id} is {job.state}; `{look}` follows it", markup=False)
+    if wait and job.state != "completed":
+        raise typer.Exit(ExitCode.PARTLY)
+
+
+def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, *, quiet: bool) -> JobOut:
+    """The job once it has ended, or the time is up. Interrupting the wait does not cancel the job."""
+    with progress(f"{job.algorithm} of {job.role}", quiet=quiet) as bar:
+
+        def show(seen: JobOut) -> None:
+            percent = seen.progress.percent_complete if seen.progress is not None else None
+            bar(percent or 0, None if percent is None else 100, seen.state)
+
+        path = job_path(job.training_job_id)
+        return until_ended(job, lambda: get(endpoints, "coordinator", path, JobOut), show, Waiting(timeout_s))
+
+
+def hyperparameters(options: list[str]) -> dict[str, object]:
+    """`NAME=VALUE` options as a JSON object; a value is read as JSON, or else is text. `lora.r=8` nests.
+
+    Raises `typer.BadParameter`.
+    """
+    made: dict[str, Any] = {}
+    for option in options:
+        name, separator, value = option.partition("=")
+        if not separator or not name:
+            raise typer.BadParameter(f"--set takes NAME=VALUE, not {option!r}")
+        *path, last = name.split(".")
+        target = made
+        for part in path:
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise typer.BadParameter(f"--set {option}: {part} already has a value of its own")
+        try:
+            target[last] = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            target[last] = value
+    return made
+
+
+def located(base_model: str, *, trains_here: bool) -> str:
+    """The base model for workers: a directory by its whole path, for they run elsewhere; anything else as it is.
+
+    Raises `NotFound` for the path of a directory that does not exist: for a relative path, and for any path if
+    `trains_here`, that is, if the stack's own worker would look for it on this machine.
+    """
+    path = Path(base_model)
+    if os.path.isdir(base_model):  # noqa: PTH112 - unlike pathlib's, it refuses no text
+        return str(path.resolve())
+    # A model's name on a hub is `model` or `owner/model`: these can be nothing but paths.
+    looks_like_path = base_model[:1] in {"/", ".", "~"} or base_model[-1:] == "/" or base_model.count("/") > 1
+    if looks_like_path and "://" not in base_model and (trains_here or not path.is_absolute()):
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise NotFound(f"base_model {base_model}: there is no such directory{where}")
+    return base_model
+
+
+def dataset_request(samples: int, **chosen: object) -> dict[str, object]:
+    """The trajectories to train on; filters that are None are left out."""
+    return {"sample_size": samples, "filter": {name: value for name, value in chosen.items() if value is not None}}
+
+
+def read_request(path: Path) -> dict[str, object]:
+    """A request from a JSON file. Raises `NotFound` or `Rejected`."""
+    document = json_file(path)
+    if not isinstance(document, dict):
+        raise Rejected(f"{path} is not a JSON object")
+    return cast(dict[str, object], document)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How long a wait may take, and its clock."""
+
+    timeout_s: float | None = None
+    """None: until the job ends."""
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+def until_ended(job: JobOut, ask: Callable[[], JobOut], show: Callable[[JobOut], None], waiting: Waiting) -> JobOut:
+    """The job once it has ended, or its last state when the time is up; `show` gets it before each question.
+
+    Raises `Unavailable` when the coordinator stays away.
+    """
+    began = heard = waiting.clock()
+    while job.state not in ENDED and not (waiting.timeout_s and waiting.clock() - began >= waiting.timeout_s):
+        show(job)
+        waiting.sleep(POLL_S)
+        try:
+            job = ask()
+        except Unavailable:
+            if waiting.clock() - heard > SILENCE_S:
+                raise
+        else:
+            heard = waiting.clock()
+    return job
