@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from ratchet.chat_templates.encoder import BLOCK
+from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
@@ -55,6 +59,39 @@ def test_the_loss_falls_and_every_step_is_reported(base: str, tmp_path: Path) ->
     assert [step.number for step in run.steps] == list(range(1, 11))
     assert run.total == 10
     assert run.losses[-1] < 0.75 * run.losses[0]
+
+
+class ReadMessages(list[dict[str, Any]]):
+    """The messages of a trajectory, which can be watched."""
+
+
+class WatchedSnapshot(Sequence[TrajectoryRow]):
+    """Trajectories that are made when they are read; `most` counts those that were in memory at one time."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._alive: list[weakref.ref[ReadMessages]] = []
+        self.most = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError("a snapshot is read in order")
+
+    def __iter__(self) -> Iterator[TrajectoryRow]:
+        for number in range(self._count):
+            messages = ReadMessages(chat(number))
+            self._alive = [one for one in self._alive if one() is not None] + [weakref.ref(messages)]
+            self.most = max(self.most, len(self._alive))
+            yield trajectory_row(number, messages=messages)
+
+
+def test_of_a_long_snapshot_a_few_chats_are_in_memory_at_a_time(base: str, tmp_path: Path) -> None:
+    spec = job_spec("sft", base=base, hyper=Hyperparameters(learning_rate=5e-3, max_steps=1, full_finetune=True))
+    snapshot = WatchedSnapshot(4 * BLOCK)
+    load_train("sft")(spec, load_policy(spec), snapshot, RecordingRun(tmp_path, "sft"))
+    assert 0 < snapshot.most <= 2 * BLOCK
 
 
 def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(base: str, tmp_path: Path) -> None:

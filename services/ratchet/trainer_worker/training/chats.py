@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -31,8 +31,11 @@ class ChatRows:
         """The same, with counts of its own."""
         return ChatRows(self._tokenizer, self._max_length, keep_end=self._keep_end)
 
-    def rows(self, conversations: Sequence[Conversation]) -> list[Row]:
-        """Rows in which something learns, in order. Raises `DataUnusable` when there is none."""
+    def rows(self, conversations: Iterable[Conversation]) -> list[Row]:
+        """Rows in which something learns, in order; a few conversations are in memory at a time.
+
+        Raises `DataUnusable` when there is none.
+        """
         made = self._encoder.rows(conversations)
         rows = [Row.of(one.trajectory_id, one.token_ids, one.loss_mask) for one in made]
         if not rows:

@@ -24,7 +24,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     """See `algorithms.base.Train`."""
     max_length = chat_length(policy.model, spec.config.hyperparameters.max_length)
     chats = ChatRows(policy.tokenizer, max_length)
-    rows = chats.rows([part for one in trajectories for part in conversations_of(one)])
+    rows = chats.rows(part for row in trajectories for part in conversations_of(row))
     samples = len({row.trajectory_id for row in rows})
     scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=spec.config.hyperparameters.pass_tokens)
     check_head(scorer, rows)
