@@ -11,7 +11,8 @@ from tools.docs.http_reference import table
 
 WORDS = {
     "learning_rate": (
-        "sft 2e-4, dpo and kto 2e-5, others 5e-5; with full_finetune sft 2e-5, others 1e-6",
+        "sft 2e-4, reward_model 1e-4, dpo and kto 2e-5, others 5e-5; "
+        "with full_finetune sft and reward_model 2e-5, others 1e-6",
         "Step size after warm-up.",
     ),
     "batch_size": ("16; policy gradients 32", "Examples, or trajectories, in a micro-batch; kto needs 2 or more."),

@@ -30,7 +30,7 @@ from ratchet.errors import NotFound, Rejected
 from ratchet.rules.arms import parse_model
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.stores.adapter_import import Adapter, check_base, read_adapter, store_adapter
-from ratchet.stores.policies import BlobStore, Policy as StoredPolicy, is_manifest_uri, read_policy
+from ratchet.stores.policies import STORED, BlobStore, Policy as StoredPolicy, is_manifest_uri, read_policy
 from ratchet.stores.policy_files import default_directory, export_policy, require_empty
 
 app = typer.Typer(no_args_is_help=True)
@@ -72,7 +72,13 @@ def show(
 
 @app.command()
 def export(
-    policy: Policy,
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="As in `show`, or the uri of a manifest: that of a reward model, which no role has.",
+            autocompletion=complete_policy,
+        ),
+    ],
     target: Annotated[
         Path | None,
         typer.Argument(help="A directory that is new or empty; by default artifacts/<algorithm>/<policy>."),
@@ -83,7 +89,7 @@ def export(
 ) -> None:
     """Copy a policy's files and manifest out of the object store, each verified by its digest."""
     endpoints = locate(directory)
-    chosen = find_policy(endpoints, policy)
+    chosen = find_stored(endpoints, policy) if is_manifest_uri(policy) else find_policy(endpoints, policy)
     target = target or export_target(endpoints, chosen)
     if dry_run:
         require_exportable(endpoints, chosen, target)
@@ -200,18 +206,32 @@ def find_policy(endpoints: Endpoints, name: str) -> PolicyVersion:
     raise NotFound(f"no such policy: {name}")
 
 
-def export_target(endpoints: Endpoints, policy: PolicyVersion) -> Path:
+class Stored(NamedTuple):
+    """What an export writes: a registered policy, or a manifest by its uri."""
+
+    name: str
+    uri: str
+    digest: str
+
+
+def find_stored(endpoints: Endpoints, uri: str) -> Stored:
+    """The policy or reward model that a manifest describes. Raises `NotFound` or `Rejected`."""
+    stored = read_policy(objects_of(endpoints), uri, kinds=STORED)
+    return Stored(f"{stored.manifest.role}-{stored.digest[:8]}", uri, stored.digest)
+
+
+def export_target(endpoints: Endpoints, policy: Stored | PolicyVersion) -> Path:
     """The default directory of an export: it names the policy's algorithm."""
-    return default_directory(read_policy(objects_of(endpoints), policy.uri, policy.digest), policy.name)
+    return default_directory(read_policy(objects_of(endpoints), policy.uri, policy.digest, STORED), policy.name)
 
 
-def require_exportable(endpoints: Endpoints, policy: PolicyVersion, target: Path) -> None:
+def require_exportable(endpoints: Endpoints, policy: Stored | PolicyVersion, target: Path) -> None:
     """Raise the error that an export would end with, and write nothing."""
     require_empty(target)
-    read_policy(objects_of(endpoints), policy.uri, policy.digest)
+    read_policy(objects_of(endpoints), policy.uri, policy.digest, STORED)
 
 
-def export_files(endpoints: Endpoints, policy: PolicyVersion, target: Path, bar: Bar) -> list[str]:
+def export_files(endpoints: Endpoints, policy: Stored | PolicyVersion, target: Path, bar: Bar) -> list[str]:
     """Write the policy's files to `target`; returns their paths. Raises `Rejected` unless it is new or empty."""
     return export_policy(objects_of(endpoints), policy.uri, target, policy.digest, bar)
 

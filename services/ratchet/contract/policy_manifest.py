@@ -13,6 +13,10 @@ ADAPTER, MODEL = "adapter", "model"
 """Kinds of policy: LoRA weights for a base model, or a whole model."""
 REWARD_MODEL = "reward_model"
 """Scores answers. Its manifest is stored like a policy's, but is none: nothing deploys, serves or continues it."""
+DEPLOYABLE = frozenset({ADAPTER, MODEL})
+"""What can answer requests. Nothing else becomes a candidate."""
+ADAPTER_CONFIG = "adapter_config.json"
+"""PEFT's description of an adapter, which names its base."""
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 """Number formats, as torch names them."""
 
@@ -67,3 +71,8 @@ class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
     documents: list[ArtifactFile] = msgspec.field(default_factory=list[ArtifactFile])
     """Files that describe the policy and are not needed to serve it: model card, effective configuration, metrics, log,
     tokenizer of an adapter's base. Engines do not download these."""
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether its weights change those of a base; those of a reward model may, too."""
+        return self.kind == ADAPTER or any(file.name == ADAPTER_CONFIG for file in self.files)

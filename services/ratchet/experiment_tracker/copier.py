@@ -21,7 +21,7 @@ from ratchet.experiment_tracker.domain import (
     version_tags,
 )
 from ratchet.experiment_tracker.mlflow_rest import Mlflow, StoredRun
-from ratchet.stores.policies import BlobStore, read_policy
+from ratchet.stores.policies import STORED, BlobStore, read_policy
 
 log = structlog.get_logger()
 
@@ -108,7 +108,7 @@ class Copier:
         if uri is None:
             return
         try:
-            policy = await asyncio.to_thread(read_policy, self._objects, uri)
+            policy = await asyncio.to_thread(read_policy, self._objects, uri, kinds=STORED)
             for file in policy.manifest.documents:
                 if file.name in ("README.md", "config.json"):
                     content = await asyncio.to_thread(self._objects.get, file.uri, file.sha256)

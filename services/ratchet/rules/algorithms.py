@@ -68,6 +68,8 @@ GRADIENT_RATES = LearningRates(adapter=5e-5, full=1e-6)
 """Of policy gradients."""
 PREFERENCE_RATES = LearningRates(adapter=2e-5, full=1e-6)
 """Of dpo and kto."""
+REWARD_RATES = LearningRates(adapter=1e-4, full=2e-5)
+"""Of reward models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,8 @@ class Algorithm:
     """It can be evaluated on a part of its data that is held out (`evaluation.holdout_size`)."""
     watches_health: bool = False
     """It stops before a train step would break the policy, by the request's `health`."""
+    makes_reward_model: bool = False
+    """What it makes scores answers: nothing deploys, serves or continues it."""
     compares_losses: bool = False
     """Its loss means the same at every train step, so that the step with the lowest one is the best so far; that of a
     policy gradient does not."""
@@ -144,6 +148,18 @@ BUILT_IN = (
         default_batch_size=16,
         default_learning_rates=PREFERENCE_RATES,
         holds_out=True,
+        compares_losses=True,
+    ),
+    Algorithm(
+        name="reward_model",
+        train=f"{_OURS}.reward_model:train",
+        learns_from=PAIRS,
+        hyperparameters=frozenset({"center_rewards_coefficient"}),
+        needs_token_ids=False,
+        default_batch_size=16,
+        default_learning_rates=REWARD_RATES,
+        holds_out=True,
+        makes_reward_model=True,
         compares_losses=True,
     ),
     Algorithm(

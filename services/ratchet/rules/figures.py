@@ -194,6 +194,11 @@ _PREFERENCES: Mapping[str, Figure] = {
         "it rises above 0.5",
         "it stays at 0.5, or reaches 1 at once: the answers differ in something trivial",
     ),
+    "auc": Figure(
+        "The chance that an answer that should rank higher scores above one that should rank lower, over a train step",
+        "it rises above 0.5",
+        "it stays at 0.5",
+    ),
     "margin": Figure(
         "How much higher a chosen answer scores than a rejected one", "it rises", "it stays at 0 or falls below"
     ),
@@ -217,7 +222,50 @@ _EVALUATION: Mapping[str, Figure] = {
     "holdout_accuracy_before": Figure(
         "Share of held-out pairs whose chosen answer was the likelier one before", "any", "none: it is the start"
     ),
-    "holdout_accuracy": Figure("The same after the training", "above holdout_accuracy_before", "below it"),
+    "holdout_accuracy": Figure(
+        "Share of held-out pairs in the right order after the training: the chosen answer is the likelier one, or has "
+        "the higher reward",
+        "above holdout_accuracy_before, and above holdout_length_accuracy",
+        "below one of them",
+    ),
+    "holdout_accuracy_low": Figure("Lower end of its 95 % interval", "above 0.5", "below 0.5: chance is not excluded"),
+    "holdout_accuracy_high": Figure(
+        "Upper end of it", "above 0.5", "below 0.5: the order is learnt the wrong way round", bad_below=0.5
+    ),
+    "holdout_length_accuracy": Figure(
+        "The same by a rule of thumb: the longer answer is better, or the shorter one, as in the pairs learnt from",
+        "well below holdout_accuracy",
+        "at or above holdout_accuracy: what was learnt may be the length",
+    ),
+    "holdout_auc": Figure(
+        "The chance that a good held-out answer scores above a bad one",
+        "above 0.6, with holdout_auc_low above 0.5",
+        "at 0.5 or below",
+        bad_below=0.5,
+    ),
+    "holdout_auc_low": Figure("Lower end of its 95 % interval", "above 0.5", "below 0.5: chance is not excluded"),
+    "holdout_auc_high": Figure(
+        "Upper end of it", "above 0.5", "below 0.5: the order is learnt the wrong way round", bad_below=0.5
+    ),
+    "holdout_loss": Figure(
+        "Loss on what is held out", "near train_loss, and falling", "it rises while the loss of train steps falls"
+    ),
+    "train_loss": Figure(
+        "Loss after the training on pairs that it learnt from, at most 256 of them",
+        "near holdout_loss",
+        "near 0 while holdout_loss is not: they are remembered",
+    ),
+    "train_accuracy": Figure(
+        "Share of these pairs in the right order", "near holdout_accuracy", "1 while holdout_accuracy is near 0.5"
+    ),
+    "train_accuracy_low": Figure("Lower end of its 95 % interval", "above 0.5", "below 0.5: nothing was learnt"),
+    "train_accuracy_high": Figure(
+        "Upper end of it", "above 0.5", "below 0.5: not even these are learnt", bad_below=0.5
+    ),
+    "train_auc": Figure("AUC on these pairs", "near holdout_auc", "1 while holdout_auc is near 0.5"),
+    "train_auc_low": Figure("Lower end of its 95 % interval", "above 0.5", "below 0.5: nothing was learnt"),
+    "train_auc_high": Figure("Upper end of it", "above 0.5", "below 0.5: not even these are learnt", bad_below=0.5),
+    "train_margin": Figure("Mean margin on these pairs", "near holdout_margin", "far above holdout_margin"),
     "holdout_win_rate": Figure(
         "Share of held-out pairs on which the policy prefers the chosen answer more than its reference does",
         "above 0.5, with holdout_win_rate_low above 0.5 too",
@@ -234,7 +282,10 @@ _EVALUATION: Mapping[str, Figure] = {
         "Mean gain of the chosen over the rejected answer on held-out pairs", "above 0", "below 0", bad_below=0.0
     ),
     "improvement_over_baseline": Figure(
-        "Held-out accuracy after less that before", "above 0", "below 0", bad_below=0.0
+        "Held-out accuracy after less that before; of a reward model less that of the rule of thumb",
+        "above 0",
+        "below 0",
+        bad_below=0.0,
     ),
 }
 

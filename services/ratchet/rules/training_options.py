@@ -100,6 +100,8 @@ def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm
     problems += _contradictions(hyper)
     if compute.distributed or (compute.gpu_count or 0) > 1:
         problems.append("this worker trains on one device: distributed and more than one GPU are not supported")
+    if algorithm.makes_reward_model and hyper.lora is not None and hyper.lora.load_in_4bit:
+        problems.append(f"{algorithm.name} puts a head of its own on the model: load_in_4bit is not for it")
     if config.health is not None and not algorithm.watches_health:
         problems.append(f"{algorithm.name} does not watch its health: leave `health` out")
     if compute.mixed_precision == "fp16":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from ratchet.bus.message import decode
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, ArtifactFile, PolicyManifest
+from ratchet.contract.policy_manifest import DEPLOYABLE, REWARD_MODEL, ArtifactFile, PolicyManifest
 from ratchet.errors import DigestMismatch, Rejected
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ COMPLETE_MARK = ".complete"
 HUB_VARIABLE = "RATCHET_HUB"
 """`1`: a base model that is not a directory may be fetched from a hub; otherwise the local cache must hold it."""
 
+STORED = DEPLOYABLE | {REWARD_MODEL}
+"""Kinds of manifest that a training may store."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 """Files that decide how text is rendered and encoded."""
 
@@ -70,13 +73,13 @@ def encode_manifest(manifest: PolicyManifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
 
 
-def decode_manifest(body: bytes, uri: str) -> PolicyManifest:
-    """Read a manifest. Raises `Rejected` when `body` is not one, or names a file outside its directory."""
+def decode_manifest(body: bytes, uri: str, kinds: Set[str] = DEPLOYABLE) -> PolicyManifest:
+    """Read a manifest. Raises `Rejected` when `body` is not one of `kinds`, or names a file outside its directory."""
     try:
         manifest = decode(body, PolicyManifest)
     except msgspec.DecodeError as error:
         raise Rejected(f"{uri} is not a policy manifest: {error}") from error
-    if manifest.kind not in (ADAPTER, MODEL):
+    if manifest.kind not in kinds:
         raise Rejected(f"{uri} is a {manifest.kind!r} manifest, not a policy")
     for file in (*manifest.files, *manifest.documents):
         if not file.name or Path(file.name).name != file.name or file.name.startswith("."):
@@ -90,10 +93,10 @@ def digest_in(uri: str) -> str | None:
     return stem if len(stem) == 64 and set(stem) <= set("0123456789abcdef") else None
 
 
-def read_policy(objects: BlobStore, uri: str, digest: str | None = None) -> Policy:
-    """Fetch and verify one manifest. Raises `NotFound`, `DigestMismatch` or `Rejected`."""
+def read_policy(objects: BlobStore, uri: str, digest: str | None = None, kinds: Set[str] = DEPLOYABLE) -> Policy:
+    """Fetch and verify one manifest of `kinds`. Raises `NotFound`, `DigestMismatch` or `Rejected`."""
     body = objects.get(uri, digest or digest_in(uri))
-    return Policy(uri=uri, digest=hashlib.sha256(body).hexdigest(), manifest=decode_manifest(body, uri))
+    return Policy(uri=uri, digest=hashlib.sha256(body).hexdigest(), manifest=decode_manifest(body, uri, kinds))
 
 
 def upload_files(objects: BlobStore, directory: Path) -> list[ArtifactFile]:
@@ -108,7 +111,7 @@ def upload_files(objects: BlobStore, directory: Path) -> list[ArtifactFile]:
 def publish_policy(objects: BlobStore, manifest: PolicyManifest) -> Policy:
     """Store the manifest of files that are already stored; this write makes the policy visible."""
     body = encode_manifest(manifest)
-    decode_manifest(body, "the new manifest")
+    decode_manifest(body, "the new manifest", STORED)
     ref = objects.put(body, "policies", ".json")
     return Policy(uri=ref.uri, digest=ref.sha256, manifest=manifest)
 

@@ -17,17 +17,16 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-from ratchet.contract.policy_manifest import ADAPTER, ArtifactFile, PolicyManifest
+from ratchet.contract.policy_manifest import ADAPTER_CONFIG, REWARD_MODEL, ArtifactFile, PolicyManifest
 from ratchet.errors import Rejected
-from ratchet.stores.policies import TOKENIZER_FILES, BlobStore, Policy, is_manifest_uri, read_policy
+from ratchet.stores.policies import STORED, TOKENIZER_FILES, BlobStore, Policy, is_manifest_uri, read_policy
 
 MANIFEST = "ratchet-policy.json"
 BASE = "base"
 ARTIFACTS = "artifacts"
 """Default folder of exports."""
-REWARD_MODEL = "rm"
-ADAPTER_CONFIG = "adapter_config.json"
-"""PEFT's description of an adapter, which names its base."""
+REWARD_MODELS = "rm"
+"""The folder of reward models in it."""
 CRITIC = "critic.safetensors"
 """What PPO learnt of the value of states. No engine needs it, and a loader of weights would take it for some."""
 
@@ -48,9 +47,9 @@ def export_policy(
     only `model/`, `tokenizer/` and the manifest. Raises `Rejected` when `directory` holds something already.
     """
     require_empty(directory)
-    policy = read_policy(objects, uri, digest)
+    policy = read_policy(objects, uri, digest, STORED)
     placed = list(_placed(policy.manifest))
-    on_stored = policy.manifest.kind == ADAPTER and is_manifest_uri(policy.manifest.base_model)
+    on_stored = policy.manifest.has_adapter and is_manifest_uri(policy.manifest.base_model)
     if on_stored:
         base = read_policy(objects, policy.manifest.base_model, policy.manifest.base_digest)
         placed += [(PurePosixPath(BASE, file.name), file) for file in base.manifest.files if file.name != CRITIC]
@@ -80,8 +79,8 @@ def require_empty(directory: Path) -> None:
 
 def default_directory(policy: Policy, name: str) -> Path:
     """`artifacts/dpo/<name>`, `artifacts/rm/<name>` and so on: by how the policy was made."""
-    algorithm = policy.manifest.algorithm or "imported"
-    return Path(ARTIFACTS, REWARD_MODEL if algorithm == "reward_model" else algorithm, name)
+    scores = policy.manifest.kind == REWARD_MODEL
+    return Path(ARTIFACTS, REWARD_MODELS if scores else policy.manifest.algorithm or "imported", name)
 
 
 def _placed(manifest: PolicyManifest) -> Iterator[tuple[PurePosixPath, ArtifactFile]]:

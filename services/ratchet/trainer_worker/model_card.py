@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 
-from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
+from ratchet.contract.policy_manifest import REWARD_MODEL, PolicyManifest
 from ratchet.contract.snapshot import LABELS, PAIRS
 from ratchet.contract.training import EvaluationResults, HealthStop, ResourceUsage
 from ratchet.rules.algorithms import dataset_format
@@ -58,24 +58,30 @@ def model_card(
     lines += ["", "## Limits", ""]
     if health_stop is not None:
         lines.append(f"- The training was stopped before its last train step: {health_stop.message}.")
-    if manifest.kind == ADAPTER:
+    if manifest.has_adapter:
         lines.append("- An adapter: it says nothing without the base model above, with exactly that digest.")
     lines.append(f"- Made for the role {_plain(manifest.role)} from what agents did there; nothing else was tried.")
     if evaluation is None:
         lines.append("- Nothing was held out: the figures above are of the data that it learnt from.")
+    if manifest.kind == REWARD_MODEL:
+        lines.append("- It scores answers, and writes none: load it for sequence classification with one label.")
+        lines.append("- Its rewards compare answers to one prompt; across prompts, and by themselves, they say little.")
+        return "\n".join([*lines, ""])
     lines.append("- Whether it serves better than what served before is decided by its rollout, not by this card.")
     return "\n".join([*lines, ""])
 
 
 def _metadata(manifest: PolicyManifest, held_out: Mapping[str, float]) -> Iterator[str]:
-    adapter = manifest.kind == ADAPTER
+    adapter, scores = manifest.has_adapter, manifest.kind == REWARD_MODEL
+    task = "text-classification" if scores else "text-generation"
     yield "---"
     yield f"library_name: {'peft' if adapter else 'transformers'}"
     yield f"base_model: {_quoted(manifest.base_model)}"
     yield f"base_model_relation: {'adapter' if adapter else 'finetune'}"
-    yield "pipeline_tag: text-generation"
+    yield f"pipeline_tag: {task}"
     yield "tags:"
-    for tag in ("ratchet", *(["lora"] if adapter else []), manifest.algorithm or "import", f"role:{manifest.role}"):
+    kinds = [*(["lora"] if adapter else []), *(["reward-model"] if scores else [])]
+    for tag in ("ratchet", *kinds, manifest.algorithm or "import", f"role:{manifest.role}"):
         yield f"- {_quoted(tag)}"
     if manifest.dataset_digest is not None:
         yield f"dataset_digest: {_quoted(manifest.dataset_digest)}"
@@ -84,7 +90,7 @@ def _metadata(manifest: PolicyManifest, held_out: Mapping[str, float]) -> Iterat
         yield "model-index:"
         yield f"- name: {_quoted(manifest.role)}"
         yield "  results:"
-        yield "  - task: {type: text-generation}"
+        yield f"  - task: {{type: {task}}}"
         yield f"    dataset: {{name: held-out part of the data, type: {_quoted(manifest.dataset_digest or 'unknown')}}}"
         yield "    metrics:"
         for name, value in finite.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.message import Value, decode
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, ArtifactFile, PolicyManifest
+from ratchet.contract.policy_manifest import ADAPTER, ADAPTER_CONFIG, MODEL, ArtifactFile, PolicyManifest
 from ratchet.contract.training import Artifacts, ResourceUsage, TrainingDispatch
 from ratchet.datasets.s3_snapshots import decode_manifest
 from ratchet.errors import Rejected
@@ -164,7 +164,7 @@ def store_policy(
     config = dispatch.request.training_config
     directory = Path(finished.directory)
     snapshot = config.dataset.snapshot
-    is_adapter = finished.kind == ADAPTER
+    is_adapter = finished.kind == ADAPTER or (directory / ADAPTER_CONFIG).is_file()
     manifest = PolicyManifest(
         kind=finished.kind,
         base_model=base.name if is_adapter else config.base_model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ratchet.contract.training import Lora
-from ratchet.rules.algorithms import ALGORITHMS, GRADIENT_RATES, PREFERENCE_RATES, SFT_RATES
+from ratchet.rules.algorithms import ALGORITHMS, GRADIENT_RATES, PREFERENCE_RATES, REWARD_RATES, SFT_RATES
 from ratchet.trainer_worker.training.algorithms import dpo, kto, ppo, sft
 from ratchet.trainer_worker.training.learner.losses import Objective
 from ratchet.trainer_worker.training.learner.update import UpdateOptions
@@ -30,8 +30,9 @@ def default_of(name: str) -> str:
     [
         (
             "learning_rate",
-            f"sft {rate(SFT_RATES.adapter)}, dpo and kto {rate(PREFERENCE_RATES.adapter)}, "
-            f"others {rate(GRADIENT_RATES.adapter)}; with full_finetune sft {rate(SFT_RATES.full)}, "
+            f"sft {rate(SFT_RATES.adapter)}, reward_model {rate(REWARD_RATES.adapter)}, "
+            f"dpo and kto {rate(PREFERENCE_RATES.adapter)}, others {rate(GRADIENT_RATES.adapter)}; "
+            f"with full_finetune sft and reward_model {rate(SFT_RATES.full)}, "
             f"others {rate(GRADIENT_RATES.full)}",
         ),
         ("batch_size", f"{ALGORITHMS['sft'].default_batch_size}; policy gradients {GRADIENT.batch_size}"),
@@ -55,6 +56,7 @@ def test_a_documented_default_is_the_trainers(name: str, default: str) -> None:
 
 def test_dpo_and_kto_share_their_documented_defaults() -> None:
     assert dpo.DEFAULTS == kto.DEFAULTS
+    assert REWARD_RATES.full == SFT_RATES.full
     assert sft.DEFAULTS.epochs == dpo.DEFAULTS.epochs
     assert len({ALGORITHMS[name].default_batch_size for name in ("sft", "dpo", "kto")}) == 1
     assert dpo.BETA == kto.BETA

@@ -6,12 +6,9 @@ from datetime import datetime
 
 from ratchet.bus.message import Cause
 from ratchet.contract import TrainingStatus
-from ratchet.contract.policy_manifest import PolicyManifest
+from ratchet.contract.policy_manifest import DEPLOYABLE, PolicyManifest
 from ratchet.contract.state import Job, PolicyStage, PolicyVersion
 from ratchet.rules.arms import parse_model, policy_name
-
-DEPLOYABLE = frozenset({"adapter", "model"})
-"""Kinds of artifact that can serve; a reward model, for example, cannot."""
 
 
 def deployable(status: TrainingStatus) -> bool:

@@ -20,7 +20,7 @@ from typing import BinaryIO, TypeVar, overload
 import msgspec
 import torch
 
-from ratchet.contract.policy_manifest import ADAPTER
+from ratchet.contract.policy_manifest import REWARD_MODEL
 from ratchet.contract.snapshot import ROWS, TRAJECTORIES, Row, TrajectoryRow
 from ratchet.datasets.parquet import count_rows, read_rows
 from ratchet.errors import Rejected
@@ -94,7 +94,7 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
         peak_memory_gb=max(resident, gpu) / 1e9,
         dtype=policy.dtype,
         final_reward=outcome.final_reward,
-        probe=probe_policy(policy, outcome.probe_prompt),
+        probe=None if policy.kind == REWARD_MODEL else probe_policy(policy, outcome.probe_prompt),
         evaluation=outcome.evaluation,
         health_stop=outcome.health_stop,
     )
@@ -191,7 +191,7 @@ def _write_documents(directory: Path, spec: JobSpec, policy: TrainedPolicy, outc
         "versions": versions,
     }
     (directory / CONFIG).write_bytes(msgspec.json.format(msgspec.json.encode(configuration), indent=1))
-    if policy.kind != ADAPTER:
+    if not policy.has_adapter:
         return  # a model has its tokenizer among its own files
     tokenizer = [Path(spec.base, name) for name in TOKENIZER_FILES if Path(spec.base, name).is_file()]
     for path in tokenizer:  # the base's own, byte for byte

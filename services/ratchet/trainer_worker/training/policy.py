@@ -11,13 +11,19 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+)
 from transformers.pytorch_utils import Conv1D
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.policy_manifest import ADAPTER, BFLOAT16, FLOAT32, MODEL, Probe
+from ratchet.contract.policy_manifest import ADAPTER, BFLOAT16, FLOAT32, MODEL, REWARD_MODEL, Probe
 from ratchet.contract.training import Lora
 from ratchet.errors import Rejected
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 
@@ -28,12 +34,12 @@ PRECISIONS = {"fp32": FLOAT32, "bf16": BFLOAT16}
 
 @dataclass(slots=True)
 class TrainedPolicy:
-    """A causal LM with what is trainable marked, and its tokenizer."""
+    """A causal LM, or a reward model, with what is trainable marked, and its tokenizer."""
 
     model: nn.Module
     tokenizer: PreTrainedTokenizerBase
     kind: str
-    """What training makes of it: `adapter` or `model`."""
+    """What training makes of it, as its manifest will say."""
     bf16: bool
     fresh: bool
     """True while the policy equals its reference: a new adapter, or the start of a full fine-tune."""
@@ -44,13 +50,24 @@ class TrainedPolicy:
         return BFLOAT16 if self.bf16 else FLOAT32
 
     @property
+    def has_adapter(self) -> bool:
+        """Whether an adapter learns, and not all weights."""
+        return hasattr(self.model, "peft_config")
+
+    @property
+    def pad(self) -> int | None:
+        """The id that stands for nothing; a reward model reads the last token that is another."""
+        tokenizer: Any = self.tokenizer
+        return tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+
+    @property
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.model.parameters()).device
 
     def effective(self) -> JsonObject:
         """What learns, as it was put on the model."""
-        if self.kind == MODEL:
+        if not self.has_adapter:
             return {"full_finetune": True, "lora": None}
         model: Any = self.model
         config = model.peft_config["default"]
@@ -82,16 +99,51 @@ def load_policy(spec: JobSpec) -> TrainedPolicy:
     hyper = spec.config.hyperparameters
     options = _four_bits(device) if hyper.lora is not None and hyper.lora.load_in_4bit else {}
     dtype = torch.bfloat16 if bf16 and not hyper.full_finetune else torch.float32
+    tokenizer: PreTrainedTokenizerBase = _loaded(AutoTokenizer, "tokenizer of", spec.base)
+    if ALGORITHMS[spec.config.algorithm].makes_reward_model:
+        return _with_score(spec, tokenizer, device, dtype, bf16=bf16)
     # `Any`: transformers' auto classes have no usable types.
     base: Any = _loaded(AutoModelForCausalLM, "base model", spec.base, dtype=dtype, **options)
     base.config.use_cache = False
-    tokenizer: PreTrainedTokenizerBase = _loaded(AutoTokenizer, "tokenizer of", spec.base)
     if hyper.full_finetune:
         if spec.adapter is not None:
             raise Rejected("full_finetune cannot continue from an adapter; name a model as base_model")
         return TrainedPolicy(base.to(device), tokenizer, MODEL, bf16, fresh=True)
     model = _with_adapter(base, spec, hyper.lora)
     return TrainedPolicy(model.to(device), tokenizer, ADAPTER, bf16, fresh=spec.adapter is None)
+
+
+def _with_score(
+    spec: JobSpec, tokenizer: PreTrainedTokenizerBase, device: torch.device, dtype: torch.dtype, *, bf16: bool
+) -> TrainedPolicy:
+    """The base with a new scalar head instead of its vocabulary's, drawn as transformers draws it."""
+    hyper = spec.config.hyperparameters
+    base: Any = _loaded(AutoModelForSequenceClassification, "base model", spec.base, dtype=dtype, num_labels=1)
+    if not isinstance(getattr(base, "score", None), nn.Linear) or base.score.bias is not None:
+        raise Rejected(f"no reward model can be made of {spec.base_name}: transformers has no scalar head for it")
+    base.score.float()
+    base.config.use_cache = False
+    if spec.adapter is not None:
+        if not hyper.full_finetune:
+            raise Rejected(
+                "a reward model's adapter is for a model, not for another adapter: name a model as base_model, or set "
+                "full_finetune to start from the weights that the adapter makes"
+            )
+        base = _merged(base, spec.adapter)
+    model = base if hyper.full_finetune else _with_adapter(base, spec, hyper.lora, task="SEQ_CLS")
+    policy = TrainedPolicy(model.to(device), tokenizer, REWARD_MODEL, bf16, fresh=True)
+    base.config.get_text_config().pad_token_id = policy.pad
+    return policy
+
+
+def _merged(base: Any, adapter: str) -> Any:
+    """The base with the changes of a policy's adapter, whose own head is not looked at."""
+    from peft import LoraConfig, PeftModel  # noqa: PLC0415 - not needed otherwise
+
+    config: Any = LoraConfig.from_pretrained(adapter)
+    config.task_type = None  # it was made for a model that writes
+    changed: Any = PeftModel.from_pretrained(base, adapter, config=config)
+    return changed.merge_and_unload().requires_grad_(requires_grad=True)
 
 
 def load_reference(source: str, policy: TrainedPolicy) -> nn.Module:
@@ -111,7 +163,7 @@ def load_reference(source: str, policy: TrainedPolicy) -> nn.Module:
 def save_policy(policy: TrainedPolicy, directory: Path, base_name: str) -> None:
     """Write the files of an adapter, or of a model with its tokenizer."""
     model: Any = policy.model
-    if policy.kind == ADAPTER:
+    if policy.has_adapter:
         config = model.peft_config["default"]
         # The local path of the base means nothing elsewhere and would change the digest, as would the order of a set.
         config.base_model_name_or_path = base_name
@@ -182,7 +234,7 @@ def _four_bits(device: torch.device) -> dict[str, Any]:
     return {"quantization_config": config, "device_map": {"": device.index or 0}}
 
 
-def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None) -> nn.Module:
+def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None, task: str = "CAUSAL_LM") -> nn.Module:
     from peft import LoraConfig, PeftModel, get_peft_model  # noqa: PLC0415 - not needed for a full fine-tune
 
     if spec.adapter is None:
@@ -195,7 +247,7 @@ def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None) -> nn.Module:
             use_rslora=new.use_rslora,
             use_dora=new.use_dora,
             fan_in_fan_out=any(isinstance(one, Conv1D) for one in base.modules()),  # how GPT-2 stores its weights
-            task_type="CAUSAL_LM",
+            task_type=task,
         )
         try:
             return get_peft_model(base, config)

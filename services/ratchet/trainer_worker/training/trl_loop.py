@@ -25,6 +25,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.rules.algorithms import LearningRates
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run, Step
+from ratchet.trainer_worker.training.learner.ranking import auc
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 WEIGHT_DECAY, ADAM_BETA2 = 0.01, 0.98
@@ -40,6 +41,7 @@ REPORTED = (
     "learning_rate",
     "policy_entropy",
     "accuracy",
+    "auc",
     "margin",
     "rewards_chosen",
     "rewards_rejected",
@@ -63,6 +65,10 @@ class Loss:
     total: Tensor
     """Summed over the items of the examples; the loop divides by all items of the accumulated batch."""
     metrics: Mapping[str, Mean]
+    better: Sequence[float] = ()
+    """Rewards of the answers that should rank higher, where it has any: no mean of passes is their AUC."""
+    worse: Sequence[float] = ()
+    """Of those that should rank lower."""
 
 
 class Objective(Protocol):
@@ -199,6 +205,7 @@ class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
         self.tokens += sum(map(self._objective.tokens, indices))
         value = torch.zeros((), device=self.args.device)
         metrics: dict[str, Mean] = {}
+        better, worse = list[float](), list[float]()
         for loss in self._objective.losses(indices):
             share = loss.total / items
             self.accelerator.backward(share)
@@ -206,7 +213,11 @@ class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
             for name, one in loss.metrics.items():
                 before = metrics.get(name, Mean(0.0, 0))
                 metrics[name] = Mean(before.total + one.total, before.count + one.count)
+            better += loss.better
+            worse += loss.worse
         logged: Any = self._metrics["train"]
+        if better and worse:
+            logged["auc"].append(auc(better, worse))
         for name, mean in _averages(metrics).items():
             logged[name].append(mean)
         return value

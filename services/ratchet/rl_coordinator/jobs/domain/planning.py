@@ -100,7 +100,7 @@ def plan(shape: Shape, offered: Iterable[str]) -> Plan:
     """The proposal for data of this shape, of the algorithms that are offered."""
     imitate = _imitate(shape)
     first = [imitate] if not shape.has_imitated else []
-    ranked = [*first, _pairs(shape), _groups(shape), _singletons(shape), _thumbs(shape)]
+    ranked = [*first, _pairs(shape), _scorer(shape), _groups(shape), _singletons(shape), _thumbs(shape)]
     ranked += [imitate] if shape.has_imitated else []
     possible = [one for one in ranked if one.algorithm in set(offered)]
     chosen = next((one for one in possible if one.fits), None)
@@ -144,6 +144,11 @@ def _pairs(shape: Shape) -> Verdict:
     if shape.pairs < ENOUGH_PAIRS:
         return Verdict("dpo", False, f"{counted}; below {ENOUGH_PAIRS} it shows little")
     return Verdict("dpo", True, f"{counted} are enough to tell a win rate from chance")
+
+
+def _scorer(shape: Shape) -> Verdict:
+    """Never proposed: what a role is trained for is the policy that serves it."""
+    return Verdict("reward_model", False, f"{shape.pairs} preference pairs; it scores answers, and no role is served by it")
 
 
 def _groups(shape: Shape) -> Verdict:

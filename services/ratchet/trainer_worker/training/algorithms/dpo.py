@@ -6,7 +6,7 @@ of a full fine-tune.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -14,12 +14,11 @@ from torch import Tensor
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import EvaluationResults
 from ratchet.rules.algorithms import PREFERENCE_RATES
-from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import ChatRows, chat_length
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import PairRows, RowPair, pair_rows, split, wilson
+from ratchet.trainer_worker.training.learner.pairs import RowPair, scores_of, split_pairs, wilson, wins
 from ratchet.trainer_worker.training.learner.preferences import (
     PairLogprobs,
     Reference,
@@ -82,25 +81,6 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     )
 
 
-def scores_of(results: EvaluationResults | None) -> Mapping[str, float]:
-    """The scores of an evaluation; none without one."""
-    return {} if results is None else results.benchmark_scores or {}
-
-
-def split_pairs(chats: ChatRows, pairs: Sequence[PairRow], spec: JobSpec) -> tuple[PairRows, list[int], list[int]]:
-    """Rows of all usable pairs, and which of them learn and which are held out. Raises `DataUnusable`."""
-    count = len(pairs) - spec.loop.held_out
-    made = pair_rows(chats, pairs[:count])
-    if not spec.loop.held_out:
-        learn, held = split([pair.keys for pair in made.pairs], spec.holdout, spec.config.hyperparameters.seed or 0)
-        check_split(spec.holdout, learn, held)
-        return made, learn, held
-    apart = pair_rows(chats, pairs[count:])
-    both = PairRows([*made.pairs, *apart.pairs], made.equal + apart.equal, made.unusable + apart.unusable)
-    places = list(range(len(both.pairs)))
-    return both, places[: len(made.pairs)], places[len(made.pairs) :]
-
-
 def other_reference(spec: JobSpec, policy: TrainedPolicy) -> Scorer | None:
     """A reference that is not the policy where the training starts; None where it is.
 
@@ -110,18 +90,6 @@ def other_reference(spec: JobSpec, policy: TrainedPolicy) -> Scorer | None:
         return None
     model = load_reference(spec.loop.reference, policy)
     return Scorer(model, bf16=policy.bf16, lora_dropout=False, pass_tokens=spec.config.hyperparameters.pass_tokens)
-
-
-def check_split(holdout: float, learn: Sequence[int], held: Sequence[int]) -> None:
-    """Raise `DataUnusable` when a hold-out of that fraction leaves nothing to learn from, or holds nothing out."""
-    count = len(learn) + len(held)
-    if not learn:
-        raise DataUnusable(f"a holdout_size of {holdout:g} leaves none of {count} pairs to learn from")
-    if holdout and not held:
-        raise DataUnusable(
-            f"a holdout_size of {holdout:g} holds out none of {count} pairs: every group of pairs that share "
-            "a prompt, a task or a try is larger than that; ask for a larger one, or for none"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,21 +152,16 @@ def evaluate(
         return None
     chosen, rejected = score_sides(scorer, [pair.sides for pair in pairs], stop_requested)
     before, after = reference[0] - reference[1], chosen - rejected
-    wins = _wins(after - before)
-    low, high = wilson(wins, len(pairs))
-    accuracy_before, accuracy = _wins(before) / len(pairs), _wins(after) / len(pairs)
+    won = wins(after - before)
+    low, high = wilson(won, len(pairs))
+    accuracy_before, accuracy = wins(before) / len(pairs), wins(after) / len(pairs)
     scores = {
         "holdout_pairs": float(len(pairs)),
         "holdout_accuracy_before": accuracy_before,
         "holdout_accuracy": accuracy,
-        "holdout_win_rate": wins / len(pairs),
+        "holdout_win_rate": won / len(pairs),
         "holdout_win_rate_low": low,
         "holdout_win_rate_high": high,
         "holdout_margin": beta * float((after - before).mean()),
     }
     return EvaluationResults(benchmark_scores=scores, improvement_over_baseline=accuracy - accuracy_before)
-
-
-def _wins(margins: Tensor) -> float:
-    """How many are above 0; a tie is half of one."""
-    return float((margins > 0).sum()) + 0.5 * float((margins == 0).sum())

@@ -91,7 +91,7 @@ class Scorer:
         self.model = model
         wrapped: Any = model
         base: PreTrainedModel = wrapped.get_base_model() if hasattr(wrapped, "peft_config") else wrapped
-        self._head: Any = base.get_output_embeddings()
+        self._head: Any = head_of(base)
         self._trunk = Trunk(base, lora_dropout=lora_dropout)
         config: Any = base.config.get_text_config()
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
@@ -168,6 +168,16 @@ class Scorer:
         logprobs, entropies = zip(*parts, strict=True)
         return Scores(hidden_NH, torch.cat(logprobs), torch.cat(entropies))
 
+    def rewards(self, rows: Sequence[Row]) -> Tensor:
+        """What the scalar head of a reward model says at each token that `rows` name as read; float32, in one pass.
+
+        The head is small and its differences are what counts: it is computed in float32.
+        """
+        with self.autocast():
+            hidden_NH = self._hidden(rows)
+        with torch.autocast(self.device.type, enabled=False):
+            return self._head(hidden_NH.float()).squeeze(-1)
+
     def shared_prefix(self, rows: Sequence[Row]) -> int:
         """How many leading tokens of a pass are run once for all its rows; 0 where that does not pay."""
         if not self._share or len(rows) < 2:
@@ -233,6 +243,12 @@ class Scorer:
             finite_NV = all_NV if outside_NV is None else all_NV.masked_fill(outside_NV, 0.0)  # 0 log 0 is 0
             entropy_N = -(all_NV.exp() * finite_NV).sum(-1)
         return all_NV.gather(-1, targets_N[:, None]).squeeze(-1), entropy_N
+
+
+def head_of(base: Any) -> Any:
+    """What turns the hidden states of `base` into answers: the scalar head of a reward model, else the vocabulary's."""
+    score = getattr(base, "score", None)
+    return base.get_output_embeddings() if score is None else score
 
 
 def _masks(masks_N: Allowed, device: torch.device) -> tuple[Tensor, Tensor] | None:

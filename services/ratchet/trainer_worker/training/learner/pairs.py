@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+from torch import Tensor
 
 from ratchet.chat_templates.conversations import Conversation
 from ratchet.contract.snapshot import PairRow
+from ratchet.contract.training import EvaluationResults
 from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.learner.rows import Row
 
@@ -108,6 +111,42 @@ def split(keys: Sequence[Sequence[Hashable]], fraction: float, seed: int) -> tup
             held += group
     kept = set(held)
     return [index for index in range(len(keys)) if index not in kept], sorted(held)
+
+
+def split_pairs(chats: ChatRows, pairs: Sequence[PairRow], spec: JobSpec) -> tuple[PairRows, list[int], list[int]]:
+    """Rows of all usable pairs, and which of them learn and which are held out. Raises `DataUnusable`."""
+    count = len(pairs) - spec.loop.held_out
+    made = pair_rows(chats, pairs[:count])
+    if not spec.loop.held_out:
+        learn, held = split([pair.keys for pair in made.pairs], spec.holdout, spec.config.hyperparameters.seed or 0)
+        check_split(spec.holdout, learn, held)
+        return made, learn, held
+    apart = pair_rows(chats, pairs[count:])
+    both = PairRows([*made.pairs, *apart.pairs], made.equal + apart.equal, made.unusable + apart.unusable)
+    places = list(range(len(both.pairs)))
+    return both, places[: len(made.pairs)], places[len(made.pairs) :]
+
+
+def check_split(holdout: float, learn: Sequence[int], held: Sequence[int]) -> None:
+    """Raise `DataUnusable` when a hold-out of that fraction leaves nothing to learn from, or holds nothing out."""
+    count = len(learn) + len(held)
+    if not learn:
+        raise DataUnusable(f"a holdout_size of {holdout:g} leaves none of {count} pairs to learn from")
+    if holdout and not held:
+        raise DataUnusable(
+            f"a holdout_size of {holdout:g} holds out none of {count} pairs: every group of pairs that share "
+            "a prompt, a task or a try is larger than that; ask for a larger one, or for none"
+        )
+
+
+def scores_of(results: EvaluationResults | None) -> Mapping[str, float]:
+    """The scores of an evaluation; none without one."""
+    return {} if results is None else results.benchmark_scores or {}
+
+
+def wins(margins: Tensor) -> float:
+    """How many are above 0; a tie is half of one."""
+    return float((margins > 0).sum()) + 0.5 * float((margins == 0).sum())
 
 
 def wilson(successes: float, trials: int) -> tuple[float, float]:

@@ -32,13 +32,13 @@ def attends_to_all(config: Any) -> bool:
 
 
 class Trunk:
-    """Everything of `base` (a causal LM without wrappers) below its head."""
+    """Everything of `base` (a causal model without wrappers) below its head."""
 
     def __init__(self, base: Any, *, lora_dropout: bool) -> None:
         """`lora_dropout`: whether an adapter's dropout is active where gradients are asked for."""
         self._trunk = base.get_decoder()
         self._depth: int = base.config.get_text_config().num_hidden_layers
-        self._vocabulary: int = base.get_output_embeddings().weight.shape[0]
+        self._vocabulary: int = base.get_input_embeddings().weight.shape[0]
         self._layers = [one for one in self._trunk.modules() if isinstance(one, GradientCheckpointingLayer)]
         self._dropouts = [one for one in self._trunk.modules() if hasattr(one, "lora_dropout")] if lora_dropout else []
 
