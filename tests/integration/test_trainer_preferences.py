@@ -11,11 +11,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from peft import AutoPeftModelForSequenceClassification
 
+from ratchet.contract.policy_manifest import REWARD_MODEL
 from ratchet.contract.training import Dataset, Evaluation, SnapshotRef, TrainingConfig, TrainingStatus
 from ratchet.engine_local.s3_policies import PolicyLoader
+from ratchet.errors import Rejected
 from ratchet.service.settings import SharedSettings
-from ratchet.stores.policies import fetch_policy, read_policy
+from ratchet.stores.policies import STORED, fetch_policy, read_policy
 from ratchet.stores.policy_files import export_policy
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_labels, parrot_pairs
@@ -67,7 +70,11 @@ async def test_pairs_then_thumbs_continue_an_adapter_and_leave_it_as_it_was(worl
         liked = config(world, "kto", policy_of(preferred), labels_of(world, tmp_path), max_steps=6)
         third = await world.dispatch("kto", liked)
         done = await world.ended(third.training_job_id)
+        scored = config(world, "reward_model", world.base, pairs_of(world, tmp_path), max_steps=20)
+        fourth = await world.dispatch("reward", scored, evaluation=Evaluation(holdout_size=0.25))
+        scores = await world.ended(fourth.training_job_id)
 
+    check_reward_model(world, scores, tmp_path)
     check_dpo(world, preferred, start, tmp_path)
     assert world.objects.get(start) == manifest
     local = fetch_policy(world.objects, start, tmp_path / "again")
@@ -115,6 +122,27 @@ def check_dpo(world: World, done: TrainingStatus, start: str, folder: Path) -> N
     assert (out / "logs" / "training.log").is_file()
     assert (out / "tokenizer" / "tokenizer.json").is_file()
     assert (out / "model" / "adapter_model.safetensors").is_file()
+
+
+def check_reward_model(world: World, done: TrainingStatus, folder: Path) -> None:
+    """Check that it is stored with its measurements, and that nothing takes it for a policy."""
+    stored = read_policy(world.objects, policy_of(done), kinds=STORED)
+    assert (stored.manifest.kind, stored.manifest.probe, stored.manifest.base_model) == (REWARD_MODEL, None, world.base)
+    assert stored.manifest.has_adapter
+    assert done.artifacts is not None
+    assert done.artifacts.kind == REWARD_MODEL
+    assert done.metrics is not None
+    assert done.metrics.current is not None
+    assert done.metrics.current.auc is not None
+    assert done.evaluation_results is not None
+    assert {"holdout_auc", "holdout_accuracy", "holdout_loss"} <= (
+        done.evaluation_results.benchmark_scores or {}
+    ).keys()
+    with pytest.raises(Rejected, match="not a policy"):
+        PolicyLoader(world.objects, folder / "engine").load(stored.uri)
+    export_policy(world.objects, stored.uri, folder / "rm", stored.digest)
+    loaded: Any = AutoPeftModelForSequenceClassification.from_pretrained(folder / "rm" / "model", num_labels=1)
+    assert loaded.num_labels == 1
 
 
 async def test_the_wrong_kind_of_rows_fails_with_a_sentence_that_names_both_kinds(world: World, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from ratchet.bus.message import Cause
@@ -41,11 +42,12 @@ class FakeObjects:
     """One manifest, or a fault."""
 
     fault: Exception | None = None
+    manifest: PolicyManifest = MANIFEST
 
     def get(self, uri: str, sha256: str | None = None) -> bytes:
         if self.fault is not None:
             raise self.fault
-        return encode_manifest(MANIFEST)
+        return encode_manifest(self.manifest)
 
 
 @dataclass
@@ -154,6 +156,16 @@ async def test_every_other_status_is_ignored(other: TrainingStatus) -> None:
     registrar = Registrar()
     assert await registrar.deliver(other) == []
     assert await registrar.policies.versions("support") == []
+
+
+async def test_a_reward_model_is_no_version_of_its_role_whatever_its_status_calls_it() -> None:
+    """By its kind it is not registered at all; called an adapter, it has no manifest that gates would pass."""
+    for kind in ("reward_model", "adapter"):
+        registrar = Registrar(FakeObjects(manifest=msgspec.structs.replace(MANIFEST, kind="reward_model")))
+        await registrar.bus.bucket(JOBS, Job).put(JOB, job())
+        await registrar.deliver(status(artifacts=Artifacts(final_checkpoint="s3://b/r.json", digest=DIGEST, kind=kind)))
+        registered = await registrar.policies.versions("support")
+        assert [policy.training_samples for policy in registered] == ([] if kind == "reward_model" else [None])
 
 
 async def test_the_status_of_a_fenced_attempt_is_ignored() -> None:

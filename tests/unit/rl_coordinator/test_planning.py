@@ -71,6 +71,7 @@ def test_every_offered_way_is_explained_with_its_numbers() -> None:
     proposal = plan(shaped(rewarded=1213, successes=762, pairs=46, groups=160, mixed_groups=40), OFFERED)
     assert {one.algorithm: one.why for one in proposal.rejected} == {
         "dpo": "46 preference pairs; below 500 it shows little",
+        "reward_model": "46 preference pairs; it scores answers, and no role is served by it",
         "rloo": "40 of 160 groups of tries differ in reward: each try is compared with the others at its task;"
         " sft comes first",
         "reinforce": "0 tasks with a single try; it needs 200",

@@ -34,12 +34,21 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (config("best"), "unknown algorithm 'best'; known are sft, rloo, grpo, reinforce, ppo, dpo, kto"),
+        (config("best"), "unknown algorithm 'best'; known are sft, rloo, grpo, reinforce, ppo, dpo, reward_model, kto"),
         (config("dpo", kl_beta=0.1), "dpo has no hyperparameter kl_beta"),
         (config("dpo", desirable_weight=2.0), "dpo has no hyperparameter desirable_weight"),
         (config("kto", label_smoothing=0.1), "kto has no hyperparameter label_smoothing"),
         (config("dpo", beta=0.0), "beta must be above 0, not 0"),
         (config("dpo", label_smoothing=0.5), "label_smoothing must lie in 0..0.5, 0.5 not included, not 0.5"),
+        (config("dpo", center_rewards_coefficient=0.1), "dpo has no hyperparameter center_rewards_coefficient"),
+        (
+            config("reward_model", center_rewards_coefficient=-0.1),
+            "center_rewards_coefficient must not be negative, not -0.1",
+        ),
+        (
+            config("reward_model", lora=Lora(load_in_4bit=True)),
+            "reward_model puts a head of its own on the model: load_in_4bit is not for it",
+        ),
         (config("kto", batch_size=1), "kto compares the answers of a batch: its batch_size must be 2 or more"),
         (config("kto", undesirable_weight=-1.0), "undesirable_weight must not be negative, not -1"),
         (
@@ -75,10 +84,12 @@ def test_each_impossible_option_has_its_reason(given: TrainingConfig, reason: st
     assert training_problems(given) == [reason]
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "dpo"])
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if not ALGORITHMS[name].holds_out])
 def test_a_hold_out_is_refused_where_nothing_would_be_held_out(algorithm: str) -> None:
     asked = request(training_config=config(algorithm), evaluation=Evaluation(holdout_size=0.25))
-    assert request_problems(asked) == [f"{algorithm} holds nothing out: evaluation.holdout_size is for dpo"]
+    assert request_problems(asked) == [
+        f"{algorithm} holds nothing out: evaluation.holdout_size is for dpo, reward_model"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ratchet.contract.policy_manifest import ADAPTER, ArtifactFile, PolicyManifest, Probe
+from ratchet.contract.policy_manifest import ADAPTER, REWARD_MODEL, ArtifactFile, PolicyManifest, Probe
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.stores.policies import (
+    STORED,
     Policy,
     encode_manifest,
     fetch_policy,
@@ -96,6 +97,16 @@ def test_a_directory_that_was_half_filled_by_a_crash_is_filled_again(tmp_path: P
     (partial / "adapter_config.json").write_text("half")
     local = fetch_policy(blobs, policy.uri, tmp_path / "cache")
     assert (local.directory / "adapter_config.json").read_text() == "{}"
+
+
+def test_a_reward_model_is_stored_and_only_a_reader_that_names_its_kind_gets_it(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    scores = published(blobs, tmp_path / "files", kind=REWARD_MODEL)
+    assert read_policy(blobs, scores.uri, kinds=STORED) == scores
+    assert scores.manifest.has_adapter
+    for read in (read_policy, lambda objects, uri: fetch_policy(objects, uri, tmp_path / "cache")):
+        with pytest.raises(Rejected, match="is a 'reward_model' manifest, not a policy"):
+            read(blobs, scores.uri)
 
 
 def test_changed_manifest_bytes_are_noticed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
+from ratchet.contract.policy_manifest import ADAPTER, MODEL, REWARD_MODEL, PolicyManifest
 from ratchet.errors import DigestMismatch, Rejected
 from ratchet.stores.policies import Policy, publish_policy, upload_files
 from ratchet.stores.policy_files import MANIFEST, default_directory, export_policy
@@ -85,6 +85,14 @@ def test_a_directory_that_holds_something_and_a_damaged_file_are_refused(tmp_pat
     blobs.blobs[policy.manifest.files[0].uri] = b"other"
     with pytest.raises(DigestMismatch):
         export_policy(blobs, policy.uri, tmp_path / "out")
+
+
+def test_a_reward_model_is_exported_among_reward_models(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    scores = stored(blobs, tmp_path / "stored", REWARD_MODEL, WEIGHTS, DOCUMENTS)
+    assert default_directory(scores, "support-1a2b3c4d") == Path("artifacts/rm/support-1a2b3c4d")
+    export_policy(blobs, scores.uri, tmp_path / "out", scores.digest)
+    assert (tmp_path / "out" / "model" / "adapter_config.json").is_file()
 
 
 def test_the_default_directory_is_named_by_algorithm_and_policy(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
+from ratchet.contract.policy_manifest import ADAPTER, MODEL, REWARD_MODEL, ArtifactFile, PolicyManifest
 from ratchet.contract.training import EvaluationResults, ResourceUsage
 from ratchet.trainer_worker.model_card import model_card
 
@@ -51,6 +51,21 @@ def test_a_model_is_no_adapter_and_without_a_measurement_the_card_claims_none() 
     assert (data.library_name, data.eval_results) == ("transformers", None)
     assert "lora" not in (data.tags or [])
     assert "Cost of the attempt" not in text
+
+
+def test_the_card_of_a_reward_model_is_of_one_and_speaks_of_no_rollout() -> None:
+    files = [ArtifactFile(name="adapter_config.json", uri="s3://b/1", sha256="0" * 64, size=2)]
+    scores = EvaluationResults(benchmark_scores={"holdout_auc": 0.75})
+    text = model_card(manifest(kind=REWARD_MODEL, algorithm="reward_model", files=files), scores, None)
+    data = ModelCard(text).data
+    assert (data.library_name, data.pipeline_tag) == ("peft", "text-classification")
+    assert data.tags == ["ratchet", "lora", "reward-model", "reward_model", "role:support"]
+    assert data.eval_results is not None
+    assert [(one.task_type, one.metric_type) for one in data.eval_results] == [("text-classification", "holdout_auc")]
+    assert "It scores answers, and writes none" in text
+    assert "rollout" not in text
+    whole = model_card(manifest(kind=REWARD_MODEL, algorithm="reward_model"), None, None)
+    assert ModelCard(whole).data.library_name == "transformers"
 
 
 def test_a_figure_that_is_none_is_left_out_of_the_metadata() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ratchet.contract.policy_manifest import ADAPTER, MODEL
+from ratchet.contract.policy_manifest import ADAPTER, MODEL, REWARD_MODEL
 from ratchet.contract.training import Evaluation, EvaluationResults, SnapshotRef
 from ratchet.errors import DigestMismatch, Rejected
 from ratchet.trainer_worker.job import Finished
@@ -196,6 +196,21 @@ def test_a_policy_carries_its_card_configuration_metrics_log_and_tokenizer(tmp_p
     assert "Nothing was held out" not in card
     artifacts = artifacts_of(stored, None, None)
     assert blobs.get(str(artifacts.model_card)) == documents["README.md"]
+
+
+def test_the_adapter_of_a_reward_model_names_its_base_and_no_policy_continues_it(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    base = model(blobs, tmp_path / "base")
+    result = tmp_path / "job" / "result"
+    result.mkdir(parents=True)
+    (result / "adapter_config.json").write_text("{}")
+    finished = Finished(directory=str(result), kind=REWARD_MODEL, samples=12, metrics={}, peak_memory_gb=1.0)
+    scores = store_policy(blobs, dispatch(blobs, base.uri), fetch_base(blobs, base.uri, tmp_path), finished, NOW)
+    assert (scores.manifest.base_model, scores.manifest.has_adapter) == (base.uri, True)
+    assert scores.manifest.tokenizer_digest is not None
+    assert artifacts_of(scores, None, None).kind == REWARD_MODEL
+    with pytest.raises(Rejected, match="not a policy"):
+        fetch_base(blobs, scores.uri, tmp_path / "models")
 
 
 def test_an_algorithm_gets_only_the_format_that_it_learns_from(tmp_path: Path) -> None:

@@ -148,7 +148,9 @@ def _pairs(shape: Shape) -> Verdict:
 
 def _scorer(shape: Shape) -> Verdict:
     """Never proposed: what a role is trained for is the policy that serves it."""
-    return Verdict("reward_model", False, f"{shape.pairs} preference pairs; it scores answers, and no role is served by it")
+    return Verdict(
+        "reward_model", False, f"{shape.pairs} preference pairs; it scores answers, and no role is served by it"
+    )
 
 
 def _groups(shape: Shape) -> Verdict:
