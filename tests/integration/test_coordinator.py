@@ -525,7 +525,9 @@ async def test_jobs_that_cannot_work_are_refused_at_once_in_one_sentence(
             ({"algorithm": "kto"}, 409, f"role {ROLE} has no stored thumb"),
             ({"dataset": future}, 409, f"none of 1 rewarded trajectories of role {ROLE} passes dataset.filter"),
             ({"dataset": {"filter": {"min_reward": 0.9}}}, 409, "none of 1 rewarded trajectories"),
+            ({"dataset": {"filter": {"max_reward": 0.4}}}, 409, "none of 1 rewarded trajectories"),
             ({"dataset": {"filter": {"sources": ["import:x"]}}}, 409, "none of 1 rewarded trajectories"),
+            ({"dataset": {"min_rows": 2}}, 409, "1 of 1 rewarded trajectories"),
         ]:
             answer = await workshop.api.post("/v1/jobs", json={**plain, **change})
             assert (answer.status_code, reason in answer.json()["error"]["message"]) == (code, True), answer.text
@@ -533,6 +535,41 @@ async def test_jobs_that_cannot_work_are_refused_at_once_in_one_sentence(
         assert (await workshop.api.post("/v1/jobs", json=plain)).status_code == 201
         # While a training is under way the role may have a policy when the next one starts.
         assert (await workshop.api.post("/v1/jobs", json={**plain, "base_model": "stable"})).status_code == 201
+
+
+async def test_data_of_policies_too_many_generations_away_is_refused_at_once(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    facts = [*played("old", 0.5, version=1), *played("new", 0.5, version=2)]
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
+        await promote(bus, registered(1, stage="retired"))
+        await promote(bus, registered(2, stage="stable", parent=1))
+        plain = {"algorithm": "rloo", "role": ROLE, "base_model": "stable"}
+        fresh = {"min_rows": 2, "filter": {"max_staleness": 0}}
+        refused = await workshop.api.post("/v1/jobs", json={**plain, "dataset": fresh})
+        assert refused.json()["error"]["message"] == (
+            f"1 of 2 rewarded trajectories of role {ROLE} can be chosen; rloo needs at least 2"
+        )
+        older = {**plain, "dataset": {"min_rows": 2, "filter": {"max_staleness": 1}}}
+        assert (await workshop.api.post("/v1/jobs", json=older)).status_code == 201
+
+
+async def test_pairs_of_which_people_cannot_have_their_share_are_refused_at_once(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    facts = [preferred("one"), *(preferred(number, "derived", "rule") for number in range(9))]
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
+        plain = {"algorithm": "dpo", "role": ROLE, "base_model": "org/model"}
+        mixed = {"dataset": {"filter": {"min_human_share": 0.5}}}
+        refused = await workshop.api.post("/v1/jobs", json={**plain, **mixed})
+        assert refused.json()["error"]["message"] == (
+            f"role {ROLE} has 10 stored preferences, 1 of people: with min_human_share 0.5 at most 2 can be taken;"
+            " dpo needs at least 8 here"
+        )
+        preview = (await workshop.api.post("/v1/jobs/preview", json={**plain, **mixed})).json()
+        assert (preview["rows"], preview["sources"]) == (2, {"human": 1, "derived": 1})
+        assert preview["left_out"] == {"beyond_human_share": 8}
+        assert (await workshop.api.post("/v1/jobs", json=plain)).status_code == 201
 
 
 async def test_too_few_rows_and_too_large_samples_are_refused_at_once(

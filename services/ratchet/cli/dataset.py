@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,10 +15,10 @@ import typer
 from ratchet.bus.message import encode
 from ratchet.cli.api import get, post, segment
 from ratchet.cli.connections import objects_of, settings_of
+from ratchet.cli.data_options import snapshot_named, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.options import AsJson, Directory, RoleOption
 from ratchet.cli.output import console, print_answer, print_table, progress
-from ratchet.cli.training import dataset_request
 from ratchet.contract.http.jobs import JobOut, PreviewOut
 from ratchet.contract.snapshot import ROWS, Row, SnapshotManifest, TrajectoryRow
 from ratchet.contract.training import SnapshotRef
@@ -36,8 +34,6 @@ app = typer.Typer(no_args_is_help=True)
 
 JobOrUri = Annotated[str, typer.Argument(help="A job's id, or the s3:// uri of a snapshot's manifest.")]
 
-_NAMED = re.compile(r"s3://[^/]+/(?:.+/)?([0-9a-f]{64})\.json")
-"""Manifests are named by their digest."""
 PREVIEW_S = 600.0
 """A preview makes all rows, which takes a while for many trajectories."""
 
@@ -51,39 +47,18 @@ def show(job_or_uri: JobOrUri, as_json: AsJson = False, directory: Directory = D
 
 
 @app.command()
+@takes_data
 def preview(
     role: RoleOption = "default",
     algorithm: Annotated[str, typer.Option(help="sft, rloo, ppo, dpo, kto, ...: it decides on the format.")] = "sft",
-    samples: Annotated[int, typer.Option(min=1, help="Most rows.")] = 1000,
-    min_reward: Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")] = None,
-    max_length: Annotated[int | None, typer.Option(min=1, help="Only trajectories with at most so many turns.")] = None,
-    source: Annotated[list[str] | None, typer.Option(help="Only this source, repeatable.")] = None,
-    domain: Annotated[list[str] | None, typer.Option(help="Only this domain, repeatable.")] = None,
-    exclude_profile: Annotated[list[str] | None, typer.Option(help="Without this profile, repeatable.")] = None,
-    max_staleness: Annotated[
-        int | None, typer.Option(min=0, help="Only of policies so many generations away from the one that is trained.")
-    ] = None,
-    balance_domains: Annotated[bool, typer.Option(help="An equal share of the rows for every domain.")] = False,
-    since: Annotated[datetime | None, typer.Option(help="Only from this instant on.")] = None,
-    until: Annotated[datetime | None, typer.Option(help="Only before this instant.")] = None,
+    *,
+    dataset: dict[str, object],
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Show the rows that a job would take if it started now, and those it would leave out; nothing is created."""
-    dates = {"start": since, "end": until}  # without a zone: this machine's time
-    chosen = dataset_request(
-        samples,
-        min_reward=min_reward,
-        max_trajectory_length=max_length,
-        sources=source or None,
-        task_domains=domain or None,
-        exclude_subordinate_profiles=exclude_profile or None,
-        max_staleness=max_staleness,
-        balance_domains=balance_domains or None,
-        date_range={name: at.astimezone().isoformat() for name, at in dates.items() if at is not None} or None,
-    )
     with progress("choosing rows", quiet=as_json):
-        body = {"role": role, "algorithm": algorithm, "dataset": chosen}
+        body = {"role": role, "algorithm": algorithm, "dataset": dataset}
         answer = post(locate(directory), "coordinator", "/v1/jobs/preview", PreviewOut, body, timeout_s=PREVIEW_S)
     document = {"role": role, "algorithm": algorithm, "preview": answer}
     print_answer(document, as_json, lambda: show_preview(role, answer))
@@ -148,11 +123,8 @@ def find_snapshot(endpoints: Endpoints, job_or_uri: str) -> StoredSnapshot:
         if job.snapshot is None:
             raise Rejected(f"job {job_or_uri} is {job.state} and has no snapshot")
         ref = job.snapshot
-    elif (named := _NAMED.fullmatch(job_or_uri)) is not None:
-        ref = SnapshotRef(uri=job_or_uri, digest=named[1])
     else:
-        form = "s3://<bucket>/snapshots/<sha256>.json"
-        raise typer.BadParameter(f"{job_or_uri} is not the uri of a snapshot's manifest, {form}")
+        ref = snapshot_named(job_or_uri)
     return StoredSnapshot(ref, Snapshots(objects_of(endpoints), settings_of(endpoints).s3_bucket).manifest(ref))
 
 

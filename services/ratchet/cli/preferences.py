@@ -19,7 +19,7 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.imports import CheckOnly
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, RoleOption, json_in
-from ratchet.cli.output import Bar, console, print_answer, print_table, progress
+from ratchet.cli.output import Bar, console, follow_up, print_answer, print_table, progress
 from ratchet.contract import Preference
 from ratchet.datasets.clickhouse_preferences import Preferences
 from ratchet.errors import Rejected
@@ -134,6 +134,12 @@ def raters(role: RoleOption, as_json: AsJson = False, directory: Directory = DEF
             for one in report.raters
         ]
         print_table(("rater", "disagrees", "95 % interval", "outlier"), rows, "no question has two raters")
+        for one in report.raters:
+            if one.is_outlier:
+                without = follow_up(
+                    "train", role, "--algorithm", "dpo", "--exclude-rater", one.rater, directory=directory
+                )
+                console.print(f"`{without}` learns without {one.rater}", markup=False)
 
     print_answer(report, as_json, show)
 

@@ -14,6 +14,7 @@ import typer
 
 from ratchet.cli.api import get, post
 from ratchet.cli.completion import complete_job
+from ratchet.cli.data_options import snapshot_named, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.jobs import job_path, show_job, state_of
@@ -25,11 +26,6 @@ from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
 
-Samples = Annotated[int, typer.Option(min=1, help="Most trajectories to train on.")]
-MinReward = Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")]
-Sources = Annotated[
-    list[str] | None, typer.Option(help="Only trajectories from this source, repeatable: import:tau-bench.")
-]
 BaseModel = Annotated[
     str,
     typer.Option(
@@ -44,6 +40,7 @@ Algorithm = Annotated[
 Parameters = Annotated[
     list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE, repeatable: learning_rate=1e-5.")
 ]
+Snapshot = Annotated[str | None, typer.Option(help="Train on exactly this: the s3:// uri of a snapshot's manifest.")]
 Request = Annotated[Path | None, typer.Option(help="JSON file with a whole request instead of these options.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when the job has ended; exit code 3 unless it completed.")]
 Timeout = Annotated[
@@ -60,13 +57,14 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 
 
 @app.command()
+@takes_data
 def train(
     role: RoleArgument = "default",
     algorithm: Algorithm = "rloo",
     base_model: BaseModel = "stable",
-    samples: Samples = 1000,
-    min_reward: MinReward = None,
-    source: Sources = None,
+    *,
+    dataset: dict[str, object],
+    snapshot: Snapshot = None,
     priority: Annotated[str, typer.Option(help="low, normal, high or urgent.")] = "normal",
     parameter: Parameters = None,
     request: Request = None,
@@ -87,7 +85,9 @@ def train(
             "base_model": base_model,
             "hyperparameters": hyperparameters(parameter or []),
             "requester": "ratchet train",
-            "dataset": dataset_request(samples, min_reward=min_reward, sources=source),
+            "dataset": dataset
+            if snapshot is None
+            else {**dataset, "source": "s3", "snapshot": snapshot_named(snapshot)},
             "priority": priority,
         }
     submit(directory, body, wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json)
@@ -177,11 +177,6 @@ def located(base_model: str, *, trains_here: bool) -> str:
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise NotFound(f"base_model {base_model}: there is no such directory{where}")
     return base_model
-
-
-def dataset_request(samples: int, **chosen: object) -> dict[str, object]:
-    """The trajectories to train on; filters that are None are left out."""
-    return {"sample_size": samples, "filter": {name: value for name, value in chosen.items() if value is not None}}
 
 
 def read_request(path: Path) -> dict[str, object]:

@@ -27,6 +27,14 @@ class DatasetFilter(Value, frozen=True, kw_only=True, omit_defaults=True):
     algorithms that learn from calls)."""
     balance_domains: bool | None = None
     """No domain gets more than its equal share of the sample while others have more to give."""
+    max_reward: float | None = None
+    min_margin: float | None = None
+    """Least `confidence` of a pair, which is the difference of the rewards where tries were compared. A person's choice
+    that names none passes; any other pair without one does not."""
+    min_human_share: float | None = None
+    """Least share of the pairs that people gave. Where they are too few, fewer of the others are taken."""
+    excluded_raters: list[str] | None = None
+    """Their preferences and thumbs do not count, as if they had never judged: a name, or `<source>/<name>`."""
 
 
 class SnapshotRef(Value, frozen=True, kw_only=True):
@@ -44,6 +52,8 @@ class Dataset(Value, frozen=True, kw_only=True, omit_defaults=True):
     snapshot: SnapshotRef | None = None
     reward_transform: str | None = None
     """`identity` (default) or `negate`: train on the opposite of the reward, to rehearse a bad policy."""
+    min_rows: int | None = None
+    """A job with fewer rows is refused."""
 
 
 class Lora(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,7 +21,8 @@ SELECT
     hex(sipHash128(JSONExtractRaw(p.body, 'prompt'))) AS prompt,
     hex(sipHash128(JSONExtractRaw(p.body, 'chosen'))) AS chosen,
     hex(sipHash128(JSONExtractRaw(p.body, 'rejected'))) AS rejected,
-    JSONExtract(p.body, 'group_key', 'Nullable(String)') AS group_key
+    JSONExtract(p.body, 'group_key', 'Nullable(String)') AS group_key,
+    JSONExtract(p.body, 'confidence', 'Nullable(Float64)') AS confidence
 FROM preferences AS p FINAL
 WHERE p.role = {role:String}
 ORDER BY p.sequence DESC

@@ -12,10 +12,17 @@ from ratchet.contract.training import Dataset, DatasetFilter
 from ratchet.datasets.clickhouse_preferences import Preferences
 from ratchet.datasets.clickhouse_trajectories import Trajectories
 from ratchet.datasets.domain.baselines import baselines
-from ratchet.datasets.domain.labels import label_row, labels, left_out_before
-from ratchet.datasets.domain.pairs import PairRules, pair_row, select_pairs
+from ratchet.datasets.domain.labels import counted, label_row, labels, left_out_before
+from ratchet.datasets.domain.pairs import BEYOND_HUMAN_SHARE, Opinion, PairRules, PairSelection, pair_row, select_pairs
 from ratchet.datasets.domain.rows import TRANSFORMS, Scored, SnapshotRow, row_of
-from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, Candidate, Consumed, TrajectoryRules, age_order, select
+from ratchet.datasets.domain.selection import (
+    LEFT_OUT_ARMS,
+    Candidate,
+    Consumed,
+    TrajectoryRules,
+    age_order,
+    select,
+)
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.training_options import Amounts
 
@@ -129,7 +136,7 @@ class SnapshotSelector:
             nouns=(f"trajectory with a reward {self._trajectories.reach}", "rewarded trajectories"),
             rows=rows,
             watermarks=catalogue.watermarks,
-            minimum=self._amounts.least(query.algorithm),
+            minimum=self._least(query),
             reward_function=catalogue.reward_function,
             waiting=catalogue.waiting,
         )
@@ -138,27 +145,49 @@ class SnapshotSelector:
         watermark = await self._preferences.watermark(query.role, "preferences")
         opinions = await self._preferences.opinions(query.role)
         unlisted = max(0, await self._preferences.count(query.role) - len(opinions))
-        rules = PairRules(query.filter, query.consumed.preferences, self._pairs_per_group)
-        selection = await asyncio.to_thread(select_pairs, opinions, rules, query.dataset.sample_size, unlisted)
-
-        async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
-            stored = await self._preferences.preferences(query.role, ids)
-            votes = selection.votes
-            return await asyncio.to_thread(lambda: [pair_row(stored[key], votes[key]) for key in ids if key in stored])
+        selection = await self._choose_pairs(query, opinions, unlisted)
+        share = query.filter.min_human_share or 0.0
+        nothing = f"none of the pairs is of a person: dataset.filter.min_human_share {share:g} leaves none"
+        is_all_left_out = not selection.chosen and selection.left_out.get(BEYOND_HUMAN_SHARE)
 
         return SnapshotPlan(
             ids=[opinion.preference_id for opinion in selection.chosen],
             turns=[1] * len(selection.chosen),
             left_out=selection.left_out,
             nouns=("preference", "preferences"),
-            rows=rows,
+            rows=lambda ids: self._pair_rows(query.role, selection, ids),
             watermarks={"RL_FEEDBACK": watermark},
-            minimum=self._amounts.least(query.algorithm),
+            minimum=self._least(query),
+            problem=nothing if is_all_left_out else None,
         )
+
+    async def _choose_pairs(self, query: SnapshotQuery, opinions: Sequence[Opinion], unlisted: int) -> PairSelection:
+        """With a share of people to keep, only pairs whose rows can be made: any other would change that share."""
+        unusable: dict[str, str] = {}
+        tried = set[str]()
+        while True:
+            rules = PairRules(query.filter, query.consumed.preferences, self._pairs_per_group, unusable)
+            selection = await asyncio.to_thread(select_pairs, opinions, rules, query.dataset.sample_size, unlisted)
+            new = [one.preference_id for one in selection.chosen if one.preference_id not in tried]
+            if not query.filter.min_human_share or not new:
+                return selection
+            for ids in (new[start : start + TURNS_AT_A_TIME] for start in range(0, len(new), TURNS_AT_A_TIME)):
+                made = await self._pair_rows(query.role, selection, ids)
+                unusable |= {key: row for key, row in zip(ids, made, strict=True) if isinstance(row, str)}
+            tried.update(new)
+
+    async def _pair_rows(self, role: str, selection: PairSelection, ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
+        stored, votes = await self._preferences.preferences(role, ids), selection.votes
+        return await asyncio.to_thread(lambda: [pair_row(stored.get(key), votes[key]) for key in ids])
+
+    def _least(self, query: SnapshotQuery) -> int:
+        """The fewest rows that a job takes: the installation's, or the request's where that asks for more."""
+        return max(self._amounts.least(query.algorithm), query.dataset.min_rows or 0)
 
     async def _plan_labels(self, query: SnapshotQuery) -> SnapshotPlan:
         watermark = await self._preferences.watermark(query.role, "feedback")
-        by_trajectory = labels(await self._preferences.thumbs(query.role))
+        thumbs = await self._preferences.thumbs(query.role)
+        by_trajectory = labels(counted(thumbs, query.filter))
         catalogue = await self._trajectories.catalogue(query.role)
         labelled = [one for one in catalogue.candidates if by_trajectory.get(one.trajectory_id) is not None]
         rules = TrajectoryRules(query.filter, False, query.consumed.labelled, query.generations)
@@ -172,7 +201,8 @@ class SnapshotSelector:
                 lambda: [label_row(stored[key], turns[key], chosen[key]) for key in ids if key in stored]
             )
 
-        not_candidates = left_out_before(by_trajectory, {one.trajectory_id for one in catalogue.candidates})
+        thumbed, rewarded = ({one.trajectory_id for one in some} for some in (thumbs, catalogue.candidates))
+        not_candidates = left_out_before(by_trajectory, thumbed, rewarded)
         ups = sum(chosen.values())
         one_sided = f"all {len(chosen)} thumbs are {'up' if ups else 'down'}: there is nothing to tell apart"
         return SnapshotPlan(
@@ -182,7 +212,7 @@ class SnapshotSelector:
             nouns=(f"trajectory with a reward and thumbs {self._trajectories.reach}", "trajectories with thumbs"),
             rows=rows,
             watermarks={**catalogue.watermarks, "RL_FEEDBACK": watermark},
-            minimum=self._amounts.least(query.algorithm),
+            minimum=self._least(query),
             reward_function=catalogue.reward_function,
             waiting=catalogue.waiting,
             problem=one_sided if chosen and ups in (0, len(chosen)) else None,

@@ -11,10 +11,11 @@ import pytest
 import typer
 
 from ratchet.cli.connections import settings_of
+from ratchet.cli.data_options import dataset_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.status import ServiceStatus, StatusReport
-from ratchet.cli.training import dataset_request, hyperparameters, read_request
+from ratchet.cli.training import hyperparameters, read_request
 from ratchet.errors import NotFound, Rejected
 from ratchet.local_stack.state import MemberRecord, StackRecord, write_record
 
@@ -110,4 +111,4 @@ def test_a_setting_cannot_be_a_value_and_hold_others() -> None:
 
 
 def test_a_request_has_only_the_filters_that_were_chosen() -> None:
-    assert dataset_request(5, min_reward=None, sources=["a"]) == {"sample_size": 5, "filter": {"sources": ["a"]}}
+    assert dataset_of(5, source=["a"], domain=[]) == {"sample_size": 5, "filter": {"sources": ["a"]}}

@@ -87,11 +87,48 @@ def test_raters_without_a_name_are_different_raters() -> None:
         (DatasetFilter(task_domains=["retail"]), "task_domain"),
         (DatasetFilter(date_range=DateRange(start=after(2))), "outside_date_range"),
         (DatasetFilter(date_range=DateRange(end=after(1))), "outside_date_range"),
+        (DatasetFilter(excluded_raters=["one"]), "excluded_rater"),
+        (DatasetFilter(excluded_raters=["human/one"]), "excluded_rater"),
+        (DatasetFilter(min_human_share=0.5, sources=["derived"]), "source"),
     ],
 )
 def test_filters_name_the_reason(filters: DatasetFilter, reason: str) -> None:
     rules = PairRules(filter=filters, consumed=frozenset())
     assert chosen(opinion("one", 1, domain="airline"), rules=rules) == ([], {reason: 1})
+
+
+def test_a_margin_is_the_confidence_and_a_plain_choice_of_a_person_passes() -> None:
+    near = opinion("near", 1, prompt="1", source="derived", confidence=0.7 - 0.5)
+    below = opinion("below", 2, prompt="2", source="derived", confidence=0.19)
+    unmeasured = opinion("unmeasured", 3, prompt="3", source="heuristic")
+    person, unsure = opinion("person", 4, prompt="4"), opinion("unsure", 5, prompt="5", confidence=0.1)
+    rules = PairRules(filter=DatasetFilter(min_margin=0.2), consumed=frozenset())
+    selected = chosen(near, below, unmeasured, person, unsure, rules=rules)
+    assert selected == (["near", "person"], {"below_min_margin": 2, "no_margin": 1})
+
+
+def test_a_rater_that_is_left_out_decides_no_majority() -> None:
+    opinions = [opinion("one", 1), other_way("two", 2, rater="bob"), other_way("three", 3, rater="bob's double")]
+    assert chosen(*opinions) == (["three"], {"duplicate": 1, "outvoted": 1})
+    rules = PairRules(filter=DatasetFilter(excluded_raters=["bob", "human/bob's double"]), consumed=frozenset())
+    assert chosen(*opinions, rules=rules) == (["one"], {"excluded_rater": 2})
+
+
+def test_people_keep_their_share_and_the_others_are_counted() -> None:
+    people = [opinion(f"person {n}", n, prompt=f"person {n}") for n in range(1, 5)]
+    derived = [opinion(f"rule {n}", n, prompt=f"rule {n}", source="derived") for n in range(5, 10)]
+    rules = PairRules(filter=DatasetFilter(min_human_share=0.8), consumed=frozenset())
+    names = [one.preference_id for one in people]
+    assert chosen(*people, *derived, rules=rules) == ([*names, "rule 9"], {"beyond_human_share": 4})
+    smaller = chosen(*people, *derived, rules=rules, sample_size=2)
+    assert smaller == (["person 3", "person 4"], {"beyond_sample_size": 7})
+
+
+def test_a_pair_that_lacks_an_answer_has_no_part_in_the_share() -> None:
+    people = [opinion(f"person {n}", n, prompt=f"person {n}") for n in range(1, 3)]
+    derived = [opinion(f"rule {n}", n, prompt=f"rule {n}", source="derived") for n in range(3, 6)]
+    rules = PairRules(DatasetFilter(min_human_share=0.5), frozenset(), unusable={"person 2": "empty"})
+    assert chosen(*people, *derived, rules=rules) == (["person 1", "rule 5"], {"empty": 1, "beyond_human_share": 2})
 
 
 def test_a_pair_that_the_lineage_has_learned_from_is_not_chosen_again() -> None:
@@ -187,10 +224,24 @@ def test_a_row_that_cannot_be_made_has_a_reason(changes: dict[str, Any], reason:
     assert pair_row(preference(**changes)) == reason
 
 
-def test_filters_that_pairs_do_not_have_are_refused() -> None:
-    requested = config(
-        "dpo", "base", dataset=Dataset(source="clickhouse", sample_size=10, filter=DatasetFilter(min_reward=0.5))
-    )
+@pytest.mark.parametrize(
+    ("algorithm", "filters", "problem"),
+    [
+        ("dpo", {"min_reward": 0.5}, "min_reward does nothing for dpo, which learns from preference pairs"),
+        ("dpo", {"max_reward": 0.5}, "max_reward does nothing for dpo, which learns from preference pairs"),
+        ("sft", {"min_human_share": 0.8}, "min_human_share does nothing for sft, which learns from trajectories"),
+        ("sft", {"excluded_raters": ["ann"]}, "excluded_raters does nothing for sft, which learns from trajectories"),
+        ("kto", {"min_margin": 0.1}, "min_margin does nothing for kto, which learns from thumbs"),
+    ],
+)
+def test_filters_that_rows_do_not_have_are_refused(algorithm: str, filters: dict[str, Any], problem: str) -> None:
+    dataset = Dataset(source="clickhouse", sample_size=10, filter=DatasetFilter(**filters))
+    able = Abilities(training_enabled=True, algorithms=frozenset({algorithm}), amounts=AMOUNTS)
+    assert config_problems(config(algorithm, "base", dataset=dataset), able) == [f"dataset.filter.{problem}"]
+
+
+def test_more_rows_than_are_chosen_cannot_be_asked_for() -> None:
+    dataset = Dataset(source="clickhouse", sample_size=10, min_rows=500)
     able = Abilities(training_enabled=True, algorithms=frozenset({"dpo"}), amounts=AMOUNTS)
-    (problem,) = [one for one in config_problems(requested, able) if "min_reward" in one]
-    assert problem == "dataset.filter.min_reward does nothing for dpo, which learns from preference pairs"
+    problems = config_problems(config("dpo", "base", dataset=dataset), able)
+    assert problems == ["dataset.min_rows 500 is more than dataset.sample_size 10"]

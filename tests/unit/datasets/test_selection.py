@@ -50,6 +50,7 @@ def rules(needs_calls: bool = True, consumed: frozenset[str] = frozenset(), **ch
         (candidate(domain=None), rules(task_domains=["writing"]), "task_domain"),
         (candidate(profile="hacker"), rules(exclude_subordinate_profiles=["hacker"]), "subordinate_profile"),
         (candidate(reward=0.4), rules(min_reward=0.5), "below_min_reward"),
+        (candidate(reward=0.6), rules(max_reward=0.5), "above_max_reward"),
         (candidate(confidence=0.0), EVERYTHING, "reward_without_evidence"),
         (candidate(turns=9), rules(max_trajectory_length=8), "too_long"),
         (candidate(trainable_calls=0), EVERYTHING, "no_trainable_call"),

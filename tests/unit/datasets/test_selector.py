@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ratchet.contract.training import Dataset
+from ratchet.contract import Preference
+from ratchet.contract.training import Dataset, DatasetFilter
+from ratchet.datasets.domain.pairs import Opinion
 from ratchet.datasets.domain.selection import Candidate, Consumed
 from ratchet.datasets.selector import SnapshotQuery, SnapshotSelector
 from tests.support.training import AMOUNTS, NOON
@@ -51,6 +54,20 @@ class Stored:
         assert role
         return self._opinions
 
+    async def preferences(self, role: str, ids: Sequence[str]) -> dict[str, Preference]:
+        assert role
+        return {name: preference(name) for name in ids if "erased" not in name}
+
+
+def preference(name: str) -> Preference:
+    answer = "" if "empty" in name else "yes"
+    source = name.split(maxsplit=1)[0]
+    return Preference(preference_id=name, prompt=name, chosen=answer, rejected="no", source=source)
+
+
+def opinion(name: str, sequence: int) -> Opinion:
+    return Opinion(name, name.split(maxsplit=1)[0], None, None, NOON, sequence, prompt=name, chosen="x", rejected="y")
+
 
 def candidate(number: int) -> Candidate:
     return Candidate(
@@ -78,3 +95,34 @@ async def test_choosing_from_a_long_history_is_no_work_of_the_event_loop(algorit
     seen = opinions.threads if algorithm == "dpo" else candidates.threads
     assert seen
     assert threading.get_ident() not in seen
+
+
+async def test_people_keep_their_share_of_the_rows_that_can_be_made() -> None:
+    names = ["human 1", "human 2", "human empty", "human erased", *(f"derived {n}" for n in range(8))]
+    stored: Any = Stored(Watched([]), Watched([opinion(name, number) for number, name in enumerate(names)]))
+    selector = SnapshotSelector(stored, stored, AMOUNTS, pairs_per_group=4)
+    chosen = DatasetFilter(min_human_share=0.4)
+    query = SnapshotQuery("support", "dpo", Dataset(source="clickhouse", sample_size=100, filter=chosen), Consumed())
+    plan = await selector.select(query)
+    rows = [row for row in await plan.rows(plan.ids) if not isinstance(row, str)]
+    assert Counter(row.origin.source for row in rows) == {"human": 2, "derived": 3}
+    assert plan.left_out == {"empty": 1, "not_stored": 1, "beyond_human_share": 5}
+
+
+async def test_a_share_of_people_without_any_is_refused_in_words() -> None:
+    stored: Any = Stored(Watched([]), Watched([opinion("derived 1", 1)]))
+    selector = SnapshotSelector(stored, stored, AMOUNTS, pairs_per_group=4)
+    chosen = DatasetFilter(min_human_share=0.8)
+    query = SnapshotQuery("support", "dpo", Dataset(source="clickhouse", sample_size=100, filter=chosen), Consumed())
+    plan = await selector.select(query)
+    assert plan.problem == "none of the pairs is of a person: dataset.filter.min_human_share 0.8 leaves none"
+
+
+@pytest.mark.parametrize(("least", "minimum"), [(None, 8), (3, 8), (500, 500)])
+async def test_a_request_asks_for_more_rows_than_the_installation_and_never_for_fewer(
+    least: int | None, minimum: int
+) -> None:
+    stored: Any = Stored(Watched([]), Watched([]))
+    selector = SnapshotSelector(stored, stored, AMOUNTS, pairs_per_group=4)
+    dataset = Dataset(source="clickhouse", sample_size=1000, min_rows=least)
+    assert (await selector.select(SnapshotQuery("support", "dpo", dataset, Consumed()))).minimum == minimum

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from ratchet.bus.message import encode
 from ratchet.contract.snapshot import LabelRow
+from ratchet.contract.training import DatasetFilter
 from ratchet.contract.trajectory import Trajectory
 from ratchet.contract.turn import Turn
 from ratchet.datasets.domain.rows import TURNS_NOT_STORED, UNREADABLE_CHAT, RowOrigin, SnapshotRow
-from ratchet.datasets.domain.selection import MIXED_OR_PINNED, is_left_out
+from ratchet.datasets.domain.selection import EXCLUDED_RATER, MIXED_OR_PINNED, is_excluded, is_left_out
 from ratchet.rules.chat import ChatError
 from ratchet.rules.recorded import lacks_turns, offered_tools, recorded_chat
 
@@ -43,11 +44,21 @@ def labels(thumbs: Iterable[Thumb]) -> Mapping[str, bool | None]:
     return {one: None if up[True] == up[False] else up[True] > up[False] for one, up in counts.items()}
 
 
-def left_out_before(given: Mapping[str, bool | None], rewarded: Collection[str]) -> Mapping[str, int]:
-    """How many trajectories with thumbs cannot be chosen from, by reason. `given`: by trajectory, its label."""
+def counted(thumbs: Iterable[Thumb], chosen: DatasetFilter) -> list[Thumb]:
+    """The thumbs of raters that the filter does not leave out."""
+    return [thumb for thumb in thumbs if not is_excluded(THUMBS, thumb.rater, chosen)]
+
+
+def left_out_before(
+    given: Mapping[str, bool | None], thumbed: Collection[str], rewarded: Collection[str]
+) -> Mapping[str, int]:
+    """How many trajectories with thumbs cannot be chosen from, by reason. `given`: by trajectory, its label.
+
+    `thumbed`: those with any thumb; one that has no label has thumbs of raters alone that are left out.
+    """
     undecided = sum(label is None for label in given.values())
     unknown = sum(label is not None and trajectory_id not in rewarded for trajectory_id, label in given.items())
-    return {CONTRADICTED: undecided, NO_REWARD: unknown}
+    return {CONTRADICTED: undecided, NO_REWARD: unknown, EXCLUDED_RATER: len(thumbed) - len(given)}
 
 
 def label_row(trajectory: Trajectory, turns: Sequence[Turn], label: bool) -> SnapshotRow | str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from ratchet.bus.message import JsonObject
 from ratchet.contract import Preference
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import DatasetFilter
+from ratchet.datasets.domain.human_share import HUMAN, keep_share
 from ratchet.datasets.domain.rows import RowOrigin, SnapshotRow
-from ratchet.datasets.domain.selection import CONSUMED, is_not_among, is_outside_dates
+from ratchet.datasets.domain.selection import CONSUMED, EXCLUDED_RATER, is_excluded, is_not_among, is_outside_dates
 from ratchet.rules.chat import text_of
 
 UNNAMED = "unnamed"
@@ -21,6 +22,12 @@ FIRST_TEST = {"reward-margin": "verified-outcome", "rag-reward-margin": "rag-ver
 """Tests of one rule, which names in each preference the test that decided it. They are one rater: a verified outcome
 that arrives after the rewards were compared does not contradict that preference, it takes its place."""
 EMPTY, IDENTICAL, NOT_AN_ANSWER = "empty", "identical", "not_an_answer"
+NOT_STORED = "not_stored"
+"""It was erased while the snapshot was made."""
+BEYOND_HUMAN_SHARE = "beyond_human_share"
+"""With it, people's pairs would be too small a share."""
+ROUNDING = 1e-9
+"""Margins are differences of sums of floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,7 @@ class Opinion:
     rejected: str
     group_key: str | None = None
     """The task of a derived pair."""
+    confidence: float | None = None
 
     @property
     def question(self) -> tuple[str, ...]:
@@ -63,6 +71,8 @@ class PairRules:
     """Preferences the lineage has already learned from."""
     per_group: int | None = None
     """Most pairs of one task; those without a group key are not bounded."""
+    unusable: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By preference whose texts make no row: the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,8 @@ class PairSelection:
 
 
 def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int, unlisted: int = 0) -> PairSelection:
-    """The newest pairs, up to `sample_size`. Where several judged the same two answers, the majority counts, once.
+    """The newest pairs, up to `sample_size`, of which people's are at least the share that the filter asks for. Where
+    several judged the same two answers, the majority counts, once.
 
     The majority is settled over all opinions, before any rule: one that its judge withdrew, or that was outvoted, must
     not come back because the newer one was learned from or filtered out. `unlisted`: how many older ones are stored.
@@ -84,7 +95,7 @@ def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int
     left_out: Counter[str] = Counter()
     eligible: list[Opinion] = []
     votes: dict[str, tuple[str, ...]] = {}
-    for given in _newest_by_question(opinions, left_out):
+    for given in _newest_by_question(_without_excluded(opinions, rules.filter, left_out), left_out):
         ((winner, number), *others) = Counter(one.chosen for one in given).most_common()
         if others and others[0][1] == number:
             left_out["contradicted"] += len(given)
@@ -93,6 +104,8 @@ def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int
         left_out["outvoted"] += len(given) - len(agreeing)
         left_out["duplicate"] += len(agreeing) - 1
         representative = _representative(agreeing, rules)
+        if not isinstance(representative, str):
+            representative = rules.unusable.get(representative.preference_id, representative)
         if isinstance(representative, str):
             left_out[representative] += 1
             continue
@@ -100,14 +113,15 @@ def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int
         votes[representative.preference_id] = tuple(one.preference_id for one in agreeing)
     bounded = _newest_of_groups(eligible, rules.per_group)
     left_out["beyond_max_per_group"] += len(eligible) - len(bounded)
-    newest = bounded[-sample_size:]
-    left_out["beyond_sample_size"] += len(bounded) - len(newest)
+    newest = _newest_with_share(bounded, rules.filter.min_human_share or 0.0, sample_size, left_out)
     left_out["beyond_history"] += unlisted
     return PairSelection(newest, dict(+left_out), {one.preference_id: votes[one.preference_id] for one in newest})
 
 
-def pair_row(preference: Preference, votes: Sequence[str] = ()) -> SnapshotRow | str:
+def pair_row(preference: Preference | None, votes: Sequence[str] = ()) -> SnapshotRow | str:
     """The row, or the reason (a token) why it cannot be made. `votes`: the preferences that say the same."""
+    if preference is None:
+        return NOT_STORED
     prompt = _messages(preference.prompt, "user")
     chosen, rejected = (_messages(answer, "assistant") for answer in (preference.chosen, preference.rejected))
     if not prompt or not any(_has_content(message) for message in prompt):
@@ -137,6 +151,26 @@ def pair_row(preference: Preference, votes: Sequence[str] = ()) -> SnapshotRow |
     tries = tuple(one for one in (row.chosen_trajectory_id, row.rejected_trajectory_id) if one is not None)
     preferences = tuple(dict.fromkeys((row.preference_id, *votes)))
     return SnapshotRow(row, RowOrigin(tries, row.source, preferences, row.rater or UNNAMED))
+
+
+def _without_excluded(opinions: Iterable[Opinion], chosen: DatasetFilter, left_out: Counter[str]) -> Iterable[Opinion]:
+    """Those that may vote: a rater that is left out decides no majority either."""
+    for opinion in opinions:
+        if is_excluded(opinion.source, opinion.rater, chosen):
+            left_out[EXCLUDED_RATER] += 1
+        else:
+            yield opinion
+
+
+def _newest_with_share(
+    oldest_first: Sequence[Opinion], share: float, sample_size: int, left_out: Counter[str]
+) -> list[Opinion]:
+    """The newest, oldest first. What the share leaves out within the sample's size counts as that."""
+    within = min(sample_size, len(oldest_first))
+    kept = keep_share(oldest_first[::-1], lambda one: one.source == HUMAN, share, sample_size)
+    left_out["beyond_sample_size"] += len(oldest_first) - within
+    left_out[BEYOND_HUMAN_SHARE] += within - len(kept)
+    return kept[::-1]
 
 
 def _newest_by_question(opinions: Iterable[Opinion], left_out: Counter[str]) -> Iterable[list[Opinion]]:
@@ -193,5 +227,9 @@ _RULES: Mapping[str, Callable[[Opinion, PairRules], bool]] = {
     "outside_date_range": lambda o, r: is_outside_dates(o.at, r.filter),
     "source": lambda o, r: is_not_among(o.source, r.filter.sources),
     "task_domain": lambda o, r: is_not_among(o.domain, r.filter.task_domains),
+    "no_margin": lambda o, r: r.filter.min_margin is not None and o.confidence is None and o.source != HUMAN,
+    "below_min_margin": lambda o, r: (
+        o.confidence is not None and o.confidence + ROUNDING < (r.filter.min_margin or 0.0)
+    ),
 }
 """Reason -> whether a preference is left out for it, in the order in which reasons are reported."""

@@ -16,6 +16,7 @@ LEFT_OUT_ARMS = frozenset({MIXED, PINNED})
 """Evaluation traffic, and trajectories whose policy changed in flight."""
 MIXED_OR_PINNED = "mixed_or_pinned"
 CONSUMED = "consumed_by_lineage"
+EXCLUDED_RATER = "excluded_rater"
 MAX_STALENESS = 8
 """Generations of policies, for algorithms that learn from calls."""
 FEWEST_TRIES = 8
@@ -67,8 +68,7 @@ class TrajectoryRules:
     @property
     def max_staleness(self) -> int | None:
         """The most generations; None for any number."""
-        stated = self.filter.max_staleness
-        return MAX_STALENESS if stated is None and self.needs_calls else stated
+        return most_generations(self.filter, needs_calls=self.needs_calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,12 @@ def _even_share(sizes: Sequence[int], room: int) -> tuple[int, int]:
     return share, 0
 
 
+def most_generations(chosen: DatasetFilter, *, needs_calls: bool) -> int | None:
+    """The most generations between the policies that answered and the one that is trained; None for any number."""
+    stated = chosen.max_staleness
+    return MAX_STALENESS if stated is None and needs_calls else stated
+
+
 def reason_against(candidate: Candidate, rules: TrajectoryRules) -> str | None:
     """The first rule the trajectory breaks, as a token; None when a job may learn from it."""
     return next((reason for reason, breaks in _RULES.items() if breaks(candidate, rules)), None)
@@ -186,6 +192,11 @@ def is_not_among(value: str | None, allowed: list[str] | None) -> bool:
     return allowed is not None and value not in allowed
 
 
+def is_excluded(source: str, rater: str | None, chosen: DatasetFilter) -> bool:
+    """Whether a filter that lists raters leaves this one out, by its name or by `<source>/<name>`."""
+    return rater is not None and not {rater, f"{source}/{rater}"}.isdisjoint(chosen.excluded_raters or ())
+
+
 def _is_stale(candidate: Candidate, rules: TrajectoryRules) -> bool:
     """Whether a policy that answered is too many generations away."""
     limit = rules.max_staleness
@@ -202,6 +213,7 @@ _RULES: Mapping[str, Callable[[Candidate, TrajectoryRules], bool]] = {
     "reward_without_evidence": lambda c, r: r.needs_calls and c.confidence <= 0,
     "reward_not_finite": lambda c, _: not math.isfinite(c.reward),
     "below_min_reward": lambda c, r: r.filter.min_reward is not None and c.reward < r.filter.min_reward,
+    "above_max_reward": lambda c, r: r.filter.max_reward is not None and c.reward > r.filter.max_reward,
     "too_long": lambda c, r: c.turns > (r.filter.max_trajectory_length or c.turns),
     "no_trainable_call": lambda c, r: r.needs_calls and c.trainable_calls == 0,
     "too_stale": _is_stale,

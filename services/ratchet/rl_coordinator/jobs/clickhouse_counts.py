@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,6 +11,10 @@ from ratchet.contract.training import DatasetFilter
 from ratchet.stores.history import latest_rewards
 from ratchet.stores.warehouse import Warehouse
 
+_FRESH = """t.recorded_as NOT IN (
+        SELECT trajectory_id FROM turns
+        WHERE role = {role:String} AND has({stale:Array(UInt32)}, policy_version) AND NOT empty({stale:Array(UInt32)})
+    )"""
 _REWARDED = f"""
 SELECT countIf(r.is_rewarded) AS stored, countIf(NOT r.is_rewarded) AS waiting, countIf(
     r.is_rewarded
@@ -18,10 +23,11 @@ SELECT countIf(r.is_rewarded) AS stored, countIf(NOT r.is_rewarded) AS waiting, 
     AND NOT has({{profiles:Array(String)}}, coalesce(t.profile, ''))
     AND ({{longest:UInt32}} = 0 OR t.turns <= {{longest:UInt32}})
     AND toUnixTimestamp64Milli(t.ended_at) >= {{start:Int64}} AND toUnixTimestamp64Milli(t.ended_at) < {{end:Int64}}
-    AND r.total >= {{min_reward:Float64}}
+    AND r.total >= {{min_reward:Float64}} AND r.total <= {{max_reward:Float64}}
+    AND {_FRESH}
 ) AS matching
 FROM (
-    SELECT trajectory_id, source, toString(domain) AS domain, toString(subordinate_profile) AS profile,
+    SELECT trajectory_id, recorded_as, source, toString(domain) AS domain, toString(subordinate_profile) AS profile,
         turn_count AS turns, ended_at
     FROM trajectories FINAL WHERE role = {{role:String}}
 ) AS t
@@ -39,7 +45,7 @@ FROM (SELECT policy_version FROM trajectories FINAL WHERE role = {role:String} A
 """
 NEWEST = 5000
 """As many of the newest trajectories as a job takes where its request does not say."""
-_LOWEST, _FIRST_MS, _LAST_MS = -1e300, -(2**62), 2**62
+_LOWEST, _HIGHEST, _FIRST_MS, _LAST_MS = -1e300, 1e300, -(2**62), 2**62
 """Stand for limits that were not given."""
 LONGEST = 2**31
 """No trajectory has more turns: a larger limit limits nothing."""
@@ -63,8 +69,11 @@ class Counts:
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
 
-    async def rewarded(self, role: str, chosen: DatasetFilter) -> Rewarded:
-        """Stored trajectories with and without a reward, and how many the filter lets through."""
+    async def rewarded(self, role: str, chosen: DatasetFilter, stale: Collection[int] = ()) -> Rewarded:
+        """Stored trajectories with and without a reward, and how many the filter lets through.
+
+        `stale`: versions of policies that are too many generations away; what one of them answered does not pass.
+        """
         dates = chosen.date_range
         parameters: dict[str, Any] = {
             "role": role,
@@ -75,6 +84,8 @@ class Counts:
             "start": _milliseconds(dates.start if dates else None, _FIRST_MS),
             "end": _milliseconds(dates.end if dates else None, _LAST_MS),
             "min_reward": chosen.min_reward if chosen.min_reward is not None else _LOWEST,
+            "max_reward": chosen.max_reward if chosen.max_reward is not None else _HIGHEST,
+            "stale": sorted(stale),
         }
         row = (await self._warehouse.rows(_REWARDED, parameters))[0]
         return Rewarded(int(row["stored"]), int(row["matching"]), int(row["waiting"]))

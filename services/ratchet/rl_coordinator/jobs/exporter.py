@@ -55,6 +55,10 @@ class Exporter:
         config = job.request.training_config
         if config.dataset.snapshot is not None:
             manifest = await asyncio.to_thread(own_snapshot, self._snapshots, config.dataset.snapshot, job.role)
+            if manifest.rows < (config.dataset.min_rows or 0):
+                raise Rejected(
+                    f"dataset.snapshot holds {manifest.rows} rows, dataset.min_rows is {config.dataset.min_rows}"
+                )
             return Export(config.dataset.snapshot, manifest.rows)
         with metrics.SNAPSHOT_SECONDS.time():
             query = await self._query(job.role, config, policies, parent)
@@ -84,7 +88,7 @@ class Exporter:
         config = request.training_config
         if config.dataset.snapshot is not None:
             raise Rejected("dataset.snapshot is given: there is nothing to choose")
-        query = await self._query(request.role, config, policies, _parent(policies, config.base_model))
+        query = await self._query(request.role, config, policies, parent_of(policies, config.base_model))
         plan = await self._selector.select(query)
         left_out, sources = Counter(plan.left_out), Counter[str]()
         for ids in plan.chunks(self._chunk):
@@ -142,7 +146,7 @@ def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str) -> SnapshotM
     return manifest
 
 
-def _parent(policies: Policies, base_model: str) -> str | None:
+def parent_of(policies: Policies, base_model: str) -> str | None:
     """The policy that a job would continue, if it has one now."""
     with suppress(Rejected):
         return policies.starting_point(base_model).parent

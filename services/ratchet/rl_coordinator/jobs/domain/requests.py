@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ratchet.contract.snapshot import PAIRS
+from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
 from ratchet.contract.training import TrainingConfig, TrainingRequest
 from ratchet.rl_coordinator.jobs.domain.planning import AUTO
 from ratchet.rules.algorithms import ALGORITHMS, dataset_format
@@ -65,7 +65,9 @@ def config_problems(config: TrainingConfig, abilities: Abilities) -> list[str]:
             reasons.append(f"dataset.sample_size {size} is more than the {most} that a snapshot is chosen from")
         if config.dataset.snapshot is None and size < least:
             reasons.append(f"dataset.sample_size {size}: {name} needs at least {least}")
-    return [*reasons, *_source(config), *_selection(config), *_pair_filter(config), *_placement(config)]
+        if config.dataset.snapshot is None and size < (config.dataset.min_rows or 0):
+            reasons.append(f"dataset.min_rows {config.dataset.min_rows} is more than dataset.sample_size {size}")
+    return [*reasons, *_source(config), *_selection(config), *_fitting_filter(config), *_placement(config)]
 
 
 def _source(config: TrainingConfig) -> Iterator[str]:
@@ -94,26 +96,39 @@ def _selection(config: TrainingConfig) -> Iterator[str]:
     dates = chosen.date_range if chosen else None
     if dates and dates.start and dates.end and dates.start >= dates.end:
         yield "dataset.filter.date_range.start is not before its end"
+    low, high = (chosen.min_reward, chosen.max_reward) if chosen else (None, None)
+    if low is not None and high is not None and low > high:
+        yield f"dataset.filter.min_reward {low:g} is above max_reward {high:g}"
 
 
 OF_TRAJECTORIES = (
     "min_reward",
+    "max_reward",
     "max_trajectory_length",
     "exclude_subordinate_profiles",
     "max_staleness",
     "balance_domains",
 )
-"""Filters that preference pairs lack what they ask for."""
+OF_PAIRS = ("min_margin", "min_human_share")
+OF_RATERS = ("excluded_raters",)
+MEANINGLESS: Mapping[str, Sequence[str]] = {
+    TRAJECTORIES: (*OF_PAIRS, *OF_RATERS),
+    PAIRS: OF_TRAJECTORIES,
+    LABELS: OF_PAIRS,
+}
+"""Format -> the filters that its rows lack what they ask for."""
+LEARNS_FROM = {TRAJECTORIES: "trajectories", PAIRS: "preference pairs", LABELS: "thumbs"}
 
 
-def _pair_filter(config: TrainingConfig) -> Iterator[str]:
-    """Pairs have no reward, no length and no profile that a filter could ask for."""
-    chosen = config.dataset.filter
-    if chosen is None or dataset_format(config.algorithm) != PAIRS:
+def _fitting_filter(config: TrainingConfig) -> Iterator[str]:
+    """Pairs have no reward, no length and no profile that a filter could ask for; trajectories have no rater."""
+    chosen, learns_from = config.dataset.filter, dataset_format(config.algorithm)
+    if chosen is None or learns_from is None:
         return
-    for name in OF_TRAJECTORIES:
+    for name in MEANINGLESS[learns_from]:
         if getattr(chosen, name) is not None:
-            yield f"dataset.filter.{name} does nothing for {config.algorithm}, which learns from preference pairs"
+            kind = LEARNS_FROM[learns_from]
+            yield f"dataset.filter.{name} does nothing for {config.algorithm}, which learns from {kind}"
 
 
 def _placement(config: TrainingConfig) -> Iterator[str]:
