@@ -417,6 +417,27 @@ async def test_auto_is_the_planners_proposal_with_its_reasons(shared_settings: S
         assert made["training_config"]["algorithm"] == "sft"
         assert made["training_config"]["dataset"]["filter"] == {"min_reward": 0.5}
         assert made["metadata"]["notes"].startswith("tonight; planned sft: 104 of 105 rewarded trajectories")
+        named = asked | {"dataset": {"filter": {"sources": ["client"]}}}
+        made = (await workshop.api.post("/v1/jobs?dry_run=true", json=named)).json()["request"]
+        assert made["training_config"]["dataset"]["filter"] == {"sources": ["client"], "min_reward": 0.5}
+        odd = await workshop.api.post("/v1/jobs", json=asked | {"hyperparameters": {"beta": 0.1}})
+        assert odd.status_code == 409
+        assert "the baseline that RL has to beat; but" in odd.text
+        assert "beta" in odd.text
+
+
+async def test_pairs_that_the_lineage_has_learnt_from_are_not_proposed_again(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    pairs = [preferred(number) for number in range(500)]
+    async with stored(shared_settings, bus, pairs), coordinating(shared_settings, bus) as workshop:
+        assert (await workshop.api.get(f"/v1/plan?role={ROLE}")).json()["algorithm"] == "dpo"
+        job = await workshop.ask(algorithm="auto")
+        learnt = (await workshop.dispatched(job["training_job_id"])).request.training_config.dataset.snapshot
+        assert learnt is not None
+        await promote(bus, registered(1, stage="stable", dataset_digest=learnt.digest))
+        proposal = (await workshop.api.get(f"/v1/plan?role={ROLE}")).json()
+        assert (proposal["algorithm"], proposal["shape"]["pairs"]) == (None, 0)
 
 
 async def test_a_stable_policy_that_became_worse_is_trained_again_once(
@@ -734,6 +755,7 @@ async def test_the_dpo_status_counts_pairs_by_source_and_since_the_last_job(
         role = await asyncio.to_thread(ask)
         assert (role["pairs"], role["total"], role["threshold"]) == ({"human": 1, "derived": 2}, 3, 4)
         assert (role["since_last_dpo"], role["would_fire"], role["last_job"]) == (3, False, None)
+        assert role["why"] == "3 new preferences, the threshold is 4"
 
 
 async def test_operations_without_a_coordinator_are_a_clear_error() -> None:

@@ -17,6 +17,7 @@ from ratchet.contract.state import Job, Key, KeyUsage, PolicyVersion, Route, Sea
 from ratchet.contract.turn import TurnSummary
 from ratchet.reward_computer.domain.history import TurnHistory
 from ratchet.reward_computer.domain.normalization import ScoreWindows
+from ratchet.rl_coordinator.triggers.firing import Claim
 from ratchet.trainer_worker.s3_artifacts import StoredCheckpoint
 from tests.support.contract_files import TOPIC_OF
 
@@ -38,6 +39,7 @@ TYPES: dict[str, Any] = {
     "cursor.v1": Cursor | int,
     "request.alias.v1": str,
     "slot.v1": datetime,
+    "claim.v1": Claim,
     "policy.manifest.v1": PolicyManifest,
     "snapshot.manifest.v1": SnapshotManifest,
     "checkpoint.manifest.v1": StoredCheckpoint,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 import typer
@@ -14,9 +16,9 @@ from ratchet.cli.api import get
 from ratchet.cli.connections import connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.options import AsJson, Directory
-from ratchet.cli.output import console, print_answer, print_table
-from ratchet.contract.http.status import StatusOut, TriggerOut
+from ratchet.cli.options import AsJson, Directory, OptionalRole
+from ratchet.cli.output import console, print_answer, print_facts, print_table
+from ratchet.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut, TriggerOut
 from ratchet.contract.state import JOBS, POLICIES, Job, Route
 from ratchet.errors import RatchetError, Rejected
 from ratchet.local_stack.disk import LOW_BYTES, free_bytes, shortage
@@ -41,10 +43,38 @@ RECENT_JOBS = 8
 """Older jobs are left to `ratchet jobs`."""
 
 
+class Subject(StrEnum):
+    """A part of the system that has a report of its own."""
+
+    TRAINING = "training"
+    DPO = "dpo"
+
+
 @app.command()
-def status(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
+def status(
+    subject: Annotated[
+        Subject | None,
+        typer.Argument(
+            help="Only what trains and waits (`training`), or whether preferences start a training, and why (`dpo`)."
+        ),
+    ] = None,
+    role: OptionalRole = None,
+    directory: Directory = DEFAULT_DIRECTORY,
+    as_json: AsJson = False,
+) -> None:
     """Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."""
     endpoints = locate(directory)
+    if subject is not None:
+        path = f"/v1/status/{subject.value}" + (f"?{urlencode({'role': role})}" if role else "")
+        if subject == Subject.DPO:
+            dpo = get(endpoints, "coordinator", path, DpoStatusOut)
+            print_answer(dpo, as_json, lambda: _show_dpo(dpo))
+        else:
+            training = get(endpoints, "coordinator", path, TrainingStatusOut)
+            print_answer(training, as_json, lambda: _show_training(training))
+        return
+    if role is not None:
+        raise Rejected("--role needs `training` or `dpo`: the whole report is of all roles")
     endpoints.require()
     report = asyncio.run(collect(endpoints))
     print_answer(report, as_json, lambda: show(report))
@@ -270,10 +300,8 @@ async def _stream(bus: Bus, name: str, report: StatusReport) -> None:
 
 async def _values(bus: Bus, bucket: str, kind: type[T]) -> dict[str, T]:
     """The values of a bucket; keys with a dot (`<role>.<version>`) hold values of another kind."""
-    store = bus.bucket(bucket, kind)
-    keys = [key for key in await store.keys() if "." not in key]
-    entries = await asyncio.gather(*(store.get(key) for key in keys))
-    return {key: entry.value for key, entry in zip(keys, entries, strict=True) if entry is not None}
+    entries = await bus.bucket(bucket, kind).items(lambda key: "." not in key)
+    return {key: entry.value for key, entry in entries.items()}
 
 
 def show(report: StatusReport) -> None:
@@ -310,12 +338,37 @@ def show(report: StatusReport) -> None:
     _section(("cannot read", "because"), list(report.errors.items()))
 
 
+def _show_training(report: TrainingStatusOut) -> None:
+    slots = ", ".join(f"{one.used} of {one.total} of {pool}" for pool, one in sorted(report.slots.items()))
+    counts = ", ".join(f"{count} {state}" for state, count in report.jobs.items() if count) or "none"
+    enabled = "yes" if report.training_enabled else "no (RATCHET_COORDINATOR_TRAINING_ENABLED)"
+    print_facts({"enabled": enabled, "slots in use": slots, "jobs": counts, "longest wait s": report.longest_wait_s})
+    columns = ("role", "job", "algorithm", "state", "%", "loss", "reward", "error")
+    parts = {"trains": report.active, "waits": report.waiting, "ended last": list(report.last.values())}
+    rows = [
+        (heading, j.role, j.training_job_id, j.algorithm, j.state, j.percent_complete, j.loss, j.reward_mean, j.error)
+        for heading, briefs in parts.items()
+        for j in briefs
+    ]
+    _section(("", *columns), rows)
+
+
+def _show_dpo(report: DpoStatusOut) -> None:
+    columns = ("role", "preferences", "since the last dpo", "starts a training", "because", "newest policy")
+    rows = [
+        (role, one.total, one.since_last_dpo, "yes" if one.would_fire else "no", one.why, one.newest_policy)
+        for role, one in sorted(report.roles.items())
+    ]
+    print_table(columns, rows, "no role has preferences")
+
+
 def _standing(trigger: TriggerOut) -> tuple[object, object, object]:
-    """Progress, next time or end of the cooldown, and why it last fired."""
+    """Progress, next time or end of the cooldown, and why it last fired, or fired for nothing."""
     counted = f"{trigger.progress} of {trigger.target}" if trigger.target is not None else trigger.state
     rests = f"rests until {trigger.rests_until}" if trigger.rests_until else None
     coming = trigger.next_at or rests or ("now" if trigger.is_due else None)
-    return counted, coming, f"{trigger.last.at}: {trigger.last.why}" if trigger.last else None
+    last = f"{trigger.last.at}: {trigger.last.why}" if trigger.last else None
+    return counted, coming, f"cannot start: {trigger.refused}" if trigger.refused else last
 
 
 def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -97,10 +97,12 @@ def test_triggers_show_their_progress_their_next_time_and_why_they_last_fired(
     triggers = [
         TriggerOut(kind="rewarded", progress=1200, target=5000, last=fired),
         TriggerOut(kind="schedule", next_at=at),
+        TriggerOut(kind="preferences", refused="role support: nothing can be learnt yet", last=fired),
         TriggerOut(kind="degradation", state="support@3: 0.800 of 900 trajectories", rests_until=at),
     ]
     show(StatusReport(running=True, directory="d", pid=1, services={}, triggers={"support": triggers}))
     lines = capsys.readouterr().out.splitlines()
     assert any("1200 of 5000" in line and "5120 new rewarded" in line for line in lines)
     assert any("schedule" in line and "2026-11-22" in line for line in lines)
+    assert any("preferences" in line and "cannot start: role support: nothing" in line for line in lines)
     assert any("support@3: 0.800 of 900" in line and "rests until 2026-11-22" in line for line in lines)

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from ratchet.contract.training import DatasetFilter
-from ratchet.datasets.domain.selection import Candidate
-from ratchet.rl_coordinator.jobs.domain.planning import Shape, Tries, plan, tries_of
+from ratchet.datasets.domain.selection import Candidate, TrajectoryRules, select
+from ratchet.rl_coordinator.jobs.domain.planning import (
+    Shape,
+    Tries,
+    lasting_ess,
+    plan,
+    thumbs_of,
+    tries_of,
+    with_successes,
+)
+from ratchet.rl_coordinator.registry import Policies
 from ratchet.rules.algorithms import BUILT_IN
-from tests.support.training import NOON
+from tests.support.training import AMOUNTS, NOON, registered
 
+PINNED_ARM = frozenset({"pinned"})
 OFFERED = frozenset(one.name for one in BUILT_IN)
 NOTHING = Shape(
     tries=Tries(rewarded=0, successes=0, trainable=0, groups=0, mixed_groups=0, singletons=0),
-    stale_share=None,
     pairs=0,
     thumbs_up=0,
     thumbs_down=0,
@@ -49,10 +60,10 @@ GRADIENT = {"rewarded": 1200, "successes": 60, "trainable": 1200, "groups": 160,
         (shaped(**GRADIENT), "rloo"),
         (shaped(**GRADIENT | {"mixed_groups": 19}), None),
         (shaped(**GRADIENT | {"mixed_groups": 19, "singletons": 200}), "reinforce"),
-        (shaped(**GRADIENT, stale_share=0.6), None),
-        (shaped(**GRADIENT, stale_share=0.6, thumbs_up=90, thumbs_down=10), "kto"),
+        (shaped(**GRADIENT, old=720), None),
+        (shaped(**GRADIENT, old=720, thumbs_up=90, thumbs_down=10), "kto"),
         (shaped(**GRADIENT, ess=0.05), None),
-        (shaped(**GRADIENT, ess=0.31, stale_share=0.5), "rloo"),
+        (shaped(**GRADIENT, ess=0.31, old=600), "rloo"),
         (shaped(thumbs_up=100), None),
         (shaped(pairs=499), None),
     ],
@@ -81,8 +92,8 @@ def test_every_offered_way_is_explained_with_its_numbers() -> None:
 
 
 def test_old_data_and_collapsed_weights_are_reasons_against_a_policy_gradient() -> None:
-    old = plan(shaped(**GRADIENT, stale_share=0.6), OFFERED).explanation
-    assert "not rloo: 60% of its data are of other policies than the stable one" in old
+    old = plan(shaped(**GRADIENT, old=720), OFFERED).explanation
+    assert "not rloo: 60% of its data are of policies 4 or more generations away: collect newer data" in old
     low = plan(shaped(**GRADIENT, ess=0.05), OFFERED).explanation
     assert "not rloo: the effective sample size of the last training was 0.05, below 0.3: collect newer data" in low
 
@@ -122,6 +133,106 @@ def test_tries_are_counted_by_task_without_what_teaches_nothing() -> None:
         candidate("pinned", "alone", 1.0, arms=frozenset({"pinned"})),
         candidate("unknown", "alone", 1.0, confidence=0.0),
     ]
-    assert tries_of(stored, frozenset({"learnt from"})) == Tries(
+    assert tries_of(stored, gradient(consumed=frozenset({"learnt from"}))) == Tries(
         rewarded=7, successes=3, trainable=5, groups=2, mixed_groups=1, singletons=1
     )
+
+
+def gradient(**changes: Any) -> TrajectoryRules:
+    return replace(TrajectoryRules(DatasetFilter(), needs_calls=True, consumed=frozenset()), **changes)
+
+
+def test_rewards_that_are_no_numbers_make_no_group_and_no_success() -> None:
+    stored = [candidate(name, "task", math.nan) for name in "ab"] + [candidate("c", "task", math.inf)]
+    assert tries_of(stored, gradient()) == NOTHING.tries
+
+
+def test_age_is_counted_in_generations_whatever_numbers_were_given_to_refused_candidates() -> None:
+    """Of 2, a parent, candidates 3 to 9 were refused before 10 was promoted: its data are one generation old."""
+    line = [registered(1), *(registered(version, parent=1) for version in range(3, 10)), registered(10, parent=1)]
+    chain = [registered(11, parent=10), registered(12, parent=11), registered(13, parent=12)]
+    policies = Policies(None, {one.version: one for one in [*line, *chain]})
+    of_parent, of_sibling = (
+        [candidate(f"{version} {number}", "task", 0.5, versions=frozenset({version})) for number in range(4)]
+        for version in (1, 9)
+    )
+    recent = tries_of([*of_parent, *of_sibling], gradient(generations=policies.generations(policies.versions[10].name)))
+    assert (recent.trainable, recent.old) == (8, 0)
+    later = tries_of([*of_parent, *of_sibling], gradient(generations=policies.generations(policies.versions[13].name)))
+    assert (later.trainable, later.old) == (8, 8)
+
+
+def test_what_is_too_old_for_a_policy_gradient_is_not_counted_for_one() -> None:
+    stored = [candidate(str(n), "task", n / 10, versions=frozenset({1})) for n in range(8)]
+    assert tries_of(stored, gradient(generations={1: 9})).trainable == 0
+
+
+def test_a_low_effective_sample_size_holds_policy_gradients_back_only_until_most_data_is_newer() -> None:
+    stored = [candidate(str(n), "task", 1.0, ended_at=NOON + timedelta(hours=n)) for n in range(10)]
+    assert lasting_ess(0.1, NOON + timedelta(hours=5), stored) == 0.1
+    assert lasting_ess(0.1, NOON + timedelta(hours=3), stored) is None
+
+
+def test_thumbs_are_counted_by_trajectory_as_a_job_would_take_them() -> None:
+    stored = [candidate(name, "task", 0.5) for name in "abcde"] + [candidate("pinned", "t", 1.0, arms=PINNED_ARM)]
+    given = {"a": True, "b": True, "c": False, "d": None, "e": True, "pinned": True, "not stored": False}
+    rules = gradient(needs_calls=False, consumed=frozenset({"b"}))
+    assert thumbs_of(stored, given, rules) == (2, 1)
+
+
+def test_a_proposal_that_would_be_refused_gives_way_to_the_next_with_the_reason() -> None:
+    shape = shaped(rewarded=1213, successes=762, pairs=900)
+    proposal = plan(shape, OFFERED, {"sft": "a hyperparameter is not its own"})
+    assert proposal.chosen is not None
+    assert proposal.chosen.algorithm == "dpo"
+    assert "not sft: 762 of 1213 rewarded" in proposal.explanation
+    assert "; but a hyperparameter is not its own" in proposal.explanation
+
+
+def test_a_filter_that_a_request_names_keeps_what_it_names_and_gets_the_rest() -> None:
+    successes = DatasetFilter(min_reward=0.5)
+    assert with_successes(None, successes) == successes
+    assert with_successes(DatasetFilter(task_domains=["a"]), successes) == DatasetFilter(
+        task_domains=["a"], min_reward=0.5
+    )
+    assert with_successes(DatasetFilter(min_reward=0.9), successes) == DatasetFilter(min_reward=0.9)
+    assert with_successes(DatasetFilter(task_domains=["a"]), None) == DatasetFilter(task_domains=["a"])
+
+
+rewards = st.sampled_from([0.0, 0.3, 0.5, 1.0, math.nan, math.inf])
+populations = st.lists(
+    st.tuples(
+        st.integers(1, 400),  # how many alike
+        st.booleans(),  # tries of one task, or of as many
+        st.lists(rewards, min_size=1, max_size=3),
+        st.sampled_from([0, 1]),  # trainable calls
+        st.sampled_from([0.0, 1.0]),  # confidence
+        st.sampled_from([frozenset({1}), frozenset({2}), frozenset[int]()]),
+        st.sampled_from(["stable", "pinned", "mixed"]),
+    ),
+    max_size=4,
+)
+
+
+@given(populations)
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_there_a_proposal_of_trajectories_has_data(made: list[tuple[Any, ...]]) -> None:
+    stored = [
+        candidate(
+            f"{part} {number}",
+            f"task {part}" if together else f"task {part} {number}",
+            among[number % len(among)],
+            trainable_calls=calls,
+            confidence=confidence,
+            versions=versions,
+            arms=frozenset({arm}),
+        )
+        for part, (count, together, among, calls, confidence, versions, arm) in enumerate(made)
+        for number in range(count)
+    ]
+    rules = gradient(generations={1: 1, 2: 9})
+    proposal = plan(replace(NOTHING, tries=tries_of(stored, rules)), OFFERED)
+    if proposal.chosen is not None:
+        algorithm = proposal.chosen.algorithm
+        taken = replace(rules, filter=proposal.filter or DatasetFilter(), needs_calls=algorithm != "sft")
+        assert len(select(stored, taken, 5000).chosen) >= AMOUNTS.least(algorithm)

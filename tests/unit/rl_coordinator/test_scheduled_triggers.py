@@ -20,12 +20,12 @@ from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.jobs.planner import Planner
 from ratchet.rl_coordinator.triggers.domain import Firing
-from ratchet.rl_coordinator.triggers.firing import Firer
+from ratchet.rl_coordinator.triggers.firing import Claim, Firer
 from ratchet.rl_coordinator.triggers.recipes import Recipe
 from ratchet.rl_coordinator.triggers.schedule_trigger import ScheduleTrigger
 from ratchet.rl_coordinator.triggers.schedules import corrected, is_due, newest_time, next_time
 from tests.support.fake_bus import fake_broker
-from tests.support.training import AMOUNTS, changed, config
+from tests.support.training import AMOUNTS, changed, config, request
 
 NIGHTLY = "0 3 * * *"
 UNASKED: Any = None
@@ -43,24 +43,19 @@ class Coordinator:
         self.now = at(20, 12)
         self.bus = FakeBus(broker, now=lambda: self.now)
         self.store = KvJobs(self.bus.bucket(JOBS, Job), self.bus.bucket("coordinator", str))
+        able = Abilities(True, frozenset({"rloo"}), AMOUNTS)
         intake = Intake(
             bus=self.bus,
             store=self.store,
             feasibility=UNASKED,
-            abilities=Abilities(True, frozenset({"rloo"}), AMOUNTS),
+            abilities=able,
             schedule=Schedule({"default": 1}, 60.0),
             counted=lambda _: Counted(),
         )
-        planner = Planner(
-            store=self.store,
-            policies=UNASKED,
-            trajectories=UNASKED,
-            counts=UNASKED,
-            snapshots=UNASKED,
-            offered={"rloo"},
-        )
+        planner = Planner(store=self.store, policies=UNASKED, data=UNASKED, abilities=able)
         jobs: Any = SimpleNamespace(store=self.store, intake=intake, planner=planner)
-        self.firer = Firer(jobs, lambda: self.now)
+        self.claims = self.bus.bucket("coordinator", Claim)
+        self.firer = Firer(jobs, self.claims, lambda: self.now)
         self.recipe = recipe or Recipe(config=config(), threshold=10, cron=NIGHTLY)
         self.trigger = ScheduleTrigger(
             recipes={"*": self.recipe},
@@ -74,6 +69,15 @@ class Coordinator:
         self.now = now
         await self.store.load()
         await self.trigger.tick()
+
+    async def fire(self, kind: str) -> None:
+        """As a trigger of this kind does, with what this coordinator knew before."""
+        await self.firer.fire("support", Firing(kind, "threshold_reached", f"{kind} fires"), self.recipe)
+
+    async def kinds(self) -> list[list[str]]:
+        """By job, oldest first, what asked for it."""
+        await self.store.load()
+        return [[note.kind for note in job.triggers or []] for job in self.store.all_jobs()]
 
     async def finish(self) -> None:
         for job in self.store.all_jobs():
@@ -154,6 +158,47 @@ async def test_what_fires_while_a_triggers_job_is_under_way_is_noted_there_once(
     await one.finish()
     await one.tick(at(21, 9))
     assert len(one.store.all_jobs()) == 1
+
+
+async def test_triggers_of_two_coordinators_that_know_nothing_of_each_other_make_one_job(one: Coordinator) -> None:
+    other = Coordinator(one.bus.broker)
+    await one.fire("rewarded")
+    await other.fire("degradation")
+    await other.fire("degradation")
+    assert await one.kinds() == [["rewarded", "degradation"]]
+    await one.finish()
+    await other.fire("degradation")
+    await one.fire("rewarded")
+    assert await other.kinds() == [["rewarded", "degradation"], ["degradation", "rewarded"]]
+
+
+async def test_a_training_whose_coordinator_died_before_it_asked_is_asked_for_by_the_next(one: Coordinator) -> None:
+    claimed = changed(request("claimed", trigger_reason="scheduled"), timestamp=one.now)
+    await one.claims.create("claim.support", Claim(request=claimed))
+    await one.fire("rewarded")
+    assert await one.kinds() == [["rewarded"]]
+    assert [job.training_job_id for job in one.store.all_jobs()] == [claimed.training_job_id]
+
+
+async def test_a_training_whose_job_is_not_kept_any_more_is_not_asked_for_again(one: Coordinator) -> None:
+    claimed = changed(request("claimed", trigger_reason="scheduled"), timestamp=one.now - timedelta(days=91))
+    await one.claims.create("claim.support", Claim(request=claimed))
+    await one.fire("rewarded")
+    assert await one.kinds() == [["rewarded"]]
+    assert one.store.all_jobs()[0].training_job_id != claimed.training_job_id
+
+
+async def test_a_firing_that_can_start_nothing_is_reported_with_its_reason_until_one_can(one: Coordinator) -> None:
+    one.recipe = changed(one.recipe, config=config("dpo"))
+    await one.fire("rewarded")
+    refused = one.firer.refused("support", "rewarded")
+    assert refused is not None
+    assert "algorithm 'dpo' is not offered" in refused.why
+    assert await one.kinds() == []
+    assert await one.claims.get("claim.support") is None
+    one.recipe = changed(one.recipe, config=config())
+    await one.fire("rewarded")
+    assert (await one.kinds(), one.firer.refused("support", "rewarded")) == ([["rewarded"]], None)
 
 
 def test_times_are_utc_whatever_the_zone_of_the_clock() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ratchet.bus.message import named_id
 from ratchet.contract.reward import Preference
 from ratchet.contract.state import Job
@@ -15,6 +17,7 @@ from ratchet.rl_coordinator.triggers.domain import (
     standing,
     threshold_firing,
     training_request,
+    why_due,
 )
 from tests.support.training import NOON, changed, config, job, request, reward, trajectory
 
@@ -27,7 +30,7 @@ def after_preferences(jobs: list[Job], counted: int, role: str = "support") -> S
     return standing(PREFERRED, role, jobs=jobs, counted=counted, threshold=500)
 
 
-def learned_from_pairs(name: str = "dpo", **changes: object) -> Job:
+def learned_from_pairs(name: str = "dpo", **changes: Any) -> Job:
     return job(name, request=request(name, training_config=config("dpo")), **changes)
 
 
@@ -77,19 +80,23 @@ def test_a_manual_job_does_not_hold_the_trigger_back() -> None:
     assert after_rewards([job(rewarded=0)], 100).is_due
 
 
-def test_firing_twice_from_the_same_count_asks_for_one_job_of_its_own() -> None:
-    first, second = after_rewards([], 100), after_rewards([], 130)
-    firing = threshold_firing(REWARDED, "support", first, 100)
+def test_a_threshold_asks_for_what_its_recipe_names() -> None:
+    firing = threshold_firing(REWARDED, after_rewards([], 100), 100)
     assert firing.why == "100 new rewarded trajectories, the threshold is 100"
-    made = training_request(firing, "support", config(), priority="high", now=NOON)
+    made = training_request(firing, named_id("job"), "support", config(), priority="high", now=NOON)
     assert (made.role, made.trigger_reason, made.training_config) == ("support", "threshold_reached", config())
-    assert made.priority == "high"
-    assert first.start == second.start == 0
-    assert made.training_job_id == named_id("trigger", "threshold_reached", "support", 0)
-    pairs = threshold_firing(PREFERRED, "support", second, 100)
-    preferred = training_request(pairs, "support", config("dpo"), priority="normal", now=NOON)
-    assert preferred.training_job_id == named_id("trigger", "preferences", "support", 0)
-    assert (preferred.trigger_reason, preferred.training_config.algorithm) == ("threshold_reached", "dpo")
+    assert (made.training_job_id, made.priority) == (named_id("job"), "high")
+    assert (
+        threshold_firing(PREFERRED, after_preferences([], 130), 100).why == "130 new preferences, the threshold is 100"
+    )
+
+
+def test_a_counter_that_began_again_does_not_wait_for_the_count_of_an_earlier_one() -> None:
+    """The coordinator's bucket was lost: its jobs counted from 11,000, the counter begins with 0."""
+    earlier = [job("a", state="completed", rewarded=5000), job("b", state="completed", rewarded=11_000)]
+    assert after_rewards(earlier, 99).new == 99
+    assert after_rewards(earlier, 100).is_due
+    assert not after_rewards([*earlier, job("c", state="completed", rewarded=100)], 199).is_due
 
 
 def test_preferences_move_the_counter_of_their_role() -> None:
@@ -116,3 +123,14 @@ def test_training_on_anything_but_pairs_leaves_the_count_of_preferences_alone() 
 def test_dpo_waits_for_a_triggers_job_that_is_under_way() -> None:
     under_way = job(request=request(trigger_reason="threshold_reached"))
     assert not after_preferences([under_way], 5000).is_due
+
+
+def test_whether_dpo_would_start_is_answered_with_the_reason() -> None:
+    busy = job(request=request(trigger_reason="scheduled"), state="running")
+    few, enough = after_preferences([], 499), after_preferences([], 500)
+    assert why_due(PREFERRED, few, None, None) == "the role has no recipe for preferences: it is trained by hand"
+    assert why_due(PREFERRED, few, 500, busy) == "499 new preferences, the threshold is 500"
+    waits = (
+        f"500 new preferences, the threshold is 500; job {busy.training_job_id}, which a trigger started, is running"
+    )
+    assert why_due(PREFERRED, enough, 500, busy) == waits

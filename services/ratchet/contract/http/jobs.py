@@ -156,13 +156,15 @@ class ShapeOut(Answer, frozen=True, kw_only=True):
     mixed_groups: int
     """Groups whose rewards differ: the others have no gradient."""
     singletons: int
-    stale_share: float | None
-    """Share of the newest trajectories that another policy than the stable one answered."""
+    old_share: float
+    """Share of the trainable ones that a policy of 4 or more generations away answered."""
     pairs: int
+    """Pairs of answers that the stable policy's lineage has not learnt from, one of each question."""
     thumbs_up: int
+    """Trajectories that most of their raters liked and the lineage has not learnt from as such."""
     thumbs_down: int
     ess: float | None
-    """Effective sample size of the role's last policy gradient."""
+    """Effective sample size of the role's last policy gradient, until most trajectories are newer than it."""
     has_imitated: bool
     """The stable policy or an ancestor learnt by sft."""
 

@@ -41,6 +41,8 @@ class TriggerOut(Answer, frozen=True, kw_only=True):
     """The end of its cooldown."""
     state: str | None = None
     """What it last saw, in words."""
+    refused: str | None = None
+    """It fired, and no training can start: why not."""
     last: FiredOut | None = None
     """Of the jobs that are kept."""
 
@@ -119,6 +121,8 @@ class DpoRoleOut(Answer, frozen=True, kw_only=True):
     """New preferences that start a training; null: by hand only."""
     would_fire: bool
     """Whether there is enough for the trigger, which fires once all is stored."""
+    why: str = ""
+    """Why it would fire, or why not."""
     last_job: JobBrief | None = None
     newest_policy: str | None = None
     """The newest ready policy that learned from pairs."""

@@ -80,8 +80,9 @@ class StatusRoutes:
 
     async def dpo(self, role: RoleFilter = None) -> DpoStatusOut:
         """Preferences by role and source, what came since the last DPO, and whether the trigger would fire."""
-        jobs = [job for job in self._jobs.store.all_jobs() if dataset_format(job.algorithm) == PAIRS]
-        known = {*self._triggers.preferences.counts(), *(job.role for job in jobs)}
+        jobs = self._jobs.store.all_jobs()
+        from_pairs = (job for job in jobs if dataset_format(job.algorithm) == PAIRS)
+        known = {*self._triggers.preferences.counts(), *(job.role for job in from_pairs)}
         roles = [role] if role is not None else sorted(known)
         of_roles = await asyncio.gather(*(self._preferences(each, jobs) for each in roles))
         return DpoStatusOut(roles=dict(zip(roles, of_roles, strict=True)))
@@ -101,10 +102,11 @@ class StatusRoutes:
         )
 
     async def _preferences(self, role: str, jobs: Sequence[Job]) -> DpoRoleOut:
-        """`jobs`: those that learn from pairs, oldest first."""
+        """`jobs`: all, oldest first."""
         pairs = await self._jobs.counts.preferences(role)
         standing = self._triggers.preferences.standing(role)
-        own = [job for job in jobs if job.role == role]
+        own = [job for job in jobs if job.role == role and dataset_format(job.algorithm) == PAIRS]
+        enabled = self._jobs.abilities.training_enabled
         versions = (await self._registry.policies.policies_of(role)).versions
         ready = [
             v for v, policy in versions.items() if policy.status == READY and dataset_format(policy.algorithm) == PAIRS
@@ -114,7 +116,8 @@ class StatusRoutes:
             total=sum(pairs.values()),
             since_last_dpo=standing.new,
             threshold=self._triggers.preferences.threshold(role),
-            would_fire=standing.is_due,
+            would_fire=standing.is_due and enabled,
+            why=self._triggers.why_dpo(role, jobs) if enabled else "training is disabled here",
             last_job=_brief(own[-1]) if own else None,
             newest_policy=versions[max(ready)].name if ready else None,
         )

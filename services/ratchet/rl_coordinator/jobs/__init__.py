@@ -10,9 +10,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ratchet.bus.connection import Bus
@@ -33,7 +33,7 @@ from ratchet.rl_coordinator.jobs.exporter import Exporter
 from ratchet.rl_coordinator.jobs.feasibility import Feasibility
 from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
-from ratchet.rl_coordinator.jobs.planner import Planner
+from ratchet.rl_coordinator.jobs.planner import Planner, RoleData
 from ratchet.rl_coordinator.jobs.preparer import Preparer
 from ratchet.rl_coordinator.jobs.reconciler import JobReconciler
 from ratchet.rl_coordinator.registry import KvPolicies
@@ -98,15 +98,19 @@ async def build_jobs(
         tick_s=settings.tick_s,
         retention_s=settings.job_retention_s,
     )
-    exporter = _exporter(settings, warehouse, snapshots, bus.now)
-    planner = Planner(
-        store=store,
-        policies=policies,
-        trajectories=_trajectories(settings, warehouse, bus.now),
-        counts=counts,
+    span = timedelta(days=settings.history_days)
+    trajectories = Trajectories(warehouse, settings.history_limit, span, bus.now)
+    preferences = Preferences(warehouse, settings.history_limit)
+    selector = SnapshotSelector(trajectories, preferences, able.amounts, settings.pairs_per_group)
+    exporter = Exporter(selector=selector, snapshots=snapshots, chunk=settings.chunk, now=bus.now)
+    data = RoleData(
+        trajectories=trajectories,
+        preferences=preferences,
         snapshots=snapshots,
-        offered=able.algorithms,
+        selector=selector,
+        pairs_per_group=settings.pairs_per_group,
     )
+    planner = Planner(store=store, policies=policies, data=data, abilities=able)
     preparer = Preparer(store=store, policies=policies, exporter=exporter, now=bus.now)
     dispatcher = Dispatcher(
         store=store,
@@ -134,17 +138,3 @@ async def build_jobs(
         schedule=schedule,
         components=components,
     )
-
-
-def _trajectories(settings: Settings, warehouse: Warehouse, now: Callable[[], datetime]) -> Trajectories:
-    return Trajectories(warehouse, settings.history_limit, timedelta(days=settings.history_days), now)
-
-
-def _exporter(settings: Settings, warehouse: Warehouse, snapshots: Snapshots, now: Callable[[], datetime]) -> Exporter:
-    selector = SnapshotSelector(
-        _trajectories(settings, warehouse, now),
-        Preferences(warehouse, settings.history_limit),
-        abilities(settings).amounts,
-        pairs_per_group=settings.pairs_per_group,
-    )
-    return Exporter(selector=selector, snapshots=snapshots, chunk=settings.chunk, now=now)

@@ -38,13 +38,6 @@ _THUMBS = """
 SELECT uniqExactIf(event_id, JSONExtractBool(body, 'value')) AS up, uniqExact(event_id) - up AS down
 FROM feedback WHERE role = {role:String} AND kind = 'thumbs'
 """
-_OTHERS = """
-SELECT countIf(policy_version != {version:UInt32}) / count() AS share, count() AS n
-FROM (SELECT policy_version FROM trajectories FINAL WHERE role = {role:String} AND policy_version IS NOT NULL
-      ORDER BY ended_at DESC LIMIT {newest:UInt32})
-"""
-NEWEST = 5000
-"""As many of the newest trajectories as a job takes where its request does not say."""
 _LOWEST, _HIGHEST, _FIRST_MS, _LAST_MS = -1e300, 1e300, -(2**62), 2**62
 """Stand for limits that were not given."""
 LONGEST = 2**31
@@ -93,11 +86,6 @@ class Counts:
     async def preferences(self, role: str) -> dict[str, int]:
         """Stored preferences of a role by source."""
         return {row["source"]: int(row["n"]) for row in await self._warehouse.rows(_PREFERENCES, {"role": role})}
-
-    async def share_of_others(self, role: str, version: int) -> float | None:
-        """The share of the newest trajectories that another version answered; None without any."""
-        (row,) = await self._warehouse.rows(_OTHERS, {"role": role, "version": version, "newest": NEWEST})
-        return float(row["share"]) if int(row["n"]) else None
 
     async def thumbs(self, role: str) -> tuple[int, int]:
         """Stored thumbs of a role, up and down."""

@@ -20,25 +20,32 @@ class KvJobs:
         self._jobs = jobs
         self._aliases = aliases
         self._known: dict[str, Job] = {}
+        self._oldest_first: list[Job] | None = None
 
     async def load(self) -> None:
-        """Read every job again."""
-        self._known = {key: entry.value for key, entry in (await self._jobs.items()).items()}
+        """Read every job again. What this process changes meanwhile is newer than what is read."""
+        before = dict(self._known)
+        stored = await self._jobs.items()
+        for key in before.keys() | stored.keys():
+            if self._known.get(key) is before.get(key):
+                self._remember(key, stored[key].value if key in stored else None)
 
     def all_jobs(self) -> list[Job]:
         """All known jobs, oldest first."""
-        return sorted(self._known.values(), key=lambda job: (job.created_at, job.training_job_id))
+        if self._oldest_first is None:
+            self._oldest_first = sorted(self._known.values(), key=lambda job: (job.created_at, job.training_job_id))
+        return [*self._oldest_first]
 
     async def get_job(self, job_id: str) -> Job:
         """The job as it is stored now. Raises `NotFound`."""
         entry = await self._jobs.get(job_id)
         if entry is None:
             raise NotFound(f"no such job: {job_id}")
-        self._known[job_id] = entry.value
+        self._remember(job_id, entry.value)
         return entry.value
 
-    async def find_job(self, job_id: str, role: str, idempotency_key: str | None) -> Job | None:
-        """The job with this id, or the one that was asked for under the same key."""
+    async def find_job(self, job_id: str, role: str = "", idempotency_key: str | None = None) -> Job | None:
+        """The job with this id, or the one that was asked for under the same key of the role."""
         alias = await self._aliases.get(_alias(role, idempotency_key)) if idempotency_key else None
         entry = await self._jobs.get(alias.value if alias else job_id)
         return entry.value if entry else None
@@ -58,7 +65,7 @@ class KvJobs:
             await self._jobs.create(job.training_job_id, job)
         except Conflict:
             return await self.get_job(job.training_job_id), False
-        self._known[job.training_job_id] = job
+        self._remember(job.training_job_id, job)
         return job, True
 
     async def change_job(self, job_id: str, change: Callable[[Job], Job]) -> Job:
@@ -70,7 +77,7 @@ class KvJobs:
             return change(job)
 
         changed = await self._jobs.change(job_id, existing)
-        self._known[job_id] = changed
+        self._remember(job_id, changed)
         return changed
 
     async def remove_job(self, job: Job) -> None:
@@ -79,7 +86,14 @@ class KvJobs:
         if key is not None:
             await self._aliases.delete(_alias(job.role, key))
         await self._jobs.delete(job.training_job_id)
-        self._known.pop(job.training_job_id, None)
+        self._remember(job.training_job_id, None)
+
+    def _remember(self, job_id: str, job: Job | None) -> None:
+        if job is None:
+            self._known.pop(job_id, None)
+        else:
+            self._known[job_id] = job
+        self._oldest_first = None
 
 
 def _alias(role: str, key: str) -> str:

@@ -1,24 +1,60 @@
-"""Looks at what a role has, and proposes a training."""
+"""Looks at what a role has, and proposes a training that can start."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from ratchet.contract import TrainingRequest
 from ratchet.contract.snapshot import TRAJECTORIES
 from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import RequestMetadata
+from ratchet.contract.training import Dataset, DatasetFilter, Hyperparameters, RequestMetadata, TrainingConfig
+from ratchet.datasets.clickhouse_preferences import Preferences
 from ratchet.datasets.clickhouse_trajectories import Trajectories
+from ratchet.datasets.domain.labels import counted, labels
+from ratchet.datasets.domain.pairs import PairRules, select_pairs
+from ratchet.datasets.domain.selection import Consumed, TrajectoryRules
 from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.errors import Conflict
-from ratchet.rl_coordinator.jobs.clickhouse_counts import Counts
-from ratchet.rl_coordinator.jobs.domain.planning import AUTO, Plan, Shape, plan, tries_of
+from ratchet.datasets.selector import SnapshotQuery, SnapshotSelector
+from ratchet.errors import Conflict, Rejected
+from ratchet.rl_coordinator.jobs.domain.planning import (
+    AUTO,
+    Plan,
+    Shape,
+    lasting_ess,
+    plan,
+    thumbs_of,
+    tries_of,
+    with_successes,
+)
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
-from ratchet.rl_coordinator.registry import KvPolicies
+from ratchet.rl_coordinator.registry import KvPolicies, Policies
 from ratchet.rules.algorithms import ALGORITHMS, dataset_format
+
+PLAIN = TrainingConfig(
+    algorithm=AUTO,
+    base_model="stable",
+    dataset=Dataset(source="clickhouse", sample_size=5000),
+    hyperparameters=Hyperparameters(),
+)
+"""What is planned for where no request says more: a request with nothing but a role."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleData:
+    """Where the data of a role is read."""
+
+    trajectories: Trajectories
+    preferences: Preferences
+    snapshots: Snapshots
+    selector: SnapshotSelector
+    """What chooses the data of a job, and says whether a proposal would have any."""
+    pairs_per_group: int
 
 
 class Planner:
@@ -29,61 +65,105 @@ class Planner:
         *,
         store: KvJobs,
         policies: KvPolicies,
-        trajectories: Trajectories,
-        counts: Counts,
-        snapshots: Snapshots,
-        offered: Collection[str],
+        data: RoleData,
+        abilities: Abilities,
     ) -> None:
-        """`offered`: algorithms that this installation's workers can run."""
         self._store = store
         self._policies = policies
-        self._trajectories = trajectories
-        self._counts = counts
-        self._snapshots = snapshots
-        self._offered = offered
+        self._data = data
+        self._abilities = abilities
 
-    async def plan(self, role: str) -> tuple[Shape, Plan]:
-        """What a role has, and the proposal for it. Raises `Unavailable`."""
+    async def plan(self, role: str, asked: TrainingConfig = PLAIN) -> tuple[Shape, Plan]:
+        """What a role has that a request lets through, and the proposal for it. Raises `Unavailable`.
+
+        A proposal was tried: its job has options that its algorithm takes, and data that it can learn from.
+        """
         policies = await self._policies.policies_of(role)
-        catalogue = await self._trajectories.catalogue(role)
-        consumed = await asyncio.to_thread(self._snapshots.consumed, policies.consumed_snapshots())
-        stable = policies.stable
-        lineage = list(policies.ancestry(stable.version)) if stable else []
-        up, down = await self._counts.thumbs(role)
-        shape = Shape(
-            tries=await asyncio.to_thread(tries_of, catalogue.candidates, consumed.trajectories),
-            stale_share=await self._counts.share_of_others(role, stable.version) if stable else None,
-            pairs=sum((await self._counts.preferences(role)).values()),
-            thumbs_up=up,
-            thumbs_down=down,
-            ess=_last_ess(self._store.all_jobs(), role),
-            has_imitated=any(policy.algorithm == "sft" for policy in lineage),
-        )
-        return shape, plan(shape, self._offered)
+        consumed = await asyncio.to_thread(self._data.snapshots.consumed, policies.consumed_snapshots())
+        shape = await self._shape(role, asked, policies, consumed)
+        impossible: dict[str, str] = {}
+        while True:
+            proposal = plan(shape, self._abilities.algorithms, impossible)
+            if proposal.chosen is None:
+                return shape, proposal
+            problem = await self._problem(role, _planned(asked, proposal), policies, consumed)
+            if problem is None:
+                return shape, proposal
+            impossible[proposal.chosen.algorithm] = problem
 
     async def resolved(self, request: TrainingRequest) -> TrainingRequest:
         """The request with the planner's algorithm, data and reasons in the place of `auto`; any other one as it is.
 
-        A filter that the request names stays. Raises `Conflict`, with the reasons, when nothing can be learnt yet.
+        What its filter names stays. Raises `Conflict`, with the reasons, when nothing can be learnt yet, and `Rejected`
+        for a request that no algorithm could make right.
         """
         config = request.training_config
         if config.algorithm != AUTO:
             return request
-        _, proposal = await self.plan(request.role)
+        reasons = config_problems(config, self._abilities)
+        if reasons:
+            raise Rejected("; ".join(reasons))
+        _, proposal = await self.plan(request.role, config)
         if proposal.chosen is None:
             raise Conflict(f"role {request.role}: {proposal.explanation}")
-        chosen = config.dataset.filter or proposal.filter
-        planned = replace(config, algorithm=proposal.chosen.algorithm, dataset=replace(config.dataset, filter=chosen))
         metadata = request.metadata or RequestMetadata()
         notes = "; ".join(part for part in (metadata.notes, proposal.explanation) if part)
+        planned = _planned(config, proposal)
         return replace(request, training_config=planned, metadata=replace(metadata, notes=notes))
 
+    async def _shape(self, role: str, asked: TrainingConfig, policies: Policies, consumed: Consumed) -> Shape:
+        chosen, generations = asked.dataset.filter or DatasetFilter(), policies.generations(_parent(policies, asked))
+        candidates = (await self._data.trajectories.catalogue(role)).candidates
+        gradient = TrajectoryRules(chosen, True, consumed.trajectories, generations)
+        opinions = await self._data.preferences.opinions(role)
+        pairs = PairRules(chosen, consumed.preferences, self._data.pairs_per_group)
+        thumbs = labels(counted(await self._data.preferences.thumbs(role), chosen))
+        labelled = TrajectoryRules(chosen, False, consumed.labelled, generations)
+        up, down = await asyncio.to_thread(thumbs_of, candidates, thumbs, labelled)
+        stable = policies.stable
+        lineage = list(policies.ancestry(stable.version)) if stable else []
+        last = _last_gradient(self._store.all_jobs(), role)
+        ess = last.metrics.ess if last and last.metrics else None
+        return Shape(
+            tries=await asyncio.to_thread(tries_of, candidates, gradient),
+            pairs=len((await asyncio.to_thread(select_pairs, opinions, pairs, self._abilities.amounts.most)).chosen),
+            thumbs_up=up,
+            thumbs_down=down,
+            ess=lasting_ess(ess, last.created_at, candidates) if last else None,
+            has_imitated=any(policy.algorithm == "sft" for policy in lineage),
+        )
 
-def _last_ess(jobs: Collection[Job], role: str) -> float | None:
-    """The effective sample size of the role's last completed policy gradient."""
+    async def _problem(self, role: str, config: TrainingConfig, policies: Policies, consumed: Consumed) -> str | None:
+        """Why a job of this configuration could not start now; None for one that could."""
+        reasons = config_problems(config, self._abilities)
+        if reasons:
+            return "; ".join(reasons)
+        generations = policies.generations(_parent(policies, config))
+        query = SnapshotQuery(role, config.algorithm, config.dataset, consumed, generations)
+        chosen = await self._data.selector.select(query)
+        least = max(1, chosen.minimum)
+        if len(chosen.ids) < least:
+            return f"{len(chosen.ids)} of them can be chosen, and it needs {least}"
+        return chosen.problem
+
+
+def _planned(asked: TrainingConfig, proposal: Plan) -> TrainingConfig:
+    assert proposal.chosen is not None  # noqa: S101 - the caller has looked
+    chosen = with_successes(asked.dataset.filter, proposal.filter)
+    return replace(asked, algorithm=proposal.chosen.algorithm, dataset=replace(asked.dataset, filter=chosen))
+
+
+def _parent(policies: Policies, config: TrainingConfig) -> str | None:
+    """The policy that a job would continue, if it has one now."""
+    with suppress(Rejected):
+        return policies.starting_point(config.base_model).parent
+    return None
+
+
+def _last_gradient(jobs: Collection[Job], role: str) -> Job | None:
+    """The role's last completed policy gradient."""
     ended = [job for job in jobs if job.role == role and job.state == JobState.COMPLETED and _is_gradient(job)]
-    last = max(ended, key=lambda job: job.finished_at or job.updated_at, default=None)
-    return last.metrics.ess if last and last.metrics else None
+    return max(ended, key=lambda job: job.finished_at or job.updated_at, default=None)
 
 
 def _is_gradient(job: Job) -> bool:

@@ -16,6 +16,7 @@ from datetime import datetime
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 
 from ratchet.bus.connection import Bus
 from ratchet.contract.http.status import FiredOut, TriggerOut
@@ -25,8 +26,16 @@ from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.triggers.clickhouse_scores import Scores
 from ratchet.rl_coordinator.triggers.degradation_trigger import DegradationTrigger
-from ratchet.rl_coordinator.triggers.domain import DEGRADATION, PREFERRED, REWARDED, SCHEDULE, last_note
-from ratchet.rl_coordinator.triggers.firing import Firer
+from ratchet.rl_coordinator.triggers.domain import (
+    DEGRADATION,
+    PREFERRED,
+    REWARDED,
+    SCHEDULE,
+    last_note,
+    under_way,
+    why_due,
+)
+from ratchet.rl_coordinator.triggers.firing import Claim, Firer
 from ratchet.rl_coordinator.triggers.recipes import Recipes, load_recipes
 from ratchet.rl_coordinator.triggers.schedule_trigger import ScheduleTrigger
 from ratchet.rl_coordinator.triggers.thresholds import Counters, ThresholdTrigger
@@ -48,26 +57,37 @@ class Triggers:
     preferences: ThresholdTrigger
     schedule: ScheduleTrigger
     degradation: DegradationTrigger
+    firer: Firer
     components: Sequence[Component]
 
     def standings(self, role: str, jobs: Sequence[Job]) -> list[TriggerOut]:
         """Where each trigger of a role stands; those that it has no recipe for are left out."""
         shown: list[TriggerOut] = []
-        fired = partial(_fired, role=role, jobs=jobs)
         for trigger, kind in ((self.rewarded, REWARDED.name), (self.preferences, PREFERRED.name)):
             threshold, now = trigger.threshold(role), trigger.standing(role)
             if threshold is not None:
-                shown.append(
-                    TriggerOut(kind=kind, progress=now.new, target=threshold, is_due=now.is_enough, last=fired(kind))
-                )
+                shown.append(TriggerOut(kind=kind, progress=now.new, target=threshold, is_due=now.is_enough))
         next_at = self.schedule.next_at(role)
         if next_at is not None:
-            shown.append(TriggerOut(kind=SCHEDULE, next_at=next_at, last=fired(SCHEDULE)))
+            shown.append(TriggerOut(kind=SCHEDULE, next_at=next_at))
         looked, rests_until = self.degradation.looked(role), self.degradation.rests_until(role)
         if looked is not None:
             words = f"{looked.policy}: {looked.comparison.in_words}"
-            shown.append(TriggerOut(kind=DEGRADATION, state=words, rests_until=rests_until, last=fired(DEGRADATION)))
-        return shown
+            shown.append(TriggerOut(kind=DEGRADATION, state=words, rests_until=rests_until))
+        return [self._with_last(one, role, jobs) for one in shown]
+
+    def why_dpo(self, role: str, jobs: Sequence[Job]) -> str:
+        """Why the role's preferences would start a training now, or why not."""
+        trigger = self.preferences
+        waits_for, refused = under_way(role, jobs), self.firer.refused(role, PREFERRED.name)
+        why = why_due(PREFERRED, trigger.standing(role), trigger.threshold(role), waits_for)
+        return f"{why}; it cannot start: {refused.why}" if refused else why
+
+    def _with_last(self, shown: TriggerOut, role: str, jobs: Sequence[Job]) -> TriggerOut:
+        """A trigger with what came of it when it fired last."""
+        last, refused = last_note(shown.kind, role, jobs), self.firer.refused(role, shown.kind)
+        fired = FiredOut(at=last[0].at, why=last[0].why, job=last[1].training_job_id) if last else None
+        return replace(shown, last=fired, refused=refused.why if refused else None)
 
 
 def build_triggers(
@@ -81,7 +101,8 @@ def build_triggers(
 ) -> Triggers:
     """Triggers on open connections. While training is disabled they count and do not fire."""
     watch = StoredWatch(bus, (counters.rewarded.stream, counters.preferences.stream))
-    is_stored, firer = stored_check(watch, History(warehouse)), Firer(jobs, bus.now)
+    is_stored = stored_check(watch, History(warehouse))
+    firer = Firer(jobs, bus.bucket("coordinator", Claim), bus.now)
     trigger = partial(ThresholdTrigger, jobs=jobs, is_stored=is_stored, firer=firer)
     rewarded = trigger(measure=REWARDED, counter=counters.rewarded, recipes=recipes.rewarded)
     preferences = trigger(measure=PREFERRED, counter=counters.preferences, recipes=recipes.preferences)
@@ -110,10 +131,6 @@ def build_triggers(
         preferences=preferences,
         schedule=schedule,
         degradation=degradation,
+        firer=firer,
         components=[watch, *ticks],
     )
-
-
-def _fired(kind: str, role: str, jobs: Sequence[Job]) -> FiredOut | None:
-    last = last_note(kind, role, jobs)
-    return FiredOut(at=last[0].at, why=last[0].why, job=last[1].training_job_id) if last else None

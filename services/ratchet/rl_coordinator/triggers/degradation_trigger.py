@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ratchet.bus.message import named_id
 from ratchet.contract.state import PolicyVersion
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.registry import KvPolicies
@@ -84,7 +83,4 @@ class DegradationTrigger:
         problem = comparison.problem(rule.drop, rule.minimum)
         if problem is None or self.rests_until(role) is not None:
             return
-        # Two coordinators that see it at once ask for one job.
-        period = int(now.timestamp() // rule.cooldown_s)
-        job_id = named_id("trigger", DEGRADATION, role, stable.digest, period)
-        await self._firer.fire(role, Firing(DEGRADATION, DEGRADED, f"{stable.name}: {problem}", job_id), recipe)
+        await self._firer.fire(role, Firing(DEGRADATION, DEGRADED, f"{stable.name}: {problem}"), recipe)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from ratchet.bus.message import Message, named_id
+from ratchet.bus.message import Message
 from ratchet.contract.reward import Preference, Reward
 from ratchet.contract.snapshot import PAIRS
 from ratchet.contract.state import Job, TriggerNote
@@ -20,7 +20,6 @@ MANUAL = "manual"
 THRESHOLD = "threshold_reached"
 SCHEDULED = "scheduled"
 DEGRADED = "performance_degradation"
-PREFERENCES = "preferences"
 SCHEDULE, DEGRADATION = "schedule", "degradation"
 """Kinds of triggers; those that count are named like what they count."""
 
@@ -34,8 +33,8 @@ class Firing:
     """`trigger_reason` of the request."""
     why: str
     """In words, with its numbers."""
-    job_id: str
-    """Follows from what fired: fired twice, it asks for one job."""
+    job_id: str | None = None
+    """Where it follows from what fired, which then asks for one job however often it fires; None: a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,6 @@ class Measure:
     name: str
     """Name of its projection, and the kind of its trigger."""
     noun: str
-    reason: str
-    """Part of the ids of the jobs that it starts."""
     role_of: Callable[[Message], str | None]
     """The role whose counter a message moves."""
     count_at: Callable[[Job], int | None]
@@ -80,14 +77,12 @@ def preferring_role(message: Message) -> str | None:
 REWARDED = Measure(
     name="rewarded",
     noun="rewarded trajectories",
-    reason=THRESHOLD,
     role_of=rewarded_role,
     count_at=lambda job: job.rewarded or 0 if learns_from_trajectories(job) else None,
 )
 PREFERRED = Measure(
     name="preferences",
     noun="preferences",
-    reason=PREFERENCES,
     role_of=preferring_role,
     count_at=lambda job: job.preferences or 0 if dataset_format(job.algorithm) == PAIRS else None,
 )
@@ -100,9 +95,10 @@ def count_one_more(count: int | None) -> int:
 
 def standing(measure: Measure, role: str, *, jobs: Sequence[Job], counted: int, threshold: int | None) -> Standing:
     """How far `role` is from its next training; without a threshold none is ever due."""
-    own = [job for job in jobs if job.role == role]
+    counts = (measure.count_at(job) for job in jobs if job.role == role)
     busy = under_way(role, jobs) is not None
-    start = max((count for job in own if (count := measure.count_at(job)) is not None), default=0)
+    # A count above the counter is of an earlier counter: the bucket was lost, or restored from an older copy.
+    start = max((count for count in counts if count is not None and count <= counted), default=0)
     enough = threshold is not None and counted - start >= threshold
     return Standing(start=start, new=max(0, counted - start), is_enough=enough, is_due=enough and not busy)
 
@@ -125,22 +121,31 @@ def last_note(kind: str, role: str, jobs: Sequence[Job]) -> tuple[TriggerNote, J
     return max(notes, key=lambda one: one[0].at, default=None)
 
 
-def threshold_firing(measure: Measure, role: str, now: Standing, threshold: int) -> Firing:
+def why_due(measure: Measure, now: Standing, threshold: int | None, waits_for: Job | None) -> str:
+    """Why a measure would start a training, or why not, in words. `waits_for`: the trigger's job that is under way."""
+    if threshold is None:
+        return f"the role has no recipe for {measure.noun}: it is trained by hand"
+    counted = f"{now.new} new {measure.noun}, the threshold is {threshold}"
+    if now.is_enough and waits_for is not None:
+        return f"{counted}; job {waits_for.training_job_id}, which a trigger started, is {waits_for.state}"
+    return counted
+
+
+def threshold_firing(measure: Measure, now: Standing, threshold: int) -> Firing:
     """What a measure fires when there is enough of it."""
     return Firing(
         kind=measure.name,
         reason=THRESHOLD,
-        why=f"{now.new} new {measure.noun}, the threshold is {threshold}",
-        job_id=named_id("trigger", measure.reason, role, now.start),
+        why=why_due(measure, now, threshold, None),
     )
 
 
 def training_request(
-    firing: Firing, role: str, config: TrainingConfig, *, priority: str, now: datetime
+    firing: Firing, job_id: str, role: str, config: TrainingConfig, *, priority: str, now: datetime
 ) -> TrainingRequest:
     """The request that a trigger makes."""
     return TrainingRequest(
-        training_job_id=firing.job_id,
+        training_job_id=job_id,
         timestamp=now,
         requester="rl_coordinator",
         trigger_reason=firing.reason,

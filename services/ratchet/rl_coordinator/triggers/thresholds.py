@@ -88,9 +88,11 @@ class ThresholdTrigger:
             if recipe is None or not now.is_enough:
                 self._due.pop(role, None)
                 continue
-            newest = self._due.setdefault(role, self._counter.sequence(role))
+            counted = self._counter.sequence(role)
+            # A stream that was restored from an older copy gives its sequences out again.
+            newest = self._due[role] = min(self._due.get(role, counted), counted)
             if await self._is_stored(self._counter.stream, newest):
-                await self._firer.fire(role, threshold_firing(self._measure, role, now, recipe.threshold), recipe)
+                await self._firer.fire(role, threshold_firing(self._measure, now, recipe.threshold), recipe)
 
 
 def _counting(bus: Bus, measure: Measure) -> Projection[int]:

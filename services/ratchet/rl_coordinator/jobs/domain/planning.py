@@ -6,11 +6,14 @@ The numbers behind the limits are in ADR 49. They decide a proposal; a person ma
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+
+from msgspec.structs import replace
 
 from ratchet.contract.training import DatasetFilter
-from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, Candidate
+from ratchet.datasets.domain.selection import Candidate, TrajectoryRules, reason_against
 
 AUTO = "auto"
 """In the place of an algorithm: the planner's proposal."""
@@ -29,8 +32,9 @@ ENOUGH_SINGLETONS = 200
 ENOUGH_THUMBS, FEWEST_OF_A_KIND = 100, 10
 LEAST_ESS = 0.3
 """Effective share of the samples below which a policy gradient stops anyway."""
-MOST_STALE = 0.5
-"""Share of trainable trajectories by other policies than the stable one: above, most weights are cut or rejected."""
+OLD, MOST_OLD = 4, 0.5
+"""Generations of policies from which on a trajectory counts as old, and the share of old ones above which most weights
+are cut or rejected. Beyond twice as many generations a policy gradient takes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,12 @@ class Tries:
     """Those whose rewards differ."""
     singletons: int
     """Tasks with one try."""
+    old: int = 0
+    """Trainable ones that a policy of at least `OLD` generations away answered."""
+
+    @property
+    def old_share(self) -> float:
+        return self.old / self.trainable if self.trainable else 0.0
 
     @property
     def success_share(self) -> float:
@@ -59,14 +69,13 @@ class Shape:
     """What a role has to learn from."""
 
     tries: Tries
-    stale_share: float | None
-    """Share of the newest trajectories that another policy than the stable one answered; None when that is unknown."""
     pairs: int
-    """Preferences."""
+    """Pairs of answers that the lineage has not learnt from: repeated, outvoted and contradicted opinions left out."""
     thumbs_up: int
+    """Trajectories that most of their raters liked, and that the lineage has not learnt from as such."""
     thumbs_down: int
     ess: float | None
-    """Of the role's last policy gradient."""
+    """Of the role's last policy gradient, as long as most trainable trajectories are older than it."""
     has_imitated: bool
     """The stable policy or an ancestor learnt by sft."""
 
@@ -96,13 +105,16 @@ class Plan:
         return "; ".join([f"planned {proposed}", *(f"not {one.algorithm}: {one.why}" for one in self.rejected)])
 
 
-def plan(shape: Shape, offered: Iterable[str]) -> Plan:
-    """The proposal for data of this shape, of the algorithms that are offered."""
+def plan(shape: Shape, offered: Iterable[str], impossible: Mapping[str, str] | None = None) -> Plan:
+    """The proposal for data of this shape, of the algorithms that are offered.
+
+    `impossible`: by algorithm, why a job would be refused although the shape fits.
+    """
     imitate = _imitate(shape)
     first = [imitate] if not shape.has_imitated else []
     ranked = [*first, _pairs(shape), _scorer(shape), _groups(shape), _singletons(shape), _thumbs(shape)]
     ranked += [imitate] if shape.has_imitated else []
-    possible = [one for one in ranked if one.algorithm in set(offered)]
+    possible = [_unless_refused(one, impossible or {}) for one in ranked if one.algorithm in set(offered)]
     chosen = next((one for one in possible if one.fits), None)
     after = chosen.algorithm if chosen else ""
     rejected = [_behind(one, after) for one in possible if one is not chosen]
@@ -110,10 +122,18 @@ def plan(shape: Shape, offered: Iterable[str]) -> Plan:
     return Plan(chosen, chosen_filter, rejected)
 
 
-def tries_of(candidates: Sequence[Candidate], consumed: frozenset[str]) -> Tries:
-    """What is stored, counted. `consumed`: what the stable policy's lineage has learnt from."""
-    known = [one for one in candidates if one.confidence > 0 and not one.arms & LEFT_OUT_ARMS]
-    trainable = [one for one in known if one.trainable_calls and one.trajectory_id not in consumed]
+def with_successes(chosen: DatasetFilter | None, proposed: DatasetFilter | None) -> DatasetFilter | None:
+    """The filter that a request names, and of what it leaves open the proposal's."""
+    if chosen is None or proposed is None or chosen.min_reward is not None:
+        return chosen or proposed
+    return replace(chosen, min_reward=proposed.min_reward)
+
+
+def tries_of(candidates: Sequence[Candidate], rules: TrajectoryRules) -> Tries:
+    """What is stored, counted. `rules`: those of a policy gradient, by which its snapshot is chosen too."""
+    any_reward = TrajectoryRules(rules.filter, needs_calls=False, consumed=frozenset())
+    known = [one for one in candidates if one.confidence > 0 and reason_against(one, any_reward) is None]
+    trainable = [one for one in known if reason_against(one, rules) is None]
     rewards: dict[str, list[float]] = defaultdict(list)
     for one in trainable:
         rewards[one.task_key].append(one.reward)
@@ -125,7 +145,27 @@ def tries_of(candidates: Sequence[Candidate], consumed: frozenset[str]) -> Tries
         groups=sizes[True],
         mixed_groups=sum(len(set(group)) > 1 for group in rewards.values()),
         singletons=sizes[False],
+        old=sum(max((rules.generations.get(one, 0) for one in each.versions), default=0) >= OLD for each in trainable),
     )
+
+
+def thumbs_of(
+    candidates: Sequence[Candidate], given: Mapping[str, bool | None], rules: TrajectoryRules
+) -> tuple[int, int]:
+    """Liked and disliked trajectories. `given`: by trajectory, the label of most raters; `rules.consumed`: what was
+    learnt from as such."""
+    usable = [
+        given.get(one.trajectory_id)
+        for one in candidates
+        if one.trajectory_id not in rules.consumed and reason_against(one, rules) is None
+    ]
+    return usable.count(True), usable.count(False)
+
+
+def lasting_ess(ess: float | None, learnt_at: datetime, candidates: Sequence[Candidate]) -> float | None:
+    """The effective sample size of a training, until most of what there is to learn from is newer than it."""
+    newer = sum(one.ended_at > learnt_at for one in candidates)
+    return None if 2 * newer > len(candidates) else ess
 
 
 def _imitate(shape: Shape) -> Verdict:
@@ -177,14 +217,18 @@ def _thumbs(shape: Shape) -> Verdict:
 
 def _unless_old(algorithm: str, shape: Shape, why: str) -> Verdict:
     """Of data of other policies, or after a training whose weights collapsed, few rows teach a policy gradient."""
-    if shape.stale_share is not None and shape.stale_share > MOST_STALE:
-        return Verdict(
-            algorithm, False, f"{shape.stale_share:.0%} of its data are of other policies than the stable one"
-        )
+    if shape.tries.old_share > MOST_OLD:
+        old = f"{shape.tries.old_share:.0%} of its data are of policies {OLD} or more generations away"
+        return Verdict(algorithm, False, f"{old}: collect newer data")
     if shape.ess is not None and shape.ess < LEAST_ESS:
         low = f"the effective sample size of the last training was {shape.ess:.2f}, below {LEAST_ESS:g}"
         return Verdict(algorithm, False, f"{low}: collect newer data")
     return Verdict(algorithm, True, why)
+
+
+def _unless_refused(verdict: Verdict, impossible: Mapping[str, str]) -> Verdict:
+    why = impossible.get(verdict.algorithm)
+    return Verdict(verdict.algorithm, False, f"{verdict.why}; but {why}") if verdict.fits and why else verdict
 
 
 def _behind(verdict: Verdict, chosen: str) -> Verdict:

@@ -54,7 +54,8 @@ def config_problems(config: TrainingConfig, abilities: Abilities) -> list[str]:
     reasons: list[str] = []
     name, size = config.algorithm, config.dataset.sample_size
     if name == AUTO:  # what the planner proposes is checked once it has
-        return [*_source(config), *_placement(config)]
+        given = ["algorithm auto chooses its data: name an algorithm for dataset.snapshot"]
+        return [*(given if config.dataset.snapshot is not None else []), *_source(config), *_placement(config)]
     if name not in abilities.algorithms:
         offered = ", ".join(sorted(abilities.algorithms))
         reasons.append(f"algorithm {name!r} is not offered by this installation's workers (offered: {offered})")
