@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from ratchet.contract.training import HealthLimits, Hyperparameters
-from ratchet.trainer_worker.errors import CONVERGENCE, DataUnusable, Unhealthy, error_code
+from ratchet.trainer_worker.errors import CONVERGENCE, DataUnusable, Diverged, Unhealthy, error_code
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.learner.health import (
@@ -173,6 +173,18 @@ def test_the_weights_of_the_last_train_step_are_judged_too(tmp_path: Path) -> No
     hyper = replace(RATE, learning_rate=3.0, max_grad_norm=100.0, max_steps=1)
     with pytest.raises(Unhealthy):
         load_train("rloo")(spec(hyper), policy(), logged(), RecordingRun(tmp_path, "rloo"))
+
+
+@pytest.mark.parametrize("health", [None, HealthLimits(enabled=False)], ids=["judged", "not judged"])
+@pytest.mark.parametrize("rate", [1e10, 1e38])
+def test_weights_of_the_last_train_step_that_give_no_numbers_are_never_a_policy(
+    tmp_path: Path, rate: float, health: HealthLimits | None
+) -> None:
+    """What is no number compares with no limit."""
+    hyper = replace(RATE, learning_rate=rate, max_steps=1)
+    with pytest.raises(Diverged, match="after train step 1") as caught:
+        load_train("rloo")(spec(hyper, health), policy(), logged(), RecordingRun(tmp_path, "rloo"))
+    assert error_code(caught.value) == CONVERGENCE
 
 
 def test_a_training_without_health_stops_runs_to_its_end(tmp_path: Path) -> None:

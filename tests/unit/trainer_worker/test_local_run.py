@@ -16,8 +16,8 @@ from ratchet.chat_templates.conversations import Conversation
 from ratchet.contract.local_training import LocalTraining, LoopOptions
 from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, TrainingConfig
 from ratchet.errors import Rejected
-from ratchet.trainer_worker.errors import DataUnusable
-from ratchet.trainer_worker.job import METRICS_FILE, Finished, read_job
+from ratchet.trainer_worker.errors import DataUnusable, Diverged
+from ratchet.trainer_worker.job import METRICS_FILE, RESULT, Finished, read_job
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.child_run import train
 from ratchet.trainer_worker.training.local_run import pairs_in, prepare
@@ -85,6 +85,18 @@ def test_a_hundred_steps_teach_what_held_out_pairs_prefer(training: Training) ->
     rates = [one["learning_rate"] for one in logged]
     assert max(rates) == rates[10] == 3e-3
     assert rates[-1] < 1e-5
+
+
+@pytest.mark.parametrize(("rate", "whole"), [(1e38, True), (1e30, False)], ids=["weights", "log-probabilities"])
+def test_a_last_train_step_that_leaves_no_numbers_leaves_no_policy(
+    training: Training, rate: float, *, whole: bool
+) -> None:
+    request = training(LoopOptions(warmup_ratio=0.0), max_steps=1)
+    faster = msgspec.structs.replace(request.config.hyperparameters, learning_rate=rate, full_finetune=whole)
+    config = msgspec.structs.replace(request.config, hyperparameters=faster)
+    with pytest.raises(Diverged, match="no finite numbers"):
+        run(msgspec.structs.replace(request, config=config))
+    assert not (Path(request.output) / RESULT).exists()
 
 
 def test_another_reference_is_what_the_policy_is_compared_with(

@@ -80,6 +80,10 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
             return Stopped(step=run.reached)
     if outcome.stopped_at is not None:
         return Stopped(step=outcome.stopped_at)
+    check_numbers(policy)
+    probe = None if policy.kind == REWARD_MODEL else probe_policy(policy, outcome.probe_prompt)
+    if probe is not None and not all(map(math.isfinite, probe.logprobs)):
+        raise Diverged("log-probabilities under the trained weights are no finite numbers")
     result = directory / RESULT
     result.mkdir()
     save_policy(policy, result, spec.base_name)
@@ -94,10 +98,17 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
         peak_memory_gb=max(resident, gpu) / 1e9,
         dtype=policy.dtype,
         final_reward=outcome.final_reward,
-        probe=None if policy.kind == REWARD_MODEL else probe_policy(policy, outcome.probe_prompt),
+        probe=probe,
         evaluation=outcome.evaluation,
         health_stop=outcome.health_stop,
     )
+
+
+def check_numbers(policy: TrainedPolicy) -> None:
+    """Raise `Diverged` for weights that no engine could use: no train step comes after the last one to see them."""
+    for name, parameter in policy.model.named_parameters():
+        if parameter.requires_grad and not bool(parameter.isfinite().all()):
+            raise Diverged(f"the weights {name} are no finite numbers any more")
 
 
 CHAT_LISTS = ("messages", "tools", "earlier")

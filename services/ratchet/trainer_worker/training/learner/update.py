@@ -88,8 +88,7 @@ class Update:
         number = self.done + 1
         measured = self._measured(self._batch(number), backward=True)
         norm = float(nn.utils.clip_grad_norm_(self._policy, self.options.max_grad_norm))
-        if not math.isfinite(measured.metrics["loss"]) or not math.isfinite(norm):
-            raise Diverged(f"loss {measured.metrics['loss']}, gradient norm {norm} at train step {number}")
+        _check_finite(measured.metrics | {"grad_norm": norm}, f"at train step {number}")
         rate = self.options.learning_rate * self._rate_factor(number)
         return Measured(
             measured.metrics | {"grad_norm": norm, "learning_rate": rate},
@@ -99,8 +98,12 @@ class Update:
 
     @torch.no_grad()
     def measure_end(self) -> Measured:
-        """The figures of the last train step's rows under the weights that it made."""
-        return self._measured(self._batch(self.done), backward=False)
+        """The figures of the last train step's rows under the weights that it made. Raises `Diverged` when they are no
+        numbers.
+        """
+        measured = self._measured(self._batch(self.done), backward=False)
+        _check_finite(measured.metrics, f"after train step {self.done}")
+        return measured
 
     def apply(self) -> None:
         """Take the optimiser's step with the gradients that were measured."""
@@ -230,16 +233,24 @@ def _step_metrics(losses: Sequence[Loss], tokens: int) -> dict[str, float]:
     """Of a train step, from its micro-batches. What was not measured is not there."""
     now = float(sum(loss.weight_sum for loss in losses))
     square = float(sum(loss.weight_square_sum for loss in losses))
+    moved = float(sum(loss.moved for loss in losses)) / tokens
+    ess = now * now / (tokens * square)
     metrics = {
         "loss": float(sum(loss.value for loss in losses)),
         "clip_fraction": float(sum(loss.clipped for loss in losses)) / tokens,
         "rejected_mass": float(sum(loss.rejected for loss in losses)) / tokens,
-        "approx_kl": max(0.0, float(sum(loss.moved for loss in losses)) / tokens),
-        "ess": min(1.0, now * now / (tokens * square)),  # rounding may lift it a little above
+        # Rounding may lift either a little beyond its bound. What is no number stays none.
+        "approx_kl": 0.0 if moved < 0 else moved,
+        "ess": 1.0 if ess > 1 else ess,
     }
     if known := sum(loss.kl_tokens for loss in losses):
         metrics["kl_divergence"] = float(sum(loss.kl for loss in losses)) / known
     return metrics
+
+
+def _check_finite(metrics: Mapping[str, float], when: str) -> None:
+    if broken := [f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)]:
+        raise Diverged(f"{', '.join(broken)} {when}")
 
 
 def _trajectory_shifts(rows: Sequence[Row], shifts_R: Sequence[float]) -> dict[str, float]:
