@@ -26,13 +26,17 @@ from ratchet.contract.local_training import LocalTraining, LoopOptions
 from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
 from ratchet.errors import MissingExtra, Rejected
 from ratchet.rules.training_options import training_problems
-from ratchet.service.files import write_whole
+from ratchet.service.files import locked, write_whole
 
 app = typer.Typer()
 
 RUNNER = "ratchet.trainer_worker.training.local_run"
 REQUEST, RESULT_FILE, LOG = "request.json", "result.json", "logs/train.log"
-MODEL, CHECKPOINTS = "model", "checkpoints"
+MODEL, CHECKPOINTS, DOCUMENTS = "model", "checkpoints", "documents"
+LEFT = (CHECKPOINTS, DOCUMENTS, "result", "dataset.parquet", "job.json")
+"""What a training needs while it runs."""
+WRITTEN = (MODEL, RESULT_FILE, "config.json", "metrics.jsonl", *LEFT)
+"""What it writes or removes in its output directory."""
 Scheduler = Literal["cosine", "linear", "constant", "constant_with_warmup"]
 
 
@@ -144,24 +148,34 @@ def run_training(config: TrainingConfig, loop: LoopOptions, files: Files, *, as_
         digest=digest_of(train, held_out),
         loop=loop,
     )
-    if not is_done(request, output):
-        with progress("training", quiet=as_json) as bar:
-            last = trained(output, bar)
-        finish(last, output)
-    result = json.loads((output / RESULT_FILE).read_bytes())
+    output.mkdir(parents=True, exist_ok=True)
+    with locked(output):
+        if not is_done(request, output):
+            with progress("training", quiet=as_json) as bar:
+                last = trained(output, bar)
+            finish(last, output)
+        tidy(output)
+        result = json.loads((output / RESULT_FILE).read_bytes())
     print_answer(result, as_json, lambda: print_facts(result))
 
 
 def digest_of(*files: Path) -> str:
     """Of what the files hold, those that are there."""
-    digests = [hashlib.sha256(file.read_bytes()).digest() for file in files if file.is_file()]
-    return hashlib.sha256(b"".join(digests)).hexdigest()
+    whole = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            with file.open("rb") as content:
+                whole.update(hashlib.file_digest(content, "sha256").digest())
+    return whole.hexdigest()
 
 
 def is_done(request: LocalTraining, output: Path) -> bool:
-    """Whether this very training is complete there. Raises `Rejected` for the directory of another one."""
-    output.mkdir(parents=True, exist_ok=True)
+    """Whether this very training is complete there. Raises `Rejected` for the directory of another one, or of files
+    that a training would replace.
+    """
     file, body = output / REQUEST, encode(request)
+    if not file.is_file() and (taken := [name for name in WRITTEN if (output / name).exists()]):
+        raise Rejected(f"{output} has {', '.join(taken)} of something else: name another --output-dir")
     if file.is_file() and file.read_bytes() != body:
         raise Rejected(f"{output} holds a training with other options or data files: name another --output-dir")
     write_whole(file, body)
@@ -220,7 +234,7 @@ def last_event(lines: Iterable[bytes], bar: Bar) -> JsonObject:
 
 def finish(last: JsonObject, output: Path) -> None:
     """Put the model and its documents in their places; the result's file, which comes last, says that all is there."""
-    model, documents = output / MODEL, output / "documents"
+    model, documents = output / MODEL, output / DOCUMENTS
     shutil.rmtree(model, ignore_errors=True)
     Path(last["directory"]).rename(model)
     for file in documents.iterdir():
@@ -235,7 +249,12 @@ def finish(last: JsonObject, output: Path) -> None:
         "peak_memory_gb": last["peak_memory_gb"],
     }
     write_whole(output / RESULT_FILE, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
-    for leftover in (documents, output / CHECKPOINTS):
-        shutil.rmtree(leftover)
-    for name in ("dataset.parquet", "job.json"):
-        (output / name).unlink()
+
+
+def tidy(output: Path) -> None:
+    """Remove what a complete training needs no more."""
+    for name in LEFT:
+        if (output / name).is_dir():
+            shutil.rmtree(output / name)
+        else:
+            (output / name).unlink(missing_ok=True)

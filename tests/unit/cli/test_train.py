@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ratchet.cli.train import REQUEST, app
-from ratchet.errors import Rejected
+from ratchet.cli.train import REQUEST, RESULT_FILE, app
+from ratchet.errors import Conflict, Rejected
+from ratchet.service.files import locked
 from tests.support.pair_files import write_lines
 
 
@@ -47,6 +48,29 @@ def test_what_a_training_here_cannot_do_is_refused_with_a_reason(
 
 def test_a_directory_without_pairs_is_refused(tmp_path: Path) -> None:
     assert "argilla-export" in str(refusal(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["model", "config.json", "checkpoints"])
+def test_what_is_not_of_a_training_is_never_replaced(data: Path, name: str) -> None:
+    (data.parent / "out" / name).mkdir(parents=True)
+    assert f"has {name} of something else" in str(refusal(data))
+    assert (data.parent / "out" / name).is_dir()
+
+
+def test_two_trainings_do_not_write_to_one_directory(data: Path) -> None:
+    (data.parent / "out").mkdir()
+    with locked(data.parent / "out"):
+        assert isinstance(refusal(data), Conflict)
+
+
+def test_a_complete_training_is_tidied_up_where_its_end_was_cut_short(data: Path) -> None:
+    output = data.parent / "out"
+    (data / "train.jsonl").write_text("{}\n")
+    assert "line 1 of" in str(refusal(data))  # the training ends at once, its request stays
+    (output / RESULT_FILE).write_text('{"model": "there"}')
+    (output / "checkpoints" / "step-000001").mkdir(parents=True)
+    assert refusal(data) is None
+    assert {file.name for file in output.iterdir()} == {REQUEST, RESULT_FILE, "logs"}
 
 
 def test_the_directory_of_another_training_is_refused(data: Path) -> None:

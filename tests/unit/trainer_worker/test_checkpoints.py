@@ -80,3 +80,24 @@ def test_a_checkpoint_whose_manifest_cannot_be_read_is_not_resumed(tmp_path: Pat
     (checkpoint.directory / CHECKPOINT_MANIFEST).write_bytes(body)
     with pytest.raises(DataUnusable, match="is not a complete checkpoint"):
         open_checkpoint(checkpoint.directory, "job", "sft")
+
+
+@pytest.mark.parametrize("damage", [b"changed", None], ids=["changed", "no manifest"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, damage: bytes | None) -> None:
+    kept = store(tmp_path)
+    assert kept.newest() is None
+    first, second = (kept.save(step, 0.0, write()) for step in (1, 2))
+    if damage is None:
+        (second.directory / CHECKPOINT_MANIFEST).write_bytes(b"{")
+    else:
+        (second.directory / "state.bin").write_bytes(damage)
+    assert kept.newest() == first
+    assert steps(kept) == [1]
+
+
+def test_steps_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    for step in (999_999, 1_000_000):
+        newest = kept.save(step, 0.0, write())
+    assert kept.newest() == newest
+    assert steps(kept) == [999_999, 1_000_000]

@@ -17,7 +17,7 @@ from ratchet.contract.local_training import LocalTraining, LoopOptions
 from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, TrainingConfig
 from ratchet.errors import Rejected
 from ratchet.trainer_worker.errors import DataUnusable, Diverged
-from ratchet.trainer_worker.job import METRICS_FILE, RESULT, Finished, read_job
+from ratchet.trainer_worker.job import CHECKPOINTS, METRICS_FILE, RESULT, Finished, read_job
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.child_run import train
 from ratchet.trainer_worker.training.local_run import pairs_in, prepare
@@ -146,6 +146,22 @@ def test_steps_that_are_done_again_leave_the_metrics(training: Training, tmp_pat
     write_lines(tmp_path / METRICS_FILE, [{"step": step} for step in range(3)])
     prepare(training(), tmp_path)
     assert [one["step"] for one in steps(training())] == [0]
+
+
+def test_a_training_that_died_while_it_wrote_its_result_goes_on_from_the_newest_whole_checkpoint(
+    training: Training,
+) -> None:
+    request = training(max_steps=3)
+    config = msgspec.structs.replace(request.config, checkpointing=Checkpointing(save_interval=1, max_checkpoints=2))
+    request = msgspec.structs.replace(request, config=config)
+    output = Path(request.output)
+    run(request)
+    weights = (output / RESULT / "model.safetensors").read_bytes()
+    *_, newest = sorted((output / CHECKPOINTS).iterdir())
+    (newest / "optimizer.pt").write_bytes(b"cut")
+    run(request)  # over the result and the documents of the first one
+    assert (output / RESULT / "model.safetensors").read_bytes() == weights
+    assert [one["step"] for one in steps(request)] == [1, 2, 3]
 
 
 def test_without_any_pair_there_is_nothing_to_train(training: Training, tmp_path: Path) -> None:

@@ -78,10 +78,23 @@ class CheckpointStore:
             shutil.rmtree(checkpoint.directory)
         return Checkpoint(directory, manifest)
 
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint of this training that is undamaged. Removes what is newer: its steps are done again."""
+        for path in self._directories():
+            try:
+                return open_checkpoint(path, self._training_job_id, self._algorithm)
+            except DataUnusable:
+                shutil.rmtree(path)
+        return None
+
     def all(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest step first."""
-        complete = sorted(path for path in self._root.glob("step-*") if (path / CHECKPOINT_MANIFEST).is_file())
-        return [Checkpoint(path, _read(path)) for path in complete]
+        complete = [path for path in self._directories() if (path / CHECKPOINT_MANIFEST).is_file()]
+        return [Checkpoint(path, _read(path)) for path in reversed(complete)]
+
+    def _directories(self) -> list[Path]:
+        """Newest step first."""
+        return sorted(self._root.glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
 
 
 def open_checkpoint(directory: Path, training_job_id: str, algorithm: str) -> Checkpoint:

@@ -24,7 +24,16 @@ from ratchet.contract.snapshot import PairRow
 from ratchet.datasets.parquet import RowWriter
 from ratchet.service.files import write_whole
 from ratchet.trainer_worker.errors import DataUnusable, error_code
-from ratchet.trainer_worker.job import CHECKPOINTS, METRICS_FILE, RESULT, Failed, JobSpec, encode_event, write_job
+from ratchet.trainer_worker.job import (
+    CHECKPOINTS,
+    DOCUMENTS,
+    METRICS_FILE,
+    RESULT,
+    Failed,
+    JobSpec,
+    encode_event,
+    write_job,
+)
 from ratchet.trainer_worker.training import child
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore
 
@@ -51,10 +60,11 @@ def prepare(request: LocalTraining, directory: Path) -> None:
         train, held_out = (_copied(file, writer) for file in (request.train, request.held_out))
     if not train:
         raise DataUnusable(f"{request.train} holds no pairs")
-    shutil.rmtree(directory / RESULT, ignore_errors=True)  # of a process that died while it wrote
+    for left in (RESULT, DOCUMENTS):  # of a process that died while it wrote
+        shutil.rmtree(directory / left, ignore_errors=True)
     config, name = request.config, named_id("local training", msgspec.json.encode(request).decode())
-    checkpoints = CheckpointStore(directory / CHECKPOINTS, name, 1, config.algorithm).all()
-    _forget_after(directory / METRICS_FILE, checkpoints[-1].manifest.step if checkpoints else 0)
+    newest = CheckpointStore(directory / CHECKPOINTS, name, 1, config.algorithm).newest()
+    _forget_after(directory / METRICS_FILE, newest.manifest.step if newest else 0)
     spec = JobSpec(
         training_job_id=name,
         attempt=1,
@@ -64,7 +74,7 @@ def prepare(request: LocalTraining, directory: Path) -> None:
         base=config.base_model,
         base_name=config.base_model,
         threads=int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1),
-        resume=str(checkpoints[-1].directory) if checkpoints else None,
+        resume=str(newest.directory) if newest else None,
         loop=msgspec.structs.replace(request.loop, held_out=held_out),
     )
     write_job(directory, spec)
