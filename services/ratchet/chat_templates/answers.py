@@ -167,10 +167,11 @@ def _marked(template: ChatTemplate, chat: Hidden, places: Sequence[int]) -> list
 def _lost(answer: Answer, message: JsonObject) -> frozenset[str]:
     """What the template left out. Raises `Unrenderable` when that is a call, or all of the answer."""
     shown = answer.text[answer.begin : answer.end]
-    thought, content = _parted(message)
-    lost = {name for name, text in (("text", content), ("reasoning", thought)) if text.strip() not in shown}
+    thought, texts = _parted(message)
+    parts = {"text": texts, "reasoning": [thought]}
+    lost = {name for name, some in parts.items() if any(text.strip() not in shown for text in some)}
     calls: list[JsonObject] = [call["function"] for call in message.get("tool_calls") or []]
-    elsewhere = [text for name, text in (("text", content), ("reasoning", thought)) if name not in lost]
+    elsewhere = [text for name, some in parts.items() if name not in lost for text in some]
     elsewhere += [str(call["arguments"]) for call in calls]
     for name, count in Counter(call["name"] for call in calls).items():
         if shown.count(name) < count + sum(text.count(name) for text in elsewhere):
@@ -180,10 +181,11 @@ def _lost(answer: Answer, message: JsonObject) -> frozenset[str]:
     return frozenset(lost)
 
 
-def _parted(message: JsonObject) -> tuple[str, str]:
-    """The reasoning and the text of an answer, also where one stands before the other in its content."""
+def _parted(message: JsonObject) -> tuple[str, list[str]]:
+    """The reasoning and the texts of an answer, also where one stands among the others in its content."""
     content, thought = str(message.get("content") or ""), reasoning_of(message).strip()
     before, closing, after = content.rpartition("</think>")
     if thought or not closing:
-        return thought, content
-    return before.rpartition("<think>")[2].strip(), after
+        return thought, [content]
+    first, _, inside = before.rpartition("<think>")
+    return inside.strip(), [first, after]

@@ -210,6 +210,15 @@ def test_text_beside_a_call_that_a_template_leaves_out_is_counted(tokenizers: To
     assert explain([beside], tokenizers("llama3_2")).dropped_texts == 1
 
 
+@pytest.mark.parametrize(("name", "count"), [("qwen3", 1), ("qwen2_5", 0)])
+def test_text_before_a_reasoning_that_a_template_leaves_out_is_never_lost_unseen(
+    tokenizers: Tokenizers, name: str, count: int
+) -> None:
+    counts = explain([chat(user("Where?"), assistant("Lost.<think>So.</think>"))], tokenizers(name))
+    assert sum(counts.unrenderable.values()) == count
+    assert all("leaves out what the assistant says" in why for why in counts.unrenderable)
+
+
 def test_a_system_prompt_that_moves_stands_where_the_policy_saw_it(tokenizers: Tokenizers) -> None:
     system = {"role": "system", "content": "Be kind."}
     tokenizer = tokenizers("mistral")
