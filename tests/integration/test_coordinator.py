@@ -507,6 +507,7 @@ async def test_the_api_describes_itself(shared_settings: SharedSettings, bus: Bu
             "/health",
             "/v1/jobs",
             "/v1/jobs/preview",
+            "/v1/snapshots",
             "/v1/jobs/{job_id}",
             "/v1/jobs/{job_id}/cancel",
             "/v1/keys",
@@ -591,6 +592,28 @@ async def test_pairs_of_which_people_cannot_have_their_share_are_refused_at_once
         assert (preview["rows"], preview["sources"]) == (2, {"human": 1, "derived": 1})
         assert preview["left_out"] == {"beyond_human_share": 8}
         assert (await workshop.api.post("/v1/jobs", json=plain)).status_code == 201
+
+
+async def test_a_snapshot_is_built_without_a_job_and_a_job_takes_it(shared_settings: SharedSettings, bus: Bus) -> None:
+    facts = [*played("low", 0.2, seconds=1), *played("high", 0.8, seconds=2)]
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
+        asked = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
+        chosen = {**asked, "dataset": {"sample_size": 10, "filter": {"max_reward": 0.5}}}
+        answer = await workshop.api.post("/v1/snapshots", json=chosen)
+        built = answer.json()
+        manifest, rows = workshop.rows(built["uri"], built["digest"])
+        assert (answer.status_code, built["rows"], manifest["training_job_id"]) == (201, 1, "")
+        assert (manifest["filters"], manifest["left_out"]) == ({"max_reward": 0.5}, {"above_max_reward": 1})
+        assert [row["trajectory_id"] for row in rows] == [tid("low")]
+        named = {"source": "s3", "snapshot": {"uri": built["uri"], "digest": built["digest"]}}
+        job = await workshop.ask(dataset=named)
+        taken = (await workshop.dispatched(job["training_job_id"])).request.training_config.dataset.snapshot
+        assert taken is not None
+        assert taken.digest == built["digest"]
+        again = await workshop.api.post("/v1/snapshots", json={**asked, "dataset": named})
+        assert (again.status_code, "there is nothing to choose" in again.text) == (422, True)
+        few = await workshop.api.post("/v1/snapshots", json={**asked, "dataset": {"min_rows": 3}})
+        assert (few.status_code, "which needs at least 3" in few.text) == (422, True)
 
 
 async def test_too_few_rows_and_too_large_samples_are_refused_at_once(

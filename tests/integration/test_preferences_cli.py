@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import subprocess
@@ -25,6 +26,7 @@ from tests.support.coordinator import ROLE, coordinating, stored
 from tests.support.preferences import tries
 from tests.support.running import connected, migrated, prepared_objects
 from tests.support.servers import variables
+from tests.support.tiny_models import write_tokenizer
 
 
 @pytest.fixture
@@ -139,7 +141,7 @@ async def check_exported(ratchet: Shell, exported: Path) -> None:
     assert (back["report"]["done"]["published"], back["report"]["done"]["present"]) == (0, 10)
 
 
-async def test_a_snapshot_is_previewed_shown_and_exported(
+async def test_a_snapshot_is_explained_built_shown_and_exported(
     shared_settings: SharedSettings, bus: Bus, ratchet: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -149,7 +151,7 @@ async def test_a_snapshot_is_previewed_shown_and_exported(
         monkeypatch.setenv("RATCHET_COORDINATOR_URL", str(workshop.api.base_url))
         await ratchet("preferences", "derive")
         await there(shared_settings, 7)
-        asked = ("dataset", "preview", "--role", ROLE, "--algorithm")
+        asked = ("dataset", "explain", "--role", ROLE, "--algorithm")
         assert (await ratchet.json(*asked, "dpo"))["preview"]["refused"] is None
         assert "a job would be refused: role support has no stored" in await ratchet(*asked, "kto")
         none = "role support has no stored trajectory with a reward and thumbs within the last 90 days"
@@ -157,6 +159,23 @@ async def test_a_snapshot_is_previewed_shown_and_exported(
         assert "does nothing for dpo" in await ratchet(*asked, "dpo", "--min-reward", "0.5", code=1)
         sft = (await ratchet.json(*asked, "sft", "--min-reward", "0.5"))["preview"]
         assert (sft["rows"], sft["left_out"], sft["refused"]) == (7, {"below_min_reward": 6}, None)
+        build = ("dataset", "build", "--role", ROLE, "--algorithm", "dpo")
+        assert (await ratchet.json(*build, "--dry-run"))["body"]["algorithm"] == "dpo"
+        assert "min_human_share 1 leaves none" in await ratchet(*build, "--min-human-share", "1", code=1)
+        copied = tmp_path / "copied"
+        built = await ratchet.json(*build, "-o", str(copied))
+        assert pq.read_table(copied / "rows.parquet").num_rows == built["manifest"]["rows"] == 7
+        assert hashlib.sha256((copied / "manifest.json").read_bytes()).hexdigest() == built["digest"]
+        write_tokenizer(tmp_path, ["Where is it? It is here."])
+        explained = await ratchet.json("dataset", "explain", built["uri"], "--model", str(tmp_path))
+        assert explained["chats"]["answers"] == 14
+        assert explained["findings"] == []
+        short = await ratchet.json(*asked, "dpo", "--model", str(tmp_path), "--row-tokens", "12")
+        assert any("lose their end" in finding for finding in short["findings"])
+        taken = await ratchet.json(
+            "train", ROLE, "--algorithm", "dpo", "--base-model", "org/model", "--snapshot", built["uri"], "--dry-run"
+        )
+        assert taken["body"]["dataset"]["snapshot"]["digest"] == built["digest"]
         assert (await workshop.api.get("/v1/jobs")).json()["jobs"] == []
 
         job = await workshop.ask(algorithm="dpo")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import jinja2
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from ratchet.bus.message import JsonObject
@@ -157,6 +157,15 @@ def load_tokenizer(source: str | Path) -> Any:
         return AutoTokenizer.from_pretrained(str(source))
     except (OSError, ValueError) as error:
         raise Rejected(f"cannot load the tokenizer of {source}: {str(error).splitlines()[0]}") from error
+
+
+def positions_of(source: str | Path) -> int | None:
+    """The most tokens that the model there has positions for; None where its configuration does not say."""
+    try:
+        config: Any = AutoConfig.from_pretrained(str(source))
+    except (OSError, ValueError):
+        return None
+    return getattr(config, "max_position_embeddings", None)
 
 
 def declared_tool_format(directory: Path) -> str:

@@ -60,7 +60,7 @@ GROUPS: Mapping[str, Entry] = {
     "capture": Entry("capture", "Which calls a learner may use, and what to change so that it may use more."),
     "policies": Entry("policies", "Registered policies."),
     "data": Entry("data", "Data made elsewhere, checked and written as files that trainings read."),
-    "dataset": Entry("dataset", "Snapshots of training data: show, preview, export."),
+    "dataset": Entry("dataset", "Snapshots of training data: build, show, explain, export."),
     "preferences": Entry("preferences", "Preference pairs: derive, add, list and export them; how far raters agree."),
     "rollout": Entry("rollout", "Look at rollouts and steer them."),
     "storage": Entry("storage", "The object store: remove what nothing needs any more."),

@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
 
 from ratchet.bus.message import encode
+from ratchet.chat_templates.conversations import conversations_of
 from ratchet.cli.api import get, post, segment
 from ratchet.cli.connections import objects_of, settings_of
 from ratchet.cli.data_options import snapshot_named, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.options import AsJson, Directory, RoleOption
-from ratchet.cli.output import console, print_answer, print_table, progress
-from ratchet.contract.http.jobs import JobOut, PreviewOut
+from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption
+from ratchet.cli.output import (
+    console,
+    follow_up,
+    print_answer,
+    print_dry_run,
+    print_facts,
+    print_table,
+    progress,
+)
+from ratchet.contract.http.jobs import JobOut, PreviewOut, SnapshotOut
 from ratchet.contract.snapshot import ROWS, Row, SnapshotManifest, TrajectoryRow
 from ratchet.contract.training import SnapshotRef
-from ratchet.datasets.domain.sequences import unpacked
+from ratchet.datasets.domain.sequences import packed, unpacked
 from ratchet.datasets.domain.trl import TRAIN, Split, trl_records
 from ratchet.datasets.parquet import read_rows
 from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.errors import Rejected
+from ratchet.errors import MissingExtra, Rejected
+from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.service.files import staged
+from ratchet.service.files import staged, write_whole
 
 app = typer.Typer(no_args_is_help=True)
 
 JobOrUri = Annotated[str, typer.Argument(help="A job's id, or the s3:// uri of a snapshot's manifest.")]
 
-PREVIEW_S = 600.0
-"""A preview makes all rows, which takes a while for many trajectories."""
+Algorithm = Annotated[str, typer.Option(help="sft, rloo, ppo, dpo, kto, ...: it decides on the format.")]
+BaseModel = Annotated[str, typer.Option(help="What would be trained: staleness counts from it. See `ratchet train`.")]
+
+BUILD_S = 600.0
+"""All rows are made, which takes a while for many trajectories."""
 
 
 @app.command()
@@ -48,20 +63,86 @@ def show(job_or_uri: JobOrUri, as_json: AsJson = False, directory: Directory = D
 
 @app.command()
 @takes_data
-def preview(
+def build(
     role: RoleOption = "default",
-    algorithm: Annotated[str, typer.Option(help="sft, rloo, ppo, dpo, kto, ...: it decides on the format.")] = "sft",
+    algorithm: Algorithm = "sft",
+    base_model: BaseModel = "stable",
     *,
     dataset: dict[str, object],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also put manifest.json and rows.parquet into this directory.")
+    ] = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Show the rows that a job would take if it started now, and those it would leave out; nothing is created."""
+    """Store the rows that a job would take now as a snapshot; `ratchet train --snapshot` trains on exactly them."""
+    endpoints, body = locate(directory), request_body(role, algorithm, base_model, dataset)
+    if dry_run:
+        if refused := previewed(endpoints, body).refused:
+            raise Rejected(refused)
+        print_dry_run(f"POST {endpoints.url('coordinator')}/v1/snapshots", body, as_json)
+        return
     with progress("choosing rows", quiet=as_json):
-        body = {"role": role, "algorithm": algorithm, "dataset": dataset}
-        answer = post(locate(directory), "coordinator", "/v1/jobs/preview", PreviewOut, body, timeout_s=PREVIEW_S)
-    document = {"role": role, "algorithm": algorithm, "preview": answer}
-    print_answer(document, as_json, lambda: show_preview(role, answer))
+        snapshot = built(endpoints, body)
+    document: dict[str, object] = {
+        "uri": snapshot.ref.uri,
+        "digest": snapshot.ref.digest,
+        "manifest": snapshot.manifest,
+    }
+    if output is not None:
+        copy_snapshot(endpoints, snapshot, output)
+        document["directory"] = str(output)
+    print_answer(document, as_json, lambda: show_built(snapshot, directory))
+
+
+@app.command()
+@takes_data
+def explain(
+    job_or_uri: Annotated[
+        str | None, typer.Argument(help="A job's id or a snapshot's uri; without it what a job would take now.")
+    ] = None,
+    role: RoleOption = "default",
+    algorithm: Algorithm = "sft",
+    base_model: BaseModel = "stable",
+    *,
+    dataset: dict[str, object],
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model's directory or name: say what its chat template makes of the rows. Stores them."),
+    ] = None,
+    row_tokens: Annotated[
+        int | None, typer.Option(min=2, help="With --model: tokens of the longest row, max_length of a request.")
+    ] = None,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Say which rows a job would learn from and which not, and what a model's chat template would lose of them.
+
+    Without a job or snapshot, and without --model, nothing is stored.
+    """
+    endpoints, body = locate(directory), request_body(role, algorithm, base_model, dataset)
+    if model is None and job_or_uri is None:
+        with progress("choosing rows", quiet=as_json):
+            answer = previewed(endpoints, body)
+        print_answer(
+            {"role": role, "algorithm": algorithm, "preview": answer}, as_json, lambda: show_preview(role, answer)
+        )
+        return
+    if model is not None:
+        require_templates()
+    with progress("choosing rows", quiet=as_json):
+        snapshot = built(endpoints, body) if job_or_uri is None else find_snapshot(endpoints, job_or_uri)
+        with fetched_rows(endpoints, snapshot) as rows:
+            explained = explained_rows(rows, snapshot.manifest.algorithm, model, row_tokens)
+    document = {"uri": snapshot.ref.uri, "digest": snapshot.ref.digest, "manifest": snapshot.manifest}
+
+    def show() -> None:
+        show_snapshot(snapshot)
+        console.print()
+        show_explained(explained)
+
+    print_answer(document | explained, as_json, show)
 
 
 @app.command()
@@ -103,6 +184,58 @@ def export(
         written = write_records(stored, trl, Split(eval_ratio, test_ratio, split_seed), output)
     text = ", ".join(f"{count} records in {file}" for file, count in written.items())
     print_answer({**document, "records": written}, as_json, text)
+
+
+def request_body(role: str, algorithm: str, base_model: str, dataset: dict[str, object]) -> dict[str, object]:
+    """A request for a training, as far as its data depends on it."""
+    return {"role": role, "algorithm": algorithm, "base_model": base_model, "dataset": dataset}
+
+
+def previewed(endpoints: Endpoints, body: dict[str, object]) -> PreviewOut:
+    """What a job would take now."""
+    return post(endpoints, "coordinator", "/v1/jobs/preview", PreviewOut, body, timeout_s=BUILD_S)
+
+
+def built(endpoints: Endpoints, body: dict[str, object]) -> StoredSnapshot:
+    """A new snapshot of what a job would take now. Raises `Rejected` with the counts when that is too little."""
+    answer = post(endpoints, "coordinator", "/v1/snapshots", SnapshotOut, body, timeout_s=BUILD_S)
+    return find_snapshot(endpoints, answer.uri)
+
+
+def copy_snapshot(endpoints: Endpoints, snapshot: StoredSnapshot, directory: Path) -> None:
+    """The manifest as it is stored, and the rows, both verified."""
+    objects, parquet = objects_of(endpoints), snapshot.manifest.parquet
+    directory.mkdir(parents=True, exist_ok=True)
+    objects.get_file(parquet.uri, directory / "rows.parquet", parquet.sha256)
+    write_whole(directory / "manifest.json", objects.get(snapshot.ref.uri, snapshot.ref.digest))
+
+
+def require_templates() -> None:
+    """Raises `MissingExtra` where no chat template can be rendered."""
+    if importlib.util.find_spec("transformers") is None:
+        raise MissingExtra("trainer", "ratchet dataset explain --model")
+
+
+def explained_rows(rows: Iterable[Row], algorithm: str, model: str | None, row_tokens: int | None) -> dict[str, object]:
+    """What a learner would make of rows: of calls which can be trained on, of chats what the template loses.
+
+    An algorithm that learns from recorded token ids asks no template.
+    """
+    known = ALGORITHMS.get(algorithm)
+    if known is not None and known.needs_token_ids:
+        spans = (span for row in rows if isinstance(row, TrajectoryRow) for span in packed(row).spans)
+        return {"calls": Counter("trainable" if span.trainable else span.reason or "unknown" for span in spans)}
+    if model is None:
+        return {}
+    from ratchet.chat_templates.encoder import MAX_LENGTH, explain  # noqa: PLC0415 - it takes seconds
+    from ratchet.chat_templates.template import load_tokenizer, positions_of  # noqa: PLC0415 - as above
+
+    longest = min(row_tokens or MAX_LENGTH, positions_of(model) or MAX_LENGTH)
+    counts = explain((one for row in rows for one in conversations_of(row)), load_tokenizer(model), longest)
+    figures = {
+        name: getattr(counts, name) for name in ("conversations", "rows", "answers", "trained_tokens", "longest")
+    }
+    return {"chats": {**figures, "longest_allowed": longest, **counts.metrics()}, "findings": counts.findings()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +318,14 @@ def show_snapshot(snapshot: StoredSnapshot) -> None:
         ("digest", snapshot.ref.digest),
         ("rows", f"{manifest.rows} {manifest.format}"),
         ("role", manifest.role),
-        ("job", f"{manifest.training_job_id} ({manifest.algorithm})"),
+        ("job", manifest.training_job_id or None),
+        ("algorithm", manifest.algorithm),
         ("created", manifest.created_at),
         ("continues", manifest.parent_policy),
         ("filters", _words(manifest.filters)),
         ("sample size", manifest.sample_size),
         ("reward", f"{manifest.reward_function or '-'} ({manifest.reward_transform})"),
-        ("sources", _words(manifest.sources or {})),
+        ("sources", mix(manifest.sources or {})),
         ("raters", _words(manifest.raters or {})),
         ("left out", _words(manifest.left_out)),
         ("trajectories", len(manifest.trajectories)),
@@ -203,12 +337,32 @@ def show_snapshot(snapshot: StoredSnapshot) -> None:
     print_table(("what", "value"), facts, "")
 
 
+def show_built(snapshot: StoredSnapshot, directory: Path) -> None:
+    """The snapshot, and the command that trains on it."""
+    show_snapshot(snapshot)
+    manifest = snapshot.manifest
+    words = ("train", manifest.role, "--algorithm", manifest.algorithm, "--snapshot", snapshot.ref.uri)
+    console.print(f"`{follow_up(*words, directory=directory)}` trains on it", markup=False)
+
+
+def show_explained(explained: Mapping[str, Any]) -> None:
+    """What `explained_rows` found, for people (`Any`: counts, or sentences)."""
+    print_facts({name.replace("_", " "): count for name, count in explained.get("chats", {}).items() if count})
+    if "calls" in explained:
+        print_table(("call", "how many"), sorted(explained["calls"].items()), "no model call")
+        console.print("the algorithm learns from recorded token ids: no chat template is asked")
+    for sentence in explained.get("findings", ()):
+        console.print(f"- {sentence}", markup=False)
+    if explained.get("findings") == []:
+        console.print("the chat template loses nothing, and teaches nothing by mistake")
+
+
 def show_preview(role: str, preview: PreviewOut) -> None:
     """The preview for people."""
     facts = [
         ("rows", f"{preview.rows} {preview.format}"),
         ("role", role),
-        ("sources", _words(preview.sources)),
+        ("sources", mix(preview.sources)),
         ("left out", _words(preview.left_out)),
         ("without a reward yet", preview.waiting or None),
         ("reward", preview.reward_function or None),
@@ -217,6 +371,12 @@ def show_preview(role: str, preview: PreviewOut) -> None:
     print_table(("what", "value"), facts, "")
     if preview.refused:
         console.print(f"a job would be refused: {preview.refused}", markup=False)
+
+
+def mix(sources: Mapping[str, int]) -> str | None:
+    """Rows by source, each with its share."""
+    total = sum(sources.values())
+    return ", ".join(f"{name} {count} ({count / total:.0%})" for name, count in sources.items()) or None
 
 
 def _words(counts: Mapping[str, object]) -> str | None:

@@ -170,6 +170,7 @@ class SnapshotHeader(Value, frozen=True, kw_only=True):
     """Always `snapshot`."""
     role: str
     training_job_id: str
+    """Empty for one that was built without a job."""
     algorithm: str
     created_at: datetime
     filters: JsonObject

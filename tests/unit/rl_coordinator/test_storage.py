@@ -51,9 +51,9 @@ class Bench:
         made = {"training_job_id": made_by} if made_by else {}
         return self.store.add("policies", {"kind": "adapter", "files": [self.file(text)], **made, **members})
 
-    def snapshot(self, text: str) -> str:
+    def snapshot(self, text: str, made_by: str = "unknown") -> str:
         parquet = self.store.add("snapshots", text.encode(), ".parquet")
-        named = {"parquet": {"uri": parquet, "sha256": digest_of(parquet)}, "training_job_id": "unknown"}
+        named = {"parquet": {"uri": parquet, "sha256": digest_of(parquet)}, "training_job_id": made_by}
         return self.store.add("snapshots", {"kind": "snapshot", **named})
 
     async def keep_job(self, one: Job) -> None:
@@ -89,6 +89,14 @@ async def test_of_a_running_job_every_checkpoint_stays(bench: Bench) -> None:
     await bench.keep_job(running)
     bench.store.later(days=1000)
     assert await bench.sweep() == {}
+
+
+async def test_a_snapshot_that_was_built_without_a_job_stays_for_the_retention(bench: Bench) -> None:
+    bench.snapshot("rows", made_by="")
+    bench.store.later(days=89)
+    assert await bench.sweep() == {}
+    bench.store.later(days=2)
+    assert await bench.sweep() == {"expired": 1, "orphan": 1}
 
 
 async def test_a_checkpoint_of_a_job_that_is_not_known_any_more_stays_for_the_retention(bench: Bench) -> None:

@@ -141,6 +141,16 @@ class PreviewOut(Answer, frozen=True, kw_only=True):
     """Why the job would fail; null when it would not."""
 
 
+class SnapshotOut(Answer, frozen=True, kw_only=True):
+    """A snapshot that was built without a job."""
+
+    uri: str
+    """Of its manifest."""
+    digest: str
+    """sha256 of the manifest, which names the data."""
+    rows: int
+
+
 class ShapeOut(Answer, frozen=True, kw_only=True):
     """What a role has to learn from."""
 

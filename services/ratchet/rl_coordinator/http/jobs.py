@@ -11,8 +11,9 @@ import uuid_utils
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from ratchet.contract.http.jobs import JobIn, JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut
+from ratchet.contract.http.jobs import JobIn, JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut, SnapshotOut
 from ratchet.contract.state import Job, JobState
+from ratchet.contract.training import TrainingRequest
 from ratchet.errors import WrongState
 from ratchet.rl_coordinator.http.job_request import training_request
 from ratchet.rl_coordinator.http.models import RoleFilter
@@ -27,6 +28,8 @@ ASKED: Mapping[int, str] = {
     201: "The new job.",
     200: "The id or idempotency key is known: this is its job. With `dry_run`: the job that would be made.",
 }
+BUILT: Mapping[int, str] = {201: "Where the snapshot is."}
+NO_SNAPSHOT: Mapping[int, str] = {**TWICE, 422: "There is too little to choose from; the reasons are counted."}
 REFUSED: Mapping[int, str] = {
     **TWICE,
     409: "It cannot work now: training is disabled, the role has no policy to continue from, or there is no data for"
@@ -75,6 +78,7 @@ class JobRoutes:
         ended = {**TWICE, **UNKNOWN, 409: "The job has ended."}
         api.route("POST", "/v1/jobs", self.ask_for_training, scope=KeyScope.TRAIN, answers=ASKED, errors=REFUSED)
         api.route("POST", "/v1/jobs/preview", self.preview_data, scope=KeyScope.TRAIN, errors=TWICE)
+        api.route("POST", "/v1/snapshots", self.build_snapshot, scope=KeyScope.TRAIN, answers=BUILT, errors=NO_SNAPSHOT)
         api.route("GET", "/v1/plan", self.plan_training, scope=KeyScope.VIEW)
         api.route("POST", "/v1/jobs/{job_id}/cancel", self.cancel_job, scope=KeyScope.TRAIN, errors=ended)
         api.route("GET", "/v1/jobs", self.list_jobs, scope=KeyScope.VIEW)
@@ -94,10 +98,13 @@ class JobRoutes:
 
     async def preview_data(self, body: JobIn) -> PreviewOut:
         """Say what data the job would take if it started now, and what it would leave out. Nothing is created."""
-        request = training_request(body, str(uuid_utils.uuid7()), self._now())
-        request = await self._jobs.planner.resolved(request)
-        self._jobs.intake.require_valid(request)
-        return await self._jobs.preparer.preview(request)
+        return await self._jobs.preparer.preview(await self._checked(body))
+
+    async def build_snapshot(self, body: JobIn) -> tuple[int, SnapshotOut]:
+        """Store the data that the job would take if it started now, as a snapshot that later requests can name."""
+        request = await self._checked(body)
+        built = await self._jobs.preparer.build(request)
+        return 201, SnapshotOut(uri=built.snapshot.uri, digest=built.snapshot.digest, rows=built.rows)
 
     async def plan_training(self, role: Annotated[str, Query(description="The role to train.")]) -> PlanOut:
         """Propose an algorithm and its data from what the role has, and say why not the others. `algorithm: auto` in a
@@ -139,6 +146,13 @@ class JobRoutes:
     async def get_job(self, job_id: str) -> JobOut:
         """One job."""
         return self._out(await self._jobs.store.get_job(job_id))
+
+    async def _checked(self, body: JobIn) -> TrainingRequest:
+        """The request of a body, which is not submitted. Raises `Rejected`."""
+        request = training_request(body, str(uuid_utils.uuid7()), self._now())
+        request = await self._jobs.planner.resolved(request)
+        self._jobs.intake.require_valid(request)
+        return request
 
     def _out(self, job: Job) -> JobOut:
         return job_out(job, self._now())

@@ -25,6 +25,10 @@ from ratchet.rl_coordinator.registry import Policies
 
 log = structlog.get_logger()
 
+WITHOUT_JOB = ""
+"""In a manifest, in the place of a job's id."""
+ALREADY_CHOSEN = "dataset.snapshot is given: there is nothing to choose"
+
 
 @dataclass(frozen=True, slots=True)
 class Export:
@@ -60,11 +64,25 @@ class Exporter:
                     f"dataset.snapshot holds {manifest.rows} rows, dataset.min_rows is {config.dataset.min_rows}"
                 )
             return Export(config.dataset.snapshot, manifest.rows)
+        return await self._export(job.request, job.training_job_id, policies, parent)
+
+    async def build(self, request: TrainingRequest, policies: Policies) -> Export:
+        """Store the snapshot that a job for `request` would take at this moment, without a job.
+
+        Raises as `export` does, and `Rejected` for a request that names its snapshot.
+        """
+        if request.training_config.dataset.snapshot is not None:
+            raise Rejected(ALREADY_CHOSEN)
+        parent = parent_of(policies, request.training_config.base_model)
+        return await self._export(request, WITHOUT_JOB, policies, parent)
+
+    async def _export(self, request: TrainingRequest, job_id: str, policies: Policies, parent: str | None) -> Export:
+        config, role = request.training_config, request.role
         with metrics.SNAPSHOT_SECONDS.time():
-            query = await self._query(job.role, config, policies, parent)
+            query = await self._query(role, config, policies, parent)
             plan = await self._selector.select(query)
             if plan.problem:
-                raise Rejected(f"role {job.role} cannot be trained by {job.algorithm}: {plan.problem}")
+                raise Rejected(f"role {role} cannot be trained by {config.algorithm}: {plan.problem}")
             left_out = Counter(plan.left_out)
             with self._snapshots.writer(query.format) as writer:
                 for ids in plan.chunks(self._chunk):
@@ -73,11 +91,11 @@ class Exporter:
                     await asyncio.to_thread(writer.add, [row for row in made if not isinstance(row, str)])
                 if writer.rows < max(1, plan.minimum):
                     raise Rejected(_shortage(query, plan, writer.rows, left_out))
-                header = self._header(job, query, plan, parent)
+                header = self._header(job_id, query, plan, parent)
                 snapshot = await asyncio.to_thread(writer.publish, header, dict(left_out))
         for fate, count in {"exported": writer.rows, **left_out}.items():
             metrics.SNAPSHOT_TRAJECTORIES.labels(fate).inc(count)
-        log.info("snapshot exported", job=job.training_job_id, rows=writer.rows, left_out=dict(left_out))
+        log.info("snapshot exported", job=job_id or None, rows=writer.rows, left_out=dict(left_out))
         return Export(snapshot, writer.rows)
 
     async def preview(self, request: TrainingRequest, policies: Policies) -> PreviewOut:
@@ -87,7 +105,7 @@ class Exporter:
         """
         config = request.training_config
         if config.dataset.snapshot is not None:
-            raise Rejected("dataset.snapshot is given: there is nothing to choose")
+            raise Rejected(ALREADY_CHOSEN)
         query = await self._query(request.role, config, policies, parent_of(policies, config.base_model))
         plan = await self._selector.select(query)
         left_out, sources = Counter(plan.left_out), Counter[str]()
@@ -113,12 +131,12 @@ class Exporter:
         consumed = await asyncio.to_thread(self._snapshots.consumed, policies.consumed_snapshots())
         return SnapshotQuery(role, config.algorithm, config.dataset, consumed, policies.generations(parent))
 
-    def _header(self, job: Job, query: SnapshotQuery, plan: SnapshotPlan, parent: str | None) -> SnapshotHeader:
+    def _header(self, job_id: str, query: SnapshotQuery, plan: SnapshotPlan, parent: str | None) -> SnapshotHeader:
         return SnapshotHeader(
             kind=SNAPSHOT,
-            role=job.role,
-            training_job_id=job.training_job_id,
-            algorithm=job.algorithm,
+            role=query.role,
+            training_job_id=job_id,
+            algorithm=query.algorithm,
             created_at=self._now(),
             filters=msgspec.to_builtins(query.filter),
             sample_size=query.dataset.sample_size,

@@ -11,7 +11,7 @@ from ratchet.contract.http.jobs import PreviewOut
 from ratchet.contract.state import Job, JobState
 from ratchet.contract.training import TrainingRequest
 from ratchet.rl_coordinator.jobs.domain import jobs
-from ratchet.rl_coordinator.jobs.exporter import Exporter
+from ratchet.rl_coordinator.jobs.exporter import Export, Exporter
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry import KvPolicies
 
@@ -28,6 +28,10 @@ class Preparer:
     async def preview(self, request: TrainingRequest) -> PreviewOut:
         """The data that a job for `request` would be handed over with at this moment. Raises `Rejected`."""
         return await self._exporter.preview(request, await self._policies.policies_of(request.role))
+
+    async def build(self, request: TrainingRequest) -> Export:
+        """Store that data as a snapshot, for later jobs to name. Raises `Rejected`."""
+        return await self._exporter.build(request, await self._policies.policies_of(request.role))
 
     async def prepare(self, job: Job) -> None:
         """Store the job with its data exported. Raises `Rejected` and the like where it has none."""

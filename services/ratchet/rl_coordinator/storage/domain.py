@@ -159,5 +159,5 @@ def _manifest_verdict(manifest: Manifest, age: timedelta, roots: Roots, retentio
         return None
     if manifest.kind == "checkpoints" and manifest.job in roots.ended_jobs:
         return SUPERSEDED
-    is_made_by_a_job = manifest.job is not None and manifest.kind != "unknown"
-    return EXPIRED if is_made_by_a_job and age >= retention.retention else None
+    can_be_made_again = manifest.kind == "snapshots" or (manifest.job is not None and manifest.kind != "unknown")
+    return EXPIRED if can_be_made_again and age >= retention.retention else None
