@@ -1,31 +1,40 @@
 """From dispatch to the first train step, in a fresh process and forked: `python -m tests.bench.bench_trainer_start`.
 
-Jobs of the demo's model (0.7 M parameters) and tickets, one after the other: as the worker starts them, without broker
-and object store, and then from their dispatch on, by a worker on real servers. Wall seconds; the first forked job waits
-for the warm parent's imports.
+Jobs of the demo's model (0.7 M parameters) and tickets, in turn: in a fresh process, forked from a parent that has only
+imported, and from one that has rehearsed, as the worker starts them, without broker and object store. Then from their
+dispatch on, by a worker on real servers. Wall seconds, CPU seconds of the training process, which other work on the
+machine changes little, and the ratio to the fresh process of the same round.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import random
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from msgspec.structs import replace
+from nats.js.api import ConsumerConfig, DeliverPolicy
 
+from ratchet.bus.message import decode
 from ratchet.contract import TrainingStatus
 from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.child_process import Child, WarmStart
 from ratchet.trainer_worker.job import Failed, JobSpec, Progressed
+from ratchet.trainer_worker.training.warm_parent import PRELOADED
 from ratchet.trainer_worker.warm_link import WarmLink
 from ratchet_helpdesk.base_model import Shape, write_base_model
-from tests.bench.bench_learner import say, tickets
+from ratchet_helpdesk.clerk import CARELESS, play
+from ratchet_helpdesk.world import TRAIN, draw_tasks, tool_definitions
 from tests.support.servers import running_nats, running_s3, s3_settings
 from tests.support.trainer_runs import job_spec, write_snapshot
 from tests.support.trainer_world import World, trainer_world, working
@@ -37,25 +46,47 @@ def job(folder: Path, threads: int) -> JobSpec:
     base = folder / "base"
     base.mkdir()
     write_base_model(base, 0, Shape())
-    rows = [{"messages": one.messages, "tools": one.tools, "reward": one.reward} for one in tickets(EXAMPLES)]
+    draw, tools = random.Random(0), tool_definitions()
+    played = [play(task, CARELESS, draw) for task in draw_tasks(TRAIN, EXAMPLES, 0)]
+    rows = [{"messages": list(one.messages), "tools": tools, "reward": 1.0} for one in played]
     dataset = write_snapshot(folder / "snapshot.parquet", rows)
     hyper = Hyperparameters(learning_rate=1e-3, batch_size=8, max_steps=2, lora=Lora(r=8, alpha=16))
     return replace(job_spec("sft", str(base), str(dataset), hyper=hyper), threads=threads)
 
 
-async def first_step_s(spec: JobSpec, directory: Path, warm: WarmStart | None) -> float:
-    """Wall seconds until the first train step is reported."""
+@dataclass(frozen=True)
+class Start:
+    """The first train step was reported after so many seconds; the process had used so many of a processor."""
+
+    wall_s: float
+    cpu_s: float
+
+
+async def first_step(spec: JobSpec, directory: Path, warm: WarmStart | None) -> Start:
+    """Run a job, and measure until its first train step is reported."""
     await asyncio.to_thread(directory.mkdir)
     began = time.monotonic()
     child = await Child.start(spec, directory, warm)
-    took = 0.0
+    start: Start | None = None
     async for event in child.events():
         if isinstance(event, Failed):
             raise SystemExit(event.message)
-        if isinstance(event, Progressed) and not took:
-            took = time.monotonic() - began
+        if isinstance(event, Progressed) and start is None:
+            used = psutil.Process(child.pid).cpu_times()
+            start = Start(time.monotonic() - began, used.user + used.system)
     await child.wait()
-    return took
+    assert start is not None
+    return start
+
+
+@asynccontextmanager
+async def warm_link(folder: Path, modules: Sequence[str] = ()) -> AsyncGenerator[WarmLink]:
+    """Makes processes with a warm parent of these modules."""
+    link = WarmLink(folder, delay_s=0.0, modules=modules)
+    running = asyncio.create_task(link.run())
+    yield link
+    await link.stop()
+    await running
 
 
 @dataclass
@@ -71,29 +102,25 @@ class Moments:
 async def dispatched(world: World, name: str, steps: int) -> Moments:
     """One job, from its dispatch on; a heartbeat of 20 ms adds that much at most."""
     config = world.config(max_steps=steps, learning_rate=1e-3, lora=Lora(r=8, alpha=16))
+    subscription = await world.bus.nc.jetstream().subscribe(
+        TrainingStatus.TOPIC, ordered_consumer=True, config=ConsumerConfig(deliver_policy=DeliverPolicy.NEW)
+    )
     began = time.monotonic()
     job = (await world.dispatch(name, config)).training_job_id
     moments = Moments()
-    async for status in statuses(world, job):
+    async for message in subscription.messages:
+        status = decode(message.data, TrainingStatus)
+        if status.training_job_id != job:
+            continue
         moments.running = moments.running or time.monotonic() - began
         if status.progress is not None and not moments.stepped:
             moments.stepped = time.monotonic() - began
         if status.status != "running":
             if status.error is not None:
                 raise SystemExit(status.error.message)
-            return moments
-    raise AssertionError
-
-
-async def statuses(world: World, job: str) -> AsyncIterator[TrainingStatus]:
-    """Statuses of a job, as they come."""
-    seen = 0
-    while True:
-        come = world.statuses_of(job)
-        for status in come[seen:]:
-            yield status
-        seen = len(come)
-        await asyncio.sleep(0.002)
+            break
+    await subscription.unsubscribe()
+    return moments
 
 
 async def from_dispatch(folder: Path, rounds: int) -> list[Moments]:
@@ -107,32 +134,49 @@ async def from_dispatch(folder: Path, rounds: int) -> list[Moments]:
                 return [await dispatched(world, f"job-{n}", 2) for n in range(rounds)]
 
 
-def say_spread(what: str, seconds: Sequence[float]) -> None:
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+def spread(seconds: Sequence[float]) -> str:
     """Median, least and most."""
-    say(f"{what:38} median {statistics.median(seconds):.2f} s  (least {min(seconds):.2f}, most {max(seconds):.2f})")
+    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+
+
+async def side_by_side(folder: Path, rounds: int, threads: int) -> None:
+    """Each round has one job of every way."""
+    spec = job(folder, threads)
+    async with warm_link(folder / "importing", PRELOADED) as imported, warm_link(folder / "rehearsing") as rehearsed:
+        ways: dict[str, WarmLink | None] = {
+            "fresh process": None,
+            "forked, imports only": imported,
+            "forked, rehearsed": rehearsed,
+        }
+        for number, link in enumerate((imported, rehearsed)):
+            await first_step(spec, folder / f"warming-{number}", link)
+        starts: dict[str, list[Start]] = {way: [] for way in ways}
+        for number in range(rounds):
+            for place, (way, link) in enumerate(ways.items()):
+                starts[way].append(await first_step(spec, folder / f"{number}-{place}", link))
+        assert rehearsed.parent_pid is not None
+        memory = psutil.Process(rehearsed.parent_pid).memory_full_info()
+    for way, made in starts.items():
+        ratios = [one.wall_s / fresh.wall_s for one, fresh in zip(made, starts["fresh process"], strict=True)]
+        wall, cpu = spread([one.wall_s for one in made]), spread([one.cpu_s for one in made])
+        say(f"{way:22} first step after {wall}, CPU {cpu}, {statistics.median(ratios):.3f} x the fresh one")
+    say(f"warm parent: {memory.rss / 1e6:.0f} MB resident, {memory.uss / 1e6:.0f} MB of its own")
 
 
 async def main(rounds: int, threads: int) -> None:
+    say(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        spec = job(folder, threads)
-        link = WarmLink(folder, delay_s=0.0)
-        running = asyncio.create_task(link.run())
-        cold = await first_step_s(spec, folder / "cold", link)
-        fresh = [await first_step_s(spec, folder / f"fresh-{n}", None) for n in range(rounds)]
-        forked = [await first_step_s(spec, folder / f"forked-{n}", link) for n in range(rounds)]
-        assert link.parent_pid is not None
-        memory = psutil.Process(link.parent_pid).memory_full_info()
-        await link.stop()
-        await running
+        await side_by_side(folder, rounds, threads)
         (folder / "worker").mkdir()
         moments = await from_dispatch(folder / "worker", rounds)
-    say_spread("first step, fresh process", fresh)
-    say_spread("first step, forked", forked)
-    say_spread("dispatch to first status, forked", [one.running for one in moments])
-    say_spread("dispatch to first step, forked", [one.stepped for one in moments])
-    say(f"first job, which waits for the warm parent's imports: {cold:.2f} s")
-    say(f"warm parent: {memory.rss / 1e6:.0f} MB resident, {memory.uss / 1e6:.0f} MB of its own")
+    say(f"dispatch to the first status: {spread([one.running for one in moments])}")
+    say(f"dispatch to the first step:   {spread([one.stepped for one in moments])}")
+    say(f"load after: {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
+LAYERS = 24
+"""The libraries compile a pattern for each weight by its name, and keep 512: those of so many layers are among them."""
 WORDS = ("<|unknown|>", "user", "assistant", "hello")
 TEMPLATE = "{% for message in messages %}{{ message.role }} {{ message.content | tojson }} {% endfor %}"
 
@@ -46,7 +48,7 @@ def _write_model(folder: str) -> None:
         vocab_size=len(WORDS),
         hidden_size=8,
         intermediate_size=8,
-        num_hidden_layers=1,
+        num_hidden_layers=LAYERS,
         num_attention_heads=1,
         num_key_value_heads=1,
         pad_token_id=0,
