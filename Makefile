@@ -16,6 +16,8 @@ VLLM := .vllm
 VLLM_STAMP := $(VLLM)/.ratchet-ready
 # An MLflow server, likewise.
 MLFLOW := .mlflow
+# Trackers that are packages, each in an environment of its own.
+TRACKERS := trackio wandb
 MLFLOW_STAMP := $(MLFLOW)/.ratchet-ready
 # Torch decides at import how many threads it uses; on few cores, one is many times faster than two.
 export OMP_NUM_THREADS := 1
@@ -25,7 +27,7 @@ PYTEST := $(BIN)/python -m pytest -q
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm test-vllm mlflow test-mlflow simulate bench-train bench-gateway prometheus check lint type imports generated format test test-unit test-contract \
+.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers simulate bench-train bench-gateway prometheus check lint type imports generated format test test-unit test-contract \
 	test-integration test-e2e \
 	test-clients unit-with-torch unit-without-torch unit-and-contract demo learning up down env constraints docs shape
 
@@ -50,7 +52,7 @@ $(VLLM_STAMP): tools/environment/vllm.txt tools/environment/vllm.sh | $(STAMP)
 	@INSTALLER="$(INSTALLER)" bash tools/environment/vllm.sh $(VENV) $(VLLM)
 	@touch $@
 
-mlflow: $(MLFLOW_STAMP) ## an MLflow server on SQLite, in .mlflow beside .venv: 210 MB; for the experiment tracker and `make test-mlflow`
+mlflow: $(MLFLOW_STAMP) ## an MLflow server on SQLite, in .mlflow beside .venv: 210 MB; for the experiment tracker and `make test-trackers`
 
 $(MLFLOW_STAMP): tools/environment/mlflow.txt | $(STAMP)
 	@echo "mlflow: making $(MLFLOW), about 210 MB"
@@ -58,6 +60,17 @@ $(MLFLOW_STAMP): tools/environment/mlflow.txt | $(STAMP)
 	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
 		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --python $(MLFLOW)/bin/python -r $<; \
 		else $(MLFLOW)/bin/pip install --quiet -r $<; fi
+	@touch $@
+
+trackio: .trackio/.ratchet-ready ## trackio, in .trackio beside .venv: 160 MB; for the experiment tracker and `make test-trackers`
+
+wandb: .wandb/.ratchet-ready ## W&B's package, in .wandb beside .venv: 110 MB; for the experiment tracker and `make test-trackers`
+
+$(TRACKERS:%=.%/.ratchet-ready): .%/.ratchet-ready: tools/environment/%.txt | $(STAMP)
+	@$(BIN)/python -m venv --clear .$*
+	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
+		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --python .$*/bin/python -r $<; \
+		else .$*/bin/pip install --quiet -r $<; fi
 	@touch $@
 
 prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
@@ -151,8 +164,8 @@ test-e2e: $(STAMP) ## a small loop, closed
 test-vllm: $(STAMP) ## what Ratchet assumes of vLLM, on a real one: minutes; skipped, with words, without `make vllm`
 	@$(PYTEST) -p no:cacheprovider tests/vllm
 
-test-mlflow: $(STAMP) ## the experiment tracker on a real MLflow server: skipped, with words, without `make mlflow`
-	@$(PYTEST) -p no:cacheprovider tests/mlflow
+test-trackers: $(STAMP) ## the experiment tracker on MLflow, trackio and wandb themselves: skipped, with words, without `make mlflow trackio wandb`
+	@$(PYTEST) -p no:cacheprovider tests/trackers
 
 # About 2 GB of environments, made once for each lock: not part of `make test`.
 test-clients: $(STAMP) ## agent frameworks as they are, against the gateway: minutes (ARGS=--record: what they do becomes the guide)

@@ -17,6 +17,7 @@ from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.contract.training import Artifacts
 from ratchet.experiment_tracker.copier import Copier
 from ratchet.experiment_tracker.mlflow_rest import Mlflow
+from ratchet.experiment_tracker.trackers.mlflow import MlflowTracker
 from ratchet.service.http_client import AsyncApiClient, Peer
 from ratchet.stores.policies import publish_policy, upload_files
 from tests.support.blobs import MemoryBlobs
@@ -31,8 +32,8 @@ LINES = b'{"step": 1, "seconds": 2.0, "loss": 0.5, "rewards_chosen": 0.1, "accur
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_mlflow(tmp_path_factory.mktemp("mlflow")) as url:
-        yield url
+    with running_mlflow(tmp_path_factory.mktemp("mlflow")) as running:
+        yield running.url
 
 
 class World:
@@ -51,9 +52,10 @@ class World:
     async def copy(self) -> None:
         """One look of a tracker that was started just now."""
         jobs, policies = self.bus.bucket(JOBS, Job), self.bus.bucket(POLICIES, PolicyVersion)
-        copier = Copier(jobs, policies, self.bus.bucket(POLICIES, Route), self.blobs, self.prefix)
+        routes = self.bus.bucket(POLICIES, Route)
         async with AsyncApiClient(Peer("the MLflow server", self._url)) as client:
-            await copier.copy(Mlflow(client))
+            tracker = MlflowTracker(Mlflow(client), self.blobs, self.prefix)
+            await Copier(jobs, policies, routes, tracker).copy()
 
     def runs(self) -> list[dict[str, Any]]:
         query = {"experiment_name": f"{self.prefix}_support"}

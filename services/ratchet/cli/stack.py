@@ -42,12 +42,16 @@ def up(
     ] = None,
     free_ports: Annotated[bool, typer.Option("--free-ports", help="Use any free ports instead of the usual.")] = False,
     only: Annotated[str, typer.Option("--only", help="Start only these, separated by commas.")] = "",
+    mlflow: Annotated[
+        Path | None,
+        typer.Option(help="Run this program as an MLflow server, and the experiment tracker: .mlflow/bin/mlflow."),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start in the background and return when ready.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Start the servers and all services on this machine; Ctrl-C stops them in order."""
-    settings = StackSettings(directory, ports_of_environment(os.environ), free_ports)
+    settings = StackSettings(directory, ports_of_environment(os.environ), free_ports, mlflow=mlflow)
     members = tuple(name.strip() for name in only.split(",") if name.strip())
     try:
         settings = replace(settings, ports={**settings.ports, **ports_of_options(port or [])}, only=members)
@@ -102,6 +106,7 @@ def start_background(settings: StackSettings, as_json: bool) -> None:
     command += [part for name, port in settings.ports.items() for part in ("--port", f"{name}={port}")]
     command += ["--free-ports"] if settings.free_ports else []
     command += ["--only", ",".join(settings.only)] if settings.only else []
+    command += ["--mlflow", str(settings.mlflow)] if settings.mlflow else []
     with log.open("ab") as output:  # a refused second start must not cut off the first one's log
         begin = output.seek(0, os.SEEK_END)
         supervisor = subprocess.Popen(  # noqa: S603 - our own command

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -57,6 +57,25 @@ class Run:
     live: list[Metric] = field(default_factory=list[Metric])
 
 
+class Step(msgspec.Struct, frozen=True):
+    """One train step of a run."""
+
+    number: int
+    figures: Mapping[str, float]
+
+
+class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole run, for a tracker that takes runs that have ended."""
+
+    project: str
+    id: str
+    name: str
+    status: str
+    config: Mapping[str, str]
+    """What was asked for, and where it came from."""
+    steps: Sequence[Step]
+
+
 def name_of(prefix: str, role: str) -> str:
     """The name of a role's experiment, and of its registered model."""
     return f"{prefix}_{role}"
@@ -101,6 +120,26 @@ def curve(lines: bytes, started_ms: int) -> Iterator[Metric]:
         elapsed_s += step.figures.get(SECONDS, 0.0)
         for name, value in step.figures.items():
             yield Metric(METRICS.get(name, name), value, started_ms + round(1000 * elapsed_s), step.number)
+
+
+def run_document(job: Job, prefix: str, lines: bytes) -> RunDocument | None:
+    """A job and its `metrics.jsonl` as one run; None while no worker ever had it."""
+    run = run_of(job, prefix)
+    if run is None:
+        return None
+    steps = [
+        Step(step.number, {METRICS.get(name, name): value for name, value in step.figures.items()})
+        for step in train_steps(lines)
+        if step.figures
+    ]
+    return RunDocument(
+        project=run.experiment,
+        id=job.training_job_id,
+        name=run.name,
+        status=run.status,
+        config={**run.params, **run.tags},
+        steps=steps,
+    )
 
 
 def version_tags(policy: PolicyVersion) -> dict[str, str]:

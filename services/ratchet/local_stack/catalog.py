@@ -56,13 +56,17 @@ SERVICES = (
     ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=("engine_local", "gateway")),
 )
 
+MLFLOW, MLFLOW_PORT = "mlflow", 5000
+TRACKER = ServiceSpec("experiment_tracker", "tracker", 9108, needs=(MLFLOW,))
+"""With a server of MLflow, where one was asked for."""
+
 NAMES = (*SERVERS, *(spec.name for spec in SERVICES))
 
 
 def default_ports() -> dict[str, int]:
     """Every port that can be chosen, by name."""
-    ports = dict(SERVER_PORTS)
-    for spec in SERVICES:
+    ports = {**SERVER_PORTS, MLFLOW: MLFLOW_PORT}
+    for spec in (*SERVICES, TRACKER):
         if spec.port is not None:
             ports[spec.short] = spec.port
         ports[f"{spec.short}_health"] = spec.health_port
@@ -71,7 +75,7 @@ def default_ports() -> dict[str, int]:
 
 def owner_of(port_name: str) -> str:
     """The server or service that listens on the named port."""
-    for spec in SERVICES:
+    for spec in (*SERVICES, TRACKER):
         if port_name in (spec.short, f"{spec.short}_health"):
             return spec.name
     return port_name.removesuffix("_monitor")

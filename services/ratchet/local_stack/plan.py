@@ -13,7 +13,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ratchet.errors import ConfigError, MissingExtra
-from ratchet.local_stack.catalog import SERVERS, SERVICES, ServiceSpec, default_ports, owner_of
+from ratchet.local_stack.catalog import MLFLOW, SERVERS, SERVICES, TRACKER, ServiceSpec, default_ports, owner_of
+from ratchet.local_stack.mlflow import mlflow_server
 from ratchet.local_stack.ports import LOOPBACK, free_ports, is_taken
 from ratchet.local_stack.program import STOP_S, Program
 from ratchet.local_stack.secrets import StackSecrets
@@ -40,9 +41,15 @@ class StackPlan:
 
 
 def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
-    """Decide, and touch nothing. Raises `ConfigError` for a taken port, `MissingExtra` for what is not installed."""
+    """Decide, and touch nothing.
+
+    Raises `ConfigError` for a taken port or an MLflow that is not there, `MissingExtra` for what is not installed.
+    """
     servers, services = chosen(settings.only)
-    names = [name for name in default_ports() if owner_of(name) in {*servers, *(spec.name for spec in services)}]
+    if settings.mlflow is not None:
+        services = [*services, TRACKER]
+    owners = {*servers, *(spec.name for spec in services), *(() if settings.mlflow is None else (MLFLOW,))}
+    names = [name for name in default_ports() if owner_of(name) in owners]
     ports = choose_ports(settings, names, is_taken)
     env = stack_environment(ports, shared_of({}), secrets) | dict(settings.env)
     data = settings.directory.resolve() / "data"
@@ -53,9 +60,16 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
         "clickhouse": lambda: clickhouse_server(data / "clickhouse", ports["clickhouse"], secrets.clickhouse_password),
     }
     programs = [launchers[name]() for name in servers]
+    needs: dict[str, tuple[str, ...]] = {}
+    if settings.mlflow is not None:
+        mlflow = mlflow_server(settings.mlflow, data / MLFLOW, ports[MLFLOW])
+        programs.append(mlflow)
+        needs[MLFLOW] = ()
+        env["RATCHET_TRACKER_MLFLOW_URL"] = mlflow.url
     programs += [service_program(spec, ports, env, data) for spec in services]
     started = {program.name for program in programs}
-    needs = {spec.name: tuple(name for name in (*SERVERS, *spec.needs) if name in started) for spec in services}
+    for spec in services:
+        needs[spec.name] = tuple(name for name in (*SERVERS, *spec.needs) if name in started)
     return StackPlan(tuple(programs), needs, env)
 
 

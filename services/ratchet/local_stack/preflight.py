@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 
 from ratchet.errors import ConfigError
-from ratchet.local_stack.catalog import SERVICES
+from ratchet.local_stack.catalog import SERVICES, TRACKER
 from ratchet.local_stack.disk import existing, free_bytes, require_room
 from ratchet.local_stack.plan import StackPlan, make_plan
 from ratchet.local_stack.secrets import read_secrets
@@ -32,7 +32,7 @@ def planned(settings: StackSettings) -> StackPlan:
 def check_settings(plan: StackPlan) -> None:
     """Read the settings of every service of the plan as it would itself. Raises `ConfigError`, with its name."""
     programs = {program.name: program for program in plan.programs}
-    for spec in SERVICES:
+    for spec in (*SERVICES, TRACKER):
         if spec.name in programs:
             kind = import_module(f"{spec.module}.settings").Settings
             with _environment(programs[spec.name].env):

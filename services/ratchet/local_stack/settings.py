@@ -26,6 +26,8 @@ class StackSettings:
     """Every port that is not in `ports` is any free one."""
     only: tuple[str, ...] = ()
     """Start these members (and the servers that a service needs); all when empty."""
+    mlflow: Path | None = None
+    """The program `mlflow` of an environment that has it: a server of it runs too, and the experiment tracker."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the environment of every service."""
     start_s: float = 300.0

@@ -17,7 +17,7 @@ import yaml
 from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
-from ratchet.local_stack.catalog import SERVICES
+from ratchet.local_stack.catalog import MLFLOW, MLFLOW_PORT, SERVICES, TRACKER
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.policies import HUB_VARIABLE
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
@@ -51,8 +51,8 @@ def test_every_variable_is_in_the_example_and_a_missing_secret_names_the_remedy(
     assert all(match[0].endswith(":?run make env}") for match in VARIABLE.finditer(TEXT) if known[match[1]] == "")
 
 
-SETTINGS = OURS | {"trainer_gpu": OURS["trainer_worker"]}
-"""Services that read settings of ours: those of the embedded stack, and the worker with a GPU."""
+SETTINGS = OURS | {"trainer_gpu": OURS["trainer_worker"], TRACKER.name: TRACKER}
+"""Services that read settings of ours: those of the embedded stack, and those of profiles."""
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
@@ -98,7 +98,8 @@ def test_trainer_and_engine_fetch_base_models_from_the_hub_only_when_it_is_switc
 def test_every_user_of_the_object_store_can_reach_one_elsewhere() -> None:
     users = [name for name, one in services().items() if "RATCHET_S3_ENDPOINT" in one.get("environment", {})]
 
-    assert {"init", "rl_coordinator", "trainer_worker", "trainer_gpu", "engine_local", "canary_deployer"} == set(users)
+    workers = {"rl_coordinator", "trainer_worker", "trainer_gpu", "engine_local", "canary_deployer", TRACKER.name}
+    assert {"init", *workers} == set(users)
     assert all("front" in services()[name]["networks"] for name in users)
     assert compose()["x-objects"]["RATCHET_S3_ENDPOINT"] == "${S3_ENDPOINT:-" + EXAMPLE["S3_ENDPOINT"] + "}"
 
@@ -136,11 +137,24 @@ def test_the_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool() -
     (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
 
     assert worker["profiles"] == ["gpu"]
-    assert [name for name, one in services().items() if "profiles" in one] == ["trainer_gpu"]
     assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
     assert worker["environment"]["RATCHET_TRAINER_POOL"] == "gpu"
     assert worker["build"]["args"]["CUDA"] == "yes"
     assert "trainer_gpu" not in {needed for one in services().values() for needed in one.get("depends_on", {})}
+
+
+def test_mlflow_and_the_tracker_come_with_their_profile_and_nothing_waits_for_them() -> None:
+    profiles = {name: one["profiles"] for name, one in services().items() if "profiles" in one}
+
+    assert profiles == {"trainer_gpu": ["gpu"], TRACKER.name: ["mlflow"], MLFLOW: ["mlflow"]}
+    needed = {
+        needed for name, one in services().items() if name not in profiles for needed in one.get("depends_on", {})
+    }
+    assert not needed & set(profiles)
+    url = services()[TRACKER.name]["environment"]["RATCHET_TRACKER_MLFLOW_URL"]
+    assert url == f"http://{MLFLOW}:{MLFLOW_PORT}"
+    (hosts,) = (word for word in services()[MLFLOW]["command"] if word.startswith("--allowed-hosts="))
+    assert url.removeprefix("http://") in hosts.partition("=")[2].split(",")
 
 
 def test_the_coordinator_reads_the_slots_of_the_example() -> None:
@@ -173,7 +187,9 @@ def test_clickhouse_s_logs_about_itself_have_an_end() -> None:
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_addresses_name_services_of_the_file_and_their_ports(name: str) -> None:
-    ports = {"nats": 4222, "clickhouse": 8123, "minio": 9000} | {spec.name: spec.port for spec in SERVICES if spec.port}
+    ports = {"nats": 4222, "clickhouse": 8123, "minio": 9000, MLFLOW: MLFLOW_PORT} | {
+        spec.name: spec.port for spec in SERVICES if spec.port
+    }
     for value in services()[name].get("environment", {}).values():
         for host, port in re.findall(r"(?:http|nats)://(?:[^@/]*@)?(\w+):(\d+)", value):
             assert ports[host] == int(port)
@@ -233,7 +249,7 @@ def test_prometheus_scrapes_every_service_at_its_health_port() -> None:
 
     targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
     assert set(targets) == {f"{name}:9100" for name in OURS}
-    assert config["scrape_configs"][0]["dns_sd_configs"][0]["names"] == ["trainer_gpu"]
+    assert config["scrape_configs"][0]["dns_sd_configs"][0]["names"] == ["trainer_gpu", TRACKER.name]
 
 
 def test_every_alert_links_a_section_of_the_operations_guide() -> None:

@@ -15,6 +15,7 @@ from ratchet.errors import Rejected, Unavailable
 from ratchet.experiment_tracker.copier import Copier
 from ratchet.experiment_tracker.domain import POLICY, Metric, Run
 from ratchet.experiment_tracker.mlflow_rest import Mlflow, Pair, RunData, RunInfo, StoredRun, StoredVersion
+from ratchet.experiment_tracker.trackers.mlflow import MlflowTracker
 from tests.support.blobs import MemoryBlobs
 from tests.support.fake_bus import fake_bus
 from tests.support.training import after, job, promote, registered
@@ -94,24 +95,24 @@ class FakeMlflow:
             known[alias] = version
 
 
-def copier(bus: FakeBus, blobs: MemoryBlobs) -> Copier:
+def copier(bus: FakeBus, blobs: MemoryBlobs, fake: FakeMlflow) -> Copier:
     jobs, policies = bus.bucket(JOBS, Job), bus.bucket(POLICIES, PolicyVersion)
-    return Copier(cast("Any", jobs), cast("Any", policies), cast("Any", bus.bucket(POLICIES, Route)), blobs, "ratchet")
+    tracker = MlflowTracker(cast("Mlflow", fake), blobs, "ratchet")
+    return Copier(cast("Any", jobs), cast("Any", policies), cast("Any", bus.bucket(POLICIES, Route)), tracker)
 
 
 async def test_a_second_look_and_a_second_start_copy_nothing_twice() -> None:
     bus, blobs, fake = fake_bus(), MemoryBlobs(), FakeMlflow()
-    mlflow = cast("Mlflow", fake)
     curves = blobs.put(b'{"step": 1, "seconds": 1.0, "loss": 0.5}\n', "metrics", ".jsonl")
     artifacts = Artifacts(training_curves=curves.uri)
     done = job(state="failed", started_at=after(1), finished_at=after(9), artifacts=artifacts)
     await bus.bucket(JOBS, Job).put(done.training_job_id, done)
-    one = copier(bus, blobs)
-    await one.copy(mlflow)
+    one = copier(bus, blobs, fake)
+    await one.copy()
     calls = fake.calls
-    await one.copy(mlflow)
+    await one.copy()
     assert fake.calls == calls
-    await copier(bus, blobs).copy(mlflow)
+    await copier(bus, blobs, fake).copy()
     assert len(fake.runs) == 1
     assert [(point.key, point.value, point.step) for point in fake.points if point.key == "train_loss"] == [
         ("train_loss", 0.5, 1)
@@ -121,17 +122,17 @@ async def test_a_second_look_and_a_second_start_copy_nothing_twice() -> None:
 async def test_what_a_retry_eased_does_not_change_a_runs_parameters() -> None:
     bus, fake = fake_bus(), FakeMlflow()
     jobs = bus.bucket(JOBS, Job)
-    one = copier(bus, MemoryBlobs())
+    one = copier(bus, MemoryBlobs(), fake)
     first = job(state="running")
     await jobs.put(first.training_job_id, first)
-    await one.copy(cast("Mlflow", fake))
+    await one.copy()
     config = first.request.training_config
     halved = msgspec.structs.replace(
         config, hyperparameters=msgspec.structs.replace(config.hyperparameters, batch_size=4)
     )
     request = msgspec.structs.replace(first.request, training_config=halved)
     await jobs.put(first.training_job_id, job(state="running", attempt=2, request=request))
-    await one.copy(cast("Mlflow", fake))
+    await one.copy()
     (run,) = fake.runs.values()
     assert [param.value for param in run.data.params if param.key == "batch_size"] == ["8"]
 
@@ -140,26 +141,31 @@ async def test_a_job_that_is_refused_keeps_no_other_from_being_copied_and_one_th
     None
 ):
     bus, fake = fake_bus(), FakeMlflow()
-    jobs, one = bus.bucket(JOBS, Job), copier(bus, MemoryBlobs())
+    jobs, one = bus.bucket(JOBS, Job), copier(bus, MemoryBlobs(), fake)
     fake.refused = "ratchet_sales"
     for name, role in (("a", "sales"), ("b", "support")):
         each = msgspec.structs.replace(job(name, state="running"), role=role)
         await jobs.put(each.training_job_id, each)
     fake.away = True
     with pytest.raises(Unavailable):
-        await one.copy(cast("Mlflow", fake))
+        await one.copy()
     fake.away = False
-    await one.copy(cast("Mlflow", fake))
+    await one.copy()
     assert list(fake.runs) == [job("b").training_job_id]
 
 
 async def test_a_renewed_lease_asks_the_registry_for_nothing() -> None:
     bus, fake = fake_bus(), FakeMlflow()
-    one = copier(bus, MemoryBlobs())
+    one = copier(bus, MemoryBlobs(), fake)
     await promote(cast("Any", bus), registered(1, stage="stable"))
-    await one.copy(cast("Mlflow", fake))
+    await one.copy()
     assert fake.aliases_of == {"ratchet_support": {"production": "1"}}
     calls = fake.calls
-    await bus.bucket(POLICIES, Route).change("support", lambda route: msgspec.structs.replace(route, next_version=9))
-    await one.copy(cast("Mlflow", fake))
+
+    def renewed(route: Route | None) -> Route:
+        assert route is not None
+        return msgspec.structs.replace(route, next_version=9)
+
+    await bus.bucket(POLICIES, Route).change("support", renewed)
+    await one.copy()
     assert fake.calls == calls

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ratchet.errors import ConfigError
-from ratchet.local_stack.catalog import NAMES, SERVERS, SERVICES, default_ports, owner_of
-from ratchet.local_stack.plan import choose_ports, chosen, service_program, shared_of, stack_environment
+from ratchet.local_stack.catalog import MLFLOW, NAMES, SERVERS, SERVICES, TRACKER, default_ports, owner_of
+from ratchet.local_stack.plan import choose_ports, chosen, make_plan, service_program, shared_of, stack_environment
 from ratchet.local_stack.program import STOP_S
 from ratchet.local_stack.secrets import StackSecrets
 from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
@@ -25,7 +26,7 @@ def test_no_two_default_ports_are_the_same() -> None:
 
 
 def test_every_port_belongs_to_a_member() -> None:
-    assert {owner_of(name) for name in default_ports()} == set(NAMES)
+    assert {owner_of(name) for name in default_ports()} == {*NAMES, MLFLOW, TRACKER.name}
 
 
 def test_services_need_only_services_that_stand_before_them() -> None:
@@ -38,6 +39,20 @@ def test_a_service_brings_all_servers_and_a_server_comes_alone() -> None:
     assert (servers, [spec.name for spec in services]) == (list(SERVERS), ["gateway"])
     assert chosen(("s3",)) == (["s3"], [])
     assert len(chosen(())[1]) == len(SERVICES)
+
+
+def test_mlflow_and_the_tracker_run_where_a_program_is_named(tmp_path: Path) -> None:
+    settings = StackSettings(tmp_path, free_ports=True, only=("trajectory_collector",))
+    secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k")
+    assert MLFLOW not in {program.name for program in make_plan(settings, secrets).programs}
+    with pytest.raises(ConfigError, match=r"there is no MLflow at .*: `make mlflow` makes"):
+        make_plan(replace(settings, mlflow=tmp_path / "mlflow"), secrets)
+    (tmp_path / "mlflow").touch()
+    plan = make_plan(replace(settings, mlflow=tmp_path / "mlflow"), secrets)
+    programs = {program.name: program for program in plan.programs}
+    assert [*programs] == [*SERVERS, MLFLOW, "trajectory_collector", TRACKER.name]
+    assert plan.env["RATCHET_TRACKER_MLFLOW_URL"] == programs[MLFLOW].url
+    assert (plan.needs[MLFLOW], plan.needs[TRACKER.name]) == ((), (*SERVERS, MLFLOW))
 
 
 def test_options_win_over_the_environment_and_both_over_the_defaults() -> None:
