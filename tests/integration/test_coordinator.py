@@ -18,7 +18,7 @@ from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
 from ratchet.client.operations import Operations
-from ratchet.contract import TrainingStatus, Trajectory
+from ratchet.contract import Alert, TrainingStatus, Trajectory
 from ratchet.contract.state import JOBS, Job
 from ratchet.contract.training import (
     Artifacts,
@@ -311,6 +311,11 @@ async def test_a_restart_keeps_everything(shared_settings: SharedSettings, bus: 
 
 async def test_every_state_of_a_job_is_published_once(shared_settings: SharedSettings, bus: Bus) -> None:
     published: list[tuple[str, int, str]] = []
+    alerts: list[Alert] = []
+
+    async def record_alert(batch: Sequence[Received[Alert]]) -> list[Done]:
+        alerts.extend(received.message for received in batch)
+        return [Done() for _ in batch]
 
     async def record_status(batch: Sequence[Received[TrainingStatus]]) -> list[Done]:
         published.extend((r.message.training_job_id, r.message.attempt, r.message.status) for r in batch)
@@ -320,6 +325,7 @@ async def test_every_state_of_a_job_is_published_once(shared_settings: SharedSet
     async with (
         stored(shared_settings, bus, facts),
         running(consuming(bus, {TrainingStatus: record_status}, "ears")),
+        running(consuming(bus, {Alert: record_alert}, "pager")),
         coordinating(shared_settings, bus) as workshop,
     ):
         asked = await workshop.ask()
@@ -342,6 +348,12 @@ async def test_every_state_of_a_job_is_published_once(shared_settings: SharedSet
             (job_id, 2, "queued"),
             (job_id, 2, "failed"),
         ]
+
+        async def alerted() -> bool:
+            return len(alerts) == 1
+
+        await eventually(alerted)
+        assert alerts[0].summary == "training of role support (rloo) failed with DATA after 2 attempts: bad"
 
 
 @pytest.mark.parametrize(("age_s", "attempt"), [(1, 1), (600, 2)])
@@ -444,12 +456,13 @@ async def test_a_stable_policy_that_became_worse_is_trained_again_once(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     days_ago = (bus.now() - after(0)).total_seconds() - 3 * 86_400
-    before = [played(f"before {n}", 0.9, seconds=days_ago + n) for n in range(12)]
-    recent = [played(f"recent {n}", 0.1, seconds=days_ago + 2.5 * 86_400 + n) for n in range(12)]
+    before = [played(f"before {n}", 0.9, seconds=days_ago + n, task=f"task {n}") for n in range(12)]
+    recent = [played(f"recent {n}", 0.1, seconds=days_ago + 2.5 * 86_400 + n, task=f"task {n}") for n in range(12)]
+    once_more = [played(f"again {n}", 0.5, seconds=days_ago + 2.6 * 86_400 + n, task="task 0") for n in range(4)]
     served = PolicyClaim(role=ROLE, version=1, digest="d" * 64, arm="stable", weight=0.0)
     facts = [
         changed(fact, policy=served) if isinstance(fact, Trajectory) else fact
-        for facts in (*before, *recent)
+        for facts in (*before, *recent, *once_more)
         for fact in facts
     ]
     await promote(bus, registered(1))
@@ -466,7 +479,8 @@ async def test_a_stable_policy_that_became_worse_is_trained_again_once(
         (job,) = await eventually(asked)
         assert job["request"]["trigger_reason"] == "performance_degradation"
         (note,) = (await workshop.until(job["training_job_id"], "dispatched"))["triggers"]
-        assert note["why"].startswith("support@1-dddddddd: its mean reward fell by 0.800 (at least 0.")
+        assert note["why"].startswith("support@1-dddddddd: its mean reward fell by 0.773 (at least 0.")
+        assert "0.900 of 12 tasks, now 0.127 of 12" in note["why"]
         triggers = (await workshop.api.get("/v1/status")).json()["roles"][ROLE]["triggers"]
         (degradation,) = [one for one in triggers if one["kind"] == "degradation"]
         assert degradation["rests_until"] is not None

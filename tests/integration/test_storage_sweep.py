@@ -39,8 +39,11 @@ def test_what_was_set_aside_is_read_as_before_and_is_gone_only_when_it_is_remove
     assert objects.get_aside(kept.uri) == b"kept"
     objects.get_file(kept.uri, tmp_path / "kept", hashlib.sha256(b"kept").hexdigest())
     assert objects.exists(lost.uri)
+    (before_it_was_read,) = [one for one in objects.aside() if one.uri == lost.uri]
+    earlier = StoredObject(lost.uri, 4, before_it_was_read.at.replace(year=2020))
+    assert not objects.remove_aside(earlier)
     assert objects.set_aside(listed(objects, lost.uri))
-    objects.remove_aside(lost.uri)
+    assert objects.remove_aside(next(one for one in objects.aside() if one.uri == lost.uri))
     assert not objects.exists(lost.uri)
     with pytest.raises(NotFound):
         objects.get(lost.uri)

@@ -22,6 +22,8 @@ class MemoryStore:
         self.clock = BEGIN
         self.failing: str | None = None
         """The prefix that cannot be listed."""
+        self.unlisted: set[str] = set()
+        """Uris that listings lack, as of a store whose listing is late."""
         self.before_moving: Callable[[str], None] = lambda _: None
 
     def later(self, **passed: float) -> None:
@@ -42,7 +44,8 @@ class MemoryStore:
     def objects(self, prefix: str) -> list[StoredObject]:
         if self.failing is not None and prefix.startswith(self.failing):
             raise ObjectsUnavailable("the listing broke off")
-        return _listed({uri: kept for uri, kept in self.blobs.items() if uri.startswith(f"s3://test/{prefix}")})
+        below = {uri: kept for uri, kept in self.blobs.items() if uri.startswith(f"s3://test/{prefix}")}
+        return _listed({uri: kept for uri, kept in below.items() if uri not in self.unlisted})
 
     def aside(self) -> list[StoredObject]:
         return _listed(self.trash)
@@ -71,8 +74,11 @@ class MemoryStore:
         self.blobs[uri] = (self.trash[uri][0], self.clock)
         return True
 
-    def remove_aside(self, uri: str) -> None:
-        del self.trash[uri]
+    def remove_aside(self, listed: StoredObject) -> bool:
+        if listed.uri not in self.trash or self.trash[listed.uri][1] != listed.at:
+            return False
+        del self.trash[listed.uri]
+        return True
 
 
 def _listed(objects: dict[str, tuple[bytes, datetime]]) -> list[StoredObject]:

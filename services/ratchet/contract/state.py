@@ -222,7 +222,7 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     triggers: list[TriggerNote] | None = None
     """What asked for it by itself, each kind once; None for a job that was asked for by hand."""
     unclaimed: int = 0
-    """Attempts that no worker took: each gave its slot back and counts against no limit."""
+    """Attempts that no worker took, or that a worker which had to stop handed back: they count against no limit."""
     dispatched_at: datetime | None = None
     """When it first got a slot: until then it waited in the queue."""
     spent: ResourceUsage | None = None

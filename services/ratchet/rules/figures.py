@@ -172,7 +172,7 @@ _CHATS: Mapping[str, Figure] = {
     "empty_thoughts": _count(
         "Answers without reasoning where the template renders an empty thought, which is not learnt",
         "0",
-        "all, where reasoning was wanted",
+        "all of a policy that is to reason",
     ),
     "dropped_thoughts": _count("Answers whose reasoning the template leaves out", "0", "all of a model that thinks"),
     "dropped_texts": _count("Answers whose text the template leaves out", "0", "any: that is not learnt"),

@@ -192,11 +192,15 @@ class Objects:
         with _classified(uri):
             return self._client.get_object(Bucket=bucket, Key=TRASH + key)["Body"].read()
 
-    def remove_aside(self, uri: str) -> None:
-        """Remove for good the copy of a blob that was set aside."""
-        bucket, key = _split(uri)
-        with _classified(uri):
+    def remove_aside(self, listed: StoredObject) -> bool:
+        """Remove for good the copy of a blob that was set aside; False when it was set aside since the listing."""
+        bucket, key = _split(listed.uri)
+        head = self._head(bucket, TRASH + key)
+        if head is None or head["LastModified"] != listed.at:
+            return False
+        with _classified(listed.uri):
             self._client.delete_object(Bucket=bucket, Key=TRASH + key)
+        return True
 
     def _read(self, uri: str, read: Callable[[str, str], T]) -> T:
         """What `read` makes of bucket and key, after the blob was taken back in case it was set aside."""

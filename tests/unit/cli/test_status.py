@@ -98,7 +98,7 @@ def test_triggers_show_their_progress_their_next_time_and_why_they_last_fired(
         TriggerOut(kind="rewarded", progress=1200, target=5000, last=fired),
         TriggerOut(kind="schedule", next_at=at),
         TriggerOut(kind="preferences", refused="role support: nothing can be learnt yet", last=fired),
-        TriggerOut(kind="degradation", state="support@3: 0.800 of 900 trajectories", rests_until=at),
+        TriggerOut(kind="degradation", state="support@3: 0.800 of 900 tasks", rests_until=at),
     ]
     show(StatusReport(running=True, directory="d", pid=1, services={}, triggers={"support": triggers}))
     lines = capsys.readouterr().out.splitlines()

@@ -9,9 +9,11 @@ from ratchet.bus.message import Cause
 from ratchet.contract.state import Job, JobState
 from ratchet.contract.training import (
     Artifacts,
+    Dataset,
     Hyperparameters,
     Progress,
     ResourceUsage,
+    SnapshotRef,
     StatusMetadata,
     TrainingError,
     TrainingStatus,
@@ -140,6 +142,22 @@ def test_a_worker_that_stops_without_being_asked_leaves_the_job_to_another() -> 
     assert (stopped.state, stopped.attempt) == ("queued", 2)
 
 
+def test_workers_that_hand_a_job_back_in_order_do_not_use_its_attempts_up() -> None:
+    """Machines that go away at an hour's notice, six times; then one is lost."""
+    current = running()
+    for second in range(6):
+        waiting = jobs.fold(current, status(current, "cancelled"), after(second), LIMITS)
+        current = changed(waiting, state="running")
+    assert current.attempt == 7
+    assert jobs.expire(current, listening_since=NOON, now=after(40), limits=LIMITS).state == JobState.QUEUED
+
+
+def test_a_sign_of_life_from_a_clock_that_was_a_day_ahead_keeps_no_lease_for_a_day() -> None:
+    silent = changed(running(), heartbeat_at=after(86_400))
+    assert jobs.expire(silent, listening_since=after(0), now=after(30), limits=LIMITS) == silent
+    assert jobs.expire(silent, listening_since=after(0), now=after(31), limits=LIMITS).attempt == 2
+
+
 def test_a_silent_worker_loses_its_lease_and_the_next_attempt_keeps_the_checkpoint() -> None:
     silent = running(artifacts=Artifacts(checkpoint="s3://b/c.json"), worker="w1")
     assert jobs.expire(silent, listening_since=NOON, now=after(30), limits=LIMITS) == silent
@@ -258,10 +276,24 @@ def test_a_broken_machine_gets_a_pause_before_the_next_attempt() -> None:
     assert (again.state, again.retry_at, again.error) == ("queued", after(605), error)
 
 
-def test_bad_data_is_not_tried_again() -> None:
-    error = TrainingError(code="DATA", message="no rows")
-    failed = jobs.fold(running(), status(running(), "failed", error=error), after(5), LIMITS)
+def test_bad_data_is_chosen_and_exported_anew_once() -> None:
+    error, ref = TrainingError(code="DATA", message="no rows"), SnapshotRef(uri="s3://b/s.json", digest="a" * 64)
+    exported = config(dataset=Dataset(source="clickhouse", sample_size=100, snapshot=ref))
+    first = running(request=request(training_config=exported), snapshot=ref, artifacts=Artifacts(checkpoint="s3://b/c"))
+    again = jobs.fold(first, status(first, "failed", error=error), after(5), LIMITS)
+    assert (again.state, again.snapshot, again.artifacts) == ("queued", None, None)
+    assert again.request.training_config.dataset.snapshot is None
+    second = changed(again, state="running", snapshot=ref)
+    failed = jobs.fold(second, status(second, "failed", error=error), after(9), LIMITS)
     assert (failed.state, failed.error) == ("failed", error)
+
+
+def test_bad_data_that_the_request_names_is_not_tried_again() -> None:
+    error, ref = TrainingError(code="DATA", message="no rows"), SnapshotRef(uri="s3://b/s.json", digest="a" * 64)
+    named = config(dataset=Dataset(source="s3", sample_size=100, snapshot=ref))
+    own = running(request=request(training_config=named), snapshot=ref)
+    failed = jobs.fold(own, status(own, "failed", error=error), after(5), LIMITS)
+    assert (failed.state, failed.error, failed.snapshot) == ("failed", error, ref)
 
 
 def test_a_failure_after_a_cancel_is_a_cancelled_job() -> None:

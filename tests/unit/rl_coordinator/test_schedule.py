@@ -62,6 +62,14 @@ def test_a_job_in_its_pause_before_a_retry_is_passed_over() -> None:
     assert ONE_SLOT.next_up([paused, other], after(60)) == [paused]
 
 
+def test_a_pause_that_a_clock_a_year_ahead_noted_lasts_no_year() -> None:
+    year = 365 * 86_400
+    paused = job("paused", retry_at=after(year + 600), updated_at=after(year))
+    assert ONE_SLOT.next_up([paused], after(10)) == [paused]
+    skewed = job("skewed", retry_at=after(600), updated_at=after(12))
+    assert ONE_SLOT.next_up([skewed], after(10)) == []
+
+
 def test_a_job_is_announced_as_queued_before_it_is_dispatched() -> None:
     assert ONE_SLOT.next_up([job(announced=False)], NOON) == []
 

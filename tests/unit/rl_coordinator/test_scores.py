@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,7 @@ def sample(n: int, mean: float) -> Sample:
         (sample(99, 0.8), sample(2000, 0.1), False),
         (sample(2000, 0.5), sample(500, 0.9), False),
         (Sample(0, 0.0, 0.0), Sample(0, 0.0, 0.0), False),
+        (Sample(200, math.nan, math.nan), Sample(200, 0.7, 0.1), False),
         (Sample(200, 1.0, 0.0), Sample(200, 0.7, 0.0), True),
     ],
 )
@@ -34,7 +37,7 @@ def test_the_reason_names_both_means_and_the_least_drop() -> None:
     problem = compare(sample(2000, 0.8), sample(500, 0.6)).problem(0.1, 100)
     assert problem is not None
     assert "its mean reward fell by 0.200 (at least 0.1" in problem
-    assert "0.800 of 2000 trajectories, now 0.600 of 500" in problem
+    assert "0.800 of 2000 tasks, now 0.600 of 500" in problem
 
 
 def test_looking_at_an_unchanged_policy_all_day_for_a_year_fires_almost_never() -> None:

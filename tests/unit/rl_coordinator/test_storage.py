@@ -189,6 +189,48 @@ async def test_what_was_set_aside_is_there_for_readers_and_goes_for_good_only_la
     assert lost not in bench.store.blobs
 
 
+async def test_what_was_taken_back_and_is_set_aside_again_stays_in_the_trash_for_its_week(bench: Bench) -> None:
+    """Its first copy is still in the trash when the object itself is old and unused for the second time."""
+    uri = bench.file("read in between")["uri"]
+    bench.store.later(**OLD)
+    await bench.sweep()
+    bench.store.get(uri)
+    bench.store.later(days=8)
+    assert await bench.sweep() == {"orphan": 1}
+    assert uri not in bench.store.blobs
+    bench.store.later(days=6)
+    await bench.sweep()
+    assert bench.store.get(uri) == b"read in between"
+
+
+async def test_a_sweeper_that_listed_earlier_removes_no_copy_that_another_one_made_since(bench: Bench) -> None:
+    uri = bench.file("twice unused")["uri"]
+    bench.store.later(**OLD)
+    await bench.sweep()
+    bench.store.get(uri)
+    bench.store.later(days=8)
+    slow = bench.store.aside()
+    await bench.sweep()
+    assert not bench.store.remove_aside(slow[0])
+    assert bench.store.get(uri) == b"twice unused"
+
+
+async def test_what_a_late_listing_lacked_comes_back_with_the_next_sweep_and_can_be_read_before(bench: Bench) -> None:
+    policy = bench.policy("serving")
+    await bench.register(1, policy)
+    file = bench.file("serving")["uri"]
+    bench.store.later(**OLD)
+    bench.store.unlisted = {policy}
+    assert await bench.sweep() == {"orphan": 1}
+    assert file not in bench.store.blobs
+    bench.store.unlisted = set()
+    bench.store.later(days=1)
+    assert (await bench.collector().sweep(dry_run=False)).taken_back == 1
+    bench.store.later(days=30)
+    assert await bench.sweep() == {}
+    assert {policy, file} <= bench.store.blobs.keys()
+
+
 async def test_a_restored_registry_gets_back_what_it_refers_to(bench: Bench) -> None:
     policy = bench.policy("registered in the backup")
     bench.store.later(**OLD)

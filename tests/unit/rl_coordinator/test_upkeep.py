@@ -39,6 +39,13 @@ def test_a_dispatch_that_nothing_confirmed_is_queued_again_and_fails_if_its_dead
     assert (failed.state, failed.attempt) == ("failed", 2)
 
 
+def test_a_dispatch_that_nothing_confirmed_and_that_was_cancelled_is_not_made_again() -> None:
+    """The coordinator stopped after the cancel and came back too late to publish the same dispatch again."""
+    asked = job(state="dispatched", announced=False, cancel_requested=True)
+    ended = bring_up_to(after(100), asked, listening_since=after(99), limits=LIMITS)
+    assert (ended.state, ended.attempt) == ("cancelled", 1)
+
+
 def ended(name: str, days_ago: float, state: str = "completed", **changes: object) -> Job:
     at = after(-days_ago * DAY)
     return job(name, state=state, created_at=at, updated_at=at, finished_at=at, **changes)

@@ -50,8 +50,9 @@ class StatusRoutes:
         """Jobs by state, slots, and where every role stands."""
         jobs = self._jobs.store.all_jobs()
         registered = await self._registry.policies.roles()
-        roles = sorted({*self._triggers.rewarded.counts(), *(job.role for job in jobs), *registered})
-        of_roles = await asyncio.gather(*(self._role(role, jobs) for role in roles))
+        of_role = self._jobs.store.jobs_by_role()
+        roles = sorted({*self._triggers.rewarded.counts(), *of_role, *registered})
+        of_roles = await asyncio.gather(*(self._role(role, of_role.get(role, [])) for role in roles))
         return StatusOut(
             training_enabled=self._jobs.abilities.training_enabled,
             algorithms=sorted(self._jobs.abilities.algorithms),
@@ -80,32 +81,31 @@ class StatusRoutes:
 
     async def dpo(self, role: RoleFilter = None) -> DpoStatusOut:
         """Preferences by role and source, what came since the last DPO, and whether the trigger would fire."""
-        jobs = self._jobs.store.all_jobs()
-        from_pairs = (job for job in jobs if dataset_format(job.algorithm) == PAIRS)
+        from_pairs = (job for job in self._jobs.store.all_jobs() if dataset_format(job.algorithm) == PAIRS)
         known = {*self._triggers.preferences.counts(), *(job.role for job in from_pairs)}
         roles = [role] if role is not None else sorted(known)
-        of_roles = await asyncio.gather(*(self._preferences(each, jobs) for each in roles))
+        of_roles = await asyncio.gather(*(self._preferences(each, self._jobs.store.jobs_of(each)) for each in roles))
         return DpoStatusOut(roles=dict(zip(roles, of_roles, strict=True)))
 
     async def _role(self, role: str, jobs: Sequence[Job]) -> RoleOut:
+        """`jobs`: its own, oldest first."""
         route = (await self._registry.policies.policies_of(role)).route
         trigger = self._triggers.rewarded
-        own = [job.training_job_id for job in jobs if job.role == role]
         return RoleOut(
             stable=route.stable.name if route and route.stable else None,
             canary=route.canary.policy.name if route and route.canary else None,
             rewarded=trigger.counts().get(role, 0),
             since_last_training=trigger.standing(role).new,
             threshold=trigger.threshold(role),
-            last_job=own[-1] if own else None,
+            last_job=jobs[-1].training_job_id if jobs else None,
             triggers=self._triggers.standings(role, jobs),
         )
 
     async def _preferences(self, role: str, jobs: Sequence[Job]) -> DpoRoleOut:
-        """`jobs`: all, oldest first."""
+        """`jobs`: its own, oldest first."""
         pairs = await self._jobs.counts.preferences(role)
         standing = self._triggers.preferences.standing(role)
-        own = [job for job in jobs if job.role == role and dataset_format(job.algorithm) == PAIRS]
+        own = [job for job in jobs if dataset_format(job.algorithm) == PAIRS]
         enabled = self._jobs.abilities.training_enabled
         versions = (await self._registry.policies.policies_of(role)).versions
         ready = [

@@ -122,6 +122,7 @@ async def build_jobs(
     )
     handlers: Handlers = {TrainingRequest: each(intake.on_request), TrainingStatus: each(reconciler.on_status)}
     components = [
+        store,
         bus.subscribe("coordinator-training", handlers),
         Periodic(settings.tick_s, reconciler.tick, "reconciler"),
         dispatcher,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ratchet.bus.connection import Bus
-from ratchet.contract.state import Job
-from ratchet.rl_coordinator.jobs.domain.announcements import pending_announcement
+from ratchet.contract.state import Job, JobState
+from ratchet.rl_coordinator.jobs.domain.announcements import failure_alert, pending_announcement
 from ratchet.rl_coordinator.jobs.domain.jobs import mark_announced
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 
@@ -22,6 +22,8 @@ class Announcer:
         if message is None:
             return
         await self._bus.publish(message, cause=job.cause)
+        if job.state == JobState.FAILED:
+            await self._bus.publish(failure_alert(job), cause=job.cause)
 
         def mark(current: Job) -> Job:
             same = (current.state, current.attempt) == (job.state, job.attempt)

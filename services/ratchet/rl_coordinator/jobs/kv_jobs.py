@@ -1,47 +1,79 @@
-"""The jobs in their bucket, with a copy in memory: the coordinator alone writes them."""
+"""The jobs in their bucket, with a copy in memory that follows it: also what another coordinator writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import structlog
 from msgspec.structs import replace
 
-from ratchet.bus.kv import Bucket
+from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import named_id
+from ratchet.bus.tasks import UntilStopped
 from ratchet.contract.state import Job
-from ratchet.errors import Conflict, NotFound
+from ratchet.errors import Conflict, NotFound, Unreadable
+
+log = structlog.get_logger()
+
+UNREADABLE_S = 5.0
+"""Pause after a value that is no job."""
 
 
 class KvJobs:
-    """Reads from memory, writes by compare-and-set. `load` before use, and now and then to see other writers."""
+    """Reads from memory, writes by compare-and-set. A component; `load` before the others run."""
 
     def __init__(self, jobs: Bucket[Job], aliases: Bucket[str]) -> None:
         """`aliases` holds the job id of every idempotency key."""
         self._jobs = jobs
         self._aliases = aliases
         self._known: dict[str, Job] = {}
+        self._own: dict[str, int] = {}
+        """By job, the revision that this process wrote, until it comes from the bucket: what comes before is older."""
         self._oldest_first: list[Job] | None = None
+        self._by_role: dict[str, list[Job]] = {}
+        self._following = UntilStopped()
+
+    async def run(self) -> None:
+        """Follow the bucket until stopped."""
+        await self._following.run(self._follow())
+
+    async def stop(self) -> None:
+        """Return from `run`."""
+        self._following.stop()
 
     async def load(self) -> None:
-        """Read every job again. What this process changes meanwhile is newer than what is read."""
-        before = dict(self._known)
+        """Read every job again."""
+        before = list(self._known)
         stored = await self._jobs.items()
-        for key in before.keys() | stored.keys():
-            if self._known.get(key) is before.get(key):
-                self._remember(key, stored[key].value if key in stored else None)
+        self._take(stored.items())
+        self._take((key, None) for key in before if key not in stored)
 
     def all_jobs(self) -> list[Job]:
         """All known jobs, oldest first."""
         if self._oldest_first is None:
             self._oldest_first = sorted(self._known.values(), key=lambda job: (job.created_at, job.training_job_id))
+            self._by_role = {}
+            for job in self._oldest_first:
+                self._by_role.setdefault(job.role, []).append(job)
         return [*self._oldest_first]
+
+    def jobs_of(self, role: str) -> Sequence[Job]:
+        """Those of a role."""
+        return self.jobs_by_role().get(role, [])
+
+    def jobs_by_role(self) -> Mapping[str, Sequence[Job]]:
+        """All known jobs by role, oldest first."""
+        if self._oldest_first is None:
+            self.all_jobs()
+        return self._by_role
 
     async def get_job(self, job_id: str) -> Job:
         """The job as it is stored now. Raises `NotFound`."""
         entry = await self._jobs.get(job_id)
         if entry is None:
             raise NotFound(f"no such job: {job_id}")
-        self._remember(job_id, entry.value)
+        self._take([(job_id, entry)])
         return entry.value
 
     async def find_job(self, job_id: str, role: str = "", idempotency_key: str | None = None) -> Job | None:
@@ -62,23 +94,26 @@ class KvJobs:
                 job_id = first.value if first else job.training_job_id
                 job = replace(job, training_job_id=job_id, request=replace(job.request, training_job_id=job_id))
         try:
-            await self._jobs.create(job.training_job_id, job)
+            revision = await self._jobs.create(job.training_job_id, job)
         except Conflict:
             return await self.get_job(job.training_job_id), False
-        self._remember(job.training_job_id, job)
-        return job, True
+        return self._remember(job.training_job_id, job, revision), True
 
     async def change_job(self, job_id: str, change: Callable[[Job], Job]) -> Job:
         """Apply a pure function to a job; again on its newer value if another writer was faster. Raises `NotFound`."""
-
-        def existing(job: Job | None) -> Job:
-            if job is None:
+        while True:
+            entry = await self._jobs.get(job_id)
+            if entry is None:
                 raise NotFound(f"no such job: {job_id}")
-            return change(job)
-
-        changed = await self._jobs.change(job_id, existing)
-        self._remember(job_id, changed)
-        return changed
+            changed = change(entry.value)
+            if changed == entry.value:
+                self._take([(job_id, entry)])
+                return entry.value
+            try:
+                revision = await self._jobs.update(job_id, changed, entry.revision)
+            except Conflict:
+                continue
+            return self._remember(job_id, changed, revision)
 
     async def remove_job(self, job: Job) -> None:
         """Forget an ended job, and its idempotency key. Nothing changes such a job: there is no revision to compare."""
@@ -86,14 +121,33 @@ class KvJobs:
         if key is not None:
             await self._aliases.delete(_alias(job.role, key))
         await self._jobs.delete(job.training_job_id)
-        self._remember(job.training_job_id, None)
+        self._take([(job.training_job_id, None)])
 
-    def _remember(self, job_id: str, job: Job | None) -> None:
-        if job is None:
-            self._known.pop(job_id, None)
-        else:
-            self._known[job_id] = job
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for changes in self._jobs.watch():
+                    self._take(changes)
+            except Unreadable as error:
+                log.error("a job cannot be read: the others are read again", reason=str(error))
+            await asyncio.sleep(UNREADABLE_S)
+
+    def _take(self, changes: Iterable[tuple[str, Entry[Job] | None]]) -> None:
+        """What the bucket holds, but for what this process knows to be newer."""
+        for key, entry in changes:
+            self._oldest_first = None
+            if entry is None:
+                self._known.pop(key, None)
+                self._own.pop(key, None)
+            elif entry.revision >= self._own.get(key, 0):
+                self._known[key] = entry.value
+                self._own.pop(key, None)
+
+    def _remember(self, job_id: str, job: Job, revision: int) -> Job:
+        """What this process wrote."""
+        self._known[job_id], self._own[job_id] = job, revision
         self._oldest_first = None
+        return job
 
 
 def _alias(role: str, key: str) -> str:

@@ -122,7 +122,7 @@ class Planner:
         up, down = await asyncio.to_thread(thumbs_of, candidates, thumbs, labelled)
         stable = policies.stable
         lineage = list(policies.ancestry(stable.version)) if stable else []
-        last = _last_gradient(self._store.all_jobs(), role)
+        last = _last_gradient(self._store.jobs_of(role))
         ess = last.metrics.ess if last and last.metrics else None
         return Shape(
             tries=await asyncio.to_thread(tries_of, candidates, gradient),
@@ -160,9 +160,9 @@ def _parent(policies: Policies, config: TrainingConfig) -> str | None:
     return None
 
 
-def _last_gradient(jobs: Collection[Job], role: str) -> Job | None:
-    """The role's last completed policy gradient."""
-    ended = [job for job in jobs if job.role == role and job.state == JobState.COMPLETED and _is_gradient(job)]
+def _last_gradient(jobs: Collection[Job]) -> Job | None:
+    """The last completed policy gradient of a role's jobs."""
+    ended = [job for job in jobs if job.state == JobState.COMPLETED and _is_gradient(job)]
     return max(ended, key=lambda job: job.finished_at or job.updated_at, default=None)
 
 

@@ -10,20 +10,21 @@ import structlog
 from ratchet.bus.connection import Bus
 from ratchet.bus.received import Received
 from ratchet.contract import Message, TrainingStatus
-from ratchet.contract.state import Job
+from ratchet.contract.state import Job, JobState
 from ratchet.errors import NotFound
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.domain import jobs
-from ratchet.rl_coordinator.jobs.domain.jobs import Limits
+from ratchet.rl_coordinator.jobs.domain.announcements import failure_alert
+from ratchet.rl_coordinator.jobs.domain.jobs import TERMINAL, Limits, is_announced
 from ratchet.rl_coordinator.jobs.domain.upkeep import Listening, bring_up_to, keep_listening, prunable
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 
 log = structlog.get_logger()
 
 STREAM = "RL_TRAINING"
-RELOAD_S = 30.0
-"""How often all jobs are read again, in case another coordinator runs for a while (a rolling restart)."""
+PRUNE_S = 30.0
+"""How often old jobs are looked for."""
 GAP_TICKS = 6
 """A tick that comes later than this many means that the coordinator was away."""
 
@@ -48,33 +49,39 @@ class JobReconciler:
         self._gap_s = max(GAP_TICKS * tick_s, 2.0)
         self._retention_s = retention_s
         self._listening: Listening | None = None
-        self._loaded_at: datetime | None = None
+        self._pruned_at: datetime | None = None
 
     async def on_status(self, received: Received[TrainingStatus]) -> Sequence[Message]:
-        """A worker's status. It changes the job only if it comes from the job's present attempt."""
+        """A worker's status. It changes the job only if it comes from the job's present attempt.
+
+        Operators hear of a job that fails for good.
+        """
         status = received.message
         try:
-            await self._store.change_job(
+            job = await self._store.change_job(
                 status.training_job_id, lambda job: jobs.fold(job, status, self._bus.now(), self._limits)
             )
         except NotFound:
             log.warning("status of an unknown job", job=status.training_job_id, status=status.status)
-        return []
+            return []
+        has_failed = job.state == status.status == JobState.FAILED and job.attempt == status.attempt
+        return [failure_alert(job)] if has_failed else []
 
     async def tick(self) -> None:
         """Bring every job up to date once. Raises `Unavailable` while the broker is away."""
         await self._bus.last_sequence(STREAM)
         now = self._bus.now()
         self._listening = keep_listening(self._listening, now, self._gap_s)
-        if self._loaded_at is None or (now - self._loaded_at).total_seconds() > RELOAD_S:
-            await self._store.load()
-            self._loaded_at = now
+        if self._pruned_at is None or abs((now - self._pruned_at).total_seconds()) > PRUNE_S:
+            self._pruned_at = now
             for job in prunable(self._store.all_jobs(), retention_s=self._retention_s, now=now):
                 await self._store.remove_job(job)
                 log.info("old job pruned", job=job.training_job_id, state=job.state, created_at=str(job.created_at))
-        for job in self._store.all_jobs():
-            await self._reconcile(job, self._listening.since)
-        metrics.count_jobs(self._store.all_jobs())
+        everything = self._store.all_jobs()
+        for job in everything:
+            if job.state not in TERMINAL or not is_announced(job):
+                await self._reconcile(job, self._listening.since)
+        metrics.count_jobs(everything)
 
     async def _reconcile(self, job: Job, listening_since: datetime) -> None:
         def after_time(current: Job) -> Job:

@@ -55,7 +55,7 @@ class Store(Protocol):
 
     def take_back(self, uri: str) -> bool: ...
 
-    def remove_aside(self, uri: str) -> None: ...
+    def remove_aside(self, listed: StoredObject) -> bool: ...
 
 
 class _Made(msgspec.Struct):
@@ -168,7 +168,13 @@ class Collector:
         )
 
     def _carry_out(self, plan: Plan) -> Plan:
-        """What was done of a plan: an object that was written again since it was listed stays."""
+        """What was done of a plan: an object that was written, or set aside, again since it was listed stays.
+
+        First what goes for good, so that an object that was taken back and is set aside again gets a copy of its own.
+        """
+        removed = [one for one in plan.gone if self._objects.remove_aside(one)]
+        for one in removed:
+            log.info("object removed", uri=one.uri, bytes=one.size)
         for one in plan.back:
             self._objects.take_back(one.uri)
             log.warning("object taken back: something refers to it again", uri=one.uri)
@@ -179,10 +185,7 @@ class Collector:
                 metrics.SWEPT.labels(reason).inc()
                 metrics.SWEPT_BYTES.labels(reason).inc(one.size)
                 log.info("object set aside", uri=one.uri, bytes=one.size, reason=reason)
-        for one in plan.gone:
-            self._objects.remove_aside(one.uri)
-            log.info("object removed", uri=one.uri, bytes=one.size)
-        return Plan(moved, plan.back, plan.gone)
+        return Plan(moved, plan.back, removed)
 
 
 def _has_ended(body: bytes) -> bool:

@@ -14,20 +14,22 @@ SELECT
     avgIf(total, recent) AS recent_mean, avgIf(total, NOT recent) AS before_mean,
     varPopIf(total, recent) AS recent_variance, varPopIf(total, NOT recent) AS before_variance
 FROM (
-    SELECT r.total AS total, t.ended_at >= {{since:DateTime64(3)}} AS recent
+    SELECT avg(r.total) AS total, t.ended_at >= {{since:DateTime64(3)}} AS recent
     FROM (
-        SELECT trajectory_id, ended_at FROM trajectories FINAL
+        SELECT trajectory_id, ended_at, coalesce(group_key, task_id) AS task FROM trajectories FINAL
         WHERE role = {{role:String}} AND policy_version = {{version:UInt32}} AND ended_at >= {{from:DateTime64(3)}}
             AND arm IN ('stable', 'canary')
     ) AS t
     INNER JOIN {latest_rewards("total", "confidence")} AS r ON r.trajectory_id = t.trajectory_id
-    WHERE r.confidence > 0
+    WHERE r.confidence > 0 AND isFinite(r.total)
+    GROUP BY t.task, recent
 )
 """  # noqa: S608 - all parts are ours
+"""A task counts once on each side, with the mean of its tries: eight tries of one task say little more than one."""
 
 
 class Scores:
-    """Compares what a policy's trajectories were worth."""
+    """Compares what a policy's tasks were worth."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse

@@ -57,7 +57,7 @@ class DegradationTrigger:
 
     def rests_until(self, role: str) -> datetime | None:
         """When the role's cooldown ends; None when the trigger may fire."""
-        recipe, last = recipe_for(role, self._recipes), last_note(DEGRADATION, role, self._jobs.store.all_jobs())
+        recipe, last = recipe_for(role, self._recipes), last_note(DEGRADATION, role, self._jobs.store.jobs_of(role))
         if recipe is None or recipe.degradation is None or last is None:
             return None
         until = last[0].at + timedelta(seconds=recipe.degradation.cooldown_s)

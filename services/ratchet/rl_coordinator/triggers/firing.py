@@ -76,7 +76,7 @@ class Firer:
 
     async def _under_way(self, role: str) -> Job | None:
         """The job of a trigger that the role waits for, also where another coordinator has made or ended it."""
-        known = under_way(role, self._jobs.store.all_jobs())
+        known = under_way(role, self._jobs.store.jobs_of(role))
         if known is not None:
             try:
                 current = await self._jobs.store.get_job(known.training_job_id)

@@ -28,7 +28,7 @@ class Degradation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """So much lower is the mean reward of the window than the policy's own before; and by more than chance."""
     window_s: Annotated[float, msgspec.Meta(gt=0)] = 86_400
     minimum: Annotated[int, msgspec.Meta(ge=2)] = 100
-    """Rewards that the window, and the time before it, need each."""
+    """Tasks with a reward that the window, and the time before it, need each."""
     cooldown_s: Annotated[float, msgspec.Meta(gt=0)] = 21_600
     """Time after a training that degradation started, in which it starts no other."""
 

@@ -11,9 +11,10 @@ Z = 3.3
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Rewards of a time."""
+    """Rewards of a time, one of each task: the mean of its tries."""
 
     n: int
+    """Tasks."""
     mean: float
     variance: float
 
@@ -33,11 +34,12 @@ class Comparison:
     def in_words(self) -> str:
         """Both means, with their numbers."""
         before, recent = self.before, self.recent
-        return f"{before.mean:.3f} of {before.n} trajectories, now {recent.mean:.3f} of {recent.n}"
+        return f"{before.mean:.3f} of {before.n} tasks, now {recent.mean:.3f} of {recent.n}"
 
     def problem(self, allowed: float, minimum: int) -> str | None:
         """The degradation in words; None while there is none, or too little is known."""
-        if min(self.before.n, self.recent.n) < minimum or self.drop < allowed or self.least <= 0:
+        is_known = min(self.before.n, self.recent.n) >= minimum
+        if not (is_known and self.drop >= allowed and self.least > 0):  # a comparison with what is no number is false
             return None
         return (
             f"its mean reward fell by {self.drop:.3f} (at least {self.least:.3f}; {allowed:g} is allowed):"

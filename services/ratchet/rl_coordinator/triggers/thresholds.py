@@ -76,7 +76,7 @@ class ThresholdTrigger:
         return standing(
             self._measure,
             role,
-            jobs=self._jobs.store.all_jobs(),
+            jobs=self._jobs.store.jobs_of(role),
             counted=counted,
             threshold=self.threshold(role),
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from ratchet.contract import Message, TrainingDispatch, TrainingStatus
+from ratchet.bus.message import named_id
+from ratchet.contract import Alert, Message, TrainingDispatch, TrainingStatus
 from ratchet.contract.state import Job, JobState
 from ratchet.rl_coordinator.jobs.domain.jobs import is_announced, take_back
 
@@ -44,10 +45,27 @@ def pending_announcement(job: Job) -> Message | None:
             return None
 
 
+def failure_alert(job: Job) -> Alert:
+    """What operators hear of a job that failed for good; the same event however often it is published."""
+    code = job.error.code if job.error else "UNKNOWN"
+    message = job.error.message if job.error else "no reason is known"
+    attempts = f"{job.attempt} attempt{'' if job.attempt == 1 else 's'}"
+    return Alert(
+        alert_id=named_id("job failed", job.training_job_id),
+        key=f"job-{job.training_job_id}",
+        severity="warning",
+        summary=f"training of role {job.role} ({job.algorithm}) failed with {code} after {attempts}: {message}",
+        source="rl_coordinator",
+        at=job.finished_at or job.updated_at,
+        role=job.role,
+    )
+
+
 def requeue_unconfirmed(job: Job, now: datetime) -> Job:
     """The job, back in the queue if nothing says whether its dispatch was published and it is too late to repeat it.
 
-    It waits there as the next attempt, which fences off the first dispatch if there is one.
+    It waits there as the next attempt, which fences off the first dispatch if there is one. One that is to be cancelled
+    ends instead.
     """
     age_s = (now - job.updated_at).total_seconds()
     if job.state == JobState.DISPATCHED and not is_announced(job) and age_s > REPEATABLE_S:

@@ -148,13 +148,15 @@ def try_again(job: Job, now: datetime, *, delay_s: float = 0.0, error: TrainingE
 def take_back(job: Job, now: datetime, error: TrainingError | None = None) -> Job:
     """A dispatched job that no worker has taken waits as the next attempt, which fences off a worker that comes late.
 
-    It tells nothing about the job, so it counts against no limit of attempts.
+    It tells nothing about the job, so it counts against no limit of attempts. One that is to be cancelled ends.
     """
+    if job.cancel_requested:
+        return _move(job, JobState.CANCELLED, now, finished_at=now)
     return replace(try_again(job, now, error=error), unclaimed=job.unclaimed + 1)
 
 
 def tried(job: Job) -> int:
-    """Attempts that a worker had."""
+    """Attempts that a worker had and did not hand back in order."""
     return job.attempt - job.unclaimed
 
 
@@ -190,8 +192,8 @@ def fold(job: Job, status: TrainingStatus, now: datetime, limits: Limits) -> Job
             after = mark_announced(_move(alive, JobState.COMPLETED, now, finished_at=now))
         case JobState.CANCELLED | JobState.FAILED if job.cancel_requested:
             after = mark_announced(_move(alive, JobState.CANCELLED, now, finished_at=now))
-        case JobState.CANCELLED:  # the worker's machine goes away: another worker takes over
-            after = try_again(alive, now)
+        case JobState.CANCELLED:  # the worker's machine goes away: another worker takes over, from its checkpoint
+            after = replace(try_again(alive, now), unclaimed=alive.unclaimed + 1)
         case JobState.FAILED:
             after = _retry_or_fail(alive, now, limits)
         case _:
@@ -207,7 +209,9 @@ def expire(job: Job, *, listening_since: datetime, now: datetime, limits: Limits
 
     Silence counts from when the coordinator could hear: a worker is not blamed for the coordinator's own absence.
     """
-    silent_since = max(job.heartbeat_at or job.updated_at, listening_since)
+    heard_at = job.heartbeat_at or job.updated_at
+    # A sign of life in the future was noted by a clock that was wrong.
+    silent_since = max(heard_at, listening_since) if heard_at <= now else min(listening_since, now)
     unclaimed = job.state == JobState.DISPATCHED and not job.cancel_requested
     allowed_s = limits.claim_s if unclaimed else limits.lease_s
     if (now - silent_since).total_seconds() <= allowed_s or job.state not in ACTIVE:
@@ -254,8 +258,8 @@ def _from_another(job: Job, status: TrainingStatus) -> bool:
 
 def _give_slot_back(job: Job, now: datetime, limits: Limits) -> Job:
     """The first time it is dispatched again at once: its dispatch was lost. Later others may have the slot first."""
-    nobody = f"no worker of pool {job.pool} took attempt {job.attempt} within {limits.claim_s:g} s"
-    waiting = take_back(job, now, TrainingError(code="INFRA", message=nobody))
+    untaken = f"no worker of pool {job.pool} took attempt {job.attempt} within {limits.claim_s:g} s"
+    waiting = take_back(job, now, TrainingError(code="INFRA", message=untaken))
     pause_s = limits.claim_s * min(job.unclaimed, LONGEST_PAUSE)
     return replace(waiting, retry_at=now + timedelta(seconds=pause_s)) if pause_s else waiting
 
@@ -296,8 +300,10 @@ def _retry_or_fail(job: Job, now: datetime, limits: Limits) -> Job:
     request = eased(job.request, rule) if rule and tried(job) < rule.attempts else None
     if rule is None or request is None:
         return mark_announced(fail(job, error, now))
-    artifacts = job.artifacts if rule.resume else None
-    return replace(try_again(job, now, delay_s=rule.delay_s, error=error), request=request, artifacts=artifacts)
+    again = try_again(job, now, delay_s=rule.delay_s, error=error)
+    if rule.fresh_data:
+        again = replace(again, snapshot=None, trajectories=None)
+    return replace(again, request=request, artifacts=job.artifacts if rule.resume else None)
 
 
 def _move(job: Job, state: JobState, now: datetime, **changes: Any) -> Job:

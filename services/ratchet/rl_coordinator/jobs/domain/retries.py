@@ -11,6 +11,8 @@ from ratchet.contract.training import Hyperparameters, TrainingConfig, TrainingR
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.training_options import training_problems
 
+GIVEN = "s3"
+"""The source of a dataset whose snapshot the request names."""
 Ease = Callable[[TrainingConfig], Hyperparameters | None]
 """Easier hyperparameters, or None when nothing is left to ease."""
 
@@ -27,6 +29,8 @@ class RetryRule:
     """What the next attempt eases, a key of `EASES`."""
     resume: bool = True
     """Whether the next attempt goes on from the newest checkpoint, or starts over."""
+    fresh_data: bool = False
+    """Whether the next attempt's data is chosen and exported again; a job that names its snapshot has no next one."""
 
 
 FIRST_PASS_TOKENS, LEAST_PASS_TOKENS = 2048, 128
@@ -61,18 +65,23 @@ EASES: Mapping[str, Ease] = {"batch_size": _halve_batch, "learning_rate": _halve
 DEFAULT_RETRIES: Mapping[str, RetryRule] = {
     "OOM": RetryRule(attempts=3, ease="batch_size"),
     "CONVERGENCE": RetryRule(attempts=3, ease="learning_rate", resume=False),
+    "DATA": RetryRule(attempts=2, resume=False, fresh_data=True),
     "INFRA": RetryRule(attempts=4, delay_s=600.0),
     "TIMEOUT": RetryRule(attempts=2, delay_s=60.0),
     "UNKNOWN": RetryRule(attempts=2),
 }
-"""DATA is absent: the same data fails the same way."""
+"""The same data fails the same way: a file that is gone or broken is made anew, once."""
 
 
 def eased(request: TrainingRequest, rule: RetryRule) -> TrainingRequest | None:
     """The request of the next attempt, or None when the rule cannot be applied to it."""
+    config = request.training_config
+    if rule.fresh_data:
+        chosen = replace(config.dataset, snapshot=None)
+        own = replace(request, training_config=replace(config, dataset=chosen))
+        return None if config.dataset.source == GIVEN else own
     if rule.ease is None:
         return request
-    config = request.training_config
     hyperparameters = EASES[rule.ease](config)
     if hyperparameters is None:
         return None

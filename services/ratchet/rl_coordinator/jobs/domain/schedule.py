@@ -12,6 +12,8 @@ from ratchet.contract.training import TrainingRequest
 from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE, is_announced
 
 PRIORITIES: Mapping[str, int] = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
+SKEW = timedelta(minutes=1)
+"""So far apart are the clocks of two coordinators at most."""
 DEFAULT_POOL, GPU_POOL = "default", "gpu"
 
 
@@ -54,7 +56,7 @@ class Schedule:
         free = {pool: total - used[pool] for pool, total in self.slots.items()}
         chosen: list[Job] = []
         for job in self.in_order(job for job in everything if job.state == JobState.QUEUED and is_announced(job)):
-            if free.get(job.pool, 0) > 0 and (job.retry_at is None or job.retry_at <= now):
+            if free.get(job.pool, 0) > 0 and not _pauses(job, now):
                 free[job.pool] -= 1
                 chosen.append(job)
         return chosen
@@ -63,3 +65,9 @@ class Schedule:
         """Held slots by pool."""
         held = Counter(job.pool for job in jobs if job.state in ACTIVE)
         return {pool: held[pool] for pool in self.slots}
+
+
+def _pauses(job: Job, now: datetime) -> bool:
+    """Whether a job waits through its pause. One that was written in the future, by a wrong clock, has none that means
+    anything."""
+    return job.retry_at is not None and job.retry_at > now and job.updated_at <= now + SKEW
