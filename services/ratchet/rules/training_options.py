@@ -98,8 +98,8 @@ def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm
         if value is not None and not holds(value):
             problems.append(f"{name} must {demand}, not {value:g}")
     problems += _contradictions(hyper)
-    if compute.distributed or (compute.gpu_count or 0) > 1:
-        problems.append("this worker trains on one device: distributed and more than one GPU are not supported")
+    if compute.distributed:
+        problems.append("compute.distributed: a training runs on one machine; gpu_count asks for more of its GPUs")
     if algorithm.makes_reward_model and hyper.lora is not None and hyper.lora.load_in_4bit:
         problems.append(f"{algorithm.name} puts a head of its own on the model: load_in_4bit is not for it")
     if config.health is not None and not algorithm.watches_health:

@@ -85,8 +85,8 @@ def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
     def attempt(received: Received[TrainingDispatch], slot: Slot) -> Attempt:
         return Attempt(received, bus=bus, jobs=jobs, objects=objects, settings=settings, slot=slot)
 
-    gpus = gpus_of_slots(settings.slots, settings.gpus, visible_gpus(os.environ))
-    slots = Slots([Slot(worker.instance, gpu, warm) for gpu in gpus], attempt)
+    gpus = gpus_of_slots(settings.slots, settings.gpus, visible_gpus(os.environ), settings.ranks)
+    slots = Slots([Slot(worker.instance, gpu, warm, settings.ranks) for gpu in gpus], attempt)
     components: list[Component] = [slots] if warm is None else [warm, slots]
     if not missing:
         handlers: Handlers = {TrainingDispatch: Dispatches(slots, jobs, worker).on_dispatches}

@@ -93,7 +93,7 @@ class Attempt:
             begun_at=bus.now(),
             platform=f"{platform.system().lower()}-{platform.machine()}",
             price_per_hour_usd=settings.price_per_hour_usd,
-            gpus=1 if slot.gpu else 0,
+            gpus=slot.ranks if slot.gpu else 0,
         )
 
     @property

@@ -127,9 +127,10 @@ class Child:
                 log.warning("unreadable event of the training process", reason=str(error))
 
     def memory_gb(self) -> float:
-        """Resident memory now, with what it shares with a warm parent; 0 once it has ended."""
+        """Resident memory of all ranks now, with what each shares with a warm parent; 0 once they have ended."""
         with suppress(psutil.Error):
-            return psutil.Process(self.pid).memory_info().rss / 1e9
+            first = psutil.Process(self.pid)
+            return sum(one.memory_info().rss for one in (first, *first.children(recursive=True))) / 1e9
         return 0.0
 
     def ask_to_stop(self) -> None:

@@ -10,6 +10,8 @@ OOM, CONVERGENCE, DATA, INFRA, TIMEOUT, UNKNOWN = "OOM", "CONVERGENCE", "DATA", 
 
 NO_MEMORY = ("can't allocate memory", "CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """What torch's other errors say where memory ran out: on the CPU, and within a library of CUDA."""
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "NCCL")
+"""What torch says where another process of the training is gone, or cannot be reached."""
 KERNEL_ASSERT = "device-side assert"
 """What CUDA says when a kernel refused its input, which is the program's fault or the data's, not the machine's."""
 
@@ -46,6 +48,12 @@ class TimedOut(TrainingFailed):
     code = TIMEOUT
 
 
+class RankLost(TrainingFailed):
+    """Another process of the same training has ended, so this one cannot go on either."""
+
+    code = INFRA
+
+
 class StopRequested(Exception):
     """The training was asked to stop where no train step is at work; what counts is the newest checkpoint, if any."""
 
@@ -59,6 +67,8 @@ def error_code(error: BaseException) -> str:
         return OOM
     if isinstance(error, (Rejected, DigestMismatch, NotFound)) or name == "SafetensorError":
         return DATA
+    if isinstance(error, RuntimeError) and any(words in message for words in LOST_PEER):
+        return INFRA
     if isinstance(error, (Unavailable, OSError)) or (name == "AcceleratorError" and KERNEL_ASSERT not in message):
         return INFRA
     return UNKNOWN

@@ -18,7 +18,7 @@ from ratchet.rules.algorithms import ALGORITHMS
 
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
 CHECKPOINTS, RESULT, DOCUMENTS = "checkpoints", "result", "documents"
-CHECKPOINT_MANIFEST = "checkpoint.json"
+CHECKPOINT_MANIFEST, RENDEZVOUS = "checkpoint.json", "ranks"
 """Names inside a job's directory."""
 MESSAGE_BYTES = 65_536
 """Longest message between the worker and the warm parent."""
@@ -46,6 +46,8 @@ class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Number format that the policy to continue was computed in, as its manifest names it; None: unknown."""
     checkpoint_s: float | None = None
     """Longest time between checkpoints, whatever their interval in train steps. None: only that interval counts."""
+    ranks: int = 1
+    """Processes that train together, each on a GPU of its own where there are any."""
     holdout: float = 0.0
     """Fraction of the preference pairs that are held out to judge the result on."""
     loop: LoopOptions = LoopOptions()

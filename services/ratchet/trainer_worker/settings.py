@@ -23,8 +23,11 @@ class Settings(BaseSettings):
     slots: int = Field(default=1, ge=1)
     """Trainings that run at a time on this machine."""
     gpus: tuple[str, ...] | None = None
-    """GPUs of the slots, one each, as CUDA names them (number or UUID), as a JSON list. Unset: those of the worker's
-    CUDA_VISIBLE_DEVICES, else all of the machine. `[]`: none."""
+    """GPUs of the slots, one for each process of a training, as CUDA names them (number or UUID), as a JSON list.
+    Unset: those of the worker's CUDA_VISIBLE_DEVICES, else all of the machine. `[]`: none."""
+    ranks: int = Field(default=1, ge=1)
+    """Processes of a training, which share its work, each on a GPU of its own where there are any. A job that asks for
+    fewer GPUs has fewer; one that asks for more fails."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of a training whose job does not say; on shared cores more than one is slower."""
     warm: bool = True

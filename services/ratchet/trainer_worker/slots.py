@@ -1,4 +1,4 @@
-"""The slots of a worker: places of one training each, with a GPU of its own where the machine has any."""
+"""The slots of a worker: places of one training each, with GPUs of its own where the machine has any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratchet.errors import ConfigError
+from msgspec.structs import replace
+
+from ratchet.errors import ConfigError, Rejected
 from ratchet.trainer_worker.child_process import CUDA_VARIABLE, Child, WarmStart
 from ratchet.trainer_worker.job import JobSpec
 
@@ -22,13 +24,28 @@ class Slot:
     instance: str
     """The worker process that has the slot: two workers of one name differ in it."""
     gpu: str | None = None
-    """The only GPU that its trainings see, as CUDA names it. Empty: none. None: whatever the worker itself sees."""
+    """The only GPUs that its trainings see, as CUDA names them, with commas between. Empty: none. None: whatever the
+    worker itself sees.
+    """
     warm: WarmStart | None = None
     """Makes processes that need not import anything; without it every one is fresh."""
 
+    ranks: int = 1
+    """Processes of a training; each has one of the GPUs."""
+
     async def start(self, spec: JobSpec, directory: Path) -> Child:
-        """Start the training process of the job in `directory`."""
-        return await Child.start(spec, directory, self.warm, self.gpu)
+        """Start the training process of the job in `directory`. Raises `Rejected` when it needs a larger slot."""
+        return await Child.start(replace(spec, ranks=self.ranks_for(spec)), directory, self.warm, self.gpu)
+
+    def ranks_for(self, spec: JobSpec) -> int:
+        """As many processes as the job asks GPUs for, else all that the slot has."""
+        compute = spec.config.compute
+        asked = (compute.gpu_count if compute else None) or self.ranks
+        if asked > self.ranks:
+            raise Rejected(
+                f"compute.gpu_count {asked}: a training of this worker has {self.ranks}; RATCHET_TRAINER_RANKS sets it"
+            )
+        return asked
 
 
 def visible_gpus(environment: Mapping[str, str], devices: Path = DEVICES) -> tuple[str, ...] | None:
@@ -47,9 +64,9 @@ def visible_gpus(environment: Mapping[str, str], devices: Path = DEVICES) -> tup
 
 
 def gpus_of_slots(
-    slots: int, chosen: Sequence[str] | None, visible: Sequence[str] | None
+    slots: int, chosen: Sequence[str] | None, visible: Sequence[str] | None, each: int = 1
 ) -> Sequence[str] | Sequence[None]:
-    """The GPU of each slot: one of `chosen`, else of those that are `visible`. See `Slot.gpu`.
+    """The GPUs of each slot: `each` of `chosen`, else of those that are `visible`. See `Slot.gpu`.
 
     Raises `ConfigError` when two trainings would share a GPU.
     """
@@ -60,9 +77,10 @@ def gpus_of_slots(
         return [""] * slots
     if len(set(names)) < len(names):
         raise ConfigError(f"RATCHET_TRAINER_GPUS names a GPU twice: {', '.join(names)}; a slot's GPU is its own")
-    if slots > len(names):
+    if slots * each > len(names):
+        of_several = "" if each == 1 else f" of {each} processes"
         raise ConfigError(
-            f"{slots} slots need {slots} GPUs, and there are {len(names)}: set RATCHET_TRAINER_SLOTS to at most "
-            f"{len(names)}, or RATCHET_TRAINER_GPUS to [] for trainings on the CPU"
+            f"{slots} slots{of_several} need {slots * each} GPUs, and there are {len(names)}: set RATCHET_TRAINER_SLOTS"
+            f" to at most {len(names) // each}, or RATCHET_TRAINER_GPUS to [] for trainings on the CPU"
         )
-    return names[:slots]
+    return [",".join(names[first : first + each]) for first in range(0, slots * each, each)]

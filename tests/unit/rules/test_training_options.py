@@ -71,8 +71,8 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
             "loss_normalization must be one of trajectory, token, constant, not 'mean'",
         ),
         (
-            config(compute=Compute(gpu_count=2)),
-            "this worker trains on one device: distributed and more than one GPU are not supported",
+            config(compute=Compute(distributed=True)),
+            "compute.distributed: a training runs on one machine; gpu_count asks for more of its GPUs",
         ),
         (
             config(compute=Compute(mixed_precision="fp16")),

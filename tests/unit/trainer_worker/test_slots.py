@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from ratchet.errors import ConfigError
+from ratchet.contract.training import Compute
+from ratchet.errors import ConfigError, Rejected
 from ratchet.trainer_worker.child_process import Process, Streams
+from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.slots import Slot, gpus_of_slots, visible_gpus
 from tests.support.trainer_runs import job_spec
 
@@ -55,6 +58,7 @@ def test_without_a_choice_there_is_a_gpu_for_each_device_file(tmp_path: Path) ->
 def test_slots_get_a_gpu_each_in_order() -> None:
     assert list(gpus_of_slots(2, None, ("4", "5", "6"))) == ["4", "5"]
     assert list(gpus_of_slots(2, ("6", "5"), ("4", "5", "6"))) == ["6", "5"]
+    assert list(gpus_of_slots(2, None, ("4", "5", "6", "7"), 2)) == ["4,5", "6,7"]
     assert list(gpus_of_slots(3, (), ("4", "5"))) == ["", "", ""]
     assert list(gpus_of_slots(3, None, None)) == [None, None, None]
 
@@ -62,5 +66,20 @@ def test_slots_get_a_gpu_each_in_order() -> None:
 def test_two_slots_never_share_a_gpu() -> None:
     with pytest.raises(ConfigError, match="2 slots need 2 GPUs, and there are 1"):
         gpus_of_slots(2, None, ("0",))
+    with pytest.raises(ConfigError, match=r"2 slots of 2 processes need 4 GPUs, and there are 3: .* at most 1"):
+        gpus_of_slots(2, None, ("0", "1", "2"), 2)
     with pytest.raises(ConfigError, match="names a GPU twice: 1, 1"):
         gpus_of_slots(2, ("1", "1"), None)
+
+
+def test_a_training_has_as_many_processes_as_it_asks_gpus_for_and_no_more_than_its_slot() -> None:
+    slot = Slot("one", "4,5", None, ranks=2)
+    ranks = [slot.ranks_for(for_gpus(count)) for count in (None, 0, 1, 2)]
+    assert ranks == [2, 2, 1, 2]
+    with pytest.raises(Rejected, match=r"compute\.gpu_count 3: a training of this worker has 2"):
+        slot.ranks_for(for_gpus(3))
+
+
+def for_gpus(count: int | None) -> JobSpec:
+    spec = job_spec("sft")
+    return replace(spec, config=replace(spec.config, compute=Compute(gpu_count=count)))

@@ -4,7 +4,8 @@ Forked from the warm parent, or run as `python -m ratchet.trainer_worker.trainin
 the job directory; every path that it is given is absolute. SIGTERM asks it to stop at the next step boundary with
 a checkpoint; while it still loads and scores, which may take minutes and leaves nothing to save, it ends at once. It
 ends at once, too, when its standard input closes: that is how it learns that the worker has died. It uses no network,
-unless the base model is a name that transformers has to look up.
+unless the base model is a name that transformers has to look up. A job of several ranks has one such process, which
+forks the others (see `crew`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from ratchet.trainer_worker.errors import Unhealthy, error_code
-from ratchet.trainer_worker.job import Failed, Stopped, encode_event, read_job
+from ratchet.trainer_worker.errors import RankLost, Unhealthy, error_code
+from ratchet.trainer_worker.job import RENDEZVOUS, Failed, JobSpec, Stopped, encode_event, read_job
+from ratchet.trainer_worker.training.crew import Crew, fork_ranks, wait_for_the_end
 
 
 def main(directory: Path) -> int:
@@ -38,24 +40,48 @@ def main(directory: Path) -> int:
     signal.signal(signal.SIGTERM, on_stop)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(directory)
+    crew = Crew()
     try:
         spec = read_job(directory)
+        if spec.ranks > 1:
+            (directory / RENDEZVOUS).unlink(missing_ok=True)
+            # The thread above holds no lock: it waits in the kernel.
+            crew = fork_ranks(spec.ranks, lambda index: _as_rank(spec, directory, index), events)
         # After the job file was read: importing torch takes seconds, and fails where the extra is missing.
         from ratchet.trainer_worker.training.child_run import train  # noqa: PLC0415
 
         last = train(spec, directory, events, stop, begun)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure becomes an event
-        traceback.print_exc()
-        code = error_code(error)
-        last = Failed(
-            code=code,
-            message=str(error) or type(error).__name__,
-            traceback=traceback.format_exc()[-4000:],
-            health_stop=error.stop if isinstance(error, Unhealthy) else None,
-        )
+        last = _failed(error)
+        crew.explain()
     events.write(encode_event(last))
     events.flush()
     return 1 if isinstance(last, Failed) else 0
+
+
+def _as_rank(spec: JobSpec, directory: Path, index: int) -> Failed | None:
+    """Train as one of the ranks behind the first; returns why that failed."""
+    try:
+        from ratchet.trainer_worker.training.child_run import assist  # noqa: PLC0415 - see below
+
+        assist(spec, directory, index)
+    except RankLost:
+        traceback.print_exc()
+        wait_for_the_end()
+        return None
+    except Exception as error:  # noqa: BLE001 - the boundary of the process
+        return _failed(error)
+    return None
+
+
+def _failed(error: Exception) -> Failed:
+    traceback.print_exc()
+    return Failed(
+        code=error_code(error),
+        message=str(error) or type(error).__name__,
+        traceback=traceback.format_exc()[-4000:],
+        health_stop=error.stop if isinstance(error, Unhealthy) else None,
+    )
 
 
 def _end_with_parent() -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -31,6 +31,7 @@ from ratchet.trainer_worker.job import (
     CHECKPOINTS,
     DOCUMENTS,
     METRICS_FILE,
+    RENDEZVOUS,
     RESULT,
     Event,
     Finished,
@@ -42,9 +43,11 @@ from ratchet.trainer_worker.job import (
     encode_event,
 )
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.algorithms.base import Outcome, Step
+from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, Step
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy
+from ratchet.trainer_worker.training.rank_run import RankRun
+from ratchet.trainer_worker.training.ranks import Ranks, connected
 
 SAVE_INTERVAL = 50
 """Default number of train steps between checkpoints."""
@@ -63,23 +66,18 @@ R = TypeVar("R", bound=Row)
 
 
 def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Event, begun: threading.Event) -> Event:
-    """Load, train, and leave the policy's files and documents in the job's directory.
+    """Load, train, and leave the policy's files and documents in the job's directory; as the first of its ranks.
 
     `begun` is set once train steps begin, so that there may be something to save at a stop.
     """
-    torch.set_num_threads(spec.threads)
-    torch.manual_seed(spec.config.hyperparameters.seed or 0)
-    algorithm = spec.config.algorithm
-    learn = load_train(algorithm)
-    with closing(ChildRun(spec, directory, events, stop, begun)) as run:
-        examples = read_examples(Path(spec.dataset), algorithm)
-        policy = load_policy(spec)
+    with closing(ChildRun(spec, directory, events, stop, begun)) as run, _ranks(spec, directory, 0) as ranks:
         try:
-            outcome = learn(spec, policy, examples, run)
+            policy, outcome = _learnt(spec, ranks, run if ranks.alone else RankRun(ranks, run.resume, run))
         except StopRequested:
             return Stopped(step=run.reached)
-    if outcome.stopped_at is not None:
-        return Stopped(step=outcome.stopped_at)
+        if outcome.stopped_at is not None:
+            return Stopped(step=outcome.stopped_at)
+        memory = sum(ranks.gather(_peak_memory()))
     check_numbers(policy)
     probe = None if policy.kind == REWARD_MODEL else probe_policy(policy, outcome.probe_prompt)
     if probe is not None and not all(map(math.isfinite, probe.logprobs)):
@@ -88,20 +86,48 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
     result.mkdir()
     save_policy(policy, result, spec.base_name)
     _write_documents(directory / DOCUMENTS, spec, policy, outcome)
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
     return Finished(
         directory=str(result),
         kind=policy.kind,
         samples=outcome.samples,
         metrics=outcome.metrics,
-        peak_memory_gb=max(resident, gpu) / 1e9,
+        peak_memory_gb=memory / 1e9,
         dtype=policy.dtype,
         final_reward=outcome.final_reward,
         probe=probe,
         evaluation=outcome.evaluation,
         health_stop=outcome.health_stop,
     )
+
+
+def assist(spec: JobSpec, directory: Path, index: int) -> None:
+    """Train as one of the ranks behind the first, which keeps the result."""
+    resume = open_checkpoint(Path(spec.resume), spec.training_job_id, spec.config.algorithm) if spec.resume else None
+    with _ranks(spec, directory, index) as ranks, suppress(StopRequested):
+        _, outcome = _learnt(spec, ranks, RankRun(ranks, resume))
+        if outcome.stopped_at is None:
+            ranks.gather(_peak_memory())
+
+
+def _learnt(spec: JobSpec, ranks: Ranks, run: Run) -> tuple[TrainedPolicy, Outcome]:
+    """What every rank does."""
+    torch.set_num_threads(spec.threads)
+    torch.manual_seed(spec.config.hyperparameters.seed or 0)
+    algorithm = spec.config.algorithm
+    learn = load_train(algorithm)
+    examples = read_examples(Path(spec.dataset), algorithm)
+    policy = load_policy(spec, ranks)
+    return policy, learn(spec, policy, examples, run)
+
+
+def _ranks(spec: JobSpec, directory: Path, index: int) -> AbstractContextManager[Ranks]:
+    return connected(index, spec.ranks, f"file://{directory / RENDEZVOUS}")
+
+
+def _peak_memory() -> int:
+    """Bytes of this process: of its GPU where it has one and took more there."""
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return max(resident, torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0)
 
 
 def check_numbers(policy: TrainedPolicy) -> None:
@@ -198,6 +224,7 @@ def _write_documents(directory: Path, spec: JobSpec, policy: TrainedPolicy, outc
         "hyperparameters": outcome.effective,
         "requested_hyperparameters": spec.config.hyperparameters,
         "threads": spec.threads,
+        "ranks": spec.ranks,
         "device": str(policy.device),
         "versions": versions,
     }
@@ -232,6 +259,7 @@ class ChildRun:
         self._clock = clock
         self._events = events
         self._metrics = (directory / METRICS_FILE).open("a", buffering=1)
+        self._ranks = spec.ranks
         self._stop = stop
         self._begun = begun
         self._losses: list[float] = []
@@ -263,7 +291,7 @@ class ChildRun:
                 pytorch_version=str(torch.__version__),
                 cuda_version=torch.version.cuda,
                 device=device,
-                gpus=1 if torch.cuda.is_available() else 0,
+                gpus=self._ranks if torch.cuda.is_available() else 0,
                 samples=samples,
                 total_steps=total_steps,
             )

@@ -26,6 +26,7 @@ from ratchet.errors import Rejected
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
+from ratchet.trainer_worker.training.ranks import ALONE, Ranks
 
 PROBE_PROMPT_TOKENS, PROBE_OUTPUT_TOKENS = 128, 16
 PRECISIONS = {"fp32": FLOAT32, "bf16": BFLOAT16}
@@ -43,6 +44,8 @@ class TrainedPolicy:
     bf16: bool
     fresh: bool
     """True while the policy equals its reference: a new adapter, or the start of a full fine-tune."""
+    ranks: Ranks = ALONE
+    """The processes that train it."""
 
     @property
     def dtype(self) -> str:
@@ -90,7 +93,7 @@ class TrainedPolicy:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
 
-def load_policy(spec: JobSpec) -> TrainedPolicy:
+def load_policy(spec: JobSpec, ranks: Ranks = ALONE) -> TrainedPolicy:
     """Load the base, and put the adapter to continue, or a new one, on top. Nothing is downloaded from a hub by name
     unless `spec.base` is such a name.
     """
@@ -108,9 +111,9 @@ def load_policy(spec: JobSpec) -> TrainedPolicy:
     if hyper.full_finetune:
         if spec.adapter is not None:
             raise Rejected("full_finetune cannot continue from an adapter; name a model as base_model")
-        return TrainedPolicy(base.to(device), tokenizer, MODEL, bf16, fresh=True)
+        return TrainedPolicy(base.to(device), tokenizer, MODEL, bf16, fresh=True, ranks=ranks)
     model = _with_adapter(base, spec, hyper.lora)
-    return TrainedPolicy(model.to(device), tokenizer, ADAPTER, bf16, fresh=spec.adapter is None)
+    return TrainedPolicy(model.to(device), tokenizer, ADAPTER, bf16, fresh=spec.adapter is None, ranks=ranks)
 
 
 def _with_score(
@@ -231,7 +234,7 @@ def _four_bits(device: torch.device) -> dict[str, Any]:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,
     )
-    return {"quantization_config": config, "device_map": {"": device.index or 0}}
+    return {"quantization_config": config, "device_map": {"": torch.cuda.current_device()}}
 
 
 def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None, task: str = "CAUSAL_LM") -> nn.Module:

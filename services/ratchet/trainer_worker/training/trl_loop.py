@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
@@ -27,6 +27,7 @@ from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run, Step
 from ratchet.trainer_worker.training.learner.ranking import auc
 from ratchet.trainer_worker.training.policy import TrainedPolicy
+from ratchet.trainer_worker.training.ranks import ALONE, Ranks
 
 WEIGHT_DECAY, ADAM_BETA2 = 0.01, 0.98
 WARMUP_STEPS = 20
@@ -113,6 +114,8 @@ class TrlTraining:
     """Keep the order of the examples in every epoch."""
     keep: Callable[[Path], None] | None = None
     """Writes what a resumed training needs besides the trainer's own state."""
+    ranks: Ranks = ALONE
+    """Those that share the passes of `objective`."""
     evaluate: Callable[[], Mapping[str, float]] | None = None
     """Judges the policy as it is now on what is held out."""
 
@@ -139,6 +142,8 @@ def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTrainin
         args = _arguments(spec, policy, training, total, folder)
         trainer = _Trainer(
             objective=training.objective,
+            ranks=training.ranks,
+            trained=policy.trainable(),
             model=policy.model,
             args=args,
             data_collator=_Collator(training.objective),
@@ -188,9 +193,13 @@ class _Collator:
 class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
     """TRL's trainer with the loss of an objective."""
 
-    def __init__(self, *, objective: Objective, **arguments: Any) -> None:
+    def __init__(
+        self, *, objective: Objective, ranks: Ranks, trained: Sequence[nn.Parameter], **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
         self._objective = objective
+        self._ranks = ranks
+        self._trained = trained
         self.tokens = 0
         """That went through the model since they were last counted."""
 
@@ -201,7 +210,7 @@ class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
         model.train()  # the trainer's own sign that it trains; the scorer sets what its passes need
         own = int((inputs["labels"][:, 1:] != IGNORED).sum())
         items = own if num_items_in_batch is None else num_items_in_batch
-        indices: list[int] = inputs["example"].tolist()
+        indices: list[int] = self._ranks.of_leader(inputs["example"].tolist())
         self.tokens += sum(map(self._objective.tokens, indices))
         value = torch.zeros((), device=self.args.device)
         metrics: dict[str, Mean] = {}
@@ -215,12 +224,33 @@ class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
                 metrics[name] = Mean(before.total + one.total, before.count + one.count)
             better += loss.better
             worse += loss.worse
+        value, metrics, better, worse = self._of_all_ranks(value, metrics, better, worse)
         logged: Any = self._metrics["train"]
         if better and worse:
             logged["auc"].append(auc(better, worse))
         for name, mean in _averages(metrics).items():
             logged[name].append(mean)
         return value
+
+    def _of_all_ranks(
+        self, value: Tensor, metrics: dict[str, Mean], better: list[float], worse: list[float]
+    ) -> tuple[Tensor, dict[str, Mean], list[float], list[float]]:
+        """What all ranks' passes came to; at the end of a train step, their gradients too.
+
+        The trainer itself knows of no ranks: each of them has all of the data, and takes the same steps.
+        """
+        ranks = self._ranks
+        if ranks.alone:
+            return value, metrics, better, worse
+        if self.accelerator.sync_gradients:
+            ranks.add_gradients(self._trained)
+        parts = ranks.gather((float(value), metrics, better, worse))
+        every: dict[str, Mean] = {}
+        for name, mean in (pair for part in parts for pair in part[1].items()):
+            before = every.get(name, Mean(0.0, 0))
+            every[name] = Mean(before.total + mean.total, before.count + mean.count)
+        total = torch.full_like(value, sum(part[0] for part in parts))
+        return total, every, [one for part in parts for one in part[2]], [one for part in parts for one in part[3]]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save without TRL's model card: the checkpoint of a job has no use for it."""

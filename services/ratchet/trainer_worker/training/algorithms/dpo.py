@@ -42,7 +42,9 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     chats = ChatRows(policy.tokenizer, max_length, keep_end=spec.loop.keep_end)
     made, learn, held = split_pairs(chats, pairs, spec)
     # Without dropout the policy at the start is its reference, as in TRL.
-    scorer = Scorer(policy.model, bf16=policy.bf16, lora_dropout=False, pass_tokens=hyper.pass_tokens)
+    scorer = Scorer(
+        policy.model, bf16=policy.bf16, lora_dropout=False, pass_tokens=hyper.pass_tokens, ranks=policy.ranks
+    )
     reference = Reference.open(other_reference(spec, policy) or scorer, [pair.sides for pair in made.pairs], run)
     beta = BETA if hyper.beta is None else hyper.beta
     smoothing = hyper.label_smoothing or 0.0
@@ -59,6 +61,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         DEFAULTS,
         scorer.pass_tokens,
         keep=reference.save,
+        ranks=scorer.ranks,
         evaluate=lambda: scores_of(judged(never)),
     )
     trained = run_trl(spec, policy, run, training)
@@ -89,7 +92,8 @@ def other_reference(spec: JobSpec, policy: TrainedPolicy) -> Scorer | None:
     if spec.loop.reference is None:
         return None
     model = load_reference(spec.loop.reference, policy)
-    return Scorer(model, bf16=policy.bf16, lora_dropout=False, pass_tokens=spec.config.hyperparameters.pass_tokens)
+    asked = spec.config.hyperparameters.pass_tokens
+    return Scorer(model, bf16=policy.bf16, lora_dropout=False, pass_tokens=asked, ranks=policy.ranks)
 
 
 @dataclass(frozen=True, slots=True)

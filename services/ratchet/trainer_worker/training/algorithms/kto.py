@@ -56,7 +56,9 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
         kept = msgspec.json.decode((run.resume.directory / PARTNERS).read_bytes(), type=list[int])
     examples = labelled_rows(chats, order, spec.batch_size, kept)
     # Without dropout the policy at the start is its reference, as in TRL.
-    scorer = Scorer(policy.model, bf16=policy.bf16, lora_dropout=False, pass_tokens=hyper.pass_tokens)
+    scorer = Scorer(
+        policy.model, bf16=policy.bf16, lora_dropout=False, pass_tokens=hyper.pass_tokens, ranks=policy.ranks
+    )
     reference = Reference.open(scorer, [(example.rows, example.mismatched) for example in examples], run)
     weights = KtoWeights(
         beta=BETA if hyper.beta is None else hyper.beta,
@@ -71,7 +73,9 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
         partners = [example.partner for example in examples]
         (directory / PARTNERS).write_bytes(msgspec.json.encode(partners))
 
-    training = TrlTraining(objective, count, count, DEFAULTS, scorer.pass_tokens, in_order=True, keep=keep)
+    training = TrlTraining(
+        objective, count, count, DEFAULTS, scorer.pass_tokens, in_order=True, keep=keep, ranks=scorer.ranks
+    )
     trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=count, stopped_at=trained.stopped_at)

@@ -42,7 +42,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     chats = ChatRows(policy.tokenizer, max_length, keep_end=spec.loop.keep_end)
     made, learn, held = split_pairs(chats, pairs, spec)
     read = [read_pair(pair, policy.pad) for pair in made.pairs]
-    scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=hyper.pass_tokens)
+    scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=hyper.pass_tokens, ranks=policy.ranks)
     check_reading(scorer, read)
     learnt, held_out = [read[index] for index in learn], [read[index] for index in held]
     center = hyper.center_rewards_coefficient or 0.0
@@ -52,7 +52,13 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         return evaluate(scorer, learnt, held_out, center, stop_requested)
 
     training = TrlTraining(
-        objective, len(learn), len(learn), DEFAULTS, scorer.pass_tokens, evaluate=lambda: scores_of(judged(never))
+        objective,
+        len(learn),
+        len(learn),
+        DEFAULTS,
+        scorer.pass_tokens,
+        ranks=scorer.ranks,
+        evaluate=lambda: scores_of(judged(never)),
     )
     trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:

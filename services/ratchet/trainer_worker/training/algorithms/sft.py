@@ -26,9 +26,12 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     chats = ChatRows(policy.tokenizer, max_length)
     rows = chats.rows(part for row in trajectories for part in conversations_of(row))
     samples = len({row.trajectory_id for row in rows})
-    scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=spec.config.hyperparameters.pass_tokens)
+    asked = spec.config.hyperparameters.pass_tokens
+    scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=asked, ranks=policy.ranks)
     check_head(scorer, rows)
-    training = TrlTraining(Likelihood(scorer, rows), len(rows), samples, DEFAULTS, scorer.pass_tokens)
+    training = TrlTraining(
+        Likelihood(scorer, rows), len(rows), samples, DEFAULTS, scorer.pass_tokens, ranks=scorer.ranks
+    )
     trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=samples, stopped_at=trained.stopped_at)

@@ -5,6 +5,7 @@ Shapes: _B rows, _T tokens, _N trained tokens of all rows (row by row), _H hidde
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -20,9 +21,10 @@ from transformers import PreTrainedModel
 from ratchet.grammars.walk import allowed
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.learner.masks import Allowed
-from ratchet.trainer_worker.training.learner.passes import item_of, plan_passes, run_once
+from ratchet.trainer_worker.training.learner.passes import Item, computed, item_of, plan_passes, run_once
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.learner.trunk import Trunk, attends_to_all
+from ratchet.trainer_worker.training.ranks import ALONE, Ranks
 
 CHUNK_ELEMENTS = 1 << 25
 """Logits (tokens x vocabulary) held at a time; more are computed in chunks, again in the backward pass."""
@@ -74,7 +76,7 @@ class Scorer:
     gradients flow through its keys and values.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options by name, each with a default
         self,
         model: nn.Module,
         *,
@@ -83,11 +85,13 @@ class Scorer:
         pass_tokens: int | None = None,
         share_prefix: bool = True,
         chunk_elements: int = CHUNK_ELEMENTS,
+        ranks: Ranks = ALONE,
     ) -> None:
         """`lora_dropout`: whether an adapter's own dropout is active where gradients are asked for. `pass_tokens`: see
         `Hyperparameters`; None: what the device's memory holds,
-        which is never exceeded.
+        which is never exceeded. `ranks`: who takes which pass.
         """
+        self.ranks = ranks
         self.model = model
         wrapped: Any = model
         base: PreTrainedModel = wrapped.get_base_model() if hasattr(wrapped, "peft_config") else wrapped
@@ -134,15 +138,24 @@ class Scorer:
             room = CUDA_SHARE * max(0, torch.cuda.get_device_properties(self.device).total_memory - held)
         with self.autocast():
             token_bytes = self._trunk.token_bytes()
-        return max(1, min(self._asked_tokens or MOST_PASS_TOKENS, int(room / max(1.0, token_bytes))))
+        own = max(1, min(self._asked_tokens or MOST_PASS_TOKENS, int(room / max(1.0, token_bytes))))
+        return min(self.ranks.gather(own))
 
     def passes(self, items: Sequence[Sequence[Row]]) -> list[list[int]]:
         """Indices of `items`, pass by pass; the rows of an item stay together.
 
-        A pass has at most `pass_tokens` tokens, padding included, or is a single item.
+        A pass has at most `pass_tokens` tokens, padding included, or is a single item. Of several ranks each gets the
+        passes that it has to run, which may be none.
         """
         planned = [item_of(rows) for rows in items]
-        return plan_passes(planned, budget=self.pass_tokens, overhead=self._overhead, share=self._share)
+        passes = plan_passes(planned, budget=self.pass_tokens, overhead=self._overhead, share=self._share)
+        if self.ranks.alone:
+            return passes
+        # One pass may hold all that there is: each rank gets about as much as every other.
+        budget = min(self.pass_tokens, math.ceil(sum(self._tokens(planned, passes)) / self.ranks.count))
+        passes = plan_passes(planned, budget=budget, overhead=self._overhead, share=self._share)
+        own = self.ranks.share([tokens + self._overhead for tokens in self._tokens(planned, passes)])
+        return [passes[index] for index in own]
 
     def score(self, rows: Sequence[Row], *, entropy_gradient: bool = False) -> Scores:
         """Scores of every trained token of `rows`, in one pass."""
@@ -198,6 +211,9 @@ class Scorer:
     def autocast(self) -> AbstractContextManager[Any]:
         """What every pass is computed under."""
         return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()
+
+    def _tokens(self, items: Sequence[Item], passes: Sequence[Sequence[int]]) -> list[int]:
+        return [computed([items[index] for index in part], self._overhead, share=self._share) for part in passes]
 
     def _parameters(self) -> Sequence[nn.Parameter]:
         return list(self.model.parameters())

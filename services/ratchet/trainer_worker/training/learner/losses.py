@@ -6,7 +6,7 @@ Shapes: _N trained tokens of a train step's micro-batch, _R rows of it, _M token
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -75,6 +75,13 @@ class Loss:
     weight_square_sum: Tensor
     shift_R: Tensor
     """Mean of pi - proximal over each row's tokens."""
+
+    def of_numbers(self) -> Loss:
+        """Without gradient, and on the CPU, so that it can be sent to another process."""
+        tensors = {
+            name: one.detach().cpu() for name in self.__slots__ if isinstance(one := getattr(self, name), Tensor)
+        }
+        return replace(self, **tensors)
 
 
 def policy_loss(tokens: Tokens, objective: Objective) -> Loss:

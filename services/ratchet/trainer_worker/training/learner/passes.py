@@ -49,6 +49,14 @@ def run_once(shared: int, rows: int, overhead: int) -> int:
     return shared if shared >= MIN_SHARED_PREFIX and (rows - 1) * shared > overhead else 0
 
 
+def computed(items: Sequence[Item], overhead: int, *, share: bool) -> int:
+    """Tokens that a pass with all of `items` computes, padding included."""
+    rows, width = sum(item.rows for item in items), max(item.width for item in items)
+    shared = min(common(items[0].beginning, item.beginning) for item in items) if share else 0
+    once = run_once(shared, rows, overhead)
+    return once + rows * (width - once)
+
+
 def plan_passes(items: Sequence[Item], *, budget: int, overhead: int, share: bool) -> list[list[int]]:
     """Indices of `items`, pass by pass: the cheapest cuts of the better one of two orders.
 

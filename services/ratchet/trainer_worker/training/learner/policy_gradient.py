@@ -68,7 +68,8 @@ def begin(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     """Make rows and a scorer. Raises `DataUnusable` when there is nothing to learn from."""
     config = spec.config
     mirrored = config.dataset.reward_transform == "negate"
-    scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=config.hyperparameters.pass_tokens)
+    asked = config.hyperparameters.pass_tokens
+    scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=asked, ranks=policy.ranks)
     with closing(Masks(policy.tokenizer, spec.base, scorer.vocabulary)) as masks:
         data = policy_data(
             trajectories,

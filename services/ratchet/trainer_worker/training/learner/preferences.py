@@ -60,14 +60,15 @@ def never() -> bool:
 def score_all(scorer: Scorer, sequences: Sequence[Rows], stop_requested: Callable[[], bool] = never) -> Tensor:
     """Log-probabilities of any number of sequences on the CPU, in passes that fit into memory, without gradient.
 
-    Raises `StopRequested` as soon as a stop is asked for: a large data set takes minutes.
+    Raises `StopRequested` as soon as a stop is asked for: a large data set takes minutes. Several ranks, which must all
+    stop at the same place, go on to the end.
     """
-    logprobs_S = torch.zeros(len(sequences))
+    own_S = torch.zeros(len(sequences))
     for part in scorer.passes(sequences):
-        if stop_requested():
+        if scorer.ranks.alone and stop_requested():
             raise StopRequested
-        logprobs_S[part] = sequence_logprobs(scorer, [sequences[index] for index in part])[0].float().cpu()
-    return logprobs_S
+        own_S[part] = sequence_logprobs(scorer, [sequences[index] for index in part])[0].float().cpu()
+    return torch.stack(scorer.ranks.gather(own_S)).sum(0)  # a sequence is in one pass of one rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,14 +91,15 @@ def reward_all(
 ) -> tuple[Tensor, Tensor]:
     """Rewards of the chosen and of the rejected sides on the CPU, in passes that fit into memory, without gradient.
 
-    Raises `StopRequested` as soon as a stop is asked for.
+    Raises `StopRequested` as soon as a stop is asked for, unless there are several ranks: see `score_all`.
     """
-    rewards_P2 = torch.zeros(len(pairs), 2)
+    own_P2 = torch.zeros(len(pairs), 2)
     for part in scorer.passes([[pair.chosen, pair.rejected] for pair in pairs]):
-        if stop_requested():
+        if scorer.ranks.alone and stop_requested():
             raise StopRequested
         rows = [row for index in part for row in (pairs[index].chosen, pairs[index].rejected)]
-        rewards_P2[part] = scorer.rewards(rows).view(-1, 2).cpu()
+        own_P2[part] = scorer.rewards(rows).view(-1, 2).cpu()
+    rewards_P2 = torch.stack(scorer.ranks.gather(own_P2)).sum(0)  # a pair is in one pass of one rank
     return rewards_P2[:, 0], rewards_P2[:, 1]
 
 

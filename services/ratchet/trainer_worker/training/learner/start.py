@@ -153,6 +153,8 @@ def _passes(scorer: Scorer, rows: Sequence[Row], features: Features | None) -> S
         entropies |= zip(part, scores.entropy_N.cpu().split(sizes), strict=True)
         if features is not None:
             taken |= zip(part, features(scores.hidden_NH).split(sizes), strict=True)
+    for theirs in scorer.ranks.gather((logprobs, entropies, taken)):
+        logprobs, entropies, taken = logprobs | theirs[0], entropies | theirs[1], taken | theirs[2]
     order = range(len(rows))
     return StartScores(
         proximal=[logprobs[index] for index in order],

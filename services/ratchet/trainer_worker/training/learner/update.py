@@ -86,7 +86,9 @@ class Update:
     def measure(self) -> Measured:
         """Gradients and figures of the next train step. Raises `Diverged` when they are no numbers."""
         number = self.done + 1
+        self._draw_apart(number)
         measured = self._measured(self._batch(number), backward=True)
+        self._scorer.ranks.add_gradients(self._policy)
         norm = float(nn.utils.clip_grad_norm_(self._policy, self.options.max_grad_norm))
         _check_finite(measured.metrics | {"grad_norm": norm}, f"at train step {number}")
         rate = self.options.learning_rate * self._rate_factor(number)
@@ -113,6 +115,12 @@ class Update:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self.done = number
+
+    def _draw_apart(self, number: int) -> None:
+        """Let every rank drop out other things, the same in a training that is resumed with as many ranks."""
+        ranks = self._scorer.ranks
+        if not ranks.alone:
+            torch.manual_seed(random.Random(f"{self.options.seed}-{number}-{ranks.index}").getrandbits(63))
 
     def _rate_factor(self, number: int) -> float:
         """Ramp over the first steps, then a linear fall to a tenth."""
@@ -156,7 +164,10 @@ class Update:
         return [index for name in order[place * size : (place + 1) * size] for index in self._members[name]]
 
     def _measured(self, chosen: Sequence[int], *, backward: bool) -> Measured:
-        """The rows of a train step, one pass after the other, with or without their gradients."""
+        """The rows of a train step, one pass after the other, with or without their gradients.
+
+        Of several ranks each runs its passes; what they say of the policy is put together.
+        """
         rows = [self.fixed.rows[index] for index in chosen]
         tokens = sum(row.trained for row in rows)
         weights = row_weights(
@@ -168,16 +179,17 @@ class Update:
         size = math.ceil(len(chosen) / max(1, self.options.accumulation))
         done: list[int] = []
         losses: list[Loss] = []
-        entropy = 0.0
+        entropy, several = 0.0, not self._scorer.ranks.alone
         for begin in range(0, len(chosen), size):
             for places in self._passes(range(begin, min(begin + size, len(chosen))), chosen):
                 part = [chosen[place] for place in places]
                 loss, total, own = self._one_pass(part, [weights[place] for place in places], tokens)
                 if backward:
                     total.backward()  # pyright: ignore[reportUnknownMemberType] - torch leaves it untyped
-                losses.append(replace(loss, value=loss.value.detach()))
+                losses.append(loss.of_numbers() if several else replace(loss, value=loss.value.detach()))
                 entropy += own
                 done += part
+        losses, done, entropy = self._of_all_ranks(losses, done, entropy)
         metrics = _step_metrics(losses, tokens)
         metrics["policy_entropy"] = entropy / tokens
         metrics["tokens"] = sum(row.length for row in rows)
@@ -189,6 +201,15 @@ class Update:
         """`places` in `chosen`, in passes that fit into memory; by the weights their gradients add up to the step's."""
         planned = self._scorer.passes([[self.fixed.rows[chosen[place]]] for place in places])
         return [[places[index] for index in part] for part in planned]
+
+    def _of_all_ranks(self, losses: list[Loss], done: list[int], entropy: float) -> tuple[list[Loss], list[int], float]:
+        """The losses of all passes, the rows in their order, and the summed entropy."""
+        parts = self._scorer.ranks.gather((losses, done, entropy))
+        return (
+            [one for part in parts for one in part[0]],
+            [one for part in parts for one in part[1]],
+            sum(part[2] for part in parts),
+        )
 
     def _one_pass(self, part: Sequence[int], weights: Sequence[float], step_tokens: int) -> tuple[Loss, Tensor, float]:
         """(policy loss, what to minimise, summed entropy) of one pass; values are shares of the train step's."""

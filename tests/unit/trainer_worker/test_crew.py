@@ -1,0 +1,73 @@
+"""The processes of a training end together, and the reason is that of the one that failed. No torch, no training."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from ratchet.trainer_worker.job import Failed, decode_event
+
+SCRIPT = """
+import os, signal, sys, time
+from ratchet.trainer_worker.job import Failed
+from ratchet.trainer_worker.training.crew import fork_ranks
+
+ready, go = os.pipe()
+
+def rank(index):
+    os.read(ready, 1)
+    {rank}
+
+events = os.fdopen(os.dup(1), "wb")
+crew = fork_ranks(3, rank, events)
+print(*crew.pids, file=sys.stderr, flush=True)
+os.write(go, b"go")
+{first}
+"""
+DEADLINE_S = 60.0
+
+
+def run(rank: str, first: str) -> tuple[int, list[object], list[int]]:
+    """(exit status, events, ids of the other ranks) of three processes."""
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(rank=rank, first=first)], capture_output=True, timeout=120, check=False
+    )
+    events = [decode_event(line) for line in ended.stdout.splitlines()]
+    return ended.returncode, list(events), [int(pid) for pid in ended.stderr.split()]
+
+
+@pytest.mark.parametrize("first", ["time.sleep(120)", "crew.explain(); time.sleep(120)"])
+def test_the_failure_of_a_rank_is_that_of_the_training(first: str) -> None:
+    code, events, pids = run('return Failed(code="OOM", message="no memory") if index == 2 else time.sleep(120)', first)
+    assert (code, events) == (1, [Failed(code="OOM", message="no memory")])
+    ended(pids)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"), [("os._exit(7)", "ended with status 7"), ("os.kill(os.getpid(), 9)", "was ended by SIGKILL")]
+)
+def test_a_rank_that_dies_without_a_word_is_an_infrastructure_failure(end: str, reason: str) -> None:
+    code, events, pids = run(f"{end} if index == 1 else time.sleep(120)", "time.sleep(120)")
+    assert (code, events) == (1, [Failed(code="INFRA", message=f"process 2 of the training {reason}")])
+    ended(pids)
+
+
+@pytest.mark.parametrize("first", ["os.kill(os.getpid(), 9)", "os._exit(0)"])
+def test_however_the_first_rank_ends_the_others_do(first: str) -> None:
+    _, events, pids = run("time.sleep(120)", first)
+    assert events == []
+    ended(pids)
+
+
+def test_ranks_that_are_done_are_no_failure() -> None:
+    assert run("return None", "time.sleep(0.5)")[:2] == (0, [])
+
+
+def ended(pids: list[int]) -> None:
+    assert len(pids) == 2
+    for pid in pids:
+        if psutil.pid_exists(pid):
+            psutil.Process(pid).wait(DEADLINE_S)
