@@ -7,7 +7,9 @@ group at a time. Imports no store: the training process reads its file with this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -84,10 +86,8 @@ class RowWriter(Generic[R]):
 
 def count_rows(path: Path) -> int:
     """The number of rows. Raises `Rejected` when the file is no Parquet file."""
-    try:
+    with _readable("rows", count(1)):
         return int(_PARQUET.ParquetFile(path).metadata.num_rows)
-    except pa.ArrowException as error:
-        raise Rejected(f"no rows can be read from the file: {error}") from error
 
 
 def read_rows(path: Path, kind: type[R], *, without: Collection[str] = (), as_arrays: bool = False) -> Iterator[R]:
@@ -98,20 +98,31 @@ def read_rows(path: Path, kind: type[R], *, without: Collection[str] = (), as_ar
     """
     schema, texts, numbers = arrow_schema(kind), _json_columns(kind), _number_columns(kind)
     absent = {name: list[Any]() for name in (*numbers, *without)}
-    try:
+    place = count(1)
+    with _readable(f"{kind.__name__}s", place):
         file: Any = _PARQUET.ParquetFile(path)
         stored = [name for name in schema.names if name in file.schema_arrow.names and name not in without]
         plain, lists = [name for name in stored if name not in numbers], [name for name in stored if name in numbers]
         for group in range(file.num_row_groups):
             for batch in file.iter_batches(DECODED, row_groups=[group], columns=stored):
                 columns = {name: _Lists(batch.column(name).cast(schema.field(name).type)) for name in lists}
-                for place, record in enumerate(batch.select(plain).to_pylist()):
+                for index, record in enumerate(batch.select(plain).to_pylist()):
                     members = {name: _decoded(value, texts.get(name)) for name, value in record.items()}
-                    arrays = {name: column[place] for name, column in columns.items()}
+                    arrays = {name: column[index] for name, column in columns.items()}
                     own = arrays if as_arrays else {name: array.tolist() for name, array in arrays.items()}
                     yield msgspec.structs.replace(msgspec.convert(absent | members, kind), **own)
-    except (pa.ArrowException, UnicodeDecodeError, msgspec.DecodeError) as error:
-        raise Rejected(f"no {kind.__name__}s can be read from the file: {error}") from error
+                    next(place)
+
+
+@contextmanager
+def _readable(what: str, place: count[int]) -> Generator[None]:
+    """Raises `Rejected` for a file whose content cannot be read, with the row from which on. `place` counts rows."""
+    try:
+        yield
+    except (pa.ArrowException, UnicodeDecodeError, msgspec.DecodeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk; pyarrow's own are of the content
+            raise
+        raise Rejected(f"no {what} can be read from the file, from row {next(place)} on: {error}") from error
 
 
 class _Lists:

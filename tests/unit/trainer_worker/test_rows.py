@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ratchet.contract.snapshot import Call
+from ratchet.contract.snapshot import Call, CallSpan, TokenSequence, TrajectoryRow
+from ratchet.errors import Rejected
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.learner.rows import MergeCounts, Row, policy_data, rows_of
 from tests.support.snapshot_rows import call as logged_call, trajectory_row
@@ -163,3 +165,46 @@ def test_a_trajectory_without_a_finite_reward_is_left_out_and_counted(reward: fl
 def test_data_in_which_nothing_can_learn_is_refused_with_the_reason(calls: list[Call], reason: str) -> None:
     with pytest.raises(DataUnusable, match=reason):
         policy_data([trajectory_row(calls=calls)], None, mirrored=False, vocabulary=50)
+
+
+def stored(*answers: tuple[int, int], ids: Sequence[int] = range(1, 9), temperature: float = 1.0) -> TrajectoryRow:
+    """A row of one sequence, as a snapshot holds it; `answers`: begin and size of each."""
+    spans = [
+        CallSpan(
+            turn_id=str(n), sequence=0, begin=begin, size=size, scored=True, trainable=True, temperature=temperature
+        )
+        for n, (begin, size) in enumerate(answers)
+    ]
+    return trajectory_row(
+        token_ids=list(ids),
+        sequences=[TokenSequence(size=len(ids))],
+        logprobs=[-0.5] * sum(size for _, size in answers),
+        spans=spans,
+    )
+
+
+def test_a_stored_row_teaches_its_answers() -> None:
+    (row,) = rows_of(stored((2, 2), (4, 3)))
+    assert row.trained_at.tolist() == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("spans", [[(0, 2)], [(2, 3), (4, 2)], [(4, 2), (2, 1)]], ids=["first", "overlap", "order"])
+def test_answers_that_overlap_or_follow_nothing_are_a_contradiction(spans: list[tuple[int, int]]) -> None:
+    with pytest.raises(Rejected, match="trajectory t0 contradicts itself: answers"):
+        rows_of(stored(*spans))
+
+
+def test_a_negative_token_is_none_of_the_models() -> None:
+    counts = MergeCounts()
+    assert rows_of(stored((2, 2), ids=[1, -3, 5, 6]), counts) == []
+    assert counts.untrainable == {"outside_vocabulary": 1}
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 0.001, math.inf, math.nan])
+def test_an_answer_that_was_not_drawn_at_its_temperature_does_not_learn(temperature: float) -> None:
+    assert rows_of(stored((2, 2), temperature=temperature)) == []
+
+
+def test_a_baseline_that_is_no_number_is_none() -> None:
+    data = policy_data([trajectory_row(calls=[call([1, 2], [3])], baseline=math.nan)], None, mirrored=False)
+    assert data.scored[0].baseline is None

@@ -9,12 +9,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ratchet.contract.snapshot import CallSpan, TrajectoryRow
 from ratchet.datasets.domain.sequences import (
+    LARGEST_ID,
     Floats,
     Ids,
     Parts,
@@ -30,6 +32,8 @@ from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.learner.advantages import Scored
 from ratchet.trainer_worker.training.learner.masks import Allowed, AllowedOf, Answer, no_masks
 
+LEAST_TEMPERATURE = 0.01
+"""Below it engines draw the likeliest token, or at a higher temperature than they were asked for."""
 OUTSIDE_VOCABULARY = "outside_vocabulary"
 """Why an answer does not learn, beside the reasons of the snapshot and of its masks."""
 
@@ -170,7 +174,8 @@ def rows_of(
     counts = counts if counts is not None else MergeCounts()
     logged = packed(trajectory)
     sequences = sequences_of(logged)
-    foreign = [vocabulary is not None and any((part >= vocabulary).any() for part in parts) for parts in sequences]
+    known = LARGEST_ID + 1 if vocabulary is None else vocabulary
+    foreign = [any(((part < 0) | (part >= known)).any() for part in parts) for parts in sequences]
     learning: list[list[_Learning]] = [[] for _ in sequences]
     counts.calls += len(logged.spans)
     for span, logprobs in scored_spans(logged):
@@ -206,7 +211,8 @@ class _Learning:
 
 def _learning(span: CallSpan, logprobs: Floats, sequences: Sequence[Parts], allowed_of: AllowedOf) -> _Learning | str:
     """What an answer learns with, or the reason why it does not learn."""
-    if not (span.trainable and span.scored and span.sequence is not None and span.temperature > 0):
+    is_drawn = LEAST_TEMPERATURE <= span.temperature < math.inf
+    if not (span.trainable and span.scored and span.sequence is not None and is_drawn):
         return span.reason or "unknown"
     if not is_possible(logprobs):
         return Reason.IMPOSSIBLE_LOGPROBS
@@ -219,6 +225,9 @@ def _learning(span: CallSpan, logprobs: Floats, sequences: Sequence[Parts], allo
 
 def _row(trajectory_id: str, parts: Parts, learning: Sequence[_Learning]) -> Row:
     stretches = [(one.span.begin, one.span.begin + one.span.size) for one in learning]
+    # The first token follows nothing, and no token is of two answers.
+    if any(begin < end for (_, end), (begin, _) in pairwise([(0, 1), *stretches])):
+        raise Rejected(f"trajectory {trajectory_id} contradicts itself: answers overlap, or begin their sequence")
     count = sum(one.span.size for one in learning)
     temperatures = {one.span.temperature for one in learning}
     cooled: ArrayLike = [one.span.temperature for one in learning for _ in range(one.span.size)]
@@ -270,7 +279,8 @@ def policy_data(
             else:
                 rows += rows_of(one, counts, max_length, allowed_of, vocabulary)
                 success = one.success if one.success is None else one.success != mirrored
-                scored.append(Scored(one.trajectory_id, one.task_key, one.reward, one.baseline, success))
+                baseline = one.baseline if one.baseline is None or math.isfinite(one.baseline) else None
+                scored.append(Scored(one.trajectory_id, one.task_key, one.reward, baseline, success))
     except Rejected as error:
         raise DataUnusable(f"the snapshot cannot be read: {error}") from error
     if not rows:
