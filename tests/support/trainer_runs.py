@@ -36,11 +36,15 @@ class RecordingRun:
         self.resume = resume
         self.steps: list[Step] = []
         self.samples = 0
+        self.findings: list[str] = []
         self.total = 0
         self._every = every
         self._stop_after = stop_after
         self.asks = asks
         self.store = CheckpointStore(root, JOB_ID, 1, algorithm)
+
+    def explained(self, findings: Sequence[str]) -> None:
+        self.findings = [*findings]
 
     def started(self, samples: int, total_steps: int) -> None:
         self.samples, self.total = samples, total_steps

@@ -172,6 +172,7 @@ def facts_of(job: JobOut) -> dict[str, object]:
         "state": state_of(job),
         "error": f"{error.code}: {error.message}" if error else None,
         "stopped early": job.health_stop.message if job.health_stop else None,
+        "findings": "\n".join(job.findings) if job.findings else None,
         "attempt": job.attempt or None,
         "base model": config.base_model,
         "continues": job.parent,

@@ -215,6 +215,8 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     metrics: CurrentMetrics | None = None
     artifacts: Artifacts | None = None
     error: TrainingError | None = None
+    findings: list[str] | None = None
+    """What the chat template loses of its data, or teaches by mistake: sentences."""
     health_stop: HealthStop | None = None
     evaluation_results: EvaluationResults | None = None
     resource_usage: ResourceUsage | None = None

@@ -338,6 +338,8 @@ class TrainingStatus(Message, frozen=True, kw_only=True, omit_defaults=True):
     error: TrainingError | None = None
     metadata: StatusMetadata | None = None
     dataset_digest: str | None = None
+    findings: list[str] | None = None
+    """What the chat template loses of the data, or teaches by mistake: sentences, known before the first train step."""
     health_stop: HealthStop | None = None
     """A completed job has the weights of its `kept_step`."""
 

@@ -150,6 +150,7 @@ class Frame:
                 training_samples=started.samples if started else None,
             ),
             dataset_digest=snapshot.digest if snapshot else None,
+            findings=(started.findings or None) if started else None,
             **more,
         )
 

@@ -70,6 +70,8 @@ class Started(Value, frozen=True, kw_only=True, omit_defaults=True, tag="started
     device: str | None = None
     gpus: int = 0
     """GPUs that the training uses."""
+    findings: list[str] = msgspec.field(default_factory=list[str])
+    """What the chat template loses of the data, or teaches by mistake: sentences."""
 
 
 class Progressed(Value, frozen=True, kw_only=True, omit_defaults=True, tag="progressed"):

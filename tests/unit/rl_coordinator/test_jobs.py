@@ -83,6 +83,13 @@ def test_of_two_processes_with_one_attempt_the_first_to_report_has_it(word: str)
     assert (handed_back.attempt, handed_back.instance) == (2, None)
 
 
+def test_findings_stay_with_the_job() -> None:
+    dispatched = job(state="dispatched")
+    begun = jobs.fold(dispatched, status(dispatched, "running", findings=["A text is lost."]), after(1), LIMITS)
+    done = jobs.fold(begun, status(begun, "completed"), after(2), LIMITS)
+    assert begun.findings == done.findings == ["A text is lost."]
+
+
 @pytest.mark.parametrize("end", sorted(TERMINAL))
 @pytest.mark.parametrize("word", ["running", "completed", "failed", "cancelled", "queued"])
 def test_an_ended_job_stays_as_it_is(end: str, word: str) -> None:

@@ -296,6 +296,17 @@ def test_the_best_checkpoint_is_of_least_loss_where_losses_compare_else_the_late
     assert [checkpoint.manifest.step for checkpoint in store.all()] == kept
 
 
+def test_findings_are_in_every_status_from_the_first_on(tmp_path: Path) -> None:
+    events, report = io.BytesIO(), Report()
+    with closing(ChildRun(job_spec("sft"), tmp_path, events, threading.Event(), threading.Event())) as run:
+        run.explained(["A text is lost."])
+        assert events.getvalue() == b""
+        run.started(samples=1, total_steps=3)
+    assert frame().status("running", report, NOW).findings is None
+    report.fold(decode_event(events.getvalue()))
+    assert frame().status("running", report, NOW).findings == ["A text is lost."]
+
+
 @pytest.mark.parametrize(("algorithm", "best"), [("sft", (2, 1)), ("rloo", (None, None))])
 def test_the_best_step_is_the_one_of_least_loss_where_losses_compare(
     tmp_path: Path, algorithm: str, best: tuple[int | None, int | None]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -85,6 +86,15 @@ class WatchedSnapshot(Sequence[TrajectoryRow]):
             self._alive = [one for one in self._alive if one() is not None] + [weakref.ref(messages)]
             self.most = max(self.most, len(self._alive))
             yield trajectory_row(number, messages=messages)
+
+
+def test_what_is_lost_of_the_chats_is_known_before_the_first_train_step(base: str, tmp_path: Path) -> None:
+    run = RecordingRun(tmp_path, "sft", stop_after=0)
+    trained(run, base, msgspec.structs.replace(HYPER, max_length=32))
+    assert run.findings[0] == "24 rows are longer than the longest row, and lose their end."
+    whole = RecordingRun(tmp_path, "sft", stop_after=0)
+    trained(whole, base, HYPER)
+    assert whole.findings == []
 
 
 def test_of_a_long_snapshot_a_few_chats_are_in_memory_at_a_time(base: str, tmp_path: Path) -> None:

@@ -97,6 +97,8 @@ class JobOut(Answer, frozen=True, kw_only=True):
     artifacts: Artifacts | None = None
     error: TrainingError | None = None
     """Of the last attempt, while one is left."""
+    findings: list[str] | None = None
+    """What the chat template loses of its data, or teaches by mistake: a sentence for each."""
     health_stop: HealthStop | None = None
     """Why its last attempt was stopped before the last train step."""
     evaluation_results: EvaluationResults | None = None

@@ -54,7 +54,7 @@ class Exporter:
     async def export(self, job: Job, policies: Policies, parent: str | None) -> Export:
         """Store the snapshot that `job` asks for. Raises `Rejected`, with counts by reason, when that is too little.
 
-        A snapshot that the job names is taken as it is; one of another role is refused.
+        A snapshot that the request names is taken as it is; one of another role is refused.
         """
         config = job.request.training_config
         if config.dataset.snapshot is not None:

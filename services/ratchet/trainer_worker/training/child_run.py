@@ -263,6 +263,7 @@ class ChildRun:
         self._stop = stop
         self._begun = begun
         self._losses: list[float] = []
+        self._findings: list[str] = []
         self._comparable = ALGORITHMS[algorithm].compares_losses
         self._best: Step | None = None
         self._step_at = self._saved_at = clock()
@@ -281,6 +282,10 @@ class ChildRun:
         self._events.write(encode_event(event))
         self._events.flush()
 
+    def explained(self, findings: Sequence[str]) -> None:
+        """See `Run`. They go with the event `started`: before it, a stop on request may end the process at any time."""
+        self._findings = [*findings]
+
     def started(self, samples: int, total_steps: int) -> None:
         """See `Run`."""
         self._begun.set()
@@ -294,6 +299,7 @@ class ChildRun:
                 gpus=self._ranks if torch.cuda.is_available() else 0,
                 samples=samples,
                 total_steps=total_steps,
+                findings=self._findings,
             )
         )
 

@@ -288,6 +288,7 @@ def _with_report(job: Job, status: TrainingStatus, now: datetime) -> Job:
         metrics=(status.metrics.current if status.metrics else None) or job.metrics,
         artifacts=artifacts,
         error=status.error,
+        findings=status.findings or job.findings,
         health_stop=status.health_stop,
         evaluation_results=status.evaluation_results or job.evaluation_results,
         resource_usage=status.resource_usage or job.resource_usage,

@@ -31,6 +31,10 @@ class Run(Protocol):
     resume: Checkpoint | None
     """Where to go on; None at the beginning."""
 
+    def explained(self, findings: Sequence[str]) -> None:
+        """What was found in the data, before `started`: a sentence for all that is lost, or learnt by mistake."""
+        ...
+
     def started(self, samples: int, total_steps: int) -> None:
         """Data and model are loaded."""
         ...

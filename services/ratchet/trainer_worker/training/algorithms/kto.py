@@ -76,6 +76,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     training = TrlTraining(
         objective, count, count, DEFAULTS, scorer.pass_tokens, in_order=True, keep=keep, ranks=scorer.ranks
     )
+    run.explained(chats.counts.findings())
     trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=count, stopped_at=trained.stopped_at)

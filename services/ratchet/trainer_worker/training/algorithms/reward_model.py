@@ -60,6 +60,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         ranks=scorer.ranks,
         evaluate=lambda: scores_of(judged(never)),
     )
+    run.explained(chats.counts.findings())
     trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=len(learn), stopped_at=trained.stopped_at)

@@ -32,6 +32,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     training = TrlTraining(
         Likelihood(scorer, rows), len(rows), samples, DEFAULTS, scorer.pass_tokens, ranks=scorer.ranks
     )
+    run.explained(chats.counts.findings())
     trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=samples, stopped_at=trained.stopped_at)
