@@ -15,6 +15,7 @@ from ratchet.contract.policy_manifest import REWARD_MODEL, PolicyManifest
 from ratchet.contract.snapshot import LABELS, PAIRS
 from ratchet.contract.training import EvaluationResults, HealthStop, ResourceUsage
 from ratchet.rules.algorithms import dataset_format
+from ratchet.rules.figures import FIGURES
 
 UNITS = {PAIRS: "preference pairs", LABELS: "labelled answers"}
 """What a training counts, by the format of its dataset; trajectories otherwise."""
@@ -46,15 +47,15 @@ def model_card(
     title = f"{manifest.role}: {manifest.kind} by {manifest.algorithm or 'import'}"
     held_out = _held_out(evaluation)
     lines = [*_metadata(manifest, held_out), "", f"# {_plain(title)}", "", *_rows(origin)]
-    tables: dict[str, Mapping[str, object]] = {
-        "Hyperparameters asked for": manifest.hyperparameters,
-        "Last measurements in training": manifest.metrics,
-        "On what was held out": held_out,
-        "Cost of the attempt": _cost(usage),
+    tables: dict[str, Iterator[str]] = {
+        "Hyperparameters asked for": _rows(manifest.hyperparameters),
+        "Last measurements in training": _figures(manifest.metrics),
+        "On what was held out": _figures(held_out),
+        "Cost of the attempt": _rows(_cost(usage)),
     }
-    for heading, values in tables.items():
-        if any(value is not None for value in values.values()):
-            lines += ["", f"## {heading}", "", *_rows(values)]
+    for heading, rows in tables.items():
+        if table := [*rows]:
+            lines += ["", f"## {heading}", "", *table]
     lines += ["", "## Limits", ""]
     if health_stop is not None:
         lines.append(f"- The training was stopped before its last train step: {health_stop.message}.")
@@ -122,10 +123,25 @@ def _quoted(text: str) -> str:
 
 
 def _rows(values: Mapping[str, object]) -> Iterator[str]:
-    yield from ("| | |", "| --- | --- |")
+    """A table of two columns; no line where nothing is known."""
+    known = {name: value for name, value in values.items() if value is not None}
+    if known:
+        yield from ("| | |", "| --- | --- |")
+    for name, value in known.items():
+        yield f"| {_plain(name)} | {_shown(value)} |"
+
+
+def _figures(values: Mapping[str, float]) -> Iterator[str]:
+    """A table of figures, each with what it is, what is good and what is bad."""
+    if values:
+        yield from ("| | | what it is |", "| --- | --- | --- |")
     for name, value in values.items():
-        if value is not None:
-            yield f"| {_plain(name)} | {_plain(f'{value:.6g}' if isinstance(value, float) else str(value))} |"
+        sentence = FIGURES[name].sentence if name in FIGURES else ""
+        yield f"| {_plain(name)} | {_shown(value)} | {_plain(sentence)} |"
+
+
+def _shown(value: object) -> str:
+    return _plain(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 
 def _plain(text: str) -> str:

@@ -36,7 +36,7 @@ def test_every_command_that_the_code_itself_names_exists() -> None:
         ("ratchet jobs --nope=3", "no option --nope"),
         ("ratchet up --dir .ratchet --nope # why", "no option --nope"),
         ("ratchet train support sft", "sft is one more than the 1 arguments of train"),
-        ("ratchet status support --json", "support is one more than the 0 arguments of status"),
+        ("ratchet down support --json", "support is one more than the 0 arguments of down"),
     ],
 )
 def test_a_line_that_the_parser_refuses_is_reported(line: str, problem: str) -> None:

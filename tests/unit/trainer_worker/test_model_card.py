@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,6 +43,7 @@ def test_the_hub_reads_library_base_tags_and_what_was_measured() -> None:
     assert measured == {"holdout_win_rate": 0.75, "improvement_over_baseline": 0.25}
     for fact in ("| continues | s3://b/policies/1.json |", "| cost, USD | 1.5 |", "| GPU hours | 0.5 |"):
         assert fact in text
+    assert re.search(r"^\| holdout_win_rate \| 0.75 \| Share of held-out pairs .*; good: above 0.5", text, re.MULTILINE)
     assert "CO2" not in text
 
 
