@@ -27,7 +27,7 @@ PYTEST := $(BIN)/python -m pytest -q
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers simulate bench-train bench-gateway prometheus check lint type imports generated format test test-unit test-contract \
+.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers walk-guides simulate bench-train bench-gateway prometheus check lint type imports generated format test test-unit test-contract \
 	test-integration test-e2e \
 	test-clients unit-with-torch unit-without-torch unit-and-contract demo learning up down env constraints docs shape
 
@@ -166,6 +166,9 @@ test-vllm: $(STAMP) ## what Ratchet assumes of vLLM, on a real one: minutes; ski
 
 test-trackers: $(STAMP) ## the experiment tracker on MLflow, trackio and wandb themselves: skipped, with words, without `make mlflow trackio wandb`
 	@$(PYTEST) -p no:cacheprovider tests/trackers
+
+walk-guides: $(STAMP) ## the commands of the guides of operators and ML engineers, as they are printed, on stacks of their own: ten minutes
+	@$(BIN)/python -m tools.docs.walk_guides docs/guides/operator.md docs/guides/ml-engineer.md
 
 # About 2 GB of environments, made once for each lock: not part of `make test`.
 test-clients: $(STAMP) ## agent frameworks as they are, against the gateway: minutes (ARGS=--record: what they do becomes the guide)
