@@ -49,7 +49,7 @@ def test_blocks_run_in_one_shell_until_a_command_fails(tmp_path: Path, last: str
     assert (directory / "heard").read_text() == heard
 
 
-def test_the_guides_commands_are_found() -> None:
+def test_the_commands_of_the_guides_are_part_of_the_script() -> None:
     guides = Path(__file__).parents[3] / "docs" / "guides"
     for name, command in (("operator.md", "ratchet rollout revert support"), ("ml-engineer.md", "ratchet jobs show")):
         text = script((guides / name).read_text())
