@@ -74,7 +74,7 @@ def read(file: Path) -> int:
 def measured(arguments: list[str]) -> dict[str, float]:
     """One part in a process of its own: seconds and peak memory."""
     command = [sys.executable, "-m", "tests.bench.bench_snapshot", *arguments]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def rounds(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, float, float, float, float]]:

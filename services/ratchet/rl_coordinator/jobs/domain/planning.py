@@ -31,7 +31,7 @@ ENOUGH_SINGLETONS = 200
 """Lone tries compared with a baseline of their task: as many as make a cycle's batches."""
 ENOUGH_THUMBS, FEWEST_OF_A_KIND = 100, 10
 LEAST_ESS = 0.3
-"""Effective share of the samples below which a policy gradient stops anyway."""
+"""Effective share of the samples below which a policy gradient refuses data at its start."""
 OLD, MOST_OLD = 4, 0.5
 """Generations of policies from which on a trajectory counts as old, and the share of old ones above which most weights
 are cut or rejected. Beyond twice as many generations a policy gradient takes none."""
