@@ -1,4 +1,4 @@
-"""A file of rows that cannot be read is unusable data, and no crash of the trainer."""
+"""A snapshot's rows are read a few at a time; a file that cannot be read is unusable data, and no crash."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from ratchet.contract.snapshot import LabelRow
+from ratchet.datasets.domain.sequences import packed
+from ratchet.datasets.parquet import DECODED
 from ratchet.trainer_worker.errors import DataUnusable
-from ratchet.trainer_worker.training.child_run import StoredTrajectories, read_snapshot
-from tests.support.snapshot_rows import label_row, trajectory_row, write_rows
+from ratchet.trainer_worker.training.child_run import StoredTrajectories, read_examples, read_snapshot
+from tests.support.snapshot_rows import call, label_row, trajectory_row, write_rows
 
 # pyarrow ships no types: its members are unknown to the type checker.
 ARROW: Any = pa
@@ -56,3 +58,62 @@ def test_a_file_with_changed_bytes_is_unusable_data_and_no_fault_of_the_disk(tmp
     file.write_bytes(content)
     with pytest.raises(DataUnusable, match="the snapshot cannot be read"):
         list(StoredTrajectories(file, "sft"))
+
+
+COUNT = 2 * DECODED + 3
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    """Trajectories that have both what was spoken and what the policy's calls were."""
+    rows = [
+        packed(
+            trajectory_row(
+                number,
+                messages=[{"role": "user", "content": "Where?"}, {"role": "assistant", "content": f"Lost, {number}."}],
+                calls=[call([3, 4, number], [5, 6], [-0.5, -1.5])],
+            )
+        )
+        for number in range(COUNT)
+    ]
+    return write_rows(tmp_path / "rows.parquet", rows)
+
+
+def test_an_algorithm_reads_the_rows_in_order_as_often_as_it_likes_without_what_it_does_not_learn_from(
+    snapshot: Path,
+) -> None:
+    of_calls, of_chats = StoredTrajectories(snapshot, "rloo"), StoredTrajectories(snapshot, "sft")
+    assert (len(of_calls), len(of_chats)) == (COUNT, COUNT)
+    for _ in range(2):
+        assert [(one.trajectory_id, *one.token_ids) for one in of_calls] == [
+            (f"t{number}", 3, 4, number, 5, 6) for number in range(COUNT)
+        ]
+    assert not any(one.messages for one in of_calls)
+    assert [one.messages[-1]["content"] for one in of_chats] == [f"Lost, {number}." for number in range(COUNT)]
+    assert not any(len(one.token_ids) or one.spans or one.sequences for one in of_chats)
+
+
+def test_a_file_that_was_cut_is_unusable_before_anything_is_loaded(snapshot: Path) -> None:
+    snapshot.write_bytes(snapshot.read_bytes()[:-100])
+    with pytest.raises(DataUnusable, match="the snapshot cannot be read"):
+        read_examples(snapshot, "rloo")
+
+
+def test_a_file_that_is_not_there_is_no_fault_of_the_data(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_examples(tmp_path / "rows.parquet", "rloo")
+
+
+def test_a_reward_that_is_null_is_unusable_data(snapshot: Path) -> None:
+    table = PARQUET.read_table(snapshot)
+    place = table.schema.get_field_index("reward")
+    rewards = ARROW.array([None, *table["reward"].to_pylist()[1:]], ARROW.float64())
+    PARQUET.write_table(table.set_column(place, "reward", rewards), snapshot)
+    with pytest.raises(DataUnusable, match=r"the snapshot cannot be read.*reward"):
+        list(read_examples(snapshot, "rloo"))
+
+
+def test_a_snapshot_without_rows_is_unusable_data(snapshot: Path) -> None:
+    PARQUET.write_table(PARQUET.read_table(snapshot).slice(0, 0), snapshot)
+    with pytest.raises(DataUnusable, match="the snapshot holds no rows"):
+        read_examples(snapshot, "sft")
