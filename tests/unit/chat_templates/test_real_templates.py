@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -29,6 +31,21 @@ TOOLS = [
 ]
 EMPTY_THOUGHT = {"qwen3", "qwen3_5_think", "qwen3_training", "deepseek_r1_distill", "deepseekv3", "glm4moe"}
 """Templates that render a reasoning which the answer lacks, or begin one in the prompt."""
+SHOWN_THOUGHT = {*EMPTY_THOUGHT, "gptoss"}
+"""Templates that show every reasoning where an answer is asked for."""
+ENDS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<｜end▁of▁sentence｜>",
+    "<|return|>",
+    "<|end|>\n</s>",
+    "</s>",
+)
+"""What learns behind the last word of an answer: Phi 3's template ends a turn twice, and GLM 4's not at all."""
+CALL_ENDS = ("<|call|>", "<|tool_response>", "</tool_call>")
+"""What may learn behind the last call of an answer instead."""
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +122,14 @@ def test_an_answer_learns_behind_the_very_prompt_that_an_engine_gives(
 ) -> None:
     tokenizer = tokenizers(name)
     encoder = ChatEncoder(tokenizer, LONG)
+    one = marked(one)
     rows = list(encoder.rows([one]))
     assert bool(rows) != bool(encoder.counts.unrenderable)
     places = [n for n, message in enumerate(one.messages) if n >= one.learn_from and message["role"] == "assistant"]
     learnt = [(row, run) for row in rows for run in runs(row)]
     assert not rows or len(learnt) == len(places) == encoder.counts.answers
     engine = ChatText(tokenizer, "hermes")
+    dropped = 0
     for place, (row, (begin, end)) in zip(places, learnt, strict=bool(rows)):
         message = one.messages[place]
         prompt = engine.chat_ids(one.messages[:place], one.tools)
@@ -122,6 +141,32 @@ def test_an_answer_learns_behind_the_very_prompt_that_an_engine_gives(
         )
         assert (message["content"] or "").strip() in own
         assert own.count("look_up") == len(message.get("tool_calls") or [])
+        # No word of another message, and nothing behind the token that ends it.
+        assert {int(mark) for mark in MARK.findall(own)} <= {place}
+        if message.get("tool_calls"):
+            assert own.endswith((*ENDS, *CALL_ENDS))
+        else:
+            assert own.rpartition(f"(message {place})")[2] in (ENDS if name != "glm4moe" else ("",))
+        dropped += reasoning_of(message) not in own
+    assert dropped == encoder.counts.dropped_thoughts
+    assert not dropped or name not in SHOWN_THOUGHT
+
+
+MARK = re.compile(r"\(message (\d+)\)")
+
+
+def marked(one: Conversation) -> Conversation:
+    """Every text and every reasoning names its message."""
+    members = ("content", "reasoning", "reasoning_content")
+    messages = [
+        {name: f"{value} (message {n})" if name in members and value else value for name, value in message.items()}
+        for n, message in enumerate(one.messages)
+    ]
+    return replace(one, messages=messages)
+
+
+def reasoning_of(message: dict[str, Any]) -> str:
+    return message.get("reasoning") or message.get("reasoning_content") or ""
 
 
 @pytest.mark.parametrize("name", NAMES)

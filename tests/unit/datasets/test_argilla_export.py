@@ -82,25 +82,19 @@ def sdk_records() -> list[Any]:
 @pytest.mark.filterwarnings("ignore:Support for class-based")  # of Argilla's own classes
 @pytest.mark.parametrize("form", ["to_json", "jsonl", "parquet"])
 def test_what_the_sdk_writes_is_read(tmp_path: Path, form: str) -> None:
+    """Labels of several judges, a ranking, and a label of one judge."""
     from argilla.records._io import GenericIO, JsonIO  # noqa: PLC0415 - it takes seconds
 
     records, file = sdk_records(), tmp_path / f"records.{'parquet' if form == 'parquet' else 'jsonl'}"
     flat = GenericIO.to_dict(records, flatten=True)
-    flat = (
-        {name: values for name, values in flat.items() if not name.startswith("ranking")} if form != "to_json" else flat
-    )
     writers: dict[str, Callable[[], object]] = {
         "to_json": lambda: JsonIO.to_json(records, file),
         "jsonl": lambda: Dataset.from_dict(flat).to_json(file),
         "parquet": lambda: Dataset.from_dict(flat).to_parquet(file),
     }
     writers[form]()
-    chosen = [pair_of(record).chosen[0]["content"] for record in records_in(file) if form == "to_json" or votes(record)]
-    assert chosen == [f"It is sent, {number}." for number in ((1, 2, 3) if form == "to_json" else (1, 3))]
-
-
-def votes(record: Any) -> object:
-    return record["preference.responses"]
+    chosen = [pair_of(record).chosen[0]["content"] for record in records_in(file)]
+    assert chosen == [f"It is sent, {number}." for number in (1, 2, 3)]
 
 
 def test_a_draft_is_no_vote() -> None:

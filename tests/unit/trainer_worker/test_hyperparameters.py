@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,14 @@ import torch
 from msgspec.structs import replace
 
 from ratchet.contract import TrainingRequest
-from ratchet.contract.training import HealthLimits, Hyperparameters, Lora, ResourceUsage
+from ratchet.contract.training import EvaluationResults, HealthLimits, Hyperparameters, Lora, ResourceUsage
 from ratchet.errors import InvalidMessage
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.figures import FIGURES
 from ratchet.service.contracts import load_contracts
+from ratchet.trainer_worker.job import METRICS_FILE
 from ratchet.trainer_worker.training.algorithms import load_train
+from ratchet.trainer_worker.training.child_run import ChildRun
 from ratchet.trainer_worker.training.policy import load_policy
 from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row
 from tests.support.tiny_models import chat_texts, write_tiny_model
@@ -111,20 +116,54 @@ def test_each_value_that_is_asked_for_is_the_one_that_trains(
 def test_every_figure_that_a_training_prints_has_a_sentence_and_no_other(
     base: str, examples: dict[str, list[Any]], tmp_path: Path
 ) -> None:
-    """Those of train steps, results and hold-outs; the process that runs a training adds its speed."""
-    printed = {"tokens_per_second", "improvement_over_baseline", *ResourceUsage.__struct_fields__}
+    """Those of train steps as the metrics file has them, of results and of hold-outs."""
+    printed = set(ResourceUsage.__struct_fields__)
     for name, algorithm in ALGORITHMS.items():
         gradient = algorithm.needs_token_ids
         watched = HealthLimits(independent_metric="success") if gradient else None
         spec = job_spec(name, base=base, hyper=Hyperparameters(batch_size=4, max_steps=1))
         spec = replace(spec, config=replace(spec.config, health=watched), holdout=0.25 if algorithm.holds_out else 0.0)
-        run = RecordingRun(tmp_path / name, name)
-        outcome = load_train(name)(spec, load_policy(spec), examples[algorithm.learns_from], run)
-        scores = (outcome.evaluation.benchmark_scores if outcome.evaluation else None) or {}
-        printed |= {*run.steps[0].metrics, *outcome.metrics, *scores} - {"tokens"}
+        folder = tmp_path / name
+        folder.mkdir()
+        with closing(ChildRun(spec, folder, BytesIO(), threading.Event(), threading.Event())) as run:
+            outcome = load_train(name)(spec, load_policy(spec), examples[algorithm.learns_from], run)
+        (line,) = (folder / METRICS_FILE).read_text().splitlines()
+        of_step = msgspec.json.decode(line).keys() - {"step", "epoch", "seconds"}
+        assert "tokens_per_second" in of_step, name
+        printed |= of_step | outcome.metrics.keys() | scores_of(outcome.evaluation)
     assert printed == set(FIGURES)
     for name, figure in FIGURES.items():
         assert figure.sentence.count(";") >= 2, name
+
+
+def scores_of(evaluation: EvaluationResults | None) -> set[str]:
+    """Names of what a hold-out gave."""
+    if evaluation is None:
+        return set()
+    own = {name for name, value in msgspec.structs.asdict(evaluation).items() if value is not None}
+    return (own - {"benchmark_scores"}) | {*(evaluation.benchmark_scores or {})}
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "sft"])
+def test_a_bound_of_the_gradient_bounds_what_a_train_step_changes(
+    algorithm: str, base: str, examples: dict[str, list[Any]], tmp_path: Path
+) -> None:
+    """Adam divides by the gradient's own size, so only a bound far below its epsilon (1e-8) shows in the weights."""
+    changes: list[float] = []
+    for bound in (1.0, 1e-12):
+        hyper = Hyperparameters(
+            learning_rate=1e-2, batch_size=8, max_steps=1, warmup_steps=0, full_finetune=True, max_grad_norm=bound
+        )
+        spec = job_spec(algorithm, base=base, hyper=hyper)
+        policy = load_policy(spec)
+        before = [weight.detach().clone() for weight in policy.trainable()]
+        run = RecordingRun(tmp_path / str(bound), algorithm)
+        load_train(algorithm)(spec, policy, examples["trajectories"], run)
+        pairs = zip(policy.trainable(), before, strict=True)
+        changes.append(max(float((weight.detach() - old).abs().max()) for weight, old in pairs))
+        assert run.steps[0].metrics["grad_norm"] > 1e-3
+    assert changes[0] > 5e-3
+    assert changes[1] < 0.05 * changes[0]
 
 
 @pytest.mark.parametrize(

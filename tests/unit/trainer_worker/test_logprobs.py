@@ -11,7 +11,6 @@ from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ratchet.trainer_worker.errors import DataUnusable
-from ratchet.trainer_worker.training.learner import logprobs
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head, verify_head
 from ratchet.trainer_worker.training.learner.rows import Row
 from tests.support.trainer_runs import toy_model
@@ -144,7 +143,3 @@ def test_no_base_drops_anything_out_and_an_adapter_only_where_it_learns() -> Non
     quiet = Scorer(adapted, lora_dropout=False).score(rows()).logprobs_N
     with torch.no_grad():
         assert torch.equal(quiet, Scorer(adapted).score(rows()).logprobs_N)
-
-
-def test_the_default_chunk_holds_a_real_batch_of_a_small_vocabulary() -> None:
-    assert logprobs.CHUNK_ELEMENTS // 1000 > 32 * 512

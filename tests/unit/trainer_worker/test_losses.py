@@ -44,8 +44,13 @@ def test_ppo_clip_by_hand() -> None:
 
 
 def test_dual_clip_bounds_what_one_bad_token_can_cost() -> None:
-    loss = policy_loss(tokens([math.log(50.0)], [0.0], [0.0], [-1.0]), PLAIN)
-    assert loss.value.item() == pytest.approx(3.0)
+    """At ratios of 2 and 50, of which the second is beyond the bound of 3: it costs 3, and has no gradient."""
+    given = tokens([math.log(2.0), math.log(50.0)], [0.0, 0.0], [0.0, 0.0], [-1.0, -1.0])
+    loss = policy_loss(given, PLAIN)
+    assert loss.value.item() == pytest.approx((2.0 + 3.0) / 2)
+    loss.value.backward()
+    assert given.logprobs_N.grad is not None
+    assert given.logprobs_N.grad.tolist() == pytest.approx([1.0, 0.0])
 
 
 def test_the_importance_weight_is_truncated_and_detached() -> None:
@@ -129,8 +134,8 @@ TERMS: dict[str, tuple[Objective, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("term", TERMS)
-def test_every_term_has_a_gradient_at_every_token(term: str) -> None:
-    """At the first train step, where the policy is its own proximal one."""
+def test_every_term_of_the_policy_loss_has_a_gradient_at_every_token(term: str) -> None:
+    """At the first train step, where the policy is its own proximal one; the entropy bonus is `Update`'s."""
     objective, columns = TERMS[term]
     given = tokens([-0.3, -0.5, -0.1], [-0.3, -0.5, -0.1], [-0.3, -0.5, -0.1], [0.0, 0.0, 0.0], **columns)
     policy_loss(given, objective).value.backward()

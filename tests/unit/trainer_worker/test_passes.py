@@ -9,12 +9,14 @@ from typing import Any, cast
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from ratchet.contract.training import Hyperparameters
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.learner.logprobs import Scorer
+from ratchet.trainer_worker.training.learner.logprobs import CPU_ACTIVATIONS, MOST_PASS_TOKENS, Scorer
 from ratchet.trainer_worker.training.learner.passes import Item, common, item_of, plan_passes, run_once
 from ratchet.trainer_worker.training.learner.rows import Row
+from ratchet.trainer_worker.training.learner.trunk import Trunk
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from tests.support.trainer_runs import RecordingRun, job_spec, play, toy_model
 
@@ -101,10 +103,28 @@ def test_many_small_passes_learn_the_same_as_one(algorithm: str, tmp_path: Path)
         assert metrics == pytest.approx(steps[0], rel=1e-3, abs=1e-5)
 
 
+def wide_model(layers: int) -> Any:
+    """Its tokens take so much memory that fewer fit into a pass than the cap allows."""
+    common: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64}
+    sizes = {"vocab_size": 12, "hidden_size": 256, "intermediate_size": 512}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=layers, **common))
+
+
 def test_what_a_token_takes_is_measured_and_bounds_a_pass() -> None:
     """A model of twice the layers takes about twice the memory; frozen weights take less."""
-    scorer = Scorer(toy_model(0))
-    assert 1 < scorer.pass_tokens <= 65_536
-    assert Scorer(toy_model(0), pass_tokens=77).pass_tokens == 77
+    shallow, deep, frozen = wide_model(4), wide_model(8), wide_model(8)
+    for name, weight in frozen.named_parameters():
+        weight.requires_grad_(requires_grad="norm" in name)
+    taken = [Trunk(model, lora_dropout=False).token_bytes() for model in (shallow, deep, frozen)]
+    assert taken[1] == pytest.approx(2 * taken[0], rel=0.1)
+    assert taken[2] < 0.9 * taken[1]
+    for model, token_bytes in zip((shallow, deep, frozen), taken, strict=True):
+        assert Scorer(model).pass_tokens == int(CPU_ACTIVATIONS / token_bytes) < MOST_PASS_TOKENS
+    assert Scorer(toy_model(0)).pass_tokens == MOST_PASS_TOKENS
+
+
+def test_a_pass_beyond_its_tokens_recomputes_more_the_larger_it_is() -> None:
+    scorer = Scorer(toy_model(0), pass_tokens=77)
+    assert scorer.pass_tokens == 77
     assert scorer.recomputed(scorer.pass_tokens) == 0.0
-    assert 0 < scorer.recomputed(scorer.pass_tokens + 1000) < scorer.recomputed(scorer.pass_tokens * 3)
+    assert 0 < scorer.recomputed(scorer.pass_tokens + 10) < scorer.recomputed(scorer.pass_tokens * 3)

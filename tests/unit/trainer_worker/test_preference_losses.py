@@ -55,23 +55,28 @@ def test_the_dpo_loss_and_its_rewards_are_those_worked_out_by_hand() -> None:
 def test_beta_scales_the_rewards_and_label_smoothing_mixes_in_the_opposite_preference(
     beta: float, smoothing: float
 ) -> None:
-    scores = PairLogprobs(exact(-10.0), exact(-12.0), exact(-11.0), exact(-11.5))
-    made = dpo_loss(scores, beta, smoothing)
+    chosen, rejected = exact(-10.0).requires_grad_(), exact(-12.0).requires_grad_()
+    made = dpo_loss(PairLogprobs(chosen, rejected, exact(-11.0), exact(-11.5)), beta, smoothing)
     margin = beta * 1.5
     expected = -(1 - smoothing) * math.log(sigmoid(margin)) - smoothing * math.log(sigmoid(-margin))
     assert made.loss_P.item() == pytest.approx(expected, abs=1e-6)
     assert made.margins.item() == pytest.approx(margin, abs=1e-9)
+    made.loss_P.sum().backward()  # pyright: ignore[reportUnknownMemberType] - torch leaves it untyped
+    pull = beta * ((1 - smoothing) * sigmoid(-margin) - smoothing * sigmoid(margin))
+    assert chosen.grad is not None
+    assert rejected.grad is not None
+    assert (chosen.grad.item(), rejected.grad.item()) == (pytest.approx(-pull), pytest.approx(pull))
 
 
 def test_the_kto_loss_is_the_one_worked_out_by_hand() -> None:
     log_ratios = exact(1.0, -2.0, 0.5).requires_grad_()
     liked = torch.tensor([True, True, False])
     mismatched = exact(0.75, -0.25, 0.25).requires_grad_()
-    made = kto_loss(log_ratios, liked, mismatched, KtoWeights(beta=0.5, desirable=1.0, undesirable=1.5))
+    made = kto_loss(log_ratios, liked, mismatched, KtoWeights(beta=0.5, desirable=0.75, undesirable=1.5))
     assert made.reference_point.item() == pytest.approx(0.25)
     expected = [
-        1 - sigmoid(0.5 * (1.0 - 0.25)),
-        1 - sigmoid(0.5 * (-2.0 - 0.25)),
+        0.75 * (1 - sigmoid(0.5 * (1.0 - 0.25))),
+        0.75 * (1 - sigmoid(0.5 * (-2.0 - 0.25))),
         1.5 * (1 - sigmoid(0.5 * (0.25 - 0.5))),
     ]
     assert made.loss_L.tolist() == pytest.approx(expected, abs=1e-6)
@@ -79,7 +84,10 @@ def test_the_kto_loss_is_the_one_worked_out_by_hand() -> None:
     made.loss_L.sum().backward()  # pyright: ignore[reportUnknownMemberType] - torch leaves it untyped
     assert mismatched.grad is None
     assert log_ratios.grad is not None
-    assert log_ratios.grad.sign().tolist() == [-1, -1, 1]
+    # Weight times beta times the slope of the sigmoid at the example's distance from the reference point.
+    weighted = [(0.75, 0.375), (0.75, -1.125), (1.5, 0.125)]
+    slopes = [weight * 0.5 * sigmoid(distance) * sigmoid(-distance) for weight, distance in weighted]
+    assert log_ratios.grad.tolist() == pytest.approx([-slopes[0], -slopes[1], slopes[2]], abs=1e-9)
 
 
 def test_the_reference_point_is_never_below_zero() -> None:
