@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -44,6 +45,9 @@ def root(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process; an error of the tree is one line, never a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what a terminal cannot show has an escape there, and is no error
+            stream.reconfigure(errors="backslashreplace")
     command: Any = get_command(app)  # `Any`: typer keeps the type of its commands to itself
     try:
         result: object = command(words, standalone_mode=False, prog_name="ratchet")

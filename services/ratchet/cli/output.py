@@ -33,6 +33,7 @@ _UNSAFE = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_MARKS}\ud800-\udfff]")
 """Control characters, which a terminal obeys, and marks; without line ends and tabs."""
 _UNSAFE_IN_JSON = re.compile(rf"[\x7f-\x9f{_MARKS}]")
 """Those of them that JSON does not escape."""
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
 def shown(text: str) -> str:
@@ -101,7 +102,8 @@ STYLES = {
 def print_json(value: object) -> None:
     """`value` as the one, indented JSON document of a command."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    console.out(_UNSAFE_IN_JSON.sub(lambda match: json.dumps(match[0]).strip('"'), text), highlight=False)
+    escaped = _UNSAFE_IN_JSON if console.encoding.lower().startswith("utf") else _NOT_ASCII
+    console.out(escaped.sub(lambda match: json.dumps(match[0]).strip('"'), text), highlight=False)
 
 
 def print_answer(document: object, as_json: bool, words: str | Callable[[], object]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +58,20 @@ def test_progress_is_silent_where_there_is_no_terminal(capsys: pytest.CaptureFix
     with progress("working") as bar:
         bar(1, 2, "half")
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_without_unicode_gets_escapes_and_json_stays_json() -> None:
+    program = (
+        "from ratchet.cli.__main__ import main\n"
+        "from ratchet.cli.output import console, print_json\n"
+        "main(['--version'])\n"
+        "console.print('caf\\u00e9')\n"
+        "print_json({'a': 'caf\\u00e9 \\U0001f600'})\n"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    _, text, document = done.stdout.split("\n", 2)
+    assert text == r"caf\xe9"
+    assert json.loads(document) == {"a": "caf\u00e9 \U0001f600"}
