@@ -246,6 +246,20 @@ def test_a_training_that_cannot_work_is_refused_at_once(directory: Path) -> None
     assert jobs(directory) == before
 
 
+def test_of_several_roles_each_has_a_job_and_one_that_is_refused_keeps_no_other_from_its_own(directory: Path) -> None:
+    words = ("train", "airline", "no_such_role", "airline", "--algorithm", "sft", "--base-model", "none", "--json")
+    before = len(jobs(directory))
+    tried = ratchet(*words, "--dry-run", "--dir", str(directory))
+    assert (tried.returncode, len(jobs(directory))) == (3, before)
+    done = ratchet(*words, "--dir", str(directory))
+    answer = json.loads(done.stdout)
+    assert (done.returncode, len(jobs(directory))) == (3, before + 1)
+    assert [(role, job["role"], job["algorithm"]) for role, job in answer["jobs"].items()] == [
+        ("airline", "airline", "sft")
+    ]
+    assert "role no_such_role has no stored trajectory with a reward" in answer["refused"]["no_such_role"]
+
+
 def test_a_dry_run_of_an_order_exits_like_the_order(directory: Path, tmp_path: Path) -> None:
     for order in ("start airline 1", "start no_such_role 1", "promote airline", "abort no_such_role"):
         words = ["rollout", *order.split(), "--dir", str(directory)]

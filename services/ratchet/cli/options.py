@@ -35,6 +35,13 @@ def checked_role(context: typer.Context, role: str | None) -> str | None:
     return role
 
 
+def checked_roles(context: typer.Context, roles: list[str] | None) -> list[str] | None:
+    """Roles as they are. Raises `typer.BadParameter` as `checked_role` does."""
+    for role in roles or ():
+        checked_role(context, role)
+    return roles
+
+
 def checked_trajectory(context: typer.Context, trajectory_id: str) -> str:
     """The id as it is. Raises `typer.BadParameter` for a text that cannot be a trajectory's id."""
     if not context.resilient_parsing:
@@ -69,6 +76,15 @@ OptionalRole = Annotated[
     str | None, typer.Option("--role", help="Only this role.", callback=checked_role, autocompletion=complete_role)
 ]
 RoleArgument = Annotated[str, typer.Argument(help="The role.", callback=checked_role, autocompletion=complete_role)]
+RolesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="The role; `default` when absent. Several: a job for each.",
+        metavar="ROLE...",
+        callback=checked_roles,
+        autocompletion=complete_role,
+    ),
+]
 OptionalRoleArgument = Annotated[
     str | None, typer.Argument(help="One role; all when absent.", callback=checked_role, autocompletion=complete_role)
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -18,10 +18,11 @@ from ratchet.cli.data_options import snapshot_named, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.jobs import job_path, show_job, state_of
-from ratchet.cli.options import AsJson, Directory, DryRun, RoleArgument, json_file
-from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_json, progress
+from ratchet.cli.options import AsJson, Directory, DryRun, RolesArgument, json_file
+from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_json, print_table, progress
 from ratchet.contract.http.jobs import JobOut
-from ratchet.errors import NotFound, Rejected, Unavailable
+from ratchet.contract.roles import DEFAULT_ROLE
+from ratchet.errors import NotFound, RatchetError, Rejected, Unavailable
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
@@ -59,7 +60,7 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 @app.command()
 @takes_data
 def train(
-    role: RoleArgument = "default",
+    role: RolesArgument = None,
     algorithm: Algorithm = "rloo",
     base_model: BaseModel = "stable",
     *,
@@ -74,14 +75,15 @@ def train(
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Start a training job."""
+    """Start a training job, of several roles one each. Exit code 3: not every role has one."""
     body: dict[str, object]
+    roles = list(dict.fromkeys(role or [DEFAULT_ROLE]))
     if request is not None:
         body = read_request(request)
     else:
         body = {
             "algorithm": algorithm,
-            "role": role,
+            "role": roles[0],
             "base_model": base_model,
             "hyperparameters": hyperparameters(parameter or []),
             "requester": "ratchet train",
@@ -90,7 +92,11 @@ def train(
             else {**dataset, "source": "s3", "snapshot": snapshot_named(snapshot)},
             "priority": priority,
         }
-    submit(directory, body, wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json)
+    if request is None and len(roles) > 1:
+        bodies = [body | {"role": one} for one in roles]
+        submit_each(directory, bodies, wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json)
+    else:
+        submit(directory, body, wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -106,9 +112,7 @@ def submit(
     """Send a request; with `dry_run` only have it checked, and show it; with `wait` return when its job has ended."""
     endpoints = locate(directory)
     endpoints.require()
-    if isinstance(base_model := body.get("base_model"), str):
-        trains_here = endpoints.record is not None and TRAINER in endpoints.record.services
-        body = body | {"base_model": located(base_model, trains_here=trains_here)}
+    body = _with_place(endpoints, body)
     if dry_run:
         post(endpoints, "coordinator", "/v1/jobs?dry_run=true", JobOut, body)
         print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, as_json)
@@ -125,6 +129,61 @@ def submit(
         console.print(f"job {job.training_job_id} is {job.state}; `{look}` follows it", markup=False)
     if wait and job.state != "completed":
         raise typer.Exit(ExitCode.PARTLY)
+
+
+class RolesAnswer(msgspec.Struct, kw_only=True):
+    """What came of a request for several roles."""
+
+    jobs: dict[str, JobOut]
+    """By role."""
+    refused: dict[str, str]
+    """By role that has none: why not."""
+
+
+def submit_each(
+    directory: Path,
+    bodies: Sequence[dict[str, object]],
+    *,
+    wait: bool,
+    timeout_s: float | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Send the requests of several roles: one that is refused keeps no other from its job."""
+    endpoints = locate(directory)
+    endpoints.require()
+    answer = RolesAnswer(jobs={}, refused={})
+    for body in bodies:
+        role = str(body["role"])
+        try:
+            path = "/v1/jobs?dry_run=true" if dry_run else "/v1/jobs"
+            answer.jobs[role] = post(endpoints, "coordinator", path, JobOut, _with_place(endpoints, body))
+        except Unavailable:
+            raise
+        except RatchetError as error:
+            answer.refused[role] = str(error)
+    if wait and not dry_run:
+        answer.jobs = {role: wait_for(endpoints, job, timeout_s, quiet=as_json) for role, job in answer.jobs.items()}
+
+    def show() -> None:
+        rows: list[tuple[str, str | None, str, str | None]] = [
+            (role, None if dry_run else job.training_job_id, state_of(job), None) for role, job in answer.jobs.items()
+        ]
+        rows += [(role, None, "refused", why) for role, why in answer.refused.items()]
+        print_table(("role", "job", "state", "because"), rows, "")
+
+    print_answer(answer, as_json, show)
+    is_whole = not answer.refused and (dry_run or not wait or all(j.state == "completed" for j in answer.jobs.values()))
+    if not is_whole:
+        raise typer.Exit(ExitCode.PARTLY)
+
+
+def _with_place(endpoints: Endpoints, body: dict[str, object]) -> dict[str, object]:
+    """The request with a base model that its worker finds."""
+    if not isinstance(base_model := body.get("base_model"), str):
+        return body
+    trains_here = endpoints.record is not None and TRAINER in endpoints.record.services
+    return body | {"base_model": located(base_model, trains_here=trains_here)}
 
 
 def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, *, quiet: bool) -> JobOut:
