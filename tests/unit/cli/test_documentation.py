@@ -35,7 +35,7 @@ def test_every_command_that_the_code_itself_names_exists() -> None:
         ("ratchet jobs --nope", "no option --nope"),
         ("ratchet jobs --nope=3", "no option --nope"),
         ("ratchet up --dir .ratchet --nope # why", "no option --nope"),
-        ("ratchet train support sft", "sft is one more than the 1 arguments of train"),
+        ("ratchet cancel one two", "two is one more than the 1 arguments of cancel"),
         ("ratchet down support --json", "support is one more than the 0 arguments of down"),
     ],
 )
