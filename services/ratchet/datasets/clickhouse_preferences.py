@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from ratchet.contract import Preference
@@ -51,7 +52,8 @@ class Preferences:
 
     async def opinions(self, role: str) -> list[Opinion]:
         """The newest preferences of a role, without their texts."""
-        return [Opinion(**row) for row in await self._warehouse.rows(_OPINIONS, self._newest(role))]
+        rows = await self._warehouse.rows(_OPINIONS, self._newest(role))
+        return await asyncio.to_thread(lambda: [Opinion(**row) for row in rows])
 
     async def preferences(self, role: str, ids: Sequence[str]) -> dict[str, Preference]:
         """Stored preferences by id."""
@@ -65,7 +67,9 @@ class Preferences:
     async def thumbs(self, role: str) -> list[Thumb]:
         """The newest thumbs of a role, oldest first."""
         rows = await self._warehouse.rows(_THUMBS, self._newest(role))
-        return [Thumb(row["trajectory_id"], bool(row["up"]), row["rater"]) for row in reversed(rows)]
+        return await asyncio.to_thread(
+            lambda: [Thumb(row["trajectory_id"], bool(row["up"]), row["rater"]) for row in reversed(rows)]
+        )
 
     async def watermark(self, role: str, table: str) -> int:
         """Newest stored sequence of the role in `preferences` or `feedback`: queries that follow see at least this."""

@@ -132,9 +132,12 @@ class Trajectories:
         rows = await self._warehouse.rows(_CANDIDATES, bounds)
         waiting = int((await self._warehouse.rows(_WAITING, {"role": role, "since": since}))[0]["waiting"])
         stored = int((await self._warehouse.rows(_STORED, {"role": role, "since": since}))[0]["stored"])
-        functions = sorted({str(row["reward_function"]) for row in rows})
-        candidates = await asyncio.to_thread(lambda: [_candidate(row) for row in rows])
-        return Catalogue(candidates, max(0, stored - waiting - len(rows)), waiting, ", ".join(functions), watermarks)
+
+        def read() -> tuple[list[Candidate], str]:
+            return [_candidate(row) for row in rows], ", ".join(sorted({str(row["reward_function"]) for row in rows}))
+
+        candidates, functions = await asyncio.to_thread(read)
+        return Catalogue(candidates, max(0, stored - waiting - len(rows)), waiting, functions, watermarks)
 
     async def captured(self, role: str, since: datetime, limit: int) -> list[CapturedTrajectory]:
         """The newest trajectories that were stored since an instant and have calls; some may have begun before it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +11,7 @@ from ratchet.contract.training import Dataset, DatasetFilter
 from ratchet.datasets.clickhouse_preferences import Preferences
 from ratchet.datasets.clickhouse_trajectories import Trajectories
 from ratchet.datasets.domain.baselines import baselines
-from ratchet.datasets.domain.labels import counted, label_row, labels, left_out_before
+from ratchet.datasets.domain.labels import label_row, select_labels
 from ratchet.datasets.domain.pairs import BEYOND_HUMAN_SHARE, Opinion, PairRules, PairSelection, pair_row, select_pairs
 from ratchet.datasets.domain.rows import TRANSFORMS, Scored, SnapshotRow, row_of
 from ratchet.datasets.domain.selection import (
@@ -187,12 +186,12 @@ class SnapshotSelector:
     async def _plan_labels(self, query: SnapshotQuery) -> SnapshotPlan:
         watermark = await self._preferences.watermark(query.role, "feedback")
         thumbs = await self._preferences.thumbs(query.role)
-        by_trajectory = labels(counted(thumbs, query.filter))
         catalogue = await self._trajectories.catalogue(query.role)
-        labelled = [one for one in catalogue.candidates if by_trajectory.get(one.trajectory_id) is not None]
         rules = TrajectoryRules(query.filter, False, query.consumed.labelled, query.generations)
-        selection = await asyncio.to_thread(select, labelled, rules, query.dataset.sample_size)
-        chosen = {one.trajectory_id: bool(by_trajectory[one.trajectory_id]) for one in selection.chosen}
+        selection = await asyncio.to_thread(
+            select_labels, thumbs, catalogue.candidates, rules, query.dataset.sample_size
+        )
+        chosen = selection.labels
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
             stored = await self._trajectories.trajectories(query.role, ids)
@@ -201,14 +200,12 @@ class SnapshotSelector:
                 lambda: [label_row(stored[key], turns[key], chosen[key]) for key in ids if key in stored]
             )
 
-        thumbed, rewarded = ({one.trajectory_id for one in some} for some in (thumbs, catalogue.candidates))
-        not_candidates = left_out_before(by_trajectory, thumbed, rewarded)
         ups = sum(chosen.values())
         one_sided = f"all {len(chosen)} thumbs are {'up' if ups else 'down'}: there is nothing to tell apart"
         return SnapshotPlan(
             ids=list(chosen),
             turns=[one.turns for one in selection.chosen],
-            left_out=+Counter({**selection.left_out, **not_candidates}),
+            left_out=selection.left_out,
             nouns=(f"trajectory with a reward and thumbs {self._trajectories.reach}", "trajectories with thumbs"),
             rows=rows,
             watermarks={**catalogue.watermarks, "RL_FEEDBACK": watermark},

@@ -6,7 +6,7 @@ import msgspec
 
 from ratchet.contract.snapshot import LabelRow
 from ratchet.contract.training import DatasetFilter
-from ratchet.datasets.domain.labels import Thumb, counted, label_row, labels, left_out_before
+from ratchet.datasets.domain.labels import Thumb, counted, label_row, labels
 from ratchet.datasets.domain.rows import SnapshotRow
 from tests.support.training import conversation, trajectory
 
@@ -33,15 +33,6 @@ def test_thumbs_of_a_rater_that_is_left_out_count_for_nothing() -> None:
     thumbs = [Thumb("t", False, "ann"), Thumb("t", False, "bob"), Thumb("t", True, "cid"), Thumb("t", True, None)]
     kept = counted(thumbs, DatasetFilter(excluded_raters=["ann", "thumbs/bob"]))
     assert labels(kept) == {"t": True}
-
-
-def test_trajectories_with_thumbs_that_cannot_be_chosen_are_counted_by_reason() -> None:
-    given = {"rewarded": True, "without": False, "also without": True, "undecided": None}
-    assert left_out_before(given, {*given, "of others"}, {"rewarded", "undecided"}) == {
-        "contradicted": 1,
-        "no_reward": 2,
-        "excluded_rater": 1,
-    }
 
 
 def test_a_thumb_judges_everything_after_the_first_prompt() -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from ratchet.contract import Preference
 from ratchet.contract.training import Dataset, DatasetFilter
+from ratchet.datasets.domain.labels import CONTRADICTED, NO_REWARD, Thumb, select_labels
 from ratchet.datasets.domain.pairs import Opinion
-from ratchet.datasets.domain.selection import Candidate, Consumed
+from ratchet.datasets.domain.selection import CONSUMED, EXCLUDED_RATER, Candidate, Consumed, TrajectoryRules
 from ratchet.datasets.selector import SnapshotQuery, SnapshotSelector
 from tests.support.training import AMOUNTS, NOON
 
@@ -54,6 +55,9 @@ class Stored:
         assert role
         return self._opinions
 
+    async def thumbs(self, role: str) -> list[Thumb]:
+        return [Thumb("1", up=True, rater=role)]
+
     async def preferences(self, role: str, ids: Sequence[str]) -> dict[str, Preference]:
         assert role
         return {name: preference(name) for name in ids if "erased" not in name}
@@ -85,7 +89,7 @@ def candidate(number: int) -> Candidate:
     )
 
 
-@pytest.mark.parametrize("algorithm", ["rloo", "sft", "dpo"])
+@pytest.mark.parametrize("algorithm", ["rloo", "sft", "dpo", "kto"])
 async def test_choosing_from_a_long_history_is_no_work_of_the_event_loop(algorithm: str) -> None:
     candidates, opinions = Watched([candidate(1), candidate(2)]), Watched([])
     stored: Any = Stored(candidates, opinions)
@@ -95,6 +99,18 @@ async def test_choosing_from_a_long_history_is_no_work_of_the_event_loop(algorit
     seen = opinions.threads if algorithm == "dpo" else candidates.threads
     assert seen
     assert threading.get_ident() not in seen
+
+
+def test_trajectories_with_thumbs_that_are_not_chosen_are_counted_by_reason() -> None:
+    def thumb(number: int, *, up: bool = True, rater: str = "ann") -> Thumb:
+        return Thumb(str(number), up, rater)
+
+    thumbs = [thumb(1), thumb(2, up=False), thumb(3), thumb(3, up=False, rater="cid"), thumb(4), thumb(5, rater="bob")]
+    rules = TrajectoryRules(DatasetFilter(excluded_raters=["bob"]), needs_calls=False, consumed=frozenset({"2"}))
+    selection = select_labels(thumbs, [candidate(number) for number in (1, 2, 3, 5, 6)], rules, sample_size=10)
+    assert [one.trajectory_id for one in selection.chosen] == ["1"]
+    assert selection.labels == {"1": True}
+    assert selection.left_out == {CONSUMED: 1, CONTRADICTED: 1, NO_REWARD: 1, EXCLUDED_RATER: 1}
 
 
 async def test_people_keep_their_share_of_the_rows_that_can_be_made() -> None:

@@ -12,7 +12,15 @@ from ratchet.contract.training import DatasetFilter
 from ratchet.contract.trajectory import Trajectory
 from ratchet.contract.turn import Turn
 from ratchet.datasets.domain.rows import TURNS_NOT_STORED, UNREADABLE_CHAT, RowOrigin, SnapshotRow
-from ratchet.datasets.domain.selection import EXCLUDED_RATER, MIXED_OR_PINNED, is_excluded, is_left_out
+from ratchet.datasets.domain.selection import (
+    EXCLUDED_RATER,
+    MIXED_OR_PINNED,
+    Candidate,
+    TrajectoryRules,
+    is_excluded,
+    is_left_out,
+    select,
+)
 from ratchet.rules.chat import ChatError
 from ratchet.rules.recorded import lacks_turns, offered_tools, recorded_chat
 
@@ -49,16 +57,37 @@ def counted(thumbs: Iterable[Thumb], chosen: DatasetFilter) -> list[Thumb]:
     return [thumb for thumb in thumbs if not is_excluded(THUMBS, thumb.rater, chosen)]
 
 
-def left_out_before(
-    given: Mapping[str, bool | None], thumbed: Collection[str], rewarded: Collection[str]
-) -> Mapping[str, int]:
-    """How many trajectories with thumbs cannot be chosen from, by reason. `given`: by trajectory, its label.
+@dataclass(frozen=True, slots=True)
+class LabelSelection:
+    """The answers that a snapshot takes."""
 
-    `thumbed`: those with any thumb; one that has no label has thumbs of raters alone that are left out.
+    chosen: Sequence[Candidate]
+    labels: Mapping[str, bool]
+    """Of the chosen ones, by trajectory."""
+    left_out: Mapping[str, int]
+    """How many others that have thumbs are not taken, by reason."""
+
+
+def select_labels(
+    thumbs: Sequence[Thumb], candidates: Collection[Candidate], rules: TrajectoryRules, sample_size: int
+) -> LabelSelection:
+    """Up to `sample_size` answers that most raters agree on, the newest groups first. `thumbs`: oldest first.
+
+    A trajectory without a label has thumbs of raters alone that the filter leaves out.
     """
-    undecided = sum(label is None for label in given.values())
-    unknown = sum(label is not None and trajectory_id not in rewarded for trajectory_id, label in given.items())
-    return {CONTRADICTED: undecided, NO_REWARD: unknown, EXCLUDED_RATER: len(thumbed) - len(given)}
+    given = labels(counted(thumbs, rules.filter))
+    selection = select((one for one in candidates if given.get(one.trajectory_id) is not None), rules, sample_size)
+    rewarded = {candidate.trajectory_id for candidate in candidates}
+    before = {
+        CONTRADICTED: sum(label is None for label in given.values()),
+        NO_REWARD: sum(label is not None and name not in rewarded for name, label in given.items()),
+        EXCLUDED_RATER: len({thumb.trajectory_id for thumb in thumbs}) - len(given),
+    }
+    return LabelSelection(
+        selection.chosen,
+        {one.trajectory_id: bool(given[one.trajectory_id]) for one in selection.chosen},
+        +Counter({**selection.left_out, **before}),
+    )
 
 
 def label_row(trajectory: Trajectory, turns: Sequence[Turn], label: bool) -> SnapshotRow | str:
