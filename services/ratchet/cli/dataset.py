@@ -6,12 +6,11 @@ import importlib.util
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 import typer
 
 from ratchet.bus.message import encode
@@ -36,6 +35,7 @@ from ratchet.contract.training import SnapshotRef
 from ratchet.datasets.domain.sequences import packed, unpacked
 from ratchet.datasets.domain.trl import TRAIN, Split, trl_records
 from ratchet.datasets.parquet import read_rows
+from ratchet.datasets.record_files import RECORD_FILES
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import MissingExtra, Rejected
 from ratchet.rules.algorithms import ALGORITHMS
@@ -153,12 +153,12 @@ def export(
     ],
     trl: Annotated[
         Literal["messages", "prompt_completion", "preference", "unpaired"] | None,
-        typer.Option(help="Write records of this format of TRL in place of rows; needs .jsonl."),
+        typer.Option(help="Write records of this format of TRL in place of rows."),
     ] = None,
     eval_ratio: Annotated[
-        float, typer.Option(min=0, max=1, help="With --trl: this share goes to NAME.eval.jsonl, by prompt.")
+        float, typer.Option(min=0, max=1, help="With --trl: this share goes to NAME.eval.SUFFIX, by prompt.")
     ] = 0.0,
-    test_ratio: Annotated[float, typer.Option(min=0, max=1, help="The same for NAME.test.jsonl.")] = 0.0,
+    test_ratio: Annotated[float, typer.Option(min=0, max=1, help="The same for NAME.test.SUFFIX.")] = 0.0,
     split_seed: Annotated[int, typer.Option(help="Decides, with its prompt, where a record goes.")] = 42,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
@@ -170,8 +170,6 @@ def export(
         raise typer.BadParameter("--eval-ratio and --test-ratio leave nothing to train on")
     if trl is None and eval_ratio + test_ratio:
         raise typer.BadParameter("splits are of records: name a format with --trl")
-    if trl is not None and output.suffix != ".jsonl":
-        raise typer.BadParameter(f"{output} must end in .jsonl: records for TRL are JSON lines")
     endpoints = locate(directory)
     snapshot = find_snapshot(endpoints, job_or_uri)
     document: dict[str, object] = {"file": str(output), "digest": snapshot.ref.digest}
@@ -296,11 +294,13 @@ def write_records(rows: Iterable[Row], form: str, split: Split, output: Path) ->
     counts = dict.fromkeys(files, 0)
     with ExitStack() as stack:
         parts = {name: stack.enter_context(staged(file)) for name, file in files.items()}
-        lines = {name: stack.enter_context(part.open("wb")) for name, part in parts.items()}
+        written = {
+            name: stack.enter_context(closing(RECORD_FILES[output.suffix](part, form))) for name, part in parts.items()
+        }
         for row in rows:
             for prompt, record in trl_records(row, form):
                 name = split.of(prompt)
-                lines[name].write(msgspec.json.encode(record) + b"\n")
+                written[name].add(record)
                 counts[name] += 1
     return {str(files[name]): count for name, count in counts.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ratchet.bus.message import JsonObject
-from ratchet.cli.api import require_known, require_role
+from ratchet.cli.api import KEY_VARIABLE, require_known, require_role
 from ratchet.cli.connections import connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
@@ -27,15 +28,19 @@ from ratchet.preferences.agreement import Agreement, agreement
 from ratchet.preferences.clickhouse_stored import Count, Kept, Selection, StoredPreferences
 from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.derivation import MAX_PER_TASK
-from ratchet.preferences.deriving import DerivationReport, Deriver
+from ratchet.preferences.deriving import DerivationReport, Deriver, RuleMaker
+from ratchet.preferences.http_judge import ChatJudge
 from ratchet.preferences.jsonl import append, read_lines
 from ratchet.preferences.publishing import Published, Sink, publish
 from ratchet.preferences.records import preference_of, record_of
 from ratchet.preferences.rules import RULES
+from ratchet.preferences.rules.base import Rule
 from ratchet.preferences.rules.reward_margin import MARGIN
+from ratchet.preferences.teacher import TRIES, Teacher
 from ratchet.rules.chat import text_of
 from ratchet.rules.redaction import Redactor, redact_message
 from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.service.http_client import AsyncApiClient, Peer, bearer
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -43,6 +48,8 @@ Source = Literal["human", "teacher", "heuristic", "derived", "rag"]
 
 Numbered = Iterator[tuple[int, object]]
 """Records with the numbers of their lines."""
+JUDGE_S = 120.0
+"""A judge may think for a while."""
 PAGE = 500
 """Preferences that are read together for an export."""
 NEWEST = 200_000
@@ -70,6 +77,36 @@ def derive(
         report = asyncio.run(derive_pairs(locate(directory), options, bar))
     document = {"report": report, "dry_run": dry_run}
     print_answer(document, as_json, lambda: show_derivation(report, dry_run))
+    raise typer.Exit(ExitCode.PARTLY if report.done.refused else ExitCode.DONE)
+
+
+@app.command()
+def rank(
+    model: Annotated[str, typer.Option(help="The judge: a model of the gateway, or of --url.")],
+    role: OptionalRole = None,
+    url: Annotated[
+        str | None, typer.Option(help="Another server of OpenAI's API, /v1 included; else the gateway.")
+    ] = None,
+    key_variable: Annotated[
+        str, typer.Option(help="The environment variable with the key that the judge's server asks for.")
+    ] = KEY_VARIABLE,
+    tries: Annotated[int, typer.Option(min=2, max=32, help="Newest tries of a task that are compared.")] = TRIES,
+    max_per_task: Annotated[int, typer.Option(min=1, help="Pairs of one task at most.")] = 4,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Have a model compare tries of the same task, in both orders, and publish the pairs of which it is sure.
+
+    A dry run asks the judge too, and publishes nothing.
+    """
+    endpoints = locate(directory)
+    own = endpoints.env.get(key_variable) or os.environ.get(key_variable)
+    peer = Peer("the judge", url or f"{endpoints.url('gateway')}/v1", bearer(own), JUDGE_S)
+    options = DeriveOptions("teacher", role, 0.0, max_per_task, dry_run)
+    with progress("asking the judge", quiet=as_json) as bar:
+        report = asyncio.run(rank_pairs(endpoints, options, Asked(peer, model, tries), bar))
+    print_answer({"report": report, "dry_run": dry_run}, as_json, lambda: show_derivation(report, dry_run))
     raise typer.Exit(ExitCode.PARTLY if report.done.refused else ExitCode.DONE)
 
 
@@ -174,6 +211,15 @@ class DeriveOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """Which judge, and how much of it."""
+
+    peer: Peer
+    model: str
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
 class BadLine:
     """A record that was left out."""
 
@@ -208,13 +254,22 @@ async def agreement_of(endpoints: Endpoints, role: str) -> Agreement:
 
 async def derive_pairs(endpoints: Endpoints, options: DeriveOptions, bar: Bar) -> DerivationReport:
     """Derive from the tries of one role, or of each role. Raises `NotFound` for a role without trajectories."""
+    return await _derive(endpoints, options, RULES[options.source](options.margin), bar)
+
+
+async def rank_pairs(endpoints: Endpoints, options: DeriveOptions, asked: Asked, bar: Bar) -> DerivationReport:
+    """As `derive_pairs`, by a judge's answers."""
+    async with AsyncApiClient(asked.peer) as client:
+        return await _derive(endpoints, options, Teacher(ChatJudge(client, asked.model), asked.tries), bar)
+
+
+async def _derive(endpoints: Endpoints, options: DeriveOptions, rule: Rule | RuleMaker, bar: Bar) -> DerivationReport:
     async with warehouse_of(settings_of(endpoints)) as warehouse, outlet(endpoints, options.dry_run) as sink:
         tries = Tries(warehouse)
         known = await tries.roles()
         if options.role is not None:
             require_known(options.role, known)
         roles = known if options.role is None else [options.role]
-        rule = RULES[options.source](options.margin)
         deriver = Deriver(tries, StoredPreferences(warehouse), sink, rule, options.max_per_task)
         return await deriver.derive(roles, bar)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from ratchet.preferences.clickhouse_tries import Tries
 from ratchet.preferences.derivation import MAX_PER_TASK, derive_pairs
@@ -13,6 +14,20 @@ from ratchet.preferences.rules.base import Rule, Try
 
 AT_A_TIME = 250
 """Tries whose texts are read together; a task is never split."""
+
+
+@runtime_checkable
+class RuleMaker(Protocol):
+    """Makes the rule of some tries, where that takes answers from elsewhere: `teacher.Teacher`."""
+
+    @property
+    def source(self) -> str:
+        """`source` of the preferences."""
+        ...
+
+    async def rule_for(self, tries: Sequence[Try]) -> Rule:
+        """Raises `Unavailable`."""
+        ...
 
 
 @dataclass
@@ -43,7 +58,7 @@ class Deriver:
     tries: Tries
     stored: Known
     sink: Sink
-    rule: Rule
+    rule: Rule | RuleMaker
     max_per_task: int = MAX_PER_TASK
 
     async def derive(self, roles: Sequence[str], on_progress: Callable[[float, float], None]) -> DerivationReport:
@@ -58,7 +73,8 @@ class Deriver:
             report.tasks += len(listing.tasks)
             for chunk in _chunks(listing.tasks):
                 readable, unreadable = await self.tries.with_texts(role, chunk)
-                derivation = derive_pairs(readable, self.rule, self.max_per_task)
+                rule = await self.rule.rule_for(readable) if isinstance(self.rule, RuleMaker) else self.rule
+                derivation = derive_pairs(readable, rule, self.max_per_task)
                 report.left_out += unreadable
                 report.comparisons += derivation.comparisons
                 report.pairs += len(derivation.pairs)

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
+from trl import is_conversational
 
 from ratchet.cli.dataset import write_records
 from ratchet.contract.snapshot import ChatPart, Row
@@ -52,12 +54,60 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_nulls(member) for name, member in value.items() if member is not None}
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+def read_back(file: Path, cache: Path) -> Any:
+    kind = "json" if file.suffix == ".jsonl" else "parquet"
+    return load_dataset(kind, data_files=str(file), split="train", cache_dir=str(cache))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 @pytest.mark.parametrize("form", ROWS)
-def test_records_are_read_by_datasets(form: str, tmp_path: Path) -> None:
-    file = tmp_path / "records.jsonl"
+def test_records_are_read_by_datasets_as_conversations_of_trl(form: str, suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"records{suffix}"
     (count,) = write_records(ROWS[form], form, Split(), file).values()
-    read: Any = load_dataset("json", data_files=str(file), split="train", cache_dir=str(tmp_path / "cache"))
-    assert (set(read.column_names), len(read)) == (COLUMNS[form], count)
+    read = read_back(file, tmp_path / "cache")
+    assert (set(read.column_names) | {"tools"}, len(read)) == (COLUMNS[form] | {"tools"}, count)
+    assert is_conversational(read[0])
+
+
+def test_parquet_holds_the_records_of_json_lines(tmp_path: Path) -> None:
+    rows = [trajectory_row(n, messages=CALLING if n % 2 else CHAT, tools=TOOLS) for n in range(600)]
+    write_records(rows, "messages", Split(), tmp_path / "r.jsonl")
+    write_records(rows, "messages", Split(), tmp_path / "r.parquet")
+    stored = [without_nulls(one) for one in pq.read_table(tmp_path / "r.parquet").to_pylist()]
+    assert stored == [without_nulls(one) for one in lines(tmp_path / "r.jsonl")]
+
+
+def test_splits_in_parquet_share_no_prompt_and_are_read_as_splits(tmp_path: Path) -> None:
+    rows = [pair_row(n, prompt=asked(n % 20), chosen=reply(str(n)), rejected=reply("bad")) for n in range(60)]
+    write_records(rows, "preference", Split(0.3, 0.2, seed=7), tmp_path / "r.parquet")
+    files = {name: str(tmp_path / f"r.{name}.parquet") for name in ("train", "eval", "test")}
+    read: Any = load_dataset("parquet", data_files=files, cache_dir=str(tmp_path / "cache"))
+    prompts = [{json.dumps(prompt) for prompt in read[name]["prompt"]} for name in files]
+    assert sum(map(len, prompts)) == len(set.union(*prompts)) == 20
+    assert all(prompts)
+
+
+@pytest.mark.parametrize(
+    ("message", "refusal"),
+    [
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "content that is no text"),
+        ({"role": "user", "content": "a", "audio": {"id": "1"}}, "a message has audio"),
+    ],
+)
+def test_what_parquet_has_no_place_for_is_refused_not_dropped(
+    message: dict[str, Any], refusal: str, tmp_path: Path
+) -> None:
+    rows = [trajectory_row(messages=[message, *reply("b")])]
+    with pytest.raises(Rejected, match=refusal):
+        write_records(rows, "messages", Split(), tmp_path / "r.parquet")
+    assert list(tmp_path.iterdir()) == []
+    write_records(rows, "messages", Split(), tmp_path / "r.jsonl")
 
 
 def test_every_answer_is_a_completion_of_what_came_before(tmp_path: Path) -> None:
