@@ -104,6 +104,15 @@ async def test_a_new_schedule_waits_for_its_next_time(one: Coordinator) -> None:
     assert [note.why for note in job.triggers or []] == ["the schedule '0 3 * * *' came to 2026-11-21T03:00:00+00:00"]
 
 
+async def test_a_changed_schedule_waits_for_its_next_time_too(one: Coordinator) -> None:
+    await one.tick(at(20, 12))
+    later = Coordinator(one.bus.broker, Recipe(config=config(), threshold=10, cron="0 10 * * *"))
+    await later.tick(at(20, 12, 1))
+    assert later.asked == 0
+    await later.tick(at(21, 10))
+    assert later.asked == 1
+
+
 async def test_a_restart_fires_no_time_again_and_of_missed_ones_the_newest(one: Coordinator) -> None:
     await one.tick(at(20, 12))
     await one.tick(at(21, 3))
@@ -131,7 +140,7 @@ async def test_a_coordinator_that_died_before_it_noted_the_time_asks_for_the_sam
     await one.tick(at(20, 12))
     await one.tick(at(21, 3))
     await one.finish()
-    await one.bus.bucket("coordinator", datetime).put("fired.support", at(20, 3))
+    await one.bus.bucket("coordinator", datetime).put(f"fired.support.{named_id('schedule', NIGHTLY)}", at(20, 3))
     await Coordinator(one.bus.broker).tick(at(21, 3, 1))
     assert one.asked == 1
 

@@ -1,7 +1,7 @@
 """Starts trainings at the times of a schedule, each time once: also through restarts, and with several coordinators.
 
 The last time that was seen to lies in a bucket. The job's id follows from the time: two coordinators that see it
-at once ask for one job. Then the time is noted by compare-and-set.
+at once ask for one job. Then the time is noted by compare-and-set. A changed schedule begins anew, with its next time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ScheduleTrigger:
                 await self._tick_role(role, recipe, recipe.cron)
 
     async def _tick_role(self, role: str, recipe: Recipe, cron: str) -> None:
-        key, now = f"fired.{role}", self._now()
+        key, now = f"fired.{role}.{named_id('schedule', cron)}", self._now()
         entry = await self._seen.get(key)
         seen = entry.value if entry else None
         note = corrected(cron, seen, now)
