@@ -32,7 +32,7 @@ from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.domain import Worker
 from ratchet.trainer_worker.handlers import Dispatches, Slots
 from ratchet.trainer_worker.settings import Settings
-from ratchet.trainer_worker.slots import Slot, gpus_of_slots, visible_gpus
+from ratchet.trainer_worker.slots import Slot, gpus_of_slots, spares_of, visible_gpus
 from ratchet.trainer_worker.warm_link import WarmLink
 
 NAME = "trainer_worker"
@@ -78,14 +78,15 @@ def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
     """The worker on connections that are open."""
     jobs = bus.bucket(JOBS, Job)
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
-    warm = WarmLink(settings.work, settings.warm_delay_s) if settings.warm and not missing else None
-
     worker = Worker(settings.worker, instance=uuid4().hex)
 
     def attempt(received: Received[TrainingDispatch], slot: Slot) -> Attempt:
         return Attempt(received, bus=bus, jobs=jobs, objects=objects, settings=settings, slot=slot)
 
     gpus = gpus_of_slots(settings.slots, settings.gpus, visible_gpus(os.environ), settings.ranks)
+    spares = spares_of(gpus, settings.ranks, asked=settings.spare)
+    warmed = settings.warm and not missing
+    warm = WarmLink(settings.work, settings.warm_delay_s, spares=spares) if warmed else None
     slots = Slots([Slot(worker.instance, gpu, warm, settings.ranks) for gpu in gpus], attempt)
     components: list[Component] = [slots] if warm is None else [warm, slots]
     if not missing:

@@ -151,6 +151,16 @@ class Fork(Value, frozen=True, tag="fork"):
     """The child's whole environment; what libraries read while they are imported they have from this process."""
 
 
+class Spares(Value, frozen=True, tag="spares"):
+    """Asks for processes that have started their GPU and wait for a training, one at a time for each entry."""
+
+    devices: list[str]
+    """`CUDA_VISIBLE_DEVICES` of each; empty: no GPU."""
+
+
+WarmRequest = Fork | Spares
+
+
 class Forked(Value, frozen=True, tag="forked"):
     """The process that a fork request got; its pidfd comes along."""
 

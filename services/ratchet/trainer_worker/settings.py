@@ -35,6 +35,9 @@ class Settings(BaseSettings):
     warm_delay_s: float = Field(default=20.0, ge=0)
     """How long after the worker's start that process begins to import, unless a training needs it earlier: at the start
     of a whole stack the cores are the other services'."""
+    spare: bool | None = None
+    """Keep a process ready for each slot that is free, which has started its GPU and waits for a training. Unset: where
+    there are GPUs. Only with `warm`."""
     worker: str = Field(default_factory=socket.gethostname)
     """Name in statuses and of the working directory: two workers on one machine need two names."""
     price_per_hour_usd: float | None = Field(default=None, ge=0)

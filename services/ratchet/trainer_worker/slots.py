@@ -48,6 +48,17 @@ class Slot:
         return asked
 
 
+def spares_of(gpus: Sequence[str] | Sequence[None], ranks: int, *, asked: bool | None) -> list[str]:
+    """Devices of the processes that wait for a training: of every slot with a GPU, unless `asked` says it of all.
+
+    None of a slot with several processes: they are forked by the training itself, which one that has started a GPU
+    cannot do.
+    """
+    if ranks > 1 or asked is False:
+        return []
+    return [gpu or "" for gpu in gpus if gpu or asked]
+
+
 def visible_gpus(environment: Mapping[str, str], devices: Path = DEVICES) -> tuple[str, ...] | None:
     """The GPUs that a process of this environment sees, as CUDA names them; None when nothing tells.
 

@@ -19,7 +19,7 @@ import structlog
 from ratchet.bus.tasks import end
 from ratchet.service.logs import failure
 from ratchet.trainer_worker.child_process import OWN_VARIABLES, Process, Streams, library_environment, log_tail
-from ratchet.trainer_worker.job import MESSAGE_BYTES, Exited, Fork, Forked, Ready, Refused, WarmAnswer
+from ratchet.trainer_worker.job import MESSAGE_BYTES, Exited, Fork, Forked, Ready, Refused, Spares, WarmAnswer
 
 log = structlog.get_logger()
 
@@ -82,8 +82,11 @@ class _Parent:
 class WarmLink:
     """A component. Prepares the parent `delay_s` after its start, or when the first training needs it."""
 
-    def __init__(self, directory: Path, delay_s: float, modules: Sequence[str] = ()) -> None:
-        """`modules`: what the parent imports, if anything, instead of what trainings need."""
+    def __init__(
+        self, directory: Path, delay_s: float, modules: Sequence[str] = (), spares: Sequence[str] = ()
+    ) -> None:
+        """`modules`: what the parent imports, if anything, instead of what trainings need. `spares`: `job.Spares`."""
+        self._spares = Spares([*spares])
         self._directory = directory
         self._modules = modules
         self._delay_s = delay_s
@@ -223,6 +226,8 @@ class WarmLink:
             case Ready(unfit=reason):
                 self._unfit = reason
                 parent.ready.set_result(reason is None)
+                if self._spares.devices and reason is None:
+                    parent.control.send(msgspec.json.encode(self._spares))
             case Forked(ticket=ticket, pid=pid):
                 process = self._living[pid] = ForkedProcess(pid, descriptors[0])
                 if not self._answer(ticket, process):

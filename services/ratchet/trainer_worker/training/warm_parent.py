@@ -3,8 +3,10 @@
 Run by `warm_link.WarmLink` as `python -m ratchet.trainer_worker.training.warm_parent <fd> [<module> ...]`, where the
 modules are imported instead of `PRELOADED`, and nothing is rehearsed. It has one thread, never initialises a GPU, and
 does nothing but fork and report how its children ended: so its memory does not grow, and a child cannot inherit a lock
-that another thread holds. It ends with the worker: its control socket closes, and the kernel sends SIGKILL. Its
-children outlive it; each ends by itself when the worker does (see `child`). Linux only: it needs pidfds.
+that another thread holds. A process that has started a GPU cannot be forked, and starting one takes seconds: where the
+worker asks for it, a *spare* is forked in advance, which starts its GPU and waits for its training. The parent ends
+with the worker: its control socket closes, and the kernel sends SIGKILL. Spares end with the parent. Trainings outlive
+it; each ends by itself when the worker does (see `child`). Linux only: it needs pidfds.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +29,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from ratchet.rules.algorithms import BUILT_IN
-from ratchet.trainer_worker.job import MESSAGE_BYTES, Exited, Fork, Forked, Ready, Refused
+from ratchet.trainer_worker.job import MESSAGE_BYTES, Exited, Fork, Forked, Ready, Refused, Spares, WarmRequest
 from ratchet.trainer_worker.training.child import main as train
 
 PRELOADED = (
@@ -41,6 +44,7 @@ PRELOADED = (
 )
 """Modules that training processes import; a model class that is missing here is imported by the child."""
 
+CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 PR_SET_PDEATHSIG = 1
 STREAMS = 3
 """File descriptors that come with a fork request: standard input, output and error of the child."""
@@ -64,6 +68,15 @@ def main(control: socket.socket, modules: Sequence[str]) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Spare:
+    """A child that waits for its training."""
+
+    pid: int
+    pidfd: int
+    control: socket.socket
+
+
 class _Forks:
     """Forks on request, and reports which children have ended."""
 
@@ -71,6 +84,11 @@ class _Forks:
         self._control = control
         self._pids: dict[int, int] = {}
         """Process ids of living children, by pidfd."""
+        self._devices: list[str] = []
+        """Of the spares that shall be there whenever no training has their place."""
+        self._spares: dict[str, list[_Spare]] = {}
+        self._busy: dict[int, str] = {}
+        """Devices that a training has taken the place of a spare on, by process id."""
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
 
@@ -82,13 +100,97 @@ class _Forks:
                     body, streams, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, STREAMS)
                     if not body:
                         return
-                    self._fork(msgspec.json.decode(body, type=Fork), streams)
+                    self._answer(msgspec.json.decode(body, type=WarmRequest), streams)
                 else:
                     self._poll.unregister(descriptor)
                     pid = self._pids.pop(descriptor)
                     os.close(descriptor)
                     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                     self._control.send(msgspec.json.encode(Exited(pid, code)))
+                    self._forget(pid)
+
+    def _answer(self, request: WarmRequest, streams: list[int]) -> None:
+        if isinstance(request, Spares):
+            self._devices = request.devices
+            for device in request.devices:
+                self._add_spare(device)
+        elif not self._hand_to_spare(request, streams):
+            self._fork(request, streams)
+
+    def _add_spare(self, device: str) -> None:
+        """Without one, a training is forked when it comes."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            return
+        if pid == 0:
+            ours.close()
+            self._become_spare(device, theirs)
+        theirs.close()
+        pidfd = os.pidfd_open(pid)
+        self._pids[pidfd] = pid
+        self._poll.register(pidfd, select.POLLIN)
+        self._spares.setdefault(device, []).append(_Spare(pid, pidfd, ours))
+
+    def _hand_to_spare(self, request: Fork, streams: list[int]) -> bool:
+        """Whether a spare on the training's device took it."""
+        device = request.environment.get(CUDA_VARIABLE, "")
+        if not (spares := self._spares.get(device)):
+            return False
+        spare = spares.pop()
+        with spare.control:
+            try:
+                socket.send_fds(spare.control, [msgspec.json.encode(request)], streams)
+            except OSError:  # it has died; its end is yet to be read
+                return False
+        for stream in streams:
+            os.close(stream)
+        self._busy[spare.pid] = device
+        socket.send_fds(self._control, [msgspec.json.encode(Forked(request.ticket, spare.pid))], [spare.pidfd])
+        return True
+
+    def _forget(self, pid: int) -> None:
+        """A training that has ended makes room for the next spare; a spare that died by itself is not replaced."""
+        if (device := self._busy.pop(pid, None)) is not None:
+            self._add_spare(device)
+            return
+        for spares in self._spares.values():
+            spares[:] = [spare for spare in spares if spare.pid != pid]
+
+    def _become_spare(self, device: str, control: socket.socket) -> NoReturn:
+        """Start the GPU, wait for a training, and become it; or end with the parent."""
+        try:
+            self._leave()
+            os.environ[CUDA_VARIABLE] = device
+            start_gpu()
+            body, streams, _, _ = socket.recv_fds(control, MESSAGE_BYTES, STREAMS)
+            control.close()
+            if body:
+                become_training(msgspec.json.decode(body, type=Fork), streams)
+        except BaseException:  # noqa: BLE001 - the boundary of the process
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _become_child(self, request: Fork, streams: list[int]) -> NoReturn:
+        """Train. Never returns into the loop above."""
+        try:
+            self._leave()
+            become_training(request, streams)
+        finally:
+            os._exit(1)
+
+    def _leave(self) -> None:
+        """Leave this process' session and files behind."""
+        os.setsid()
+        self._control.close()
+        for pidfd in self._pids:
+            os.close(pidfd)
+        for spare in (spare for spares in self._spares.values() for spare in spares):
+            spare.control.close()
 
     def _fork(self, request: Fork, streams: list[int]) -> None:
         """Make one training process. The streams are the child's alone."""
@@ -107,26 +209,32 @@ class _Forks:
         self._poll.register(pidfd, select.POLLIN)
         socket.send_fds(self._control, [msgspec.json.encode(Forked(request.ticket, pid))], [pidfd])
 
-    def _become_child(self, request: Fork, streams: list[int]) -> NoReturn:
-        """Leave this process' session and files behind, and train. Never returns into the loop above."""
-        status = 1
-        try:
-            os.setsid()
-            self._control.close()
-            for pidfd in self._pids:
-                os.close(pidfd)
-            for number, stream in enumerate(streams):
-                os.dup2(stream, number)
-                os.close(stream)
-            os.environ.clear()
-            os.environ.update(request.environment)
-            status = train(Path(request.directory))
-        except BaseException:  # noqa: BLE001 - the boundary of the process
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+
+def become_training(request: Fork, streams: list[int]) -> NoReturn:
+    """Train in this process, with the streams and the environment of the request."""
+    status = 1
+    try:
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.environ.clear()
+        os.environ.update(request.environment)
+        status = train(Path(request.directory))
+    except BaseException:  # noqa: BLE001 - the boundary of the process
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def start_gpu() -> None:
+    """Start CUDA and its libraries, where there is a GPU: a small product of matrices needs most of them."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        ones = torch.ones(8, 8, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        (ones @ ones).float().sum().backward()
+        torch.cuda.synchronize()
 
 
 def rehearse_training() -> None:
