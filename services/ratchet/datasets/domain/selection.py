@@ -205,7 +205,7 @@ def _is_stale(candidate: Candidate, rules: TrajectoryRules) -> bool:
 
 _RULES: Mapping[str, Callable[[Candidate, TrajectoryRules], bool]] = {
     MIXED_OR_PINNED: lambda c, _: bool(c.arms & LEFT_OUT_ARMS),
-    CONSUMED: lambda c, r: r.needs_calls and c.trajectory_id in r.consumed,
+    CONSUMED: lambda c, r: c.trajectory_id in r.consumed,
     "outside_date_range": lambda c, r: is_outside_dates(c.ended_at, r.filter),
     "source": lambda c, r: is_not_among(c.source, r.filter.sources),
     "task_domain": lambda c, r: is_not_among(c.domain, r.filter.task_domains),
