@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratchet.rules.curves import Point, TrainStep, curves_of, joined, train_steps
+from ratchet.rules.curves import Point, TrainStep, curves_of, finite, joined, train_steps
 
 
 def test_the_figures_of_every_train_step_are_read() -> None:
@@ -38,3 +38,8 @@ def test_an_attempt_that_goes_on_from_a_checkpoint_replaces_what_was_lost_beyond
     second = [TrainStep(number, {"loss": 0.5}) for number in (3, 4, 5)]
     assert joined([first, [], second]) == [*first[:2], *second]
     assert joined([]) == []
+
+
+def test_only_finite_numbers_are_figures() -> None:
+    odd = {"nan": float("nan"), "inf": float("-inf"), "yes": True, "text": "1", "none": None}
+    assert finite({"step": 1, "loss": 0.5, **odd}) == {"loss": 0.5}
