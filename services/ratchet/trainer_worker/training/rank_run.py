@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ratchet.trainer_worker.training.algorithms.base import Run, Step
@@ -19,6 +19,11 @@ class RankRun:
         self.resume = resume
         self._ranks = ranks
         self._own = own
+
+    def explained(self, findings: Sequence[str]) -> None:
+        """See `Run`."""
+        if self._own is not None:
+            self._own.explained(findings)
 
     def started(self, samples: int, total_steps: int) -> None:
         """See `Run`."""
