@@ -78,15 +78,14 @@ def select_labels(
     given = labels(counted(thumbs, rules.filter))
     selection = select((one for one in candidates if given.get(one.trajectory_id) is not None), rules, sample_size)
     rewarded = {candidate.trajectory_id for candidate in candidates}
-    before = {
-        CONTRADICTED: sum(label is None for label in given.values()),
-        NO_REWARD: sum(label is not None and name not in rewarded for name, label in given.items()),
-        EXCLUDED_RATER: len({thumb.trajectory_id for thumb in thumbs}) - len(given),
-    }
+    left_out = Counter(selection.left_out)
+    left_out[CONTRADICTED] += sum(label is None for label in given.values())
+    left_out[NO_REWARD] += sum(label is not None and name not in rewarded for name, label in given.items())
+    left_out[EXCLUDED_RATER] += len({thumb.trajectory_id for thumb in thumbs}) - len(given)
     return LabelSelection(
         selection.chosen,
         {one.trajectory_id: bool(given[one.trajectory_id]) for one in selection.chosen},
-        +Counter({**selection.left_out, **before}),
+        +left_out,
     )
 
 
