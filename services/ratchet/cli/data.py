@@ -42,7 +42,13 @@ def argilla_export(
     dedup_by: Annotated[
         str, typer.Option(help="What makes two records equal: prompt, chosen, rejected, joined by `+`.")
     ] = "prompt+chosen+rejected",
-    anonymize: Annotated[bool, typer.Option("--anonymize", help="Put placeholders for secrets and people.")] = False,
+    anonymize: Annotated[
+        bool,
+        typer.Option(
+            "--anonymize",
+            help="Placeholders for secrets, mail addresses, phones, cards; no authors. Names in a text stay.",
+        ),
+    ] = False,
     shuffle_seed: Annotated[int, typer.Option(help="Draws the order and the splits.")] = 42,
     as_json: AsJson = False,
 ) -> None:

@@ -216,6 +216,19 @@ def test_anonymous_rows_hold_no_address_and_may_become_equal(tmp_path: Path) -> 
     assert "example.com" not in "".join((tmp_path / "out" / f"{name}.jsonl").read_text() for name in SPLITS)
 
 
+def test_anonymous_messages_do_not_name_who_wrote_them(tmp_path: Path) -> None:
+    asked = {"role": "user", "content": "Where is my order?", "name": "Mia"}
+    answers = [
+        {"role": "assistant", "content": "Here.", "name": "Tom"},
+        {"role": "tool", "content": "It is.", "name": "track"},
+    ]
+    file = write(tmp_path / "in.jsonl", [row(1, prompt=[asked], chosen=answers)])
+    for options, names in (((), {"Mia", "Tom", "track"}), (("--anonymize",), {"track"})):
+        export(file, tmp_path / "out", *options)
+        (one,) = lines(tmp_path / "out", "train")
+        assert {message["name"] for message in one["prompt"] + one["chosen"] if "name" in message} == names
+
+
 @pytest.mark.parametrize(
     "options",
     [("--train-ratio", ".8"), ("--dedup-by", "prompt+answer"), ("--format", "csv"), ("--eval-ratio", "2")],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -159,9 +161,22 @@ def test_a_training_that_died_while_it_wrote_its_result_goes_on_from_the_newest_
     weights = (output / RESULT / "model.safetensors").read_bytes()
     *_, newest = sorted((output / CHECKPOINTS).iterdir())
     (newest / "optimizer.pt").write_bytes(b"cut")
+    (output / "trl-killed").mkdir()
     run(request)  # over the result and the documents of the first one
     assert (output / RESULT / "model.safetensors").read_bytes() == weights
     assert [one["step"] for one in steps(request)] == [1, 2, 3]
+    assert not (output / "trl-killed").exists()
+
+
+def test_temporary_files_of_a_training_lie_in_its_directory(tmp_path: Path) -> None:
+    program = (
+        "import sys, tempfile; from pathlib import Path; from ratchet.trainer_worker.training.child import work_in;"
+        "tempfile.gettempdir(); work_in(Path(sys.argv[1])); print(tempfile.mkdtemp())"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert Path(made.strip()).parent == tmp_path
 
 
 def test_without_any_pair_there_is_nothing_to_train(training: Training, tmp_path: Path) -> None:

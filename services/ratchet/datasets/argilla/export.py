@@ -170,9 +170,15 @@ class _Selection:
     def _redacted(self, pair: Pair) -> Pair:
         if self._redactor is None:
             return pair
-        redacted = self._redactor.redact([pair.prompt, pair.chosen, pair.rejected])
+        sides = [[_nameless(message) for message in side] for side in (pair.prompt, pair.chosen, pair.rejected)]
+        redacted = self._redactor.redact(sides)
         self.redacted.update(redacted.counts)
         return Pair(*redacted.value)
+
+
+def _nameless(message: JsonObject) -> JsonObject:
+    """A message without the name of who wrote it; a result keeps its tool's."""
+    return message if message["role"] == "tool" else {key: part for key, part in message.items() if key != "name"}
 
 
 def _folded(text: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from pathlib import Path
@@ -39,7 +40,7 @@ def main(directory: Path) -> int:
 
     signal.signal(signal.SIGTERM, on_stop)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.chdir(directory)
+    work_in(directory)
     crew = Crew()
     try:
         spec = read_job(directory)
@@ -82,6 +83,14 @@ def _failed(error: Exception) -> Failed:
         traceback=traceback.format_exc()[-4000:],
         health_stop=error.stop if isinstance(error, Unhealthy) else None,
     )
+
+
+def work_in(directory: Path) -> None:
+    """Make the job's directory that of this process, also for temporary files: those of a training are as large as its
+    weights, and whatever a killed one leaves goes with the directory.
+    """
+    os.chdir(directory)
+    tempfile.tempdir = str(directory)
 
 
 def _end_with_parent() -> None:

@@ -38,6 +38,8 @@ from ratchet.trainer_worker.training import child
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore
 
 DATASET = "dataset.parquet"
+TEMPORARY = ("trl-*", "healthy-*")
+"""Directories that a training makes while it runs."""
 BLOCK = 500
 """Pairs that are copied at a time."""
 
@@ -60,8 +62,9 @@ def prepare(request: LocalTraining, directory: Path) -> None:
         train, held_out = (_copied(file, writer) for file in (request.train, request.held_out))
     if not train:
         raise DataUnusable(f"{request.train} holds no pairs")
-    for left in (RESULT, DOCUMENTS):  # of a process that died while it wrote
-        shutil.rmtree(directory / left, ignore_errors=True)
+    for left in (RESULT, DOCUMENTS, *TEMPORARY):  # of a process that died while it wrote
+        for path in directory.glob(left):
+            shutil.rmtree(path, ignore_errors=True)
     config, name = request.config, named_id("local training", msgspec.json.encode(request).decode())
     newest = CheckpointStore(directory / CHECKPOINTS, name, 1, config.algorithm).newest()
     _forget_after(directory / METRICS_FILE, newest.manifest.step if newest else 0)
