@@ -38,7 +38,7 @@ from ratchet.trainer_worker.training import child
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore
 
 DATASET = "dataset.parquet"
-TEMPORARY = ("trl-*", "healthy-*")
+TEMPORARY = ("trl-*", "healthy-*", "rank-*")
 """Directories that a training makes while it runs."""
 BLOCK = 500
 """Pairs that are copied at a time."""
