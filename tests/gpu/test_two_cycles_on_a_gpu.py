@@ -1,11 +1,14 @@
 """Two cycles of every algorithm on a model of .6 billion random weights, in bf16: each starts where the last one ended.
 
 `python -m pytest tests/gpu -s` on a machine with CUDA; skipped elsewhere. Prints tokens/s, model FLOPs utilisation and
-peak memory.
+peak memory, and adds them as a JSON line to `gpu.jsonl` in the present directory, or to the file in
+`RATCHET_GPU_FIGURES`.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -150,8 +153,12 @@ def report(algorithm: str, cycle: int, policy: TrainedPolicy, run: TimedRun) -> 
     weights = sum(parameter.numel() for parameter in policy.model.parameters())
     name = torch.cuda.get_device_name()
     peak = next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
-    used = "unknown" if peak is None else f"{4 * weights * tokens / seconds / peak:.2f}"
+    mfu = None if peak is None else 4 * weights * tokens / seconds / peak
+    used = "unknown" if mfu is None else f"{mfu:.2f}"
     memory = torch.cuda.max_memory_allocated() / 2**30
     sys.stdout.write(
         f"{name} {algorithm} cycle {cycle + 1}: {tokens / seconds:.0f} tokens/s, MFU {used}, {memory:.1f} GiB\n"
     )
+    figures = {"device": name, "algorithm": algorithm, "cycle": cycle + 1, "tokens_per_second": tokens / seconds}
+    with Path(os.environ.get("RATCHET_GPU_FIGURES", "gpu.jsonl")).open("a") as file:
+        file.write(json.dumps(figures | {"mfu": mfu, "peak_memory_gib": memory}) + "\n")
