@@ -95,6 +95,8 @@ class FakeSlot:
     """Starts `FakeChild`."""
 
     instance = "one"
+    gpu = None
+    ranks = 1
 
     def __init__(self, reported: Sequence[Event], stopping: Sequence[Event]) -> None:
         self._events = reported, stopping
