@@ -1,4 +1,4 @@
-"""`ratchet dpo-train` as people run it: interrupted, begun again, complete."""
+"""`ratchet dpo-train` and `rm-train` as people run them: interrupted, begun again, complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from huggingface_hub import ModelCard
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ratchet.bus.testing import eventually
 from tests.support.pair_files import write_pair_files
@@ -39,13 +40,35 @@ async def test_an_interrupted_training_goes_on_and_leaves_an_adapter(tmp_path: P
     result = json.loads(answer)
     assert (second.returncode, result["kind"]) == (0, "adapter")
     assert steps(output) == list(range(1, 61))
-    left = {"config.json", "logs", "metrics.jsonl", "model", "request.json", "result.json"}
+    left = {"config.json", "logs", "metrics.jsonl", "model", "README.md", "request.json", "result.json", "tokenizer"}
     assert {file.name for file in output.iterdir()} == left
-    assert AutoTokenizer.from_pretrained(output / "model").chat_template
+    for folder in ("model", "tokenizer"):
+        assert AutoTokenizer.from_pretrained(output / folder).chat_template
+    card = ModelCard((output / "README.md").read_text())
+    assert (card.data.library_name, card.data.base_model) == ("peft", str(files / "base"))
+    assert "rollout" not in card.text
     assert AutoModelForCausalLM.from_pretrained(output / "model").num_parameters() > 0
     again = await started()
     answer, _ = await again.communicate()
     assert json.loads(answer) == result
+
+
+async def test_a_reward_model_lies_with_its_card_where_reward_models_lie(tmp_path: Path) -> None:
+    files = write_pair_files(tmp_path)
+    options = ["--base-model", str(files / "base"), "--dataset-dir", str(files / "data"), "--json"]
+    options += ["--max-steps", "20", "--lr", "3e-3", "--eval-steps", "10", "--truncation-left", "--bf16"]
+    command = [sys.executable, "-m", "ratchet.cli", "rm-train", *options]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, cwd=tmp_path)
+    answer, complaint = await process.communicate()
+    assert process.returncode == 0, complaint.decode()
+    result, output = json.loads(answer), tmp_path / "artifacts" / "rm" / "base"
+    assert (result["kind"], result["model"]) == ("reward_model", str(output / "model"))
+    assert {"holdout_auc", "holdout_accuracy", "holdout_length_accuracy"} <= result["scores"].keys()
+    names = {"config.json", "logs", "metrics.jsonl", "model", "README.md", "request.json", "result.json", "tokenizer"}
+    assert {file.name for file in output.iterdir()} == names
+    assert ModelCard((output / "README.md").read_text()).data.pipeline_tag == "text-classification"
+    assert AutoModelForSequenceClassification.from_pretrained(output / "model").num_labels == 1
+    assert json.loads((output / "config.json").read_text())["hyperparameters"]["bf16"] is True
 
 
 def steps(output: Path) -> list[int]:

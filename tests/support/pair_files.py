@@ -1,4 +1,4 @@
-"""A directory of preference pairs in TRL's format and a tiny model to train on them: what `ratchet dpo-train` takes."""
+"""A directory of preference pairs in TRL's format, and a tiny model: what `ratchet rm-train` and `dpo-train` take."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, Entry] = {
     "status": Entry("status", "Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."),
     "train": Entry("training", "Start a training job, of several roles one each. Exit code 3: not every role has one."),
     "dpo-train": Entry("train", "Train a policy on preference pairs with DPO, on this machine and without a stack."),
+    "rm-train": Entry("train", "Train a reward model on preference pairs, on this machine and without a stack."),
     "plan": Entry("plan", "Propose an algorithm and its data for a role, and say why not the others."),
     "cancel": Entry("training", "Cancel a job; a running one stops within seconds."),
     "feedback": Entry(

@@ -1,4 +1,4 @@
-"""`ratchet dpo-train`: a training on this machine from files, with the worker's code and without its broker."""
+"""`ratchet rm-train` and `dpo-train`: trainings on this machine from files, with the worker's code and no broker."""
 
 from __future__ import annotations
 
@@ -27,15 +27,19 @@ from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperpara
 from ratchet.errors import MissingExtra, Rejected
 from ratchet.rules.training_options import training_problems
 from ratchet.service.files import locked, write_whole
+from ratchet.stores.policies import TOKENIZER_FILES
+from ratchet.stores.policy_files import ARTIFACTS
 
 app = typer.Typer()
 
 RUNNER = "ratchet.trainer_worker.training.local_run"
 REQUEST, RESULT_FILE, LOG = "request.json", "result.json", "logs/train.log"
-MODEL, CHECKPOINTS, DOCUMENTS = "model", "checkpoints", "documents"
+MODEL, TOKENIZER, CHECKPOINTS, DOCUMENTS = "model", "tokenizer", "checkpoints", "documents"
+OWN_DOCUMENTS = ("config.json", "README.md")
+"""Of the documents of a training those that lie in the output directory itself; the others are the tokenizer's."""
 LEFT = (CHECKPOINTS, DOCUMENTS, "result", "dataset.parquet", "job.json")
 """What a training needs while it runs."""
-WRITTEN = (MODEL, RESULT_FILE, "config.json", "metrics.jsonl", *LEFT)
+WRITTEN = (MODEL, TOKENIZER, RESULT_FILE, *OWN_DOCUMENTS, "metrics.jsonl", *LEFT)
 """What it writes or removes in its output directory."""
 Scheduler = Literal["cosine", "linear", "constant", "constant_with_warmup"]
 
@@ -48,43 +52,126 @@ class Files:
     output: Path
 
 
+# The options that both trainings have.
+DatasetDir = Annotated[Path, typer.Option(help="With train.jsonl, and eval.jsonl to judge the result on.")]
+Epochs = Annotated[int, typer.Option(min=1, help="Times through the data.")]
+MaxSteps = Annotated[int | None, typer.Option(min=1, help="Train steps, instead of epochs.")]
+Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Pairs of a train step.")]
+Accumulation = Annotated[int, typer.Option(min=1, help="Batches of a train step.")]
+AdapterOnly = Annotated[bool, typer.Option("--lora", help="Train an adapter, not all weights.")]
+RateScheduler = Annotated[Scheduler, typer.Option("--lr-scheduler", help="How the learning rate falls.")]
+WarmupRatio = Annotated[float, typer.Option(min=0, max=1, help="Share of steps in which it rises.")]
+WeightDecay = Annotated[float, typer.Option(min=0, help="Of the optimizer.")]
+MaxLength = Annotated[int, typer.Option(min=2, help="Tokens of the longest row.")]
+KeepStart = Annotated[bool, typer.Option("--truncation-right/--truncation-left", help="Which end a longer row loses.")]
+EvalSteps = Annotated[int, typer.Option(min=1, help="Steps between evaluations on eval.jsonl.")]
+SaveSteps = Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")]
+Seed = Annotated[int, typer.Option(help="Of everything that is drawn.")]
+Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")]
+Fp16 = Annotated[bool, typer.Option("--fp16", help="Refused: bf16 needs no loss scaling.")]
+Deepspeed = Annotated[str | None, typer.Option(help="Refused: trainings use one device.")]
+Wandb = Annotated[bool, typer.Option("--wandb", help="Refused: metrics.jsonl has the curves.")]
+
+
+@app.command("rm-train")
+def rm_train(
+    base_model: Annotated[str, typer.Option(help="Directory or name of the model that gets a scalar head.")],
+    dataset_dir: DatasetDir,
+    output_dir: Annotated[Path | None, typer.Option(help="Gets the result; artifacts/rm/MODEL without it.")] = None,
+    epochs: Epochs = 1,
+    max_steps: MaxSteps = None,
+    lr: Rate = 2e-5,
+    batch_size: BatchSize = 8,
+    gradient_accumulation: Accumulation = 1,
+    center_rewards_coefficient: Annotated[
+        float, typer.Option(min=0, help="Weight of the squared sum of a pair's rewards, to keep them around 0.")
+    ] = 0.0,
+    lora: AdapterOnly = False,
+    lr_scheduler: RateScheduler = "cosine",
+    warmup_ratio: WarmupRatio = 0.03,
+    weight_decay: WeightDecay = 0.01,
+    max_length: MaxLength = 1024,
+    keep_start: KeepStart = True,
+    eval_steps: EvalSteps = 100,
+    save_steps: SaveSteps = 200,
+    seed: Seed = 0,
+    bf16: Bf16 = False,
+    fp16: Fp16 = False,
+    deepspeed: Deepspeed = None,
+    wandb: Wandb = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a reward model on preference pairs, on this machine and without a stack.
+
+    The output directory gets model/, tokenizer/, config.json, metrics.jsonl, README.md, result.json and logs/. Ctrl-C
+    leaves a checkpoint (exit code 130), from which the same command goes on. Exit code 1: it failed, and says why.
+    """
+    refuse_unsupported(deepspeed, wandb=wandb)
+    hyper = Hyperparameters(
+        learning_rate=lr,
+        batch_size=batch_size,
+        epochs=epochs,
+        max_steps=max_steps,
+        gradient_accumulation=gradient_accumulation,
+        center_rewards_coefficient=center_rewards_coefficient or None,
+        lora=Lora() if lora else None,
+        full_finetune=not lora,
+        max_length=max_length,
+        seed=seed,
+    )
+    loop = LoopOptions(
+        lr_scheduler=lr_scheduler,
+        warmup_ratio=warmup_ratio,
+        weight_decay=weight_decay,
+        eval_steps=eval_steps,
+        keep_end=not keep_start,
+    )
+    config = TrainingConfig(
+        algorithm="reward_model",
+        base_model=local_path(base_model),
+        dataset=Dataset(source="files", sample_size=1),
+        hyperparameters=hyper,
+        compute=Compute(mixed_precision=precision(bf16=bf16, fp16=fp16)),
+        checkpointing=Checkpointing(save_interval=save_steps),
+    )
+    run_training(config, loop, Files(dataset_dir, output_dir or default_output("rm", base_model)), as_json=as_json)
+
+
 @app.command("dpo-train")
 def dpo_train(
     policy_model: Annotated[str, typer.Option(help="Directory or name of the model that learns.")],
-    dataset_dir: Annotated[Path, typer.Option(help="With train.jsonl, and eval.jsonl to judge the result on.")],
+    dataset_dir: DatasetDir,
     ref_model: Annotated[str | None, typer.Option(help="The reference; without it the policy as it begins.")] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Gets the result; artifacts/dpo/MODEL without it.")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Times through the data.")] = 1,
-    max_steps: Annotated[int | None, typer.Option(min=1, help="Train steps, instead of epochs.")] = None,
-    lr: Annotated[float, typer.Option(help="Highest learning rate.")] = 5e-6,
-    batch_size: Annotated[int, typer.Option(min=1, help="Pairs of a train step.")] = 4,
-    gradient_accumulation: Annotated[int, typer.Option(min=1, help="Batches of a train step.")] = 1,
+    epochs: Epochs = 1,
+    max_steps: MaxSteps = None,
+    lr: Rate = 5e-6,
+    batch_size: BatchSize = 4,
+    gradient_accumulation: Accumulation = 1,
     beta: Annotated[float, typer.Option(help="How dear a step away from the reference is.")] = 0.1,
     label_smoothing: Annotated[float, typer.Option(help="Share of pairs that may be the wrong way round.")] = 0.0,
-    lora: Annotated[bool, typer.Option("--lora", help="Train an adapter, not all weights.")] = False,
-    lr_scheduler: Annotated[Scheduler, typer.Option(help="How the learning rate falls.")] = "cosine",
-    warmup_ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of steps in which it rises.")] = 0.03,
-    weight_decay: Annotated[float, typer.Option(min=0, help="Of the optimizer.")] = 0.01,
-    max_length: Annotated[int, typer.Option(min=2, help="Tokens of the longest row.")] = 1024,
-    keep_start: Annotated[
-        bool, typer.Option("--truncation-right/--truncation-left", help="Which end a longer row loses.")
-    ] = True,
-    eval_steps: Annotated[int, typer.Option(min=1, help="Steps between evaluations on eval.jsonl.")] = 100,
-    save_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 200,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")] = False,
-    fp16: Annotated[bool, typer.Option("--fp16", help="Refused: bf16 needs no loss scaling.")] = False,
-    deepspeed: Annotated[str | None, typer.Option(help="Refused: trainings use one device.")] = None,
-    wandb: Annotated[bool, typer.Option("--wandb", help="Refused: metrics.jsonl has the curves.")] = False,
+    lora: AdapterOnly = False,
+    lr_scheduler: RateScheduler = "cosine",
+    warmup_ratio: WarmupRatio = 0.03,
+    weight_decay: WeightDecay = 0.01,
+    max_length: MaxLength = 1024,
+    keep_start: KeepStart = True,
+    eval_steps: EvalSteps = 100,
+    save_steps: SaveSteps = 200,
+    seed: Seed = 0,
+    bf16: Bf16 = False,
+    fp16: Fp16 = False,
+    deepspeed: Deepspeed = None,
+    wandb: Wandb = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a policy on preference pairs with DPO, on this machine and without a stack.
 
-    The output directory gets model/ (with its tokenizer), config.json, metrics.jsonl, result.json and logs/. Ctrl-C
+    The output directory gets model/, tokenizer/, config.json, metrics.jsonl, README.md, result.json and logs/. Ctrl-C
     leaves a checkpoint (exit code 130), from which the same command goes on. Exit code 1: it failed, and says why.
     """
     refuse_unsupported(deepspeed, wandb=wandb)
-    files = Files(dataset_dir, output_dir or Path("artifacts", "dpo", Path(policy_model).name or "policy"))
     hyper = Hyperparameters(
         learning_rate=lr,
         batch_size=batch_size,
@@ -111,10 +198,20 @@ def dpo_train(
         base_model=local_path(policy_model),
         dataset=Dataset(source="files", sample_size=1),
         hyperparameters=hyper,
-        compute=Compute(mixed_precision="fp16" if fp16 else "bf16" if bf16 else None),
+        compute=Compute(mixed_precision=precision(bf16=bf16, fp16=fp16)),
         checkpointing=Checkpointing(save_interval=save_steps),
     )
-    run_training(config, loop, files, as_json=as_json)
+    run_training(config, loop, Files(dataset_dir, output_dir or default_output("dpo", policy_model)), as_json=as_json)
+
+
+def default_output(folder: str, model: str) -> Path:
+    """`artifacts/rm/NAME` or `artifacts/dpo/NAME`, by the model's name."""
+    return Path(ARTIFACTS, folder, Path(model).resolve().name if Path(model).is_dir() else Path(model).name)
+
+
+def precision(*, bf16: bool, fp16: bool) -> str | None:
+    """What the computation shall be in; None: the device's own."""
+    return "fp16" if fp16 else "bf16" if bf16 else None
 
 
 def refuse_unsupported(deepspeed: str | None, *, wandb: bool) -> None:
@@ -133,7 +230,7 @@ def local_path(model: str) -> str:
 def run_training(config: TrainingConfig, loop: LoopOptions, files: Files, *, as_json: bool) -> None:
     """Train in a process of its own, and put the result into the output directory. Raises `Rejected`."""
     if importlib.util.find_spec("trl") is None:
-        raise MissingExtra("trainer", f"ratchet {config.algorithm}-train")
+        raise MissingExtra("trainer", f"a training by {config.algorithm}")
     if problems := training_problems(config):
         raise Rejected("; ".join(problems))
     train, held_out = files.data / "train.jsonl", files.data / "eval.jsonl"
@@ -226,7 +323,7 @@ def last_event(lines: Iterable[bytes], bar: Bar) -> JsonObject:
         event = decode(line)
         if event.get("type") == "progressed":
             metrics: dict[str, float] = event["metrics"]
-            shown = ("loss", "accuracy", "margin", "holdout_accuracy", "holdout_win_rate")
+            shown = ("loss", "accuracy", "auc", "margin", "holdout_accuracy", "holdout_auc", "holdout_win_rate")
             note = " ".join(f"{name} {metrics[name]:.3f}" for name in shown if name in metrics)
             bar(event["step"], event["total_steps"], f"step {event['step']}/{event['total_steps']} {note}")
     return event
@@ -237,8 +334,14 @@ def finish(last: JsonObject, output: Path) -> None:
     model, documents = output / MODEL, output / DOCUMENTS
     shutil.rmtree(model, ignore_errors=True)
     Path(last["directory"]).rename(model)
+    tokenizer = output / TOKENIZER
+    shutil.rmtree(tokenizer, ignore_errors=True)
+    tokenizer.mkdir()
     for file in documents.iterdir():
-        file.replace(output / file.name if file.name == "config.json" else model / file.name)
+        file.replace(output / file.name if file.name in OWN_DOCUMENTS else model / file.name)
+    for name in TOKENIZER_FILES:
+        if (model / name).is_file():
+            shutil.copyfile(model / name, tokenizer / name)
     evaluation: JsonObject = last.get("evaluation") or {}
     result = {
         "model": str(model),
@@ -248,6 +351,8 @@ def finish(last: JsonObject, output: Path) -> None:
         "scores": evaluation.get("benchmark_scores", {}),
         "peak_memory_gb": last["peak_memory_gb"],
     }
+    if stop := last.get("health_stop"):
+        result["health_stop"] = stop["message"]
     write_whole(output / RESULT_FILE, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""A training on this machine, without a broker: what `ratchet dpo-train` asks its process for."""
+"""A training on this machine, without a broker: what `ratchet rm-train` and `dpo-train` ask their process for."""
 
 from __future__ import annotations
 

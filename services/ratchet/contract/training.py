@@ -144,6 +144,10 @@ class HealthLimits(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Least share of the start's entropy that must be left."""
     max_gradient_growth: float | None = None
     """Most times the median of the earlier gradient norms."""
+    max_loss_rise: float | None = None
+    """Most that the mean loss of five train steps may rise above the least such mean before."""
+    max_holdout_rise: float | None = None
+    """Most that the loss on what is held out may rise above the least one before."""
     independent_metric: str | None = None
     """A column of the data that the reward does not see: `success`."""
 

@@ -49,6 +49,10 @@ GROUPED = CLIPPED | {"advantage_floor", "negative_advantage_scale"}
 """Those of one whose advantages are estimated within groups of tries at one task."""
 
 
+OF_LOSSES = frozenset({"max_loss_rise", "max_gradient_growth"})
+"""Limits of `health` for a training whose losses can be compared from step to step."""
+
+
 @dataclass(frozen=True, slots=True)
 class LearningRates:
     """The learning rates of jobs that name none."""
@@ -92,8 +96,9 @@ class Algorithm:
     least_batch_size: int = 1
     holds_out: bool = False
     """It can be evaluated on a part of its data that is held out (`evaluation.holdout_size`)."""
-    watches_health: bool = False
-    """It stops before a train step would break the policy, by the request's `health`."""
+    health_limits: frozenset[str] = frozenset()
+    """The limits of a request's `health` by which it stops before a train step would break what it trains; empty: it
+    has no stops."""
     makes_reward_model: bool = False
     """What it makes scores answers: nothing deploys, serves or continues it."""
     compares_losses: bool = False
@@ -120,7 +125,9 @@ def _policy_gradient(name: str, hyperparameters: frozenset[str]) -> Algorithm:
         needs_token_ids=True,
         default_batch_size=32,
         default_learning_rates=GRADIENT_RATES,
-        watches_health=True,
+        health_limits=frozenset(
+            {"min_ess", "max_kl", "max_entropy_rise", "min_entropy_share", "max_gradient_growth", "independent_metric"}
+        ),
     )
 
 
@@ -133,6 +140,7 @@ BUILT_IN = (
         needs_token_ids=False,
         default_batch_size=16,
         default_learning_rates=SFT_RATES,
+        health_limits=OF_LOSSES | {"max_entropy_rise"},
         compares_losses=True,
     ),
     _policy_gradient("rloo", GROUPED),
@@ -148,6 +156,7 @@ BUILT_IN = (
         default_batch_size=16,
         default_learning_rates=PREFERENCE_RATES,
         holds_out=True,
+        health_limits=OF_LOSSES | {"max_entropy_rise", "max_holdout_rise"},
         compares_losses=True,
     ),
     Algorithm(
@@ -159,6 +168,7 @@ BUILT_IN = (
         default_batch_size=16,
         default_learning_rates=REWARD_RATES,
         holds_out=True,
+        health_limits=OF_LOSSES | {"max_holdout_rise"},
         makes_reward_model=True,
         compares_losses=True,
     ),
@@ -171,6 +181,8 @@ BUILT_IN = (
         default_batch_size=16,
         default_learning_rates=PREFERENCE_RATES,
         least_batch_size=2,  # it compares the answers of a batch
+        holds_out=True,
+        health_limits=OF_LOSSES | {"max_entropy_rise", "max_holdout_rise"},
         compares_losses=True,
     ),
 )

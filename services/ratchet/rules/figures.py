@@ -214,6 +214,7 @@ _PREFERENCES: Mapping[str, Figure] = {
     "held_out_pairs": _count("Pairs kept apart to measure on", "50 or more", "below 20: the interval says nothing"),
     "liked": _count("Answers with thumbs up that are learnt from", "about as many as disliked", "nearly none"),
     "disliked": _count("Answers with thumbs down that are learnt from", "about as many as liked", "nearly none"),
+    "held_out_labels": _count("Labelled answers kept apart to measure on", "100 or more", "below 40: little is shown"),
     "unusable_labels": _count("Labelled answers that cannot be learnt from", "0", "a large share"),
 }
 
@@ -246,6 +247,20 @@ _EVALUATION: Mapping[str, Figure] = {
     "holdout_auc_low": Figure("Lower end of its 95 % interval", "above 0.5", "below 0.5: chance is not excluded"),
     "holdout_auc_high": Figure(
         "Upper end of it", "above 0.5", "below 0.5: the order is learnt the wrong way round", bad_below=0.5
+    ),
+    "holdout_liked": _count("Held-out answers with thumbs up", "50 or more", "below 20"),
+    "holdout_disliked": _count("Held-out answers with thumbs down", "50 or more", "below 20"),
+    "holdout_rewards_chosen": Figure(
+        "Mean implicit reward of held-out answers with thumbs up", "above holdout_rewards_rejected", "below it"
+    ),
+    "holdout_rewards_rejected": Figure(
+        "The same of those with thumbs down", "below holdout_rewards_chosen", "above it"
+    ),
+    "holdout_kl": Figure(
+        "Distance from the reference on held-out prompts, estimated by mismatched answers, not below 0",
+        "as large as kl_divergence, and small",
+        "many nats: the policy has left its reference",
+        "nats",
     ),
     "holdout_loss": Figure(
         "Loss on what is held out", "near train_loss, and falling", "it rises while the loss of train steps falls"
@@ -282,7 +297,7 @@ _EVALUATION: Mapping[str, Figure] = {
         "Mean gain of the chosen over the rejected answer on held-out pairs", "above 0", "below 0", bad_below=0.0
     ),
     "improvement_over_baseline": Figure(
-        "Held-out accuracy after less that before; of a reward model less that of the rule of thumb",
+        "Held-out accuracy after less that before (dpo); less the rule of thumb's (reward_model); AUC less 0.5 (kto)",
         "above 0",
         "below 0",
         bad_below=0.0,

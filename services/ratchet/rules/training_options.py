@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
-from ratchet.contract.training import Compute, Evaluation, Hyperparameters, TrainingConfig, TrainingRequest
+from ratchet.contract.training import (
+    Compute,
+    Evaluation,
+    HealthLimits,
+    Hyperparameters,
+    TrainingConfig,
+    TrainingRequest,
+)
 from ratchet.errors import ConfigError
 from ratchet.rules.algorithms import ALGORITHMS, BUILT_IN, Algorithm, dataset_format
 
@@ -102,11 +109,22 @@ def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm
         problems.append("compute.distributed: a training runs on one machine; gpu_count asks for more of its GPUs")
     if algorithm.makes_reward_model and hyper.lora is not None and hyper.lora.load_in_4bit:
         problems.append(f"{algorithm.name} puts a head of its own on the model: load_in_4bit is not for it")
-    if config.health is not None and not algorithm.watches_health:
-        problems.append(f"{algorithm.name} does not watch its health: leave `health` out")
+    problems += _health_problems(config.health, algorithm)
     if compute.mixed_precision == "fp16":
         problems.append("fp16 is not supported: use bf16, which needs no loss scaling")
     return problems
+
+
+def _health_problems(health: HealthLimits | None, algorithm: Algorithm) -> Iterator[str]:
+    if health is None:
+        return
+    if not algorithm.health_limits:
+        yield f"{algorithm.name} does not watch its health: leave `health` out"
+        return
+    known = ", ".join(sorted(algorithm.health_limits))
+    for name in HealthLimits.__struct_fields__:
+        if name != "enabled" and getattr(health, name) is not None and name not in algorithm.health_limits:
+            yield f"{algorithm.name} does not measure what health.{name} is a limit of; it has {known}"
 
 
 def request_problems(request: TrainingRequest) -> list[str]:

@@ -61,14 +61,18 @@ def model_card(
         lines.append(f"- The training was stopped before its last train step: {health_stop.message}.")
     if manifest.has_adapter:
         lines.append("- An adapter: it says nothing without the base model above, with exactly that digest.")
-    lines.append(f"- Made for the role {_plain(manifest.role)} from what agents did there; nothing else was tried.")
+    if manifest.training_job_id is not None:
+        lines.append(f"- Made for the role {_plain(manifest.role)} from what agents did there; nothing else was tried.")
+    else:
+        lines.append("- Made on one machine from files of its user; nothing else was tried.")
     if evaluation is None:
         lines.append("- Nothing was held out: the figures above are of the data that it learnt from.")
     if manifest.kind == REWARD_MODEL:
         lines.append("- It scores answers, and writes none: load it for sequence classification with one label.")
         lines.append("- Its rewards compare answers to one prompt; across prompts, and by themselves, they say little.")
         return "\n".join([*lines, ""])
-    lines.append("- Whether it serves better than what served before is decided by its rollout, not by this card.")
+    if manifest.training_job_id is not None:
+        lines.append("- Whether it serves better than what served before is decided by its rollout, not by this card.")
     return "\n".join([*lines, ""])
 
 

@@ -1,4 +1,4 @@
-"""`ratchet dpo-train`: what it refuses before anything starts."""
+"""`ratchet rm-train` and `dpo-train`: what they refuse before anything starts, and where their results go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ratchet.cli.train import REQUEST, RESULT_FILE, app
+from ratchet.cli.train import REQUEST, RESULT_FILE, app, default_output
 from ratchet.errors import Conflict, Rejected
 from ratchet.service.files import locked
 from tests.support.pair_files import write_lines
@@ -22,25 +22,28 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def refusal(data: Path, *options: str) -> Any:
-    arguments = ["--policy-model", "m", "--dataset-dir", str(data), "--output-dir", str(data.parent / "out"), *options]
-    return CliRunner().invoke(app, arguments).exception
+MODEL_OPTIONS = {"rm-train": "--base-model", "dpo-train": "--policy-model"}
+
+
+def refusal(data: Path, *options: str, command: str = "dpo-train") -> Any:
+    where = ["--dataset-dir", str(data), "--output-dir", str(data.parent / "out")]
+    return CliRunner().invoke(app, [command, MODEL_OPTIONS[command], "m", *where, *options]).exception
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("command", "options", "reason"),
     [
-        (("--fp16",), "fp16 is not supported"),
-        (("--deepspeed", "zero.json"), "--deepspeed is not supported"),
-        (("--wandb",), "--wandb is not supported"),
-        (("--label-smoothing", "0.7"), "label_smoothing"),
-        (("--lr", "-1"), "learning_rate must be above 0"),
+        *((command, ("--fp16",), "fp16 is not supported") for command in MODEL_OPTIONS),
+        *((command, ("--deepspeed", "z.json"), "--deepspeed is not supported") for command in MODEL_OPTIONS),
+        *((command, ("--wandb",), "--wandb is not supported") for command in MODEL_OPTIONS),
+        *((command, ("--lr", "-1"), "learning_rate must be above 0") for command in MODEL_OPTIONS),
+        ("dpo-train", ("--label-smoothing", "0.7"), "label_smoothing"),
     ],
 )
 def test_what_a_training_here_cannot_do_is_refused_with_a_reason(
-    data: Path, options: tuple[str, ...], reason: str
+    data: Path, command: str, options: tuple[str, ...], reason: str
 ) -> None:
-    error = refusal(data, *options)
+    error = refusal(data, *options, command=command)
     assert isinstance(error, Rejected)
     assert reason in str(error)
     assert not (data.parent / "out").exists()
@@ -77,3 +80,9 @@ def test_the_directory_of_another_training_is_refused(data: Path) -> None:
     (data.parent / "out").mkdir()
     (data.parent / "out" / REQUEST).write_text(json.dumps({"config": "another"}))
     assert "holds a training with other options" in str(refusal(data))
+
+
+def test_results_go_to_a_directory_by_command_and_model(tmp_path: Path) -> None:
+    assert default_output("rm", "org/model-1b") == Path("artifacts/rm/model-1b")
+    (tmp_path / "mine").mkdir()
+    assert default_output("dpo", f"{tmp_path}/mine/..") == Path("artifacts/dpo", tmp_path.name)

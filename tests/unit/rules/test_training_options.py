@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -88,7 +89,7 @@ def test_each_impossible_option_has_its_reason(given: TrainingConfig, reason: st
 def test_a_hold_out_is_refused_where_nothing_would_be_held_out(algorithm: str) -> None:
     asked = request(training_config=config(algorithm), evaluation=Evaluation(holdout_size=0.25))
     assert request_problems(asked) == [
-        f"{algorithm} holds nothing out: evaluation.holdout_size is for dpo, reward_model"
+        f"{algorithm} holds nothing out: evaluation.holdout_size is for dpo, reward_model, kto"
     ]
 
 
@@ -117,7 +118,20 @@ def test_hyperparameters_of_a_wrong_type_are_refused_when_read() -> None:
 
 
 @pytest.mark.parametrize("algorithm", list(ALGORITHMS))
-def test_limits_of_health_are_refused_where_nothing_watches_them(algorithm: str) -> None:
-    watched = msgspec.structs.replace(config(algorithm), health=HealthLimits(max_kl=1.0))
-    refusal = [f"{algorithm} does not watch its health: leave `health` out"]
-    assert training_problems(watched) == ([] if ALGORITHMS[algorithm].needs_token_ids else refusal)
+def test_a_limit_of_health_is_refused_where_nothing_measures_its_figure(algorithm: str) -> None:
+    own = ALGORITHMS[algorithm].health_limits
+    values: dict[str, Any] = {"min_ess": 0.2, "max_kl": 1.0, "max_loss_rise": 2.0, "independent_metric": "success"}
+    for name in HealthLimits.__struct_fields__:
+        if name == "enabled":
+            continue
+        watched = msgspec.structs.replace(config(algorithm), health=HealthLimits(**{name: values.get(name, 0.5)}))
+        refusal = f"{algorithm} does not measure what health.{name} is a limit of; it has {', '.join(sorted(own))}"
+        assert training_problems(watched) == ([] if name in own else [refusal])
+    off = msgspec.structs.replace(config(algorithm), health=HealthLimits(enabled=False))
+    assert training_problems(off) == []
+
+
+def test_an_algorithm_without_stops_refuses_limits() -> None:
+    bare = dataclasses.replace(ALGORITHMS["sft"], health_limits=frozenset())
+    watched = msgspec.structs.replace(config("sft"), health=HealthLimits(max_loss_rise=1.0))
+    assert training_problems(watched, {"sft": bare}) == ["sft does not watch its health: leave `health` out"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,9 +38,9 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> list[LabelRow]:
 
 
 def trained(
-    run: RecordingRun, base: str, labels: list[LabelRow], hyper: Hyperparameters
+    run: RecordingRun, base: str, labels: list[LabelRow], hyper: Hyperparameters, **job: Any
 ) -> tuple[TrainedPolicy, Outcome]:
-    spec = job_spec("kto", base=base, hyper=hyper)
+    spec = job_spec("kto", base=base, hyper=hyper, **job)
     torch.manual_seed(hyper.seed or 0)
     policy = load_policy(spec)
     return policy, load_train("kto")(spec, policy, labels, run)
@@ -62,16 +63,71 @@ def test_liked_answers_are_rewarded_and_disliked_ones_are_not(
     assert (outcome.samples, outcome.metrics["liked"], outcome.metrics["disliked"]) == (96, 48, 48)
 
 
+def test_held_out_answers_measure_what_was_learnt(base: str, labels: list[LabelRow], tmp_path: Path) -> None:
+    run = RecordingRun(tmp_path, "kto")
+    _, outcome = trained(run, base, labels, changed(HYPER, max_steps=48), holdout=0.25)
+    assert outcome.evaluation is not None
+    scores = outcome.evaluation.benchmark_scores
+    assert scores is not None
+    # Both answers to a prompt are on the same side.
+    assert (scores["holdout_liked"], scores["holdout_disliked"]) == (12, 12)
+    assert (outcome.samples, outcome.metrics["held_out_labels"]) == (72, 24)
+    assert scores["holdout_auc"] > 0.6
+    assert scores["holdout_auc_low"] < scores["holdout_auc"] <= scores["holdout_auc_high"]
+    assert outcome.evaluation.improvement_over_baseline == pytest.approx(scores["holdout_auc"] - 0.5)
+    assert scores["holdout_rewards_chosen"] > scores["holdout_rewards_rejected"]
+    assert scores["holdout_margin"] == pytest.approx(
+        scores["holdout_rewards_chosen"] - scores["holdout_rewards_rejected"]
+    )
+    assert scores["holdout_loss"] < 0.5
+    assert scores["holdout_kl"] >= 0
+    assert run.steps[-1].metrics["auc"] > 0.6
+
+
+def test_the_policy_at_the_start_shows_nothing_on_what_is_held_out(
+    base: str, labels: list[LabelRow], tmp_path: Path
+) -> None:
+    still = changed(HYPER, learning_rate=1e-12, max_steps=1)
+    _, outcome = trained(RecordingRun(tmp_path, "kto"), base, labels, still, holdout=0.25)
+    assert outcome.evaluation is not None
+    scores = outcome.evaluation.benchmark_scores
+    assert scores is not None
+    assert scores["holdout_loss"] == pytest.approx(0.5, abs=1e-3)
+    assert scores["holdout_kl"] == pytest.approx(0, abs=1e-3)
+
+
+def test_held_out_answers_of_one_kind_have_no_auc(base: str, labels: list[LabelRow], tmp_path: Path) -> None:
+    liked = [one for one in labels if one.label]
+    _, outcome = trained(RecordingRun(tmp_path, "kto"), base, liked, changed(HYPER, max_steps=1), holdout=0.25)
+    assert outcome.evaluation is not None
+    scores = outcome.evaluation.benchmark_scores or {}
+    assert scores.keys() == {
+        "holdout_liked",
+        "holdout_disliked",
+        "holdout_loss",
+        "holdout_kl",
+        "holdout_rewards_chosen",
+    }
+    assert outcome.evaluation.improvement_over_baseline is None
+
+
+def test_a_hold_out_that_would_hold_out_nothing_is_refused(base: str, labels: list[LabelRow], tmp_path: Path) -> None:
+    one_prompt = [changed(one, prompt=labels[0].prompt) for one in labels]
+    with pytest.raises(DataUnusable, match=r"a holdout_size of 0.25 holds out none of 96 labelled answers"):
+        trained(RecordingRun(tmp_path, "kto"), base, one_prompt, HYPER, holdout=0.25)
+
+
 def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
     base: str, labels: list[LabelRow], tmp_path: Path
 ) -> None:
     unbroken = RecordingRun(tmp_path / "whole", "kto")
-    whole, _ = trained(unbroken, base, labels, HYPER)
+    whole, outcome = trained(unbroken, base, labels, HYPER, holdout=0.25)
     broken = RecordingRun(tmp_path / "half", "kto", stop_after=2)
-    trained(broken, base, labels, HYPER)
+    trained(broken, base, labels, HYPER, holdout=0.25)
     checkpoint = open_checkpoint(broken.newest().directory, JOB_ID, "kto")
     rest = RecordingRun(tmp_path / "rest", "kto", resume=checkpoint)
-    resumed, _ = trained(rest, base, labels, HYPER)
+    resumed, again = trained(rest, base, labels, HYPER, holdout=0.25)
+    assert again.evaluation == outcome.evaluation
     assert [step.metrics for step in unbroken.steps] == [step.metrics for step in [*broken.steps, *rest.steps]]
     for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)

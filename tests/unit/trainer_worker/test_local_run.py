@@ -16,6 +16,7 @@ import pytest
 
 from ratchet.chat_templates.conversations import Conversation
 from ratchet.contract.local_training import LocalTraining, LoopOptions
+from ratchet.contract.policy_manifest import REWARD_MODEL
 from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, TrainingConfig
 from ratchet.errors import Rejected
 from ratchet.trainer_worker.errors import DataUnusable, Diverged
@@ -38,11 +39,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def training(files: Path, tmp_path: Path) -> Training:
-    def of(loop: LoopOptions | None = None, **changes: Any) -> LocalTraining:
-        values: dict[str, Any] = {"max_steps": 100, **changes}
-        hyper = Hyperparameters(learning_rate=3e-3, batch_size=8, full_finetune=True, **values)
+    def of(loop: LoopOptions | None = None, algorithm: str = "dpo", **changes: Any) -> LocalTraining:
+        values: dict[str, Any] = {"max_steps": 100, "learning_rate": 3e-3, **changes}
+        hyper = Hyperparameters(batch_size=8, full_finetune=True, **values)
         config = TrainingConfig(
-            algorithm="dpo",
+            algorithm=algorithm,
             base_model=str(files / "base"),
             dataset=Dataset(source="files", sample_size=1),
             hyperparameters=hyper,
@@ -99,6 +100,20 @@ def test_a_last_train_step_that_leaves_no_numbers_leaves_no_policy(
     with pytest.raises(Diverged, match="no finite numbers"):
         run(msgspec.structs.replace(request, config=config))
     assert not (Path(request.output) / RESULT).exists()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_hundred_steps_make_a_reward_model_that_ranks_held_out_answers(training: Training, seed: int) -> None:
+    loop = LoopOptions(lr_scheduler="cosine", warmup_ratio=0.03, eval_steps=50)
+    request = training(loop, "reward_model", learning_rate=5e-4, seed=seed)
+    finished = run(request)
+    assert finished.evaluation is not None
+    scores = finished.evaluation.benchmark_scores
+    assert scores is not None
+    assert scores["holdout_pairs"] == 8
+    assert scores["holdout_auc"] > 0.6
+    assert [one["step"] for one in steps(request) if "holdout_auc" in one] == [50, 100]
+    assert (finished.kind, finished.probe) == (REWARD_MODEL, None)
 
 
 def test_another_reference_is_what_the_policy_is_compared_with(

@@ -16,16 +16,17 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 from ratchet.trainer_worker.errors import RankLost, Unhealthy, error_code
-from ratchet.trainer_worker.job import RENDEZVOUS, Failed, JobSpec, Stopped, encode_event, read_job
+from ratchet.trainer_worker.job import RENDEZVOUS, Failed, Finished, JobSpec, Stopped, encode_event, read_job
 from ratchet.trainer_worker.training.crew import Crew, fork_ranks, wait_for_the_end
 
 
-def main(directory: Path) -> int:
-    """Train; returns the exit status, 0 also for a stop on request."""
+def main(directory: Path, on_finished: Callable[[JobSpec, Finished], None] | None = None) -> int:
+    """Train; returns the exit status, 0 also for a stop on request. `on_finished` comes before the last event."""
     # Standard output is for events; whatever libraries print goes to standard error.
     events = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -52,6 +53,8 @@ def main(directory: Path) -> int:
         from ratchet.trainer_worker.training.child_run import train  # noqa: PLC0415
 
         last = train(spec, directory, events, stop, begun)
+        if isinstance(last, Finished) and on_finished is not None:
+            on_finished(spec, last)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure becomes an event
         last = _failed(error)
         crew.explain()

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ import msgspec
 
 from ratchet.bus.message import decode, named_id
 from ratchet.contract.local_training import LocalTraining
+from ratchet.contract.policy_manifest import ArtifactFile, PolicyManifest
 from ratchet.contract.snapshot import PairRow
+from ratchet.contract.training import ResourceUsage
 from ratchet.datasets.parquet import RowWriter
 from ratchet.service.files import write_whole
 from ratchet.trainer_worker.errors import DataUnusable, error_code
@@ -30,14 +33,16 @@ from ratchet.trainer_worker.job import (
     METRICS_FILE,
     RESULT,
     Failed,
+    Finished,
     JobSpec,
     encode_event,
     write_job,
 )
+from ratchet.trainer_worker.model_card import model_card
 from ratchet.trainer_worker.training import child
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore
 
-DATASET = "dataset.parquet"
+DATASET, CARD = "dataset.parquet", "README.md"
 TEMPORARY = ("trl-*", "healthy-*", "rank-*")
 """Directories that a training makes while it runs."""
 BLOCK = 500
@@ -53,7 +58,30 @@ def main(request_file: Path) -> int:
     except (DataUnusable, OSError) as error:
         sys.stdout.buffer.write(encode_event(Failed(code=error_code(error), message=str(error))))
         return 1
-    return child.main(directory)
+    return child.main(directory, write_card)
+
+
+def write_card(spec: JobSpec, finished: Finished) -> None:
+    """Put the model card beside the other documents."""
+    made = Path(finished.directory)
+    files = [
+        ArtifactFile(name=file.name, uri=file.name, sha256="", size=file.stat().st_size) for file in made.iterdir()
+    ]
+    manifest = PolicyManifest(
+        kind=finished.kind,
+        base_model=spec.base_name,
+        files=files,
+        role=made.parent.name,
+        created_at=datetime.now(UTC),
+        algorithm=spec.config.algorithm,
+        hyperparameters=msgspec.to_builtins(spec.config.hyperparameters),
+        training_samples=finished.samples,
+        dtype=finished.dtype,
+        metrics=finished.metrics,
+    )
+    usage = ResourceUsage(peak_memory_gb=finished.peak_memory_gb)
+    card = model_card(manifest, finished.evaluation, usage, finished.health_stop)
+    (made.parent / DOCUMENTS / CARD).write_text(card)
 
 
 def prepare(request: LocalTraining, directory: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,15 +23,25 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from ratchet.bus.message import JsonObject
+from ratchet.contract.training import HealthStop
 from ratchet.rules.algorithms import LearningRates
+from ratchet.trainer_worker.errors import Diverged, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run, Step
+from ratchet.trainer_worker.training.learner.health import described
+from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy
 from ratchet.trainer_worker.training.learner.ranking import auc
+from ratchet.trainer_worker.training.learner.watch import LoopLimits, Watch
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from ratchet.trainer_worker.training.ranks import ALONE, Ranks
 
 WEIGHT_DECAY, ADAM_BETA2 = 0.01, 0.98
+MAX_GRAD_NORM = 1.0
 WARMUP_STEPS = 20
+EVALUATIONS = 5
+"""How often a training is judged by what is held out, where it does not say after how many train steps."""
+HEALTH = "health.json"
+"""In a checkpoint."""
 SCHEDULER = "cosine_with_min_lr"
 MIN_RATE = 0.1
 """What the learning rate falls to, as a fraction of where it began."""
@@ -117,7 +128,7 @@ class TrlTraining:
     ranks: Ranks = ALONE
     """Those that share the passes of `objective`."""
     evaluate: Callable[[], Mapping[str, float]] | None = None
-    """Judges the policy as it is now on what is held out."""
+    """Judges the policy as it is now on what is held out; None where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +140,32 @@ class Trained:
     """Of the last train step."""
     effective: JsonObject
     """The common hyperparameters, read from what trained."""
+    health_stop: HealthStop | None = None
+    """Why it ended before its last train step, with the last healthy weights."""
 
 
 def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTraining) -> Trained:
-    """Train `policy` in place until it is complete or a stop was asked for and saved."""
+    """Train `policy` in place until it is complete, a stop was asked for and saved, or it is no longer healthy.
+
+    Raises `Unhealthy` when none of the weights are worth keeping, and `Diverged` for a loss or gradient that is no
+    number.
+    """
     hyper = spec.config.hyperparameters
     passes = math.ceil(training.examples / spec.batch_size)
     steps = (hyper.epochs or training.defaults.epochs) * math.ceil(passes / (hyper.gradient_accumulation or 1))
     total = hyper.max_steps or steps
-    with tempfile.TemporaryDirectory(prefix="trl-") as folder:
-        progress = _Progress(run, training, spec.loop.eval_steps)
+    learns = [(name, parameter) for name, parameter in policy.model.named_parameters() if parameter.requires_grad]
+    watch = Watch(LoopLimits.of(spec.config.health), hyper.max_grad_norm or MAX_GRAD_NORM)
+    stop: HealthStop | None = None
+    with tempfile.TemporaryDirectory(prefix="trl-") as folder, LastHealthy(learns) as healthy:
+        guard = _Guard(training, watch, healthy)
+        progress = _Progress(run, training, guard, spec.loop.eval_steps or math.ceil(total / EVALUATIONS))
         args = _arguments(spec, policy, training, total, folder)
         trainer = _Trainer(
             objective=training.objective,
             ranks=training.ranks,
             trained=policy.trainable(),
+            guard=guard,
             model=policy.model,
             args=args,
             data_collator=_Collator(training.objective),
@@ -154,7 +176,16 @@ def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTrainin
         progress.trainer = trainer
         trainer.remove_callback(PrinterCallback)
         run.started(training.samples, total)
-        trainer.train(resume_from_checkpoint=str(run.resume.directory) if run.resume else None)
+        if run.resume:
+            guard.load(run.resume.directory)
+        try:
+            trainer.train(resume_from_checkpoint=str(run.resume.directory) if run.resume else None)
+            if progress.stopped_at is None:
+                trainer.judge_end()
+        except _Broken as broken:
+            stop = described(broken.stop, healthy.restore())
+            if stop.kept_step is None:
+                raise Unhealthy(stop) from broken
     effective = {
         **policy.effective(),
         "learning_rate": args.learning_rate,
@@ -171,7 +202,49 @@ def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTrainin
         "bf16": policy.bf16,
         "pass_tokens": training.pass_tokens,
     }
-    return Trained(progress.stopped_at, progress.last, effective)
+    return Trained(progress.stopped_at, progress.last, effective, stop)
+
+
+class _Broken(Exception):
+    """A figure is beyond its limit: the loop ends here."""
+
+    def __init__(self, stop: HealthStop) -> None:
+        super().__init__(stop.figure)
+        self.stop = stop
+
+
+@dataclass(slots=True)
+class _Guard:
+    """Judges the training, and keeps the weights that were found healthy. Raises `_Broken`."""
+
+    training: TrlTraining
+    watch: Watch
+    healthy: LastHealthy
+
+    def before_update(self, done: int, loss: float, norm: float | None, entropy: float | None) -> None:
+        """Judge the weights that `done` train steps made, by the next one. Nothing learnt is nothing broken."""
+        if stop := self.watch.judge(done + (norm is not None), loss, norm, entropy):
+            raise _Broken(stop)
+        if self.training.evaluate is None and norm is not None and self.watch.limits is not None:
+            self.healthy.keep(done)
+
+    def after_evaluation(self, done: int, scores: Mapping[str, float]) -> None:
+        """Judge the weights that `done` train steps made, by what is held out."""
+        if stop := self.watch.judge_held_out(done, scores):
+            raise _Broken(stop)
+        if self.watch.improves(scores) and self.watch.limits is not None:
+            self.healthy.keep(done)
+
+    def save(self, directory: Path) -> None:
+        """All that a resumed training needs to judge as this one."""
+        (directory / HEALTH).write_bytes(self.watch.encode())
+        self.healthy.save(directory)
+
+    def load(self, directory: Path) -> None:
+        """Go on where `save` was called; a checkpoint of an earlier version has nothing to go on from."""
+        if (directory / HEALTH).is_file():
+            self.watch.decode((directory / HEALTH).read_bytes())
+        self.healthy.load(directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +267,17 @@ class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
     """TRL's trainer with the loss of an objective."""
 
     def __init__(
-        self, *, objective: Objective, ranks: Ranks, trained: Sequence[nn.Parameter], **arguments: Any
+        self, *, objective: Objective, ranks: Ranks, trained: Sequence[nn.Parameter], guard: _Guard, **arguments: Any
     ) -> None:
         super().__init__(**arguments)
         self._objective = objective
         self._ranks = ranks
         self._trained = trained
+        self._guard = guard
+        self._loss = 0.0
+        """Of the train step that is under way."""
+        self._batch: list[int] = []
+        """The examples of its newest micro-batch."""
         self.tokens = 0
         """That went through the model since they were last counted."""
 
@@ -212,6 +290,7 @@ class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
         items = own if num_items_in_batch is None else num_items_in_batch
         indices: list[int] = self._ranks.of_leader(inputs["example"].tolist())
         self.tokens += sum(map(self._objective.tokens, indices))
+        self._batch = indices
         value = torch.zeros((), device=self.args.device)
         metrics: dict[str, Mean] = {}
         better, worse = list[float](), list[float]()
@@ -230,6 +309,7 @@ class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
             logged["auc"].append(auc(better, worse))
         for name, mean in _averages(metrics).items():
             logged[name].append(mean)
+        self._loss += float(value)
         return value
 
     def _of_all_ranks(
@@ -252,6 +332,30 @@ class _Trainer(SFTTrainer):  # pyright: ignore[reportUntypedBaseClass]
         total = torch.full_like(value, sum(part[0] for part in parts))
         return total, every, [one for part in parts for one in part[2]], [one for part in parts for one in part[3]]
 
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """The gradient's length, when all of a train step is computed and nothing of it learnt: here it is judged."""
+        measured: Any = super()._get_grad_norm(model, grad_norm=grad_norm)
+        norm = float(measured)
+        loss, self._loss = self._loss, 0.0
+        number = self.state.global_step + 1
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise Diverged(f"loss {loss}, gradient norm {norm} at train step {number}")
+        logged: Any = self._metrics["train"]
+        entropies: Sequence[float] = logged.get("policy_entropy", ())
+        self._guard.before_update(number - 1, loss, norm, statistics.fmean(entropies) if entropies else None)
+        return measured
+
+    @torch.no_grad()
+    def judge_end(self) -> None:
+        """Judge the last weights, which no train step follows: by the newest examples, now that they are learnt."""
+        items = sum(map(self._objective.items, self._batch))
+        if items:
+            own = sum(float(one.total) for one in self._objective.losses(self._batch))
+            loss = sum(self._ranks.gather(own)) / items
+            if not math.isfinite(loss):
+                raise Diverged(f"weights of train step {self.state.global_step} give no finite numbers: loss {loss}")
+            self._guard.before_update(self.state.global_step, loss, None, None)
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save without TRL's model card: the checkpoint of a job has no use for it."""
         cast("Any", super(SFTTrainer, self))._save_checkpoint(model, trial)  # noqa: SLF001 - one class further up
@@ -267,8 +371,9 @@ def _averages(metrics: Mapping[str, Mean]) -> dict[str, float]:
 class _Progress(TrainerCallback):
     """Reports train steps, hands checkpoints over, and ends the training once a stop was asked for and saved."""
 
-    def __init__(self, run: Run, training: TrlTraining, eval_steps: int | None) -> None:
+    def __init__(self, run: Run, training: TrlTraining, guard: _Guard, eval_steps: int) -> None:
         self._run = run
+        self._guard = guard
         self._keep = training.keep
         self._evaluate = training.evaluate
         self._eval_steps = eval_steps
@@ -291,18 +396,22 @@ class _Progress(TrainerCallback):
         epochs = max(1, state.num_train_epochs)
         epoch = min(epochs, math.floor(logs.get("epoch", 0.0)) + 1)
         step = state.global_step
-        if self._evaluate is not None and self._eval_steps and step % self._eval_steps == 0:
-            self.last |= self._evaluate()
+        scores: Mapping[str, float] = {}
+        if self._evaluate is not None and (step % self._eval_steps == 0 or step == state.max_steps):
+            scores = self._evaluate()
         assert self.trainer is not None  # noqa: S101 - it calls this
         counted: dict[str, float] = {"tokens": self.trainer.tokens}
         self.trainer.tokens = 0
-        self._run.stepped(Step(step, state.max_steps, epoch, epochs, self.last | counted))
+        self._run.stepped(Step(step, state.max_steps, epoch, epochs, {**self.last, **scores, **counted}))
+        if scores:
+            self._guard.after_evaluation(step, scores)
         if step < state.max_steps and (self._run.stop_requested() or self._run.checkpoint_due(step)):
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Move the trainer's files into a checkpoint of the job."""
         source = Path(cast("str", args.output_dir), f"checkpoint-{state.global_step}")
+        self._guard.save(source)
         if self._keep is not None:
             self._keep(source)
 
@@ -334,7 +443,7 @@ def _arguments(spec: JobSpec, policy: TrainedPolicy, training: TrlTraining, tota
         weight_decay=WEIGHT_DECAY if loop.weight_decay is None else loop.weight_decay,
         adam_beta2=ADAM_BETA2,
         optim="adamw_torch_fused",
-        max_grad_norm=1.0 if hyper.max_grad_norm is None else hyper.max_grad_norm,
+        max_grad_norm=MAX_GRAD_NORM if hyper.max_grad_norm is None else hyper.max_grad_norm,
         seed=hyper.seed or 0,
         data_seed=hyper.seed or 0,
         train_sampling_strategy="sequential" if training.in_order else "random",

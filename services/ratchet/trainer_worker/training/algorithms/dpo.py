@@ -52,7 +52,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     held_out = [made.pairs[index] for index in held]
 
     def judged(stop_requested: Callable[[], bool]) -> EvaluationResults | None:
-        return evaluate(scorer, held_out, reference.of(held), beta, stop_requested)
+        return evaluate(scorer, held_out, reference.of(held), beta, stop_requested, label_smoothing=smoothing)
 
     training = TrlTraining(
         objective,
@@ -62,7 +62,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         scorer.pass_tokens,
         keep=reference.save,
         ranks=scorer.ranks,
-        evaluate=lambda: scores_of(judged(never)),
+        evaluate=(lambda: scores_of(judged(never))) if held else None,
     )
     run.explained(chats.counts.findings())
     trained = run_trl(spec, policy, run, training)
@@ -82,6 +82,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         probe_prompt=min((pair.chosen[0].prompt for pair in objective.pairs), key=len),
         effective=trained.effective | {"max_length": max_length, "beta": beta, "label_smoothing": smoothing},
         evaluation=judged(run.stop_requested),
+        health_stop=trained.health_stop,
     )
 
 
@@ -146,6 +147,8 @@ def evaluate(
     reference: tuple[Tensor, Tensor],
     beta: float,
     stop_requested: Callable[[], bool] = never,
+    *,
+    label_smoothing: float = 0.0,
 ) -> EvaluationResults | None:
     """What the held-out pairs show; None without any.
 
@@ -160,8 +163,10 @@ def evaluate(
     won = wins(after - before)
     low, high = wilson(won, len(pairs))
     accuracy_before, accuracy = wins(before) / len(pairs), wins(after) / len(pairs)
+    loss = dpo_loss(PairLogprobs(chosen, rejected, *reference), beta, label_smoothing)
     scores = {
         "holdout_pairs": float(len(pairs)),
+        "holdout_loss": float(loss.loss_P.mean()),
         "holdout_accuracy_before": accuracy_before,
         "holdout_accuracy": accuracy,
         "holdout_win_rate": won / len(pairs),

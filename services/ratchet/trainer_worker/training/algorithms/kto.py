@@ -9,7 +9,8 @@ reference: a training that is resumed with smaller batches has the mismatched an
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,23 +20,27 @@ from torch import Tensor
 
 from ratchet.chat_templates.conversations import Conversation
 from ratchet.contract.snapshot import LabelRow
+from ratchet.contract.training import EvaluationResults
 from ratchet.rules.algorithms import PREFERENCE_RATES
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import ChatRows, chat_length
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import rows_by_key
+from ratchet.trainer_worker.training.learner.pairs import check_split, rows_by_key, scores_of, split
 from ratchet.trainer_worker.training.learner.preferences import (
     KtoWeights,
     Reference,
     Rows,
     entropy_mean,
     kto_loss,
+    never,
     other_data,
     score_all,
+    score_sides,
     sequence_logprobs,
 )
+from ratchet.trainer_worker.training.learner.ranking import auc, auc_interval
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Mean, TrlTraining, run_trl
 
@@ -54,12 +59,15 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     kept = None
     if run.resume is not None:
         kept = msgspec.json.decode((run.resume.directory / PARTNERS).read_bytes(), type=list[int])
-    examples = labelled_rows(chats, order, spec.batch_size, kept)
+    learn, held = split_labels(order, spec.holdout, hyper.seed or 0)
+    examples = labelled_rows(chats, learn, spec.batch_size, kept)
+    # Held-out answers are compared with the next one of all of them, whatever the batches are.
+    held_out = labelled_rows(chats, held, len(held)) if held else []
     # Without dropout the policy at the start is its reference, as in TRL.
     scorer = Scorer(
         policy.model, bf16=policy.bf16, lora_dropout=False, pass_tokens=hyper.pass_tokens, ranks=policy.ranks
     )
-    reference = Reference.open(scorer, [(example.rows, example.mismatched) for example in examples], run)
+    reference = Reference.open(scorer, [(one.rows, one.mismatched) for one in (*examples, *held_out)], run)
     weights = KtoWeights(
         beta=BETA if hyper.beta is None else hyper.beta,
         desirable=1.0 if hyper.desirable_weight is None else hyper.desirable_weight,
@@ -73,8 +81,20 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
         partners = [example.partner for example in examples]
         (directory / PARTNERS).write_bytes(msgspec.json.encode(partners))
 
+    def judged(stop_requested: Callable[[], bool]) -> EvaluationResults | None:
+        apart = reference.of(range(count, count + len(held_out)))
+        return evaluate(scorer, held_out, apart, weights, stop_requested)
+
     training = TrlTraining(
-        objective, count, count, DEFAULTS, scorer.pass_tokens, in_order=True, keep=keep, ranks=scorer.ranks
+        objective,
+        count,
+        count,
+        DEFAULTS,
+        scorer.pass_tokens,
+        in_order=True,
+        keep=keep,
+        ranks=scorer.ranks,
+        evaluate=(lambda: scores_of(judged(never))) if held_out else None,
     )
     run.explained(chats.counts.findings())
     trained = run_trl(spec, policy, run, training)
@@ -82,7 +102,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
         return Outcome(samples=count, stopped_at=trained.stopped_at)
     return Outcome(
         samples=count,
-        metrics=_counts(examples, len(labels)) | trained.metrics | chats.counts.metrics(),
+        metrics=_counts(examples, held_out, len(labels)) | trained.metrics | chats.counts.metrics(),
         probe_prompt=min((example.rows[0].prompt for example in examples), key=len),
         effective=trained.effective
         | {
@@ -91,6 +111,8 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
             "desirable_weight": weights.desirable,
             "undesirable_weight": weights.undesirable,
         },
+        evaluation=judged(run.stop_requested),
+        health_stop=trained.health_stop,
     )
 
 
@@ -147,7 +169,65 @@ class Thumbs:
             "rewards_chosen": Mean(float(loss.rewards_L[liked].sum()), int(liked.sum())),
             "rewards_rejected": Mean(float(loss.rewards_L[~liked].sum()), int((~liked).sum())),
         }
-        return Loss(loss.loss_L.sum(), metrics)
+        rewards = loss.rewards_L
+        return Loss(loss.loss_L.sum(), metrics, rewards[liked].tolist(), rewards[~liked].tolist())
+
+
+def split_labels(
+    labels: Sequence[LabelRow], holdout: float, seed: int
+) -> tuple[Sequence[LabelRow], Sequence[LabelRow]]:
+    """(to learn from, held out), both in order; answers to one prompt and those of one try stay together.
+
+    Raises `DataUnusable` when one of both would be empty.
+    """
+    learn, held = split([hold_out_keys(one) for one in labels], holdout, seed)
+    check_split(holdout, learn, held, "labelled answers")
+    return [labels[index] for index in learn], [labels[index] for index in held]
+
+
+def hold_out_keys(label: LabelRow) -> tuple[str, ...]:
+    """Names of the try and, where there is one, of the prompt. Instructions alone are none: a role has the same."""
+    keys = [f"trajectory:{label.trajectory_id}"]
+    if any(message["role"] != "system" for message in label.prompt):
+        keys.append(f"prompt:{msgspec.json.encode(label.prompt, order='sorted').decode()}")
+    return tuple(keys)
+
+
+@torch.no_grad()
+def evaluate(
+    scorer: Scorer,
+    examples: Sequence[LabelledRows],
+    reference: tuple[Tensor, Tensor],
+    weights: KtoWeights,
+    stop_requested: Callable[[], bool] = never,
+) -> EvaluationResults | None:
+    """What the held-out answers show; None without any.
+
+    The reward of every answer is 0 under the reference, so its AUC is one half: the improvement is what is above that.
+    Answers with one kind of thumb have none. The KL estimate is the reference point of the held-out answers: the mean
+    log-ratio of mismatched ones, not below 0.
+    """
+    if not examples:
+        return None
+    own, crossed = score_sides(scorer, [(one.rows, one.mismatched) for one in examples], stop_requested)
+    liked = torch.tensor([one.liked for one in examples])
+    loss = kto_loss(own - reference[0], liked, crossed - reference[1], weights)
+    good, bad = loss.rewards_L[liked].tolist(), loss.rewards_L[~liked].tolist()
+    scores = {
+        "holdout_liked": float(len(good)),
+        "holdout_disliked": float(len(bad)),
+        "holdout_loss": float(loss.loss_L.mean()),
+        "holdout_kl": float(loss.reference_point),
+    }
+    scores |= {"holdout_rewards_chosen": statistics.fmean(good)} if good else {}
+    scores |= {"holdout_rewards_rejected": statistics.fmean(bad)} if bad else {}
+    if not (good and bad):
+        return EvaluationResults(benchmark_scores=scores)
+    area = auc(good, bad)
+    low, high = auc_interval(area, len(good), len(bad))
+    scores |= {"holdout_auc": area, "holdout_auc_low": low, "holdout_auc_high": high}
+    scores["holdout_margin"] = statistics.fmean(good) - statistics.fmean(bad)
+    return EvaluationResults(benchmark_scores=scores, improvement_over_baseline=area - 0.5)
 
 
 def shuffled(labels: Sequence[LabelRow], seed: int) -> list[LabelRow]:
@@ -193,10 +273,11 @@ def _conversation(key: str, place: LabelRow, answer: LabelRow) -> Conversation:
     return Conversation(key, [*place.prompt, *answer.completion], place.tools, learn_from=len(place.prompt))
 
 
-def _counts(examples: Sequence[LabelledRows], given: int) -> dict[str, float]:
+def _counts(examples: Sequence[LabelledRows], held_out: Sequence[LabelledRows], given: int) -> dict[str, float]:
     return {
         "liked": sum(example.liked for example in examples),
         "disliked": sum(not example.liked for example in examples),
-        "unusable_labels": given - len(examples),
+        "held_out_labels": len(held_out),
+        "unusable_labels": given - len(examples) - len(held_out),
         "trained_tokens": sum(row.trained for example in examples for row in example.rows),
     }

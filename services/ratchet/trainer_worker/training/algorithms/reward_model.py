@@ -58,7 +58,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         DEFAULTS,
         scorer.pass_tokens,
         ranks=scorer.ranks,
-        evaluate=lambda: scores_of(judged(never)),
+        evaluate=(lambda: scores_of(judged(never))) if held else None,
     )
     run.explained(chats.counts.findings())
     trained = run_trl(spec, policy, run, training)
@@ -77,6 +77,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         metrics=counts | trained.metrics | remembered | chats.counts.metrics(),
         effective=trained.effective | {"max_length": max_length, "center_rewards_coefficient": center},
         evaluation=judged(run.stop_requested),
+        health_stop=trained.health_stop,
     )
 
 

@@ -42,6 +42,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
         metrics=counts | chats.counts.metrics() | trained.metrics,
         probe_prompt=min((row.prompt for row in rows), key=len),
         effective=trained.effective | {"max_length": max_length},
+        health_stop=trained.health_stop,
     )
 
 

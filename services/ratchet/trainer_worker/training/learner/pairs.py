@@ -127,14 +127,14 @@ def split_pairs(chats: ChatRows, pairs: Sequence[PairRow], spec: JobSpec) -> tup
     return both, places[: len(made.pairs)], places[len(made.pairs) :]
 
 
-def check_split(holdout: float, learn: Sequence[int], held: Sequence[int]) -> None:
+def check_split(holdout: float, learn: Sequence[int], held: Sequence[int], what: str = "pairs") -> None:
     """Raise `DataUnusable` when a hold-out of that fraction leaves nothing to learn from, or holds nothing out."""
     count = len(learn) + len(held)
     if not learn:
-        raise DataUnusable(f"a holdout_size of {holdout:g} leaves none of {count} pairs to learn from")
+        raise DataUnusable(f"a holdout_size of {holdout:g} leaves none of {count} {what} to learn from")
     if holdout and not held:
         raise DataUnusable(
-            f"a holdout_size of {holdout:g} holds out none of {count} pairs: every group of pairs that share "
+            f"a holdout_size of {holdout:g} holds out none of {count} {what}: every group of {what} that share "
             "a prompt, a task or a try is larger than that; ask for a larger one, or for none"
         )
 
