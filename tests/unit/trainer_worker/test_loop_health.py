@@ -153,11 +153,11 @@ def test_a_training_that_breaks_ends_with_weights_that_were_healthy(algorithm: s
     assert all(bool(torch.isfinite(parameter).all()) for parameter in policy.model.parameters())
 
 
-@pytest.mark.parametrize("algorithm", ["dpo", "reward_model"])
+@pytest.mark.parametrize(("algorithm", "rate"), [("dpo", 3e-3), ("reward_model", 1e-3)])
 def test_weights_that_only_remember_are_replaced_by_those_that_did_best_on_held_out_pairs(
-    algorithm: str, base: str, tmp_path: Path
+    algorithm: str, rate: float, base: str, tmp_path: Path
 ) -> None:
-    spec = job_spec(algorithm, base=base, hyper=HYPER)
+    spec = job_spec(algorithm, base=base, hyper=replace(HYPER, learning_rate=rate))
     spec = replace(spec, loop=replace(spec.loop, held_out=APART, eval_steps=6))
     run = RecordingRun(tmp_path, algorithm)
     _, outcome = trained(spec, run, contradicted())
@@ -181,7 +181,7 @@ def test_a_training_without_stops_goes_on_to_its_end(base: str, tmp_path: Path) 
     assert (outcome.health_stop, len(run.steps)) == (None, 12)
 
 
-def test_a_training_that_breaks_before_anything_was_found_healthy_fails(base: str, tmp_path: Path) -> None:
+def test_a_training_that_breaks_before_its_first_evaluation_fails(base: str, tmp_path: Path) -> None:
     spec = job_spec("reward_model", base=base, hyper=TOO_FAST)
     spec = watched(replace(spec, loop=replace(spec.loop, held_out=APART, eval_steps=60)), max_loss_rise=0.1)
     with pytest.raises(Unhealthy, match="no earlier weights are worth keeping") as failure:
