@@ -1,23 +1,27 @@
-"""The limits of few real pairs: `python -m tests.bench.bench_preferences FILE [--folds 5] [--epochs 3] [--rate 0.003]`.
+"""The limits of few real pairs: `python -m tests.bench.bench_preferences FILE`.
 
 FILE has trajectories in tau-bench's format. Pairs are derived as `ratchet preferences derive` does, then learnt with
-`dpo` by a tiny random Llama, fold by fold: no task is in both parts. Every pair is held out once, so the counts of all
-folds together are one sample, and their interval is that of a proportion. A model that knows no language can only pick
-up the surface of what wins; a null result says nothing about a real base, overfitting does.
+`dpo` and `reward_model` by a tiny random Llama, fold by fold: no task is in both parts, every pair is held out once. A
+cell, an algorithm with one seed, becomes a file below docs/learning/pairs when it ends; what is there is not measured
+again. At the end docs/learning.md is drawn anew. A model that knows no language can only pick up the surface of what
+wins; a null result says nothing about a real base, overfitting does.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import random
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
 from ratchet.bus.message import JsonObject
+from ratchet.contract.local_training import LoopOptions
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import Hyperparameters
 from ratchet.importers.base import ImportOptions
@@ -27,17 +31,39 @@ from ratchet.preferences.derivation import derive_pairs
 from ratchet.preferences.rules.base import Try
 from ratchet.preferences.rules.reward_margin import RewardMargin
 from ratchet.rules.recorded import recorded_chat
-from ratchet.trainer_worker.training.algorithms.dpo import evaluate, train
+from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import RowPair, pair_rows, wilson
+from ratchet.trainer_worker.training.learner.pairs import RowPair, pair_rows
 from ratchet.trainer_worker.training.learner.preferences import score_all
-from ratchet.trainer_worker.training.policy import load_policy
+from ratchet.trainer_worker.training.learner.ranking import auc
+from ratchet.trainer_worker.training.learner.rewards import read_pair, reward_all
+from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy
 from tests.support.snapshot_rows import pair_row
 from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.trainer_runs import RecordingRun, job_spec
+from tools.learning.pairs import (
+    DPO,
+    REWARD_MODEL,
+    SEEDS,
+    Baselines,
+    Cell,
+    Fold,
+    HeldOutPair,
+    Rule,
+    baselines_file,
+    file_of,
+    write_value,
+)
+from tools.learning.report import CELLS, write_report
 
-ROLE, MAX_LENGTH, BETA = "airline", 4096, 0.1
+ROLE, BETA = "airline", 0.1
+LENGTH, WHOLE = 1024, 16_384
+"""A conversation that is learnt from keeps its last tokens; the rules of thumb see all of them."""
+FOLDS, EPOCHS, BATCH = 5, 3, 8
+RATES = {DPO: 3e-3, REWARD_MODEL: 3e-4}
+"""Of dpo as in ADR 20; of a reward model as its test has it. Nothing is tuned on these pairs."""
+SOURCE = "120 tries of GPT-4o at 30 tasks of tau-bench's airline"
 
 
 def real_pairs(file: Path) -> list[PairRow]:
@@ -71,39 +97,87 @@ def messages_of(value: str | list[JsonObject]) -> list[JsonObject]:
     return value
 
 
-def folds_of(pairs: Sequence[PairRow], count: int) -> list[list[int]]:
-    """Indices by fold: whole tasks, the largest first into the smallest fold."""
+def task_of(pair: PairRow) -> str:
+    return str(pair.group_key).rsplit(":", 1)[-1]
+
+
+def folds_of(pairs: Sequence[PairRow], seed: int) -> list[list[int]]:
+    """Indices by fold: whole tasks in an order drawn from the seed, the largest first into the smallest fold."""
     tasks: dict[str, list[int]] = {}
     for index, pair in enumerate(pairs):
         tasks.setdefault(str(pair.group_key), []).append(index)
-    folds: list[list[int]] = [[] for _ in range(count)]
-    order = sorted(tasks.items(), key=lambda task: (-len(task[1]), hashlib.sha256(task[0].encode()).hexdigest()))
-    for _, members in order:
-        min(folds, key=len).extend(members)
+    order = sorted(tasks)
+    random.Random(seed).shuffle(order)
+    folds: list[list[int]] = [[] for _ in range(FOLDS)]
+    for task in sorted(order, key=lambda task: -len(tasks[task])):
+        min(folds, key=len).extend(tasks[task])
     return folds
 
 
-def held_out(pairs: Sequence[PairRow], fold: Sequence[int], base: Path, options: argparse.Namespace) -> list[float]:
-    """Train on the other folds; (pairs, wins, right before, right after, margin in training, accuracy there)."""
+def measured(algorithm: str, pairs: Sequence[PairRow], fold: Sequence[int], base: Path, seed: int) -> Fold:
+    """Train on the other folds, judge this one."""
     hyper = Hyperparameters(
-        learning_rate=options.rate, batch_size=8, epochs=options.epochs, beta=BETA, full_finetune=True, seed=1
+        learning_rate=RATES[algorithm],
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        beta=BETA if algorithm == DPO else None,
+        full_finetune=True,
+        max_length=LENGTH,
+        seed=seed,
     )
-    spec = job_spec("dpo", base=str(base), hyper=hyper)
-    torch.manual_seed(1)
+    spec = job_spec(algorithm, base=str(base), hyper=hyper, loop=LoopOptions(keep_end=True))
+    torch.manual_seed(seed)
     policy = load_policy(spec)
-    learn = [pair for index, pair in enumerate(pairs) if index not in fold]
-    held: list[RowPair] = pair_rows(ChatRows(policy.tokenizer, MAX_LENGTH), [pairs[index] for index in fold]).pairs
-    scorer = Scorer(policy.model)
-    before = score_all(scorer, [side for pair in held for side in (pair.chosen, pair.rejected)])
+    held = pair_rows(ChatRows(policy.tokenizer, LENGTH, keep_end=True), [pairs[index] for index in fold]).pairs
+    assert len(held) == len(fold)
+    before = None if algorithm == REWARD_MODEL else margins(policy, held)[0]
     with tempfile.TemporaryDirectory() as folder:
-        run = RecordingRun(Path(folder), "dpo")
-        train(spec, policy, learn, run)
-    evaluation = evaluate(scorer, held, (before[0::2].clone(), before[1::2].clone()), BETA)
-    assert evaluation is not None
-    scores = evaluation.benchmark_scores or {}
-    last = run.steps[-1].metrics
-    names = ("holdout_win_rate", "holdout_accuracy_before", "holdout_accuracy")
-    return [len(held), *(scores[name] * len(held) for name in names), last["margin"], last["accuracy"]]
+        run = RecordingRun(Path(folder), algorithm)
+        load_train(algorithm)(spec, policy, [one for index, one in enumerate(pairs) if index not in fold], run)
+    after, area = rewards(policy, held) if algorithm == REWARD_MODEL else margins(policy, held)
+    judged = [
+        HeldOutPair(task_of(pairs[index]), round(after[place], 4), None if before is None else round(before[place], 4))
+        for place, index in enumerate(fold)
+    ]
+    return Fold(judged, run.steps[-1].metrics["accuracy"], area)
+
+
+def margins(policy: TrainedPolicy, held: Sequence[RowPair]) -> tuple[list[float], None]:
+    """Log-probability of the chosen side less that of the rejected one."""
+    scores = score_all(Scorer(policy.model), [side for pair in held for side in pair.sides])
+    return (scores[0::2] - scores[1::2]).tolist(), None
+
+
+def rewards(policy: TrainedPolicy, held: Sequence[RowPair]) -> tuple[list[float], float]:
+    """Reward of the chosen side less that of the rejected one, and the AUC."""
+    chosen, rejected = reward_all(Scorer(policy.model), [read_pair(pair, policy.pad) for pair in held])
+    return (chosen - rejected).tolist(), auc(chosen.tolist(), rejected.tolist())
+
+
+def rules_of(pairs: Sequence[PairRow], base: Path) -> Baselines:
+    """Length alone: in one direction, and in the direction that the other tasks show."""
+    policy = load_policy(job_spec(DPO, base=str(base), hyper=Hyperparameters(full_finetune=True)))
+    made = pair_rows(ChatRows(policy.tokenizer, WHOLE), pairs).pairs
+    longer = [float(sum(r.trained for r in one.chosen) - sum(r.trained for r in one.rejected)) for one in made]
+    tasks = [task_of(pair) for pair in pairs]
+
+    def right(margin: float) -> float:
+        return 0.5 if margin == 0 else float(margin > 0)
+
+    def learnt(task: str, margin: float) -> float:
+        others = [right(other) for name, other in zip(tasks, longer, strict=True) if name != task]
+        return right(margin if sum(others) >= len(others) / 2 else -margin)
+
+    both = list(zip(tasks, longer, strict=True))
+    messages = [(task_of(one), right(float(len(one.rejected) - len(one.chosen)))) for one in pairs]
+    return Baselines(
+        SOURCE,
+        [
+            Rule("the longer answer wins", [(task, right(margin)) for task, margin in both]),
+            Rule("longer, as learnt", [(task, learnt(task, margin)) for task, margin in both]),
+            Rule("fewer messages win", messages),
+        ],
+    )
 
 
 def say(line: str) -> None:
@@ -111,38 +185,45 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def report(name: str, right: float, count: float) -> None:
-    low, high = wilson(right, int(count))
-    say(f"{name}: {right:g} of {count:g} = {right / count:.2f}, 95 % interval {low:.2f} to {high:.2f}")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--rate", type=float, default=0.003)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     pairs = real_pairs(options.file)
-    shorter = sum(len(pair.chosen) < len(pair.rejected) for pair in pairs)
-    shorter_or_tie = shorter + 0.5 * sum(len(pair.chosen) == len(pair.rejected) for pair in pairs)
-    report("rule of thumb, fewer messages win", shorter_or_tie, len(pairs))
-    with tempfile.TemporaryDirectory() as folder:
-        texts = chat_texts([*pair.prompt, *side] for pair in pairs for side in (pair.chosen, pair.rejected))
-        base = write_tiny_model(Path(folder) / "base", texts, vocabulary=600)
-        folds = []
-        for fold in folds_of(pairs, options.folds):
-            folds.append(held_out(pairs, fold, base, options))
-            say(f"fold of {folds[-1][0]}: {[round(value, 3) for value in folds[-1]]}")
-    count, wins, before, after, margin, accuracy = (sum(column) for column in zip(*folds, strict=True))
-    report("held-out win rate against the reference", wins, count)
-    report("held-out accuracy before", before, count)
-    report("held-out accuracy after", after, count)
-    means = f"margin {margin / len(folds):.2f}, accuracy {accuracy / len(folds):.2f}"
-    say(f"last train step, mean of the folds: {means}")
+    for seed in SEEDS:
+        with tempfile.TemporaryDirectory() as folder:
+            texts = chat_texts([*pair.prompt, *side] for pair in pairs for side in (pair.chosen, pair.rejected))
+            base = write_tiny_model(Path(folder) / "base", texts, vocabulary=600, seed=seed)
+            if not baselines_file(CELLS).is_file():
+                write_value(baselines_file(CELLS), rules_of(pairs, base))
+            for algorithm in (DPO, REWARD_MODEL):
+                measure_cell(algorithm, seed, pairs, base)
+    write_report()
     return 0
+
+
+def measure_cell(algorithm: str, seed: int, pairs: Sequence[PairRow], base: Path) -> None:
+    file, began = file_of(CELLS, algorithm, seed), time.monotonic()
+    if file.is_file():
+        return
+    folds = [measured(algorithm, pairs, fold, base, seed) for fold in folds_of(pairs, seed)]
+    recipe = {
+        "tokens of a row": LENGTH,
+        "folds": FOLDS,
+        "epochs": EPOCHS,
+        "batch": BATCH,
+        "hidden size": 32,
+        "layers": 2,
+        "vocabulary": 600,
+    }
+    versions = {name: version(name) for name in ("torch", "transformers", "trl")}
+    seconds = round(time.monotonic() - began, 1)
+    write_value(
+        file, Cell(algorithm=algorithm, seed=seed, recipe=recipe, versions=versions, seconds=seconds, folds=folds)
+    )
+    say(f"{algorithm}, seed {seed}: {seconds} s")
 
 
 if __name__ == "__main__":

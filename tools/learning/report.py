@@ -19,6 +19,7 @@ from pathlib import Path
 from ratchet.demo.plan import DEMO
 from ratchet.service.files import write_whole
 from tools.learning.cells import OF_MISJUDGED, OVERALL, Cell, all_cells, read_results, result_file
+from tools.learning.pairs import draw_pairs
 from tools.learning.tables import ClaimedRise, draw_tables
 
 REPORT, CELLS = Path("docs", "learning.md"), Path("docs", "learning")
@@ -47,6 +48,17 @@ def measure_cell(cell: Cell, work: Path, cells: Path) -> None:
     write_whole(path, result_file(result))
 
 
+def write_report() -> None:
+    """Draw the report from the files that there are."""
+    REPORT.write_text(draw_report())
+
+
+def draw_report(cells: Path = CELLS) -> str:
+    """The report: of the demo's world, and of few real pairs where they were measured."""
+    few = draw_pairs(cells)
+    return draw_tables(read_results(cells), claimed_rises()) + (f"\n{few}\n" if few else "")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is missing, draw the report."""
     parser = argparse.ArgumentParser(prog="python -m tools.learning.report", description=__doc__)
@@ -68,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for done in as_completed(waiting):
             done.result()
             sys.stderr.write(f"{waiting[done]}\n")
-            REPORT.write_text(draw_tables(read_results(CELLS), claimed_rises()))
-    REPORT.write_text(draw_tables(read_results(CELLS), claimed_rises()))
+            write_report()
+    write_report()
     return 0
 
 

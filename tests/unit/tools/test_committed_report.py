@@ -13,8 +13,9 @@ from ratchet.demo.plan import DEMO
 from ratchet.rules.algorithms import BUILT_IN
 from ratchet_helpdesk.heldout import GREEDY
 from tools.learning.cells import ALGORITHMS, EXPERIMENTS, REJECTION, RLOO, SEEDS, Cell, read_results, recipe_of
-from tools.learning.report import CELLS, REPORT, claimed_rises
-from tools.learning.tables import ClaimedRise, draw_tables, safety
+from tools.learning.pairs import DPO, PAIRS, REWARD_MODEL, SEEDS as PAIR_SEEDS, read_cells
+from tools.learning.report import CELLS, REPORT, claimed_rises, draw_report
+from tools.learning.tables import ClaimedRise, safety
 
 ABSOLUTE = re.compile(r"(?<![\w.:/])/\w[\w.-]*/")
 """How a path from the root of a file system begins; a link of the web does not."""
@@ -25,11 +26,11 @@ CLAIMS = pytest.mark.parametrize("claim", claimed_rises(), ids=lambda claim: f"{
 
 
 def test_the_report_is_drawn_from_the_cells() -> None:
-    assert (ROOT / REPORT).read_text() == draw_tables(RESULTS, claimed_rises())
+    assert (ROOT / REPORT).read_text() == draw_report(ROOT / CELLS)
 
 
 def test_every_file_is_a_cell_of_an_experiment_by_its_name() -> None:
-    files = {path.relative_to(ROOT) for path in (ROOT / CELLS).rglob("*.json")}
+    files = {path.relative_to(ROOT) for path in (ROOT / CELLS).rglob("*.json") if path.parent.name != PAIRS}
     assert files == {Cell(one.experiment, one.variant, one.seed).file(CELLS) for one in RESULTS}
 
 
@@ -72,3 +73,12 @@ def test_intervals_of_the_demo_are_apart_whenever_the_rise_is_as_large_as_claime
 def test_the_files_name_no_path_of_the_machine_that_made_them() -> None:
     for path in (ROOT / REPORT, *(ROOT / CELLS).rglob("*.json")):
         assert ABSOLUTE.findall(path.read_text()) == []
+
+
+def test_every_real_pair_was_held_out_once_by_both_algorithms_with_every_seed() -> None:
+    cells = read_cells(ROOT / CELLS)
+    assert {(one.algorithm, one.seed) for one in cells} == {(n, s) for n in (DPO, REWARD_MODEL) for s in PAIR_SEEDS}
+    for cell in cells:
+        assert sum(len(fold.pairs) for fold in cell.folds) == 46
+        tasks = [{pair.task for pair in fold.pairs} for fold in cell.folds]
+        assert sum(map(len, tasks)) == len(set().union(*tasks))
