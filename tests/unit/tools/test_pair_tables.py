@@ -38,7 +38,7 @@ def test_pairs_of_one_task_are_one_observation() -> None:
     assert (low, high) == (pytest.approx(0.60, abs=0.03), pytest.approx(0.86, abs=0.03))
 
 
-def test_the_table_says_what_each_file_holds(tmp_path: Path) -> None:
+def test_the_table_shows_what_each_file_holds(tmp_path: Path) -> None:
     assert draw_pairs(tmp_path) is None
     write_value(baselines_file(tmp_path), Baselines("somewhere", [Rule("longer wins", [("a", 1.0), ("b", 0.5)])]))
     preferred = Fold([HeldOutPair("a", after=-1.0, before=-2.0)], 1.0), Fold([HeldOutPair("b", 1.0, 2.0)], 0.5)
