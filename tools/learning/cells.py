@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -178,9 +180,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The demo's plan in numbers, as it was."""
     versions: Mapping[str, str]
     """Of the packages that decide what a training computes."""
+    learner: str
+    """Digest of the code that trained: `learner_digest` at the time."""
     machine: str
-    seconds: float | None
-    """From the first policy to the last exam; None where it was not measured."""
+    seconds: float
+    """From the first policy, which may have been there, to the last exam."""
     measured: Sequence[Measured]
     """The policy before the first cycle, then one for each cycle."""
     refused: str | None = None
@@ -223,6 +227,14 @@ def result_file(result: Result) -> bytes:
     head = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(result, measured=[])), indent=1).decode()
     exams = ",\n".join(f"  {msgspec.json.encode(one).decode()}" for one in result.measured)
     return (head.replace('"measured": []', f'"measured": [\n{exams}\n ]') + "\n").encode()
+
+
+def learner_digest() -> str:
+    """The first 12 digits of the sha256 of the trainer's own files: figures are of the learner that has it."""
+    folder = files("ratchet.trainer_worker.training")
+    with as_file(folder) as root:
+        sources = [(path.relative_to(root).as_posix(), path.read_bytes()) for path in sorted(root.rglob("*.py"))]
+    return sha256(msgspec.json.encode(sources)).hexdigest()[:12]
 
 
 def recipe_of(plan: Plan) -> dict[str, float]:

@@ -26,7 +26,17 @@ from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import TrainingFailed
 from ratchet_helpdesk import ROLE
 from ratchet_helpdesk.world import TRAIN, draw_tasks, tool_definitions
-from tools.learning.cells import EXPERIMENTS, RLOO, Cell, Experiment, Measured, Result, Variant, recipe_of
+from tools.learning.cells import (
+    EXPERIMENTS,
+    RLOO,
+    Cell,
+    Experiment,
+    Measured,
+    Result,
+    Variant,
+    learner_digest,
+    recipe_of,
+)
 from tools.learning.offline import PlayedByPolicy
 from tools.learning.workshop import Lesson, Policy, Workshop
 
@@ -52,6 +62,7 @@ def measure(cell: Cell, plan: Plan, work: Path) -> Result:
         seed=cell.seed,
         recipe=recipe_of(plan),
         versions={name: version(name) for name in PACKAGES},
+        learner=learner_digest(),
         machine=f"{os.cpu_count()} cores ({platform.machine()}), one torch thread a cell",
         seconds=round(time.monotonic() - began, 1),
         measured=measured,

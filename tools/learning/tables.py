@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -235,9 +236,15 @@ def _mean_of(exams: Sequence[Measured], mode: str, kind: str) -> str:
 def _cells(results: Sequence[Result]) -> str:
     there = {(one.experiment, one.variant, one.seed) for one in results}
     missing = [str(cell) for cell in all_cells() if (cell.experiment, cell.variant, cell.seed) not in there]
-    timed = [one.seconds for one in results if one.seconds is not None]
-    longest = f"; the longest took {max(timed) / 60:.0f} minutes" if timed else ""
-    lines = ["## Cells", "", f"{len(there)} cells were measured{longest}. Versions and machine stand in each file."]
+    longest = max(one.seconds for one in results) / 60
+    learners = ", ".join(f"`{digest}` ({count})" for digest, count in Counter(one.learner for one in results).items())
+    lines = [
+        "## Cells",
+        "",
+        f"{len(there)} cells were measured; the longest took {longest:.0f} minutes. Versions and machine stand in each"
+        " file.",
+        f"Digest of the trainer's files at the time, and how many cells it made: {learners}.",
+    ]
     if missing:
         lines += ["", f"Not measured, {len(missing)}: {', '.join(missing)}."]
     return "\n".join(lines)

@@ -169,6 +169,9 @@ class Uninterrupted:
     def started(self, samples: int, total_steps: int) -> None:
         """See `Run`."""
 
+    def explained(self, findings: Sequence[str]) -> None:
+        """See `Run`."""
+
     def stepped(self, step: Step) -> None:
         """See `Run`."""
         if not all(map(math.isfinite, step.metrics.values())):

@@ -39,9 +39,8 @@ def result(seed: int, variant: str, *late: int, **changes: Any) -> Result:
     """A cell of the algorithms whose policies solved so many late refunds."""
     plain: dict[str, Any] = {"experiment": "algorithms", "variant": variant, "seed": seed, "recipe": {"passes": 4}}
     exams = [measured(cycle, solved) for cycle, solved in enumerate(late)]
-    return Result(
-        **plain | {"versions": {"torch": "1"}, "machine": "2 cores", "seconds": 60, "measured": exams} | changes
-    )
+    made = {"versions": {"torch": "1"}, "learner": f"digest of {seed}", "machine": "2 cores", "seconds": 60}
+    return Result(**plain | made | {"measured": exams} | changes)
 
 
 RESULTS = [result(1, REJECTION, 10, 40), *(result(seed, RLOO, 10, 70 + 4 * seed) for seed in SEEDS)]
@@ -61,6 +60,10 @@ def test_the_mean_over_seeds_has_students_interval() -> None:
     over = OverSeeds([0.8, 0.9, 1.0])
     assert over.half_width == pytest.approx(4.3027 * 0.1 / 3**0.5, abs=1e-4)
     assert str(over) == "0.90 ± 0.25"
+
+
+def test_the_report_names_the_code_that_trained() -> None:
+    assert "`digest of 1` (2), `digest of 0` (1), `digest of 2` (1)" in draw_tables(RESULTS, [CLAIM])
 
 
 def test_one_seed_shows_nothing_about_others() -> None:
