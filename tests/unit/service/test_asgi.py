@@ -130,7 +130,9 @@ async def test_a_packed_body_may_be_empty(encoding: bytes, chunks: list[bytes]) 
     assert (call.status, call.json) == (200, 0)
 
 
-@pytest.mark.parametrize("packed", [zlib.compress(b"{}"), zlib.compress(b"{}", wbits=-15), gzip.compress(b"{}", mtime=0)])
+@pytest.mark.parametrize(
+    "packed", [zlib.compress(b"{}"), zlib.compress(b"{}", wbits=-15), gzip.compress(b"{}", mtime=0)]
+)
 async def test_a_packed_body_is_the_same_wherever_it_is_cut(packed: bytes) -> None:
     encoding = b"gzip" if packed.startswith(b"\x1f\x8b") else b"deflate"
     for at in range(len(packed)):
