@@ -11,7 +11,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -198,7 +198,9 @@ def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTrainin
         "seed": args.seed,
         "weight_decay": args.weight_decay,
         "lr_scheduler": spec.loop.lr_scheduler or SCHEDULER,
-        "adam_beta2": args.adam_beta2,
+        "min_lr_rate": None if spec.loop.lr_scheduler else MIN_RATE,
+        "adam_betas": [args.adam_beta1, args.adam_beta2],
+        "health": asdict(watch.limits) if watch.limits else None,
         "bf16": policy.bf16,
         "pass_tokens": training.pass_tokens,
     }

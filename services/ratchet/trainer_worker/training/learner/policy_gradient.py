@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -35,7 +35,14 @@ from ratchet.trainer_worker.training.learner.start import (
     load_fixed,
     score_start,
 )
-from ratchet.trainer_worker.training.learner.update import Measured, Update, UpdateOptions
+from ratchet.trainer_worker.training.learner.update import (
+    ADAM_BETAS,
+    MIN_RATE,
+    WEIGHT_DECAY,
+    Measured,
+    Update,
+    UpdateOptions,
+)
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 SEQUENCE_CLIP = (3e-4, 4e-4)
@@ -203,7 +210,7 @@ def update_options(learning: Learning) -> UpdateOptions:
 
 def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
     """The hyperparameters that all policy-gradient algorithms share, read from what trains."""
-    objective = options.objective
+    objective, limits = options.objective, Limits.of(learning.spec.config.health)
     return {
         **learning.policy.effective(),
         "learning_rate": options.learning_rate,
@@ -225,6 +232,12 @@ def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
         "importance_cap": objective.importance_cap,
         "rejection_window": list(objective.rejection_window) if objective.rejection_window else None,
         "kl_beta": objective.kl_beta,
+        "entropy_coefficient": options.entropy_coefficient,
+        "adam_betas": list(ADAM_BETAS),
+        "weight_decay": WEIGHT_DECAY,
+        "lr_scheduler": "linear",
+        "min_lr_rate": MIN_RATE,
+        "health": asdict(limits) if limits else None,
         "bf16": learning.policy.bf16,
     }
 

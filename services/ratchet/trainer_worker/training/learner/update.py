@@ -26,6 +26,11 @@ from ratchet.trainer_worker.training.learner.start import FixedRows, behavior_lo
 WEIGHTS, STATE = "trainable.safetensors", "state.pt"
 
 
+ADAM_BETAS, WEIGHT_DECAY = (0.9, 0.98), 0.0
+MIN_RATE = 0.1
+"""Share of the learning rate that is left at the last train step."""
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateOptions:
     """How an update goes through the rows."""
@@ -70,7 +75,7 @@ class Update:
         self.options = options
         self._policy = [p for p in scorer.model.parameters() if p.requires_grad]
         self._optimizer = torch.optim.AdamW(
-            self._policy, lr=options.learning_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+            self._policy, lr=options.learning_rate, betas=ADAM_BETAS, weight_decay=WEIGHT_DECAY, fused=True
         )
         self._members: dict[str, list[int]] = {}
         for index, row in enumerate(fixed.rows):
@@ -123,8 +128,8 @@ class Update:
             torch.manual_seed(random.Random(f"{self.options.seed}-{number}-{ranks.index}").getrandbits(63))
 
     def _rate_factor(self, number: int) -> float:
-        """Ramp over the first steps, then a linear fall to a tenth."""
-        return min(1.0, number / max(1, self.options.ramp_steps)) * (1 - 0.9 * (number - 1) / self.total)
+        """Ramp over the first steps, then a linear fall to `MIN_RATE`."""
+        return min(1.0, number / max(1, self.options.ramp_steps)) * (1 - (1 - MIN_RATE) * (number - 1) / self.total)
 
     def save(self, directory: Path) -> None:
         """Write weights, optimiser, random state and everything fixed at the start."""
