@@ -36,23 +36,31 @@ def policy(blobs: MemoryBlobs, kind: str, role: str) -> str:
 
 def test_a_snapshot_of_the_role_is_taken_and_one_of_another_is_refused(blobs: MemoryBlobs) -> None:
     snapshots = Snapshots(blobs, "test")
-    assert own_snapshot(snapshots, snapshot(blobs, "support"), "support").rows == 1
+    assert own_snapshot(snapshots, snapshot(blobs, "support"), "support", "sft").rows == 1
     with pytest.raises(Rejected, match=r"is of role sales, not of support"):
-        own_snapshot(snapshots, snapshot(blobs, "sales"), "support")
+        own_snapshot(snapshots, snapshot(blobs, "sales"), "support", "sft")
+
+
+@pytest.mark.parametrize(("algorithm", "learns_from"), [("dpo", "pairs"), ("reward_model", "pairs"), ("kto", "labels")])
+def test_a_snapshot_that_an_algorithm_does_not_learn_from_is_refused(
+    blobs: MemoryBlobs, algorithm: str, learns_from: str
+) -> None:
+    with pytest.raises(Rejected, match=rf"holds trajectories: {algorithm} learns from {learns_from}$"):
+        own_snapshot(Snapshots(blobs, "test"), snapshot(blobs, "support"), "support", algorithm)
 
 
 def test_a_snapshot_that_does_not_exist_or_has_another_digest_is_refused(blobs: MemoryBlobs) -> None:
     snapshots, ref = Snapshots(blobs, "test"), snapshot(blobs, "support")
     for wrong in (SnapshotRef(uri="s3://test/none.json", digest="0" * 64), SnapshotRef(uri=ref.uri, digest="0" * 64)):
         with pytest.raises(Rejected, match=r"dataset\.snapshot"):
-            own_snapshot(snapshots, wrong, "support")
+            own_snapshot(snapshots, wrong, "support", "sft")
 
 
 @pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
 def test_a_document_that_is_not_a_manifest_is_refused(blobs: MemoryBlobs, body: bytes) -> None:
     stored = blobs.put(body, "snapshots", ".json")
     with pytest.raises(Rejected, match="is not a snapshot manifest"):
-        own_snapshot(Snapshots(blobs, "test"), SnapshotRef(uri=stored.uri, digest=stored.sha256), "support")
+        own_snapshot(Snapshots(blobs, "test"), SnapshotRef(uri=stored.uri, digest=stored.sha256), "support", "sft")
 
 
 def test_an_adapter_must_be_the_roles_own_and_a_model_may_be_of_any_role(blobs: MemoryBlobs) -> None:

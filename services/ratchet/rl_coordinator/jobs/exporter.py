@@ -22,6 +22,7 @@ from ratchet.datasets.selector import SnapshotPlan, SnapshotQuery, SnapshotSelec
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.registry import Policies
+from ratchet.rules.algorithms import dataset_format
 
 log = structlog.get_logger()
 
@@ -58,12 +59,13 @@ class Exporter:
         """
         config = job.request.training_config
         if config.dataset.snapshot is not None:
-            manifest = await asyncio.to_thread(own_snapshot, self._snapshots, config.dataset.snapshot, job.role)
+            ref, algorithm = config.dataset.snapshot, config.algorithm
+            manifest = await asyncio.to_thread(own_snapshot, self._snapshots, ref, job.role, algorithm)
             if manifest.rows < (config.dataset.min_rows or 0):
                 raise Rejected(
                     f"dataset.snapshot holds {manifest.rows} rows, dataset.min_rows is {config.dataset.min_rows}"
                 )
-            return Export(config.dataset.snapshot, manifest.rows)
+            return Export(ref, manifest.rows)
         return await self._export(job.request, job.training_job_id, policies, parent)
 
     async def build(self, request: TrainingRequest, policies: Policies) -> Export:
@@ -147,11 +149,11 @@ class Exporter:
         )
 
 
-def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str) -> SnapshotManifest:
+def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str, algorithm: str) -> SnapshotManifest:
     """The manifest of a snapshot that a request names. Blocking: run it in a thread.
 
-    Raises `Rejected` when there is none of this role, or `ObjectsUnavailable`. Trained on the data of another role, a
-    policy would serve what that role learned.
+    Raises `Rejected` when there is none of this role that the algorithm learns from, or `ObjectsUnavailable`. Trained
+    on the data of another role, a policy would serve what that role learned.
     """
     try:
         manifest = snapshots.manifest(ref)
@@ -161,6 +163,9 @@ def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str) -> SnapshotM
         raise Rejected(f"dataset.snapshot: {error}") from error
     if manifest.role != role:
         raise Rejected(f"dataset.snapshot {ref.uri} is of role {manifest.role}, not of {role}")
+    learns_from = dataset_format(algorithm)
+    if manifest.format != learns_from:
+        raise Rejected(f"dataset.snapshot {ref.uri} holds {manifest.format}: {algorithm} learns from {learns_from}")
     return manifest
 
 

@@ -96,7 +96,7 @@ class Feasibility:
 
     async def _require_snapshot(self, config: TrainingConfig, snapshot: SnapshotRef, role: str) -> None:
         least = self._least(config)
-        manifest = await asyncio.to_thread(own_snapshot, self._snapshots, snapshot, role)
+        manifest = await asyncio.to_thread(own_snapshot, self._snapshots, snapshot, role, config.algorithm)
         if manifest.rows < least:
             rows = f"{manifest.rows} row{'' if manifest.rows == 1 else 's'}"
             raise Rejected(f"dataset.snapshot {snapshot.uri} holds {rows}; {config.algorithm} needs at least {least}")
