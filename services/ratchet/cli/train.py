@@ -20,7 +20,7 @@ import typer
 
 from ratchet.bus.message import JsonObject, decode, encode
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.options import AsJson
+from ratchet.cli.options import AsJson, require_no_file
 from ratchet.cli.output import Bar, errors, print_answer, print_facts, progress
 from ratchet.contract.local_training import LocalTraining, LoopOptions
 from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
@@ -236,6 +236,7 @@ def run_training(config: TrainingConfig, loop: LoopOptions, files: Files, *, as_
     train, held_out = files.data / "train.jsonl", files.data / "eval.jsonl"
     if not train.is_file():
         raise Rejected(f"there is no {train}: ratchet data argilla-export makes one")
+    require_no_file(files.output)
     output = files.output.resolve()
     request = LocalTraining(
         config=config,

@@ -52,8 +52,10 @@ def read_lines(path: Path) -> Iterator[Line]:
     """The lines that hold something. Raises `NotFound` or `Rejected`."""
     try:
         text = path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError) as error:
+    except FileNotFoundError as error:
         raise NotFound(f"no such file: {path}") from error
+    except IsADirectoryError as error:
+        raise Rejected(f"{path} is a directory, not a file") from error
     except OSError as error:
         raise Rejected(f"cannot read {path}: {error}") from error
     for number, line in enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):

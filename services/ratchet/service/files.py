@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Generator
@@ -19,8 +20,12 @@ def staged(path: Path, *, durable: bool = True) -> Generator[Path]:
     """A file to write, which becomes `path` when the block ends well; otherwise `path` stays as it was.
 
     `durable`: wait for the disk, so that the file survives a power failure; not worth it for content that can be
-    fetched again. Raises `OSError`.
+    fetched again. Raises `OSError`, which names what the caller knows: `path`, or its folder where that is missing.
     """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory", str(path.parent))
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.errors import NotFound
+from ratchet.errors import NotFound, Rejected
 from ratchet.preferences.jsonl import append, read_lines
 
 WRITER = """
@@ -66,3 +66,8 @@ def test_empty_lines_and_a_byte_order_mark_are_passed_over(tmp_path: Path) -> No
     assert [line.record for line in read_lines(path)] == [{"n": 1}, {"n": "ä\u2028"}]
     with pytest.raises(NotFound):
         list(read_lines(tmp_path / "nowhere.jsonl"))
+
+
+def test_a_directory_is_no_file_to_read(tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match="is a directory, not a file"):
+        list(read_lines(tmp_path))

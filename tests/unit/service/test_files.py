@@ -45,5 +45,15 @@ def test_only_its_owner_can_read_a_private_file_whatever_mode_the_old_one_had(tm
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as error:
         write_whole(tmp_path / "no" / "file", b"")
+    assert error.value.filename == str(tmp_path / "no")
+
+
+@pytest.mark.parametrize("name", ["", "."])
+def test_a_directory_is_no_file_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(IsADirectoryError) as error:
+        write_whole(Path(name), b"")
+    assert error.value.filename == "."
+    assert list(tmp_path.iterdir()) == []

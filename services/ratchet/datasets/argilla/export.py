@@ -66,7 +66,9 @@ def export_pairs(
     another export writes to `output`, and `OSError`.
     """
     if not file.is_file():
-        raise Rejected(f"there is no file {file}")
+        raise Rejected(f"{file} is a directory, not a file" if file.is_dir() else f"there is no file {file}")
+    if output.exists() and not output.is_dir():
+        raise Rejected(f"{output} is a file: name a directory to write to")
     if file.resolve() in [output.resolve() / name for name in (TRAIN, EVAL, TEST, REPORT)]:
         raise Rejected(f"the export would replace its own input {file}: name another directory")
     output.mkdir(parents=True, exist_ok=True)
