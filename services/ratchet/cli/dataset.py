@@ -19,7 +19,7 @@ from ratchet.cli.api import get, post, segment
 from ratchet.cli.connections import objects_of, settings_of
 from ratchet.cli.data_options import snapshot_named, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption
+from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption, options_beside, require_no_file
 from ratchet.cli.output import (
     console,
     follow_up,
@@ -77,6 +77,8 @@ def build(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Store the rows that a job would take now as a snapshot; `ratchet train --snapshot` trains on exactly them."""
+    if output is not None:
+        require_no_file(output)
     endpoints, body = locate(directory), request_body(role, algorithm, base_model, dataset)
     if dry_run:
         if refused := previewed(endpoints, body).refused:
@@ -99,6 +101,7 @@ def build(
 @app.command()
 @takes_data
 def explain(
+    context: typer.Context,
     job_or_uri: Annotated[
         str | None, typer.Argument(help="A job's id or a snapshot's uri; without it what a job would take now.")
     ] = None,
@@ -121,6 +124,12 @@ def explain(
 
     Without a job or snapshot, and without --model, nothing is stored.
     """
+    if row_tokens is not None and model is None:
+        raise typer.BadParameter("--row-tokens is for --model: without it nothing is rendered")
+    if job_or_uri is not None and (beside := options_beside(context, "job_or_uri", "model", "row_tokens")):
+        raise typer.BadParameter(
+            f"{', '.join(beside)}: {job_or_uri} has its rows already, and nothing is chosen for it"
+        )
     endpoints, body = locate(directory), request_body(role, algorithm, base_model, dataset)
     if model is None and job_or_uri is None:
         with progress("choosing rows", quiet=as_json):

@@ -24,6 +24,7 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.options import AsJson, Directory, OptionalRole
 from ratchet.cli.output import console, errors, follow_up, print_answer, print_facts, print_table, shown
 from ratchet.contract.http.jobs import JobOut, JobsOut
+from ratchet.contract.policy_manifest import REWARD_MODEL
 from ratchet.errors import NotFound, RatchetError
 from ratchet.rules.curves import Point, curves_of
 from ratchet.rules.figures import FIGURES
@@ -156,9 +157,16 @@ def show_job(job: JobOut, directory: Path, history: TrainingHistory | None = Non
         rows = [(name, value, sentence_of(name, value)) for name, value in figures.items()]
         print_table(("figure", "value", "what it is"), rows, "")
     if job.state == "completed":
-        console.print(
-            f"\n`{follow_up('policies', 'list', job.role, directory=directory)}` shows the policy that it made"
-        )
+        console.print(f"\n{next_step(job, directory)}", markup=False)
+
+
+def next_step(job: JobOut, directory: Path) -> str:
+    """The command that leads to what a completed job made: no role lists a reward model."""
+    made = job.artifacts
+    if made is not None and made.kind == REWARD_MODEL and made.final_checkpoint is not None:
+        export = follow_up("policies", "export", made.final_checkpoint, directory=directory)
+        return f"`{export}` writes the reward model that it made, which no role lists"
+    return f"`{follow_up('policies', 'list', job.role, directory=directory)}` shows the policy that it made"
 
 
 def facts_of(job: JobOut) -> dict[str, object]:

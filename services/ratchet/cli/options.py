@@ -64,6 +64,23 @@ def named_trajectory(context: typer.Context, name: str) -> str:
     return id_of_name(name)
 
 
+def options_beside(context: typer.Context, *kept: str) -> list[str]:
+    """The options of the command line, as people write them, other than the parameters named in `kept`.
+
+    `--json` and `--dir` say how a command answers and where it asks: they go with everything.
+    """
+    apart = {*kept, "as_json", "directory"}
+    others = [one for one in context.command.params if one.name not in apart]
+    sources = {one.opts[0]: context.get_parameter_source(one.name) for one in others}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
+def require_no_file(directory: Path) -> None:
+    """Raise `Rejected` where a file lies in the place of a directory that a command is to write to."""
+    if directory.exists() and not directory.is_dir():
+        raise Rejected(f"{directory} is a file: name a directory to write to")
+
+
 Directory = Annotated[
     Path, typer.Option("--dir", help="State directory of the stack.", envvar=DIRECTORY_VARIABLE, show_default=True)
 ]

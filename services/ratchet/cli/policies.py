@@ -81,7 +81,10 @@ def export(
     ],
     target: Annotated[
         Path | None,
-        typer.Argument(help="A directory that is new or empty; by default artifacts/<algorithm>/<policy>."),
+        typer.Argument(
+            help="A directory that is new or empty; by default artifacts/<algorithm>/<policy>, for a reward model"
+            " artifacts/rm/<policy>."
+        ),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,

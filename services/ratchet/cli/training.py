@@ -18,7 +18,7 @@ from ratchet.cli.data_options import snapshot_named, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.jobs import job_path, show_job, state_of
-from ratchet.cli.options import AsJson, Directory, DryRun, RolesArgument, json_file
+from ratchet.cli.options import AsJson, Directory, DryRun, RolesArgument, json_file, options_beside
 from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_json, print_table, progress
 from ratchet.contract.http.jobs import JobOut
 from ratchet.contract.roles import DEFAULT_ROLE
@@ -60,6 +60,7 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 @app.command()
 @takes_data
 def train(
+    context: typer.Context,
     role: RolesArgument = None,
     algorithm: Algorithm = "rloo",
     base_model: BaseModel = "stable",
@@ -75,11 +76,17 @@ def train(
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Start a training job, of several roles one each. Exit code 3: not every role has one."""
+    """Start a training job, of several roles one each. Exit code 3: not every role has one.
+
+    With --request the file is sent as it is: only --wait, --timeout, --dry-run and the file's own role go with it.
+    """
+    if timeout is not None and not wait:
+        raise typer.BadParameter("--timeout is for --wait: without it the command does not wait")
     body: dict[str, object]
     roles = list(dict.fromkeys(role or [DEFAULT_ROLE]))
     if request is not None:
-        body = read_request(request)
+        beside = options_beside(context, "role", "request", "wait", "timeout", "dry_run")
+        body = whole_request(request, role or [], beside)
     else:
         body = {
             "algorithm": algorithm,
@@ -236,6 +243,18 @@ def located(base_model: str, *, trains_here: bool) -> str:
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise NotFound(f"base_model {base_model}: there is no such directory{where}")
     return base_model
+
+
+def whole_request(path: Path, roles: Sequence[str], beside: Sequence[str]) -> dict[str, object]:
+    """A file's request, which nothing beside it changes. Raises `typer.BadParameter` for other options or roles."""
+    if beside:
+        raise typer.BadParameter(f"{', '.join(beside)}: not beside --request, whose file is sent as it is")
+    body = read_request(path)
+    if roles and {*roles} != {body.get("role", DEFAULT_ROLE)}:
+        raise typer.BadParameter(
+            f"{path} is a request for {body.get('role', DEFAULT_ROLE)}, not for {', '.join(roles)}"
+        )
+    return body
 
 
 def read_request(path: Path) -> dict[str, object]:

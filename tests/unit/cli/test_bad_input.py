@@ -115,3 +115,60 @@ def test_what_can_be_no_role_is_one_line_everywhere(capsys: pytest.CaptureFixtur
         assert output.startswith("ratchet: Invalid value for ")
         assert "'A/b' is not a role's name" in output
         assert output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        ("--set max_steps=9", "--set: not beside --request"),
+        ("--algorithm sft --samples 5 --dry-run", "--algorithm, --samples: not beside --request"),
+        ("--priority normal", "--priority: not beside --request"),
+        ("other", "r.json is a request for support, not for other"),
+        ("support other", "r.json is a request for support, not for support, other"),
+        ("--timeout 5", "--timeout is for --wait"),
+    ],
+)
+def test_nothing_beside_a_request_is_dropped_silently(
+    typed: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("r.json").write_text('{"algorithm": "sft", "role": "support"}')
+    assert main(["train", *typed.split(), "--request", "r.json"]) == ExitCode.USAGE
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("typed", ["", "support", "--wait --timeout 5", "--dry-run --json"])
+def test_a_request_goes_with_its_own_role_and_with_ways_to_send_it(typed: str) -> None:
+    Path("r.json").write_text('{"algorithm": "sft", "role": "support"}')
+    assert main(["train", *typed.split(), "--request", "r.json"]) == ExitCode.NO_STACK
+
+
+@pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        ("job-1 --algorithm dpo --role x", "--role, --algorithm: job-1 has its rows already"),
+        ("job-1 --min-reward 0.5", "--min-reward: job-1 has its rows already"),
+        ("--row-tokens 5", "--row-tokens is for --model"),
+    ],
+)
+def test_options_that_would_explain_nothing_are_refused(
+    typed: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dataset", "explain", *typed.split()]) == ExitCode.USAGE
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        ("data argilla-export --input . --output out", ". is a directory, not a file"),
+        ("data argilla-export --input file --output file2", "file2 is a file: name a directory to write to"),
+        ("dataset build --output file", "file is a file: name a directory to write to"),
+    ],
+)
+def test_a_directory_in_the_place_of_a_file_and_the_reverse_are_one_line(
+    typed: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("file", "file2"):
+        Path(name).write_text("{}")
+    assert main(typed.split()) == ExitCode.FAILED
+    assert capsys.readouterr().err == f"ratchet: {reason}\n"

@@ -12,7 +12,7 @@ import pytest
 from ratchet.cli.job_page import job_page
 from ratchet.cli.jobs import sentence_of, show_job
 from ratchet.contract.http.jobs import JobOut
-from ratchet.contract.training import CurrentMetrics, ResourceUsage, TrainingError
+from ratchet.contract.training import Artifacts, CurrentMetrics, ResourceUsage, TrainingError
 from ratchet.rules.curves import TrainStep
 from ratchet.stores.training_history import AttemptRecord, TrainingHistory
 from tests.support.messages import AT
@@ -113,3 +113,14 @@ def test_a_page_holds_every_curve_and_loads_and_runs_nothing() -> None:
 def test_a_page_of_a_job_that_has_not_begun_has_a_sentence_instead_of_curves() -> None:
     waiting = msgspec.structs.replace(RUNNING, state="queued", metrics=None, resource_usage=None, error=None)
     assert "No train step has been measured" in Parts(job_page(waiting, TrainingHistory())).text
+
+
+def test_a_completed_job_leads_to_what_it_made(capsys: pytest.CaptureFixture[str]) -> None:
+    made = Artifacts(final_checkpoint="s3://b/policies/aa.json", kind="reward_model")
+    show_job(msgspec.structs.replace(RUNNING, state="completed", artifacts=made), Path(".ratchet"))
+    shown = capsys.readouterr().out
+    assert "`ratchet policies export s3://b/policies/aa.json` writes the reward model" in shown
+    assert "policies list" not in shown
+    adapter = Artifacts(final_checkpoint="s3://b/policies/aa.json", kind="adapter")
+    show_job(msgspec.structs.replace(RUNNING, state="completed", artifacts=adapter), Path(".ratchet"))
+    assert "`ratchet policies list support` shows the policy" in capsys.readouterr().out
