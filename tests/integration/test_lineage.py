@@ -122,6 +122,25 @@ async def test_a_policy_is_walked_back_to_its_trajectories_rewards_and_raters(
         assert shown["parent"] is None
 
 
+async def test_what_comes_after_the_snapshot_does_not_change_a_lineage(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    known = [*facts("a", "b"), rated("a", "ann")]
+    later = [reward(trajectory(tid("b")), 0.9, revision=1, at=bus.now()), rated("b", "bob")]
+    async with coordinating(shared_settings, bus) as workshop:
+        async with stored(shared_settings, bus, known):
+            await put(bus, await trained(workshop, 1))
+        before = await lineage(workshop, 1)
+        assert ([one["total"] for one in shown_rewards(before)]) == [0.0, 0.2]
+        async with stored(shared_settings, bus, [*known, *later]):
+            assert await lineage(workshop, 1) == before
+
+
+def shown_rewards(shown: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rewards of the listed trajectories, the lowest first."""
+    return sorted((item["reward"] for item in shown["trajectories"]["items"]), key=lambda one: one["total"])
+
+
 async def test_parents_are_walked_when_asked_for(shared_settings: SharedSettings, bus: Bus) -> None:
     async with stored(shared_settings, bus, facts("a", "b")), coordinating(shared_settings, bus) as workshop:
         first = await trained(workshop, 1)

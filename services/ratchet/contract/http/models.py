@@ -213,9 +213,9 @@ class LineageOut(Answer, frozen=True, kw_only=True):
     trajectories: TrajectoriesPage
     preferences: PreferencesPage
     rewards: list[RewardsPart]
-    """At most 50 functions."""
+    """Those that were stored when the snapshot was made; at most 50 functions."""
     feedback: list[RaterPart]
-    """Most frequent first, at most 100."""
+    """Given before the snapshot was made; most frequent first, at most 100."""
     announcements: list[EventPart] = msgspec.field(name="told")
     """The deployer's announcements about it, oldest first, at most 200."""
     counted: int

@@ -14,15 +14,21 @@ SELECT trajectory_id, event_id, coalesce(group_key, task_id) AS task, source, ou
 FROM trajectories FINAL
 WHERE role = {role:String} AND trajectory_id IN {ids:Array(String)}
 """
+_KNOWN = "ingested_at <= {until:DateTime64(3)}"
 _REWARDS = latest_rewards(
-    "event_id", "total", "function", "revision", "at", where=f"{OF_ROLE} AND trajectory_id IN {{ids:Array(String)}}"
+    "event_id",
+    "total",
+    "function",
+    "revision",
+    "at",
+    where=f"{OF_ROLE} AND trajectory_id IN {{ids:Array(String)}} AND {_KNOWN}",
 )
-_FEEDBACK = """
+_FEEDBACK = f"""
 SELECT rater, source, kind, uniqExact(event_id) AS count
 FROM feedback
-WHERE role = {role:String} AND trajectory_id IN {ids:Array(String)}
+WHERE {OF_ROLE} AND trajectory_id IN {{ids:Array(String)}} AND {_KNOWN}
 GROUP BY rater, source, kind
-"""
+"""  # noqa: S608 - our own names
 _PREFERENCES = """
 SELECT preference_id, event_id, source, rater, confidence, domain
 FROM preferences FINAL
@@ -90,13 +96,15 @@ class PolicyHistory:
         """Stored trajectories by id."""
         return {row["trajectory_id"]: row for row in await self._rows_by_ids(_TRAJECTORIES, role, ids)}
 
-    async def rewards(self, role: str, ids: Sequence[str]) -> dict[str, Row]:
-        """The newest reward of each trajectory, by trajectory id."""
-        return {row["trajectory_id"]: row for row in await self._rows_by_ids(_REWARDS, role, ids)}
+    async def rewards(self, role: str, ids: Sequence[str], until: datetime) -> dict[str, Row]:
+        """Each trajectory's newest reward of those stored by then, by trajectory id."""
+        return {row["trajectory_id"]: row for row in await self._rows_by_ids(_REWARDS, role, ids, until=until)}
 
-    async def feedback(self, role: str, ids: Sequence[str]) -> list[Row]:
-        """How often each rater gave each kind of feedback; one combination may come several times."""
-        return await self._rows_by_ids(_FEEDBACK, role, ids)
+    async def feedback(self, role: str, ids: Sequence[str], until: datetime) -> list[Row]:
+        """How often each rater gave each kind of feedback that was stored by then; one combination may come several
+        times.
+        """
+        return await self._rows_by_ids(_FEEDBACK, role, ids, until=until)
 
     async def preferences(self, role: str, ids: Sequence[str]) -> dict[str, Row]:
         """Stored preferences by id."""
@@ -123,9 +131,9 @@ class PolicyHistory:
         rows = await self._warehouse.rows(_OUTCOME_TIMES, {"role": role, "version": version, **bounds})
         return [float(row["seconds"]) for row in rows]
 
-    async def _rows_by_ids(self, sql: str, role: str, ids: Sequence[str]) -> list[Row]:
+    async def _rows_by_ids(self, sql: str, role: str, ids: Sequence[str], **bounds: datetime) -> list[Row]:
         rows: list[Row] = []
         for start in range(0, len(ids), IDS_PER_QUERY):
             part = list(ids[start : start + IDS_PER_QUERY])
-            rows.extend(await self._warehouse.rows(sql, {"role": role, "ids": part}))
+            rows.extend(await self._warehouse.rows(sql, {"role": role, "ids": part, **bounds}))
         return rows

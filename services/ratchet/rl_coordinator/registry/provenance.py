@@ -1,5 +1,6 @@
 """Walks from a policy back to its data: job, snapshot, trajectories, rewards, opinions, preferences, and its parents.
 
+Rewards and opinions are those that were stored when the snapshot was made: what comes later taught the policy nothing.
 A piece that is missing on the way (a pruned job, an expired snapshot) is named, and ends that branch only.
 """
 
@@ -9,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
@@ -61,8 +63,13 @@ class Provenance:
         job, job_part = await self._job(policy, missing)
         manifest, snapshot = await self._snapshot(policy, job, missing)
         ids, preferences = (manifest.trajectories, manifest.preferences or []) if manifest else ([], [])
-        rewards = await self._history.rewards(role, ids[:COUNTED])
-        feedback = await self._history.feedback(role, ids[:COUNTED])
+        listed = parts.TrajectoriesPage(total=0, offset=page.offset, items=[])
+        rewards, feedback = dict[str, Row](), list[Row]()
+        if manifest is not None:
+            known_by = manifest.created_at
+            listed = await self._trajectories(role, ids, known_by, page, missing)
+            rewards = await self._history.rewards(role, ids[:COUNTED], known_by)
+            feedback = await self._history.feedback(role, ids[:COUNTED], known_by)
         parent = None
         if page.parents > 0 and policy.parent is not None and policy.parent not in seen:
             if policy.parent in policies.versions:
@@ -74,7 +81,7 @@ class Provenance:
             policy=policies.model(version),
             job=job_part,
             snapshot=snapshot,
-            trajectories=await self._trajectories(role, ids, page, missing),
+            trajectories=listed,
             preferences=await self._preferences(role, preferences, page, missing),
             rewards=reward_functions(rewards.values())[:FUNCTIONS],
             feedback=rater_counts(feedback)[:RATERS],
@@ -135,11 +142,11 @@ class Provenance:
         return manifest, msgspec.convert(shown, parts.SnapshotPart)
 
     async def _trajectories(
-        self, role: str, ids: Sequence[str], page: Page, missing: list[str]
+        self, role: str, ids: Sequence[str], known_by: datetime, page: Page, missing: list[str]
     ) -> parts.TrajectoriesPage:
         listed = ids[page.offset : page.offset + page.limit]
         stored = await self._history.trajectories(role, listed)
-        rewards = await self._history.rewards(role, listed)
+        rewards = await self._history.rewards(role, listed, known_by)
         _note_absent(missing, "trajectories", listed, stored)
         rows = [{"trajectory_id": name, **stored.get(name, {})} for name in listed]
         for row in rows:
