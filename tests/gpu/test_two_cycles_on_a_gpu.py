@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
 """Dense bf16, by a part of the device's name (the makers' data sheets)."""
-VOCABULARY, PROMPT, ANSWER, TASKS, TRIES = 32_000, 1536, 512, 4, 8
+VOCABULARY, PROMPT, ANSWER, TASKS, TRIES, BATCH = 32_000, 1536, 512, 4, 8, 16
 POLICY_GRADIENTS = ("rloo", "grpo", "reinforce", "ppo")
 ON_CHATS = ("sft", "dpo", "kto")
 
@@ -116,7 +116,7 @@ def chats_of(algorithm: str, seed: int) -> list[Any]:
 def test_an_adapter_is_trained_and_continued_in_bf16(algorithm: str, base: Path, tmp_path: Path) -> None:
     adapter: Path | None = None
     for cycle in range(2):
-        hyper = Hyperparameters(learning_rate=1e-4, batch_size=16, epochs=2, lora=None if adapter else Lora(r=16))
+        hyper = Hyperparameters(learning_rate=1e-4, batch_size=BATCH, epochs=2, lora=None if adapter else Lora(r=16))
         spec = job_spec(algorithm, base=str(base), hyper=hyper, adapter=str(adapter) if adapter else None)
         torch.manual_seed(0)
         policy = load_policy(spec)
@@ -147,13 +147,17 @@ def test_a_row_longer_than_a_pass_fits_by_recomputing_layers(base: Path) -> None
 
 
 def report(algorithm: str, cycle: int, policy: TrainedPolicy, run: TimedRun) -> None:
-    """Speed without the first step, which warms up; 4 FLOPs for each weight and token, as the base is frozen."""
-    tokens = 16 * (PROMPT + ANSWER) * (len(run.ends) - 1)
-    seconds = run.ends[-1] - run.ends[0]
+    """Speed without the first step, which warms up; 4 FLOPs for each weight and token, as the base is frozen.
+
+    Tokens/s counts those of the rows. The utilisation counts what goes through the model at least: the prompt of a task
+    once for all tries in a batch.
+    """
+    steps, seconds = len(run.ends) - 1, run.ends[-1] - run.ends[0]
+    tokens, computed = steps * BATCH * (PROMPT + ANSWER), steps * (TASKS * PROMPT + BATCH * ANSWER)
     weights = sum(parameter.numel() for parameter in policy.model.parameters())
     name = torch.cuda.get_device_name()
     peak = next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
-    mfu = None if peak is None else 4 * weights * tokens / seconds / peak
+    mfu = None if peak is None else 4 * weights * computed / seconds / peak
     used = "unknown" if mfu is None else f"{mfu:.2f}"
     memory = torch.cuda.max_memory_allocated() / 2**30
     sys.stdout.write(
