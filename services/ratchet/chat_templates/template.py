@@ -18,6 +18,7 @@ from ratchet.chat_templates.control_tokens import ControlTokens, Marks
 from ratchet.chat_templates.messages import form_of, template_messages
 from ratchet.chat_templates.tool_formats import DEFAULT_TOOL_FORMAT, TOOL_FORMATS
 from ratchet.errors import BadRequest, Rejected
+from ratchet.rules.model_hub import why_not_loaded
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """As transformers looks for a template's own marks around answers."""
@@ -156,7 +157,7 @@ def load_tokenizer(source: str | Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(str(source))
     except (OSError, ValueError) as error:
-        raise Rejected(f"cannot load the tokenizer of {source}: {str(error).splitlines()[0]}") from error
+        raise Rejected(f"cannot load the tokenizer of {source}: {why_not_loaded(source, error)}") from error
 
 
 def positions_of(source: str | Path) -> int | None:

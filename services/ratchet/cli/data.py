@@ -14,6 +14,7 @@ from ratchet.cli.options import AsJson
 from ratchet.cli.output import errors, print_answer, print_facts, progress
 from ratchet.contract.schema_report import SchemaReport
 from ratchet.datasets.argilla.export import ExportOptions, Part, export_pairs, words
+from ratchet.rules.model_hub import stay_local
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -111,6 +112,7 @@ def show_report(report: SchemaReport, output: Path) -> None:
 def _counter(tokenizer: Path | None) -> Callable[[str], int]:
     if tokenizer is None:
         return words
+    stay_local()
     from ratchet.chat_templates.template import load_tokenizer  # noqa: PLC0415 - it takes seconds
 
     loaded = load_tokenizer(tokenizer)

@@ -39,6 +39,7 @@ from ratchet.datasets.record_files import RECORD_FILES
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import MissingExtra, Rejected
 from ratchet.rules.algorithms import ALGORITHMS
+from ratchet.rules.model_hub import stay_local
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.service.files import staged, write_whole
 
@@ -234,6 +235,7 @@ def explained_rows(rows: Iterable[Row], algorithm: str, model: str | None, row_t
         return {"calls": Counter("trainable" if span.trainable else span.reason or "unknown" for span in spans)}
     if model is None:
         return {}
+    stay_local()
     from ratchet.chat_templates.encoder import MAX_LENGTH, explain  # noqa: PLC0415 - it takes seconds
     from ratchet.chat_templates.template import load_tokenizer, positions_of  # noqa: PLC0415 - as above
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from ratchet.cli.output import Bar, errors, print_answer, print_facts, progress
 from ratchet.contract.local_training import LocalTraining, LoopOptions
 from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
 from ratchet.errors import MissingExtra, Rejected
+from ratchet.rules.model_hub import library_settings
 from ratchet.rules.training_options import training_problems
 from ratchet.service.files import locked, write_whole
 from ratchet.stores.policies import TOKENIZER_FILES
@@ -291,6 +293,7 @@ def trained(output: Path, bar: Bar) -> JsonObject:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=messages,
+            env={**os.environ, **library_settings(os.environ)},
             start_new_session=True,
         )
         assert process.stdout is not None  # noqa: S101 - it is a pipe

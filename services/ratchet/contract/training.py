@@ -311,6 +311,8 @@ class TrainingError(Value, frozen=True, kw_only=True, omit_defaults=True):
     """`OOM`, `CONVERGENCE`, `DATA`, `INFRA`, `TIMEOUT` or `UNKNOWN`."""
     message: str = ""
     traceback: str | None = None
+    final: bool = False
+    """Another attempt would fail the same way, whatever data is chosen."""
 
 
 class StatusMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,7 +13,8 @@ from ratchet.contract.policy_manifest import MODEL, PolicyManifest
 from ratchet.engine_local import metrics
 from ratchet.engine_local.torch_policies import Served, Weights, load_weights, merge_adapter, serve
 from ratchet.errors import NotFound
-from ratchet.stores.policies import HUB_VARIABLE, BlobStore, fetch_policy, is_manifest_uri
+from ratchet.rules.model_hub import HUB_VARIABLE
+from ratchet.stores.policies import BlobStore, fetch_policy, is_manifest_uri
 
 BASES = 2
 """Base models kept in memory for the adapters to come."""

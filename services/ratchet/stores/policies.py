@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 COMPLETE_MARK = ".complete"
 """Empty file in a cached policy directory, written when every file was there and verified."""
-HUB_VARIABLE = "RATCHET_HUB"
-"""`1`: a base model that is not a directory may be fetched from a hub; otherwise the local cache must hold it."""
 
 STORED = DEPLOYABLE | {REWARD_MODEL}
 """Kinds of manifest that a training may store."""

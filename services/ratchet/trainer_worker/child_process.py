@@ -16,7 +16,7 @@ import msgspec
 import psutil
 import structlog
 
-from ratchet.stores.policies import HUB_VARIABLE
+from ratchet.rules.model_hub import HUB_VARIABLE
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.domain import Exit
 from ratchet.trainer_worker.job import LOG_FILE, Event, JobSpec, decode_event, write_job

@@ -177,7 +177,8 @@ def conclude(last: Event | None, exited: Exit, reason: StopReason | None) -> Con
         message = "the attempt took longer than this worker allows"
         return Conclusion(FAILED, TrainingError(code=TIMEOUT, message=message))
     if isinstance(last, Failed):
-        return Conclusion(FAILED, TrainingError(code=last.code, message=last.message, traceback=last.traceback))
+        error = TrainingError(code=last.code, message=last.message, traceback=last.traceback, final=last.final)
+        return Conclusion(FAILED, error)
     return Conclusion(FAILED, _crash(exited))
 
 

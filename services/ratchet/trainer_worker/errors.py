@@ -28,6 +28,20 @@ class DataUnusable(TrainingFailed):
     code = DATA
 
 
+class EqualRewards(DataUnusable):
+    """No group of tries has two different rewards; those of a new choice would be the same tries."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__(
+            f"all {groups} groups of tries have equal rewards, so there is nothing to tell apart: collect more tries of"
+            " these tasks or tries of other tasks; `ratchet plan` says what the data is good for now"
+        )
+
+
+class ModelUnusable(DataUnusable):
+    """A model that the job names is not there, or cannot be loaded."""
+
+
 class Diverged(TrainingFailed):
     """The loss is no longer a finite number."""
 
@@ -72,6 +86,14 @@ def error_code(error: BaseException) -> str:
     if isinstance(error, (Unavailable, OSError)) or (name == "AcceleratorError" and KERNEL_ASSERT not in message):
         return INFRA
     return UNKNOWN
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether another attempt would fail the same way, whatever data is chosen."""
+    if isinstance(error, (EqualRewards, ModelUnusable)):
+        return True
+    # Arguments that a library refuses are the request's, which stays.
+    return isinstance(error, (ValueError, TypeError)) and error_code(error) == UNKNOWN
 
 
 def _lacks_memory(error: BaseException, message: str) -> bool:

@@ -129,6 +129,8 @@ class Failed(Value, frozen=True, kw_only=True, omit_defaults=True, tag="failed")
     code: str
     message: str
     traceback: str | None = None
+    final: bool = False
+    """Another attempt would fail the same way."""
     health_stop: HealthStop | None = None
     """The figure that was beyond its limit, if that is why."""
 

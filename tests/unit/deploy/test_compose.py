@@ -18,8 +18,8 @@ from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
 from ratchet.local_stack.catalog import MLFLOW, MLFLOW_PORT, SERVICES, TRACKER
+from ratchet.rules.model_hub import HUB_VARIABLE
 from ratchet.service.settings import SharedSettings
-from ratchet.stores.policies import HUB_VARIABLE
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
 from tools.environment.make_env import assignments
 

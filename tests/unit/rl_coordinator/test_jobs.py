@@ -295,6 +295,13 @@ def test_bad_data_is_chosen_and_exported_anew_once() -> None:
     assert (failed.state, failed.error) == ("failed", error)
 
 
+@pytest.mark.parametrize("code", ["DATA", "UNKNOWN"])
+def test_what_would_fail_the_same_way_again_is_not_tried_again(code: str) -> None:
+    error, first = TrainingError(code=code, message="all 12 groups have equal rewards", final=True), running()
+    failed = jobs.fold(first, status(first, "failed", error=error), after(5), LIMITS)
+    assert (failed.state, failed.error) == ("failed", error)
+
+
 def test_bad_data_that_the_request_names_is_not_tried_again() -> None:
     error, ref = TrainingError(code="DATA", message="no rows"), SnapshotRef(uri="s3://b/s.json", digest="a" * 64)
     named = config(dataset=Dataset(source="s3", sample_size=100, snapshot=ref))

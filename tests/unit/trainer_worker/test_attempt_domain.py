@@ -31,7 +31,15 @@ from ratchet.trainer_worker.domain import (
     may_start,
     must_stop,
 )
-from ratchet.trainer_worker.errors import DataUnusable, Diverged, TimedOut, error_code
+from ratchet.trainer_worker.errors import (
+    DataUnusable,
+    Diverged,
+    EqualRewards,
+    ModelUnusable,
+    TimedOut,
+    error_code,
+    is_final,
+)
 from ratchet.trainer_worker.job import (
     Failed,
     Finished,
@@ -188,6 +196,16 @@ def test_errors_have_their_class() -> None:
     assert [error_code(error) for error in (MemoryError(), OutOfMemoryError())] == ["OOM", "OOM"]
     assert [error_code(error) for error in (ObjectsUnavailable("x"), OSError())] == ["INFRA", "INFRA"]
     assert error_code(RuntimeError()) == "UNKNOWN"
+
+
+def test_errors_that_no_other_choice_of_data_mends_are_final() -> None:
+    final = [EqualRewards(12), ModelUnusable("no model there"), ValueError("Stop argument for islice()"), TypeError()]
+    assert all(map(is_final, final))
+    assert not any(map(is_final, [DataUnusable("no rows"), RuntimeError(), OSError(), MemoryError(), Rejected("x")]))
+    concluded = conclude(Failed(code="DATA", message="equal", final=True), Exit(code=1), None)
+    assert concluded is not None
+    assert concluded.error is not None
+    assert concluded.error.final
 
 
 def test_errors_of_the_libraries_have_the_class_of_what_is_behind_them(tmp_path: Path) -> None:

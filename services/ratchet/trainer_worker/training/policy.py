@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,6 +23,8 @@ from ratchet.contract.policy_manifest import ADAPTER, BFLOAT16, FLOAT32, MODEL, 
 from ratchet.contract.training import Lora
 from ratchet.errors import Rejected
 from ratchet.rules.algorithms import ALGORITHMS
+from ratchet.rules.model_hub import why_not_loaded
+from ratchet.trainer_worker.errors import ModelUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.ranks import ALONE, Ranks
@@ -203,15 +204,11 @@ def probe_policy(policy: TrainedPolicy, prompt: Sequence[int]) -> Probe:
 
 
 def _loaded(kind: Any, what: str, source: str, **options: Any) -> Any:
-    """What an auto class of transformers makes of `source`. Raises `Rejected` with the reason, in one line."""
+    """What an auto class of transformers makes of `source`. Raises `ModelUnusable` with the reason, in one line."""
     try:
         return kind.from_pretrained(source, **options)
     except (OSError, ValueError) as error:
-        # Without a hub, transformers speaks of the hub all the same.
-        offline = isinstance(error, OSError) and not Path(source).is_dir() and os.environ.get("HF_HUB_OFFLINE") == "1"
-        absent = "no directory here, and not in the local cache; with RATCHET_HUB=1 the worker fetches it from a hub"
-        reason = absent if offline else str(error).splitlines()[0]
-        raise Rejected(f"cannot load the {what} {source}: {reason}") from error
+        raise ModelUnusable(f"cannot load the {what} {source}: {why_not_loaded(source, error)}") from error
 
 
 def _precision(spec: JobSpec, device: torch.device) -> str:

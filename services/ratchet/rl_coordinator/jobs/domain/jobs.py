@@ -298,7 +298,8 @@ def _with_report(job: Job, status: TrainingStatus, now: datetime) -> Job:
 def _retry_or_fail(job: Job, now: datetime, limits: Limits) -> Job:
     error = job.error or TrainingError(code="UNKNOWN", message="the worker gave no reason")
     rule = limits.retries.get(error.code)
-    request = eased(job.request, rule) if rule and tried(job) < rule.attempts else None
+    may_retry = rule is not None and not error.final and tried(job) < rule.attempts
+    request = eased(job.request, rule) if rule and may_retry else None
     if rule is None or request is None:
         return mark_announced(fail(job, error, now))
     again = try_again(job, now, delay_s=rule.delay_s, error=error)

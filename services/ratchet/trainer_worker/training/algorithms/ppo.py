@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.errors import EqualRewards
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.learner.advantages import gae, groups_of, is_flat, whitened
@@ -35,7 +35,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     flat = {one.trajectory_id for members in groups if is_flat(members) for one in members}
     learns = [row.trajectory_id not in flat for row in learning.data.rows]
     if not any(learns):
-        raise DataUnusable(f"all {len(groups)} groups of tries have equal rewards: there is nothing to tell apart")
+        raise EqualRewards(len(groups))
     gamma = GAMMA if learning.hyper.gamma is None else learning.hyper.gamma
     gae_lambda = GAE_LAMBDA if learning.hyper.gae_lambda is None else learning.hyper.gae_lambda
     counts = {

@@ -17,7 +17,7 @@ from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.training import HealthStop, Hyperparameters
 from ratchet.rules.algorithms import GRADIENT_RATES
 from ratchet.rules.training_options import BOTH, IMPORTANCE, NONE, REJECTION, SEQUENCE
-from ratchet.trainer_worker.errors import DataUnusable, Unhealthy
+from ratchet.trainer_worker.errors import DataUnusable, EqualRewards, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, Step
 from ratchet.trainer_worker.training.learner.advantages import Estimator, Shaping, trajectory_advantages
@@ -99,7 +99,7 @@ def train_groups(learning: Learning, estimator: Estimator, own: JsonObject | Non
     estimated = trajectory_advantages(learning.data.scored, estimator, shaping)
     rows = [row for row in learning.data.rows if row.trajectory_id in estimated.values]
     if not rows:
-        raise DataUnusable(f"all {estimated.groups} groups of tries have equal rewards: there is nothing to tell apart")
+        raise EqualRewards(estimated.groups)
     learning = replace(learning, data=replace(learning.data, rows=rows))
     figures: dict[str, float] = {
         "groups": estimated.groups,
