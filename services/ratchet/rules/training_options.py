@@ -59,6 +59,16 @@ _RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(("gamma", "gae_lambda"), (lambda value: 0 <= value <= 1, "lie in 0..1")),
 }
 """Hyperparameter -> whether a value lies in its range, and the range in words."""
+_MOST: Mapping[str, int] = {
+    **dict.fromkeys(("batch_size", "gradient_accumulation"), 1_000_000),  # snapshots hold 200,000 rows by default
+    "epochs": 100_000,
+    **dict.fromkeys(("max_steps", "warmup_steps"), 1_000_000_000),
+    **dict.fromkeys(("max_length", "pass_tokens"), 2**26),  # no model takes a row that is nearly as long
+    "seed": 2**32 - 1,  # of some generators of random numbers
+}
+"""Whole number -> the most that it may be: beyond it something overflows, or the number is a slip of the pen."""
+MOST_RANK = 2**16
+"""Of an adapter: no weight matrix is as wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,7 @@ def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm
         value: float | None = getattr(hyper, name)
         if value is not None and not holds(value):
             problems.append(f"{name} must {demand}, not {value:g}")
+    problems += _excesses(hyper)
     problems += _contradictions(hyper)
     if compute.distributed:
         problems.append("compute.distributed: a training runs on one machine; gpu_count asks for more of its GPUs")
@@ -144,6 +155,15 @@ def evaluation_problems(request: TrainingRequest) -> list[str]:
 def holdout_of(evaluation: Evaluation | None) -> float:
     """The fraction of the data that is held out; 0 unless the request asks for one."""
     return 0.0 if evaluation is None or evaluation.enabled is False else evaluation.holdout_size or 0.0
+
+
+def _excesses(hyper: Hyperparameters) -> Iterator[str]:
+    for name, most in _MOST.items():
+        value: int | None = getattr(hyper, name)
+        if value is not None and value > most:
+            yield f"{name} must be at most {most}, not {value}"
+    if hyper.lora is not None and hyper.lora.r > MOST_RANK:
+        yield f"lora.r must be at most {MOST_RANK}, not {hyper.lora.r}"
 
 
 def _contradictions(hyper: Hyperparameters) -> Iterator[str]:

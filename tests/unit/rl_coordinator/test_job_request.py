@@ -217,3 +217,21 @@ def test_null_means_absent() -> None:
 def test_a_body_that_is_not_a_json_object_is_refused(content: bytes) -> None:
     with pytest.raises(Rejected):
         BODY.read(content)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            {"hyperparameters": {"learning_rat": 1}},
+            "hyperparameters.learning_rat: there is no such setting; did you mean learning_rate?",
+        ),
+        ({"algoritm": "sft"}, "algoritm: there is no such setting; did you mean algorithm?"),
+        ({"hyperparameters": {"qqq": 1}}, "hyperparameters.qqq: there is no such setting"),
+        ({"priority": "extreme"}, "priority: must be one of low, normal, high, urgent, not 'extreme'"),
+    ],
+)
+def test_a_misspelt_setting_leads_to_the_nearest_one_and_a_wrong_word_to_all(body: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Rejected) as error:
+        BODY.read(msgspec.json.encode({"algorithm": "sft", **body}))
+    assert str(error.value) == reason

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -57,13 +58,14 @@ def job_body() -> Body:
     """How the body is read, by schemas that follow from the contract's."""
     strict, kinds = load_schema(resource_dir("contracts"), "training.request.v1"), (JobIn, DatasetIn)
     document = {**reference(JobIn), "components": {"schemas": job_schemas(strict, plain_components(kinds))}}
+    parts: Mapping[str, Schema] = document["components"]["schemas"]
     validator = jsonschema_rs.Draft202012Validator(document, validate_formats=True, offline=True)
 
     def read(content: bytes) -> JobIn:
         """Raises `Rejected` with every member that is wrong."""
         try:
             body = _without_nulls(decode(content))
-            problems = [_problem(error) for error in islice(validator.iter_errors(body), PROBLEMS)]
+            problems = [_problem(error, parts) for error in islice(validator.iter_errors(body), PROBLEMS)]
             if problems:
                 raise Rejected("; ".join(f"{place}: {reason}" for place, reason in problems), param=problems[0][0])
             return msgspec.convert(body, JobIn)
@@ -101,11 +103,16 @@ def _name_objects(name: str, schema: Schema, parts: Mapping[str, Schema], schema
     for member, stated in schema["properties"].items():
         resolved = {**parts[stated["$ref"].rsplit("/", 1)[1]], **stated} if "$ref" in stated else stated
         if "properties" in resolved:
-            part = f"{member.title().replace('_', '')}In"
+            part = _part(member)
             _name_objects(part, {key: value for key, value in resolved.items() if key != "$ref"}, parts, schemas)
             resolved = {"$ref": f"#/components/schemas/{part}"}
         members[member] = resolved
     schemas[name] = {"title": name, **schema, "properties": members}
+
+
+def _part(member: str) -> str:
+    """The name of the object that a member holds."""
+    return f"{member.title().replace('_', '')}In"
 
 
 def _without_nulls(value: Any) -> Any:
@@ -115,11 +122,17 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _problem(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
+def _problem(error: jsonschema_rs.ValidationError, parts: Mapping[str, Schema]) -> tuple[str, str]:
     """The member that is wrong, and the reason; a member that is missing or unknown counts as the place."""
     place, kind, reason = list(error.instance_path), error.kind, error.message
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.Required):
         place, reason = [*place, kind.property], "is missing"
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.AdditionalProperties):
-        place, reason = [*place, kind.unexpected[0]], "there is no such setting"
+        unknown = str(kind.unexpected[0])
+        known = parts.get(_part(str(place[-1])) if place else JobIn.__name__, {}).get("properties", {})
+        near = get_close_matches(unknown, known, n=1)
+        reason = f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}"
+        place = [*place, unknown]
+    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Enum):
+        reason = f"must be one of {', '.join(map(str, kind.options))}, not {error.instance!r}"
     return ".".join(map(str, place)) or "body", reason
