@@ -81,10 +81,18 @@ def _chosen(fields: JsonObject) -> JsonObject:
 def _only(fields: JsonObject, names: tuple[str, ...]) -> None:
     missing = [name for name in names if name != "metadata" and fields.get(name) is None]
     if missing:
-        raise Rejected(f"has no {', '.join(missing)}")
+        raise Rejected(f"the record has no {', '.join(missing)}")
+    empty = [name for name in names if name not in ("metadata", "choice") and _is_empty(fields[name])]
+    if empty:
+        raise Rejected(f"{' and '.join(empty)} must not be empty")
     unknown = sorted(set(fields) - set(names))
     if unknown:
-        raise Rejected(f"has the unknown members {', '.join(unknown)}: more about a pair goes into metadata")
+        raise Rejected(f"the record has the unknown members {', '.join(unknown)}: more about a pair goes into metadata")
+
+
+def _is_empty(text: object) -> bool:
+    """Whether there is nothing to read: no message, or no character but blanks."""
+    return not text.strip() if isinstance(text, str) else text == []
 
 
 def _object(value: object, what: str) -> dict[str, Any]:

@@ -89,3 +89,12 @@ def test_what_is_written_to_a_file_is_read_back_the_same() -> None:
         group_key="task",
     )
     assert preference_of(record_of(preference), None) == preference
+
+
+@pytest.mark.parametrize("nothing", ["", " \n", []])
+@pytest.mark.parametrize("name", ["prompt", "chosen", "rejected", "a", "b"])
+def test_an_empty_text_is_no_preference(name: str, nothing: object) -> None:
+    choice = {"prompt": "p", "a": "x", "b": "y", "choice": "a"}
+    record = (choice if name in choice and name != "prompt" else PLAIN) | {name: nothing}
+    with pytest.raises(Rejected, match=rf"^{name} must not be empty$"):
+        preference_of(record, None)
