@@ -149,9 +149,14 @@ def test_an_unknown_role_is_the_same_line_everywhere(directory: Path) -> None:
         "policies show",
         "rollout status",
         "trajectories list --role",
+        "plan --role",
+        "preferences export none.jsonl --role",
     ):
         done = ratchet(*line.split(), "no_such_role", "--dir", str(directory))
         assert (done.returncode, done.stderr) == (1, "ratchet: no such role: no_such_role; known: airline\n"), line
+    done = ratchet("dataset", "build", "--role", "no_such_role", "--dir", str(directory))
+    assert done.returncode == 1
+    assert done.stderr.endswith("; roles with rewards, jobs or policies: airline\n")
 
 
 def test_every_listing_is_an_object_with_a_named_list(directory: Path) -> None:

@@ -69,7 +69,12 @@ def read_roles(endpoints: Endpoints, role: str | None) -> PoliciesOut:
 
 def require_role(endpoints: Endpoints, role: str) -> None:
     """Raise `NotFound` unless the role has a policy, a job or rewards."""
-    require_known(role, get(endpoints, "coordinator", "/v1/status", StatusOut).roles)
+    require_known(role, known_roles(endpoints))
+
+
+def known_roles(endpoints: Endpoints) -> Collection[str]:
+    """The roles that have a policy, a job or rewards."""
+    return get(endpoints, "coordinator", "/v1/status", StatusOut).roles
 
 
 def require_known(role: str, known: Collection[str]) -> None:

@@ -15,21 +15,23 @@ import typer
 
 from ratchet.bus.message import encode
 from ratchet.chat_templates.conversations import conversations_of
-from ratchet.cli.api import get, post, segment
+from ratchet.cli.api import known_roles, post
 from ratchet.cli.connections import objects_of, settings_of
 from ratchet.cli.data_options import snapshot_named, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.jobs import find_job
 from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption, options_beside, require_no_file
 from ratchet.cli.output import (
     console,
     follow_up,
+    plan_lines,
     print_answer,
     print_dry_run,
     print_facts,
     print_table,
     progress,
 )
-from ratchet.contract.http.jobs import JobOut, PreviewOut, SnapshotOut
+from ratchet.contract.http.jobs import PreviewOut, SnapshotOut
 from ratchet.contract.snapshot import ROWS, Row, SnapshotManifest, TrajectoryRow
 from ratchet.contract.training import SnapshotRef
 from ratchet.datasets.domain.sequences import packed, unpacked
@@ -37,7 +39,7 @@ from ratchet.datasets.domain.trl import TRAIN, Split, trl_records
 from ratchet.datasets.parquet import read_rows
 from ratchet.datasets.record_files import RECORD_FILES
 from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.errors import MissingExtra, Rejected
+from ratchet.errors import Conflict, MissingExtra, Rejected
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.model_hub import stay_local
 from ratchet.service.discovery import DEFAULT_DIRECTORY
@@ -82,21 +84,24 @@ def build(
         require_no_file(output)
     endpoints, body = locate(directory), request_body(role, algorithm, base_model, dataset)
     if dry_run:
-        if refused := previewed(endpoints, body).refused:
-            raise Rejected(refused)
-        print_dry_run(f"POST {endpoints.url('coordinator')}/v1/snapshots", body, as_json)
+        preview = previewed(endpoints, body)
+        if preview.refused:
+            with naming_roles(endpoints, role):
+                raise Rejected(preview.refused)
+        print_dry_run(f"POST {endpoints.url('coordinator')}/v1/snapshots", body, as_json, preview.planned)
         return
     with progress("choosing rows", quiet=as_json):
-        snapshot = built(endpoints, body)
+        snapshot, planned = built(endpoints, body)
     document: dict[str, object] = {
         "uri": snapshot.ref.uri,
         "digest": snapshot.ref.digest,
         "manifest": snapshot.manifest,
+        "planned": planned,
     }
     if output is not None:
         copy_snapshot(endpoints, snapshot, output)
         document["directory"] = str(output)
-    print_answer(document, as_json, lambda: show_built(snapshot, directory))
+    print_answer(document, as_json, lambda: show_built(snapshot, planned, directory))
 
 
 @app.command()
@@ -142,12 +147,20 @@ def explain(
     if model is not None:
         require_templates()
     with progress("choosing rows", quiet=as_json):
-        snapshot = built(endpoints, body) if job_or_uri is None else find_snapshot(endpoints, job_or_uri)
+        snapshot, planned = (
+            built(endpoints, body) if job_or_uri is None else (find_snapshot(endpoints, job_or_uri), None)
+        )
         with fetched_rows(endpoints, snapshot) as rows:
             explained = explained_rows(rows, snapshot.manifest.algorithm, model, row_tokens)
-    document = {"uri": snapshot.ref.uri, "digest": snapshot.ref.digest, "manifest": snapshot.manifest}
+    document: dict[str, object] = {
+        "uri": snapshot.ref.uri,
+        "digest": snapshot.ref.digest,
+        "manifest": snapshot.manifest,
+        "planned": planned,
+    }
 
     def show() -> None:
+        show_plan(planned)
         show_snapshot(snapshot)
         console.print()
         show_explained(explained)
@@ -201,13 +214,30 @@ def request_body(role: str, algorithm: str, base_model: str, dataset: dict[str, 
 
 def previewed(endpoints: Endpoints, body: dict[str, object]) -> PreviewOut:
     """What a job would take now."""
-    return post(endpoints, "coordinator", "/v1/jobs/preview", PreviewOut, body, timeout_s=BUILD_S)
+    with naming_roles(endpoints, str(body["role"])):
+        return post(endpoints, "coordinator", "/v1/jobs/preview", PreviewOut, body, timeout_s=BUILD_S)
 
 
-def built(endpoints: Endpoints, body: dict[str, object]) -> StoredSnapshot:
-    """A new snapshot of what a job would take now. Raises `Rejected` with the counts when that is too little."""
-    answer = post(endpoints, "coordinator", "/v1/snapshots", SnapshotOut, body, timeout_s=BUILD_S)
-    return find_snapshot(endpoints, answer.uri)
+def built(endpoints: Endpoints, body: dict[str, object]) -> tuple[StoredSnapshot, str | None]:
+    """A new snapshot of what a job would take now, and of `auto` the reasons for its algorithm.
+
+    Raises `Rejected` with the counts when that is too little.
+    """
+    with naming_roles(endpoints, str(body["role"])):
+        answer = post(endpoints, "coordinator", "/v1/snapshots", SnapshotOut, body, timeout_s=BUILD_S)
+    return find_snapshot(endpoints, answer.uri), answer.planned
+
+
+@contextmanager
+def naming_roles(endpoints: Endpoints, role: str) -> Generator[None]:
+    """To a refusal in the block for a role that may be misspelt, add the roles that there are."""
+    try:
+        yield
+    except (Conflict, Rejected) as error:
+        known = sorted(known_roles(endpoints))
+        if role in known:
+            raise
+        raise Rejected(f"{error}; roles with rewards, jobs or policies: {', '.join(known) or 'none yet'}") from error
 
 
 def copy_snapshot(endpoints: Endpoints, snapshot: StoredSnapshot, directory: Path) -> None:
@@ -261,7 +291,7 @@ def find_snapshot(endpoints: Endpoints, job_or_uri: str) -> StoredSnapshot:
     Raises `typer.BadParameter`, `NotFound`, `Rejected` or `DigestMismatch`.
     """
     if not job_or_uri.startswith("s3://"):
-        job = get(endpoints, "coordinator", f"/v1/jobs/{segment(job_or_uri)}", JobOut)
+        job = find_job(endpoints, job_or_uri)
         if job.snapshot is None:
             raise Rejected(f"job {job_or_uri} is {job.state} and has no snapshot")
         ref = job.snapshot
@@ -348,8 +378,15 @@ def show_snapshot(snapshot: StoredSnapshot) -> None:
     print_table(("what", "value"), facts, "")
 
 
-def show_built(snapshot: StoredSnapshot, directory: Path) -> None:
+def show_plan(planned: str | None) -> None:
+    """Of `auto`: the algorithm that was chosen, and why not the others."""
+    for sentence in plan_lines(planned or ""):
+        console.print(sentence, markup=False)
+
+
+def show_built(snapshot: StoredSnapshot, planned: str | None, directory: Path) -> None:
     """The snapshot, and the command that trains on it."""
+    show_plan(planned)
     show_snapshot(snapshot)
     manifest = snapshot.manifest
     words = ("train", manifest.role, "--algorithm", manifest.algorithm, "--snapshot", snapshot.ref.uri)
@@ -370,6 +407,7 @@ def show_explained(explained: Mapping[str, Any]) -> None:
 
 def show_preview(role: str, preview: PreviewOut) -> None:
     """The preview for people."""
+    show_plan(preview.planned)
     facts = [
         ("rows", f"{preview.rows} {preview.format}"),
         ("role", role),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ratchet.cli.charts import placed, thinned
 from ratchet.cli.jobs import attempt_table, facts_of, figures_of, sentence_of
-from ratchet.cli.output import cell
+from ratchet.cli.output import cell, flat
 from ratchet.contract.http.jobs import JobOut
 from ratchet.rules.curves import Point, curves_of
 from ratchet.rules.figures import FIGURES
@@ -38,7 +38,7 @@ text { font-size: 11px; fill: currentColor; }
 def job_page(job: JobOut, history: TrainingHistory) -> str:
     """The page."""
     title = _text(f"{job.algorithm} of {job.role}: {job.training_job_id}")
-    known = [(name, value) for name, value in facts_of(job).items() if value is not None]
+    known = list(flat(facts_of(job)))
     measured = [(name, value, sentence_of(name, value)) for name, value in figures_of(job).items()]
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',

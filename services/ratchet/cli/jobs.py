@@ -22,7 +22,7 @@ from ratchet.cli.completion import complete_job
 from ratchet.cli.connections import objects_of, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.options import AsJson, Directory, OptionalRole
-from ratchet.cli.output import console, errors, follow_up, print_answer, print_facts, print_table, shown
+from ratchet.cli.output import console, errors, follow_up, plan_lines, print_answer, print_facts, print_table, shown
 from ratchet.contract.http.jobs import JobOut, JobsOut
 from ratchet.contract.policy_manifest import REWARD_MODEL
 from ratchet.errors import NotFound, RatchetError
@@ -53,6 +53,7 @@ Page = Annotated[
 ]
 
 JOB_ID = re.compile(r"[0-9A-Za-z_.-]+")
+JOBS_LISTED = "`ratchet jobs` lists those that are kept"
 PICTURED = (
     "loss",
     "reward_mean",
@@ -113,7 +114,7 @@ def jobs(
 def show(job_id: JobId, html: Page = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Show one job: its facts, what it used, its curves, and each of its figures with what is good and what is bad."""
     endpoints = locate(directory)
-    job = get(endpoints, "coordinator", job_path(job_id), JobOut)
+    job = find_job(endpoints, job_id)
     history = None if as_json and html is None else history_of(endpoints, job_id)
     if html is not None:
         from ratchet.cli.job_page import job_page  # noqa: PLC0415 - only this option needs it
@@ -127,8 +128,16 @@ def show(job_id: JobId, html: Page = None, as_json: AsJson = False, directory: D
 def job_path(job_id: str) -> str:
     """The path of a job. Raises `NotFound` for a text that cannot be a job's id."""
     if not JOB_ID.fullmatch(job_id):
-        raise NotFound(f"no such job: {job_id}")
+        raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}")
     return f"/v1/jobs/{job_id}"
+
+
+def find_job(endpoints: Endpoints, job_id: str) -> JobOut:
+    """The job. Raises `NotFound`, with the command that lists jobs."""
+    try:
+        return get(endpoints, "coordinator", job_path(job_id), JobOut)
+    except NotFound as error:
+        raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}") from error
 
 
 def history_of(endpoints: Endpoints, job_id: str) -> TrainingHistory | None:
@@ -170,8 +179,9 @@ def next_step(job: JobOut, directory: Path) -> str:
 
 
 def facts_of(job: JobOut) -> dict[str, object]:
-    """What is known of a job besides figures; None: not known."""
+    """What is known of a job besides figures; None: not known. A tuple: a line for each."""
     config, error = job.request.training_config, job.error
+    notes = job.request.metadata.notes if job.request.metadata else None
     hyperparameters: dict[str, object] = msgspec.to_builtins(config.hyperparameters)
     return {
         "job": job.training_job_id,
@@ -180,7 +190,7 @@ def facts_of(job: JobOut) -> dict[str, object]:
         "state": state_of(job),
         "error": f"{error.code}: {error.message}" if error else None,
         "stopped early": job.health_stop.message if job.health_stop else None,
-        "findings": "\n".join(job.findings) if job.findings else None,
+        "findings": tuple(job.findings) if job.findings else None,
         "attempt": job.attempt or None,
         "base model": config.base_model,
         "continues": job.parent,
@@ -190,7 +200,7 @@ def facts_of(job: JobOut) -> dict[str, object]:
         "waited": f"{job.queue_wait_s:.0f} s",
         "started": job.started_at,
         "finished": job.finished_at,
-        "notes": job.request.metadata.notes if job.request.metadata else None,
+        "notes": plan_lines(notes) if notes else None,
         **hyperparameters,
     }
 

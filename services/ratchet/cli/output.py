@@ -33,6 +33,8 @@ _UNSAFE = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_MARKS}\ud800-\udfff]")
 """Control characters, which a terminal obeys, and marks; without line ends and tabs."""
 _UNSAFE_IN_JSON = re.compile(rf"[\x7f-\x9f{_MARKS}]")
 """Those of them that JSON does not escape."""
+_REASON = re.compile(r"; (?=(?:not|planned) [\w.-]+: )")
+"""Between two reasons of a plan."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
@@ -116,13 +118,23 @@ def print_answer(document: object, as_json: bool, words: str | Callable[[], obje
         words()
 
 
-def print_dry_run(action: str, body: object, as_json: bool) -> None:
-    """The action that would be taken, such as `POST http://.../v1/jobs`, and its document."""
+def print_dry_run(action: str, body: object, as_json: bool, planned: str | None = None) -> None:
+    """The action that would be taken, such as `POST http://.../v1/jobs`, and its document. `planned`: what `auto` in
+    it stands for.
+    """
     if as_json:
-        print_json({"dry_run": True, "action": action, "body": body})
+        plan = {} if planned is None else {"planned": planned}
+        print_json({"dry_run": True, "action": action, "body": body, **plan})
         return
+    for sentence in plan_lines(planned or ""):
+        console.print(sentence, markup=False)
     console.print(f"would {action}", markup=False)
     print_json(body)
+
+
+def plan_lines(notes: str) -> tuple[str, ...]:
+    """The notes of a job, which may hold the planner's reasons, with a line for every algorithm."""
+    return tuple(line for line in _REASON.split(notes) if line)
 
 
 def follow_up(*words: str, directory: Path) -> str:
@@ -170,19 +182,23 @@ def least_width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int
 
 
 def print_facts(facts: Mapping[str, object], indent: int = 0) -> None:
-    """One line for each fact that is not None; nested ones as `outer.inner`."""
+    """One line for each fact that is not None; nested ones as `outer.inner`, those of a tuple below each other."""
     made = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, indent))
     made.add_column(no_wrap=True, style="bold")
     made.add_column(overflow="fold")
-    for name, value in _flat(facts):
+    for name, value in flat(facts):
         made.add_row(name, cell(value))
     console.print(made)
 
 
-def _flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Names and values, one for each line of `print_facts`."""
     for name, value in facts.items():
         if isinstance(value, dict):
-            yield from _flat(cast("dict[str, object]", value), f"{prefix}{name}.")
+            yield from flat(cast("dict[str, object]", value), f"{prefix}{name}.")
+        elif isinstance(value, tuple):
+            lines = cast("tuple[object, ...]", value)
+            yield from ((f"{prefix}{name}" if place == 0 else "", line) for place, line in enumerate(lines))
         elif value is not None:
             yield f"{prefix}{name}", value
 

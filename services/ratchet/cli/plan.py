@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
-from ratchet.cli.api import get
+from ratchet.cli.api import get, require_role
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory, RoleOption
 from ratchet.cli.output import console, follow_up, print_answer, print_facts, print_table
@@ -21,7 +21,10 @@ app = typer.Typer()
 @app.command()
 def plan(role: RoleOption = DEFAULT_ROLE, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Propose an algorithm and its data for a role, and say why not the others."""
-    proposal = get(locate(directory), "coordinator", f"/v1/plan?{urlencode({'role': role})}", PlanOut)
+    endpoints = locate(directory)
+    proposal = get(endpoints, "coordinator", f"/v1/plan?{urlencode({'role': role})}", PlanOut)
+    if proposal.algorithm is None and not any(msgspec.to_builtins(proposal.shape).values()):
+        require_role(endpoints, role)
 
     def show() -> None:
         chosen = proposal.algorithm or "nothing yet"

@@ -206,7 +206,7 @@ def find_policy(endpoints: Endpoints, name: str) -> PolicyVersion:
     for policy in answer.policies:
         if policy.version == version and policy.digest.startswith(named.digest or ""):
             return policy
-    raise NotFound(f"no such policy: {name}")
+    raise NotFound(f"no such policy: {name}; `ratchet policies list {named.role}` lists the role's")
 
 
 class Stored(NamedTuple):

@@ -19,7 +19,7 @@ from ratchet.cli.connections import connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.imports import CheckOnly
-from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, RoleOption, json_in
+from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, RoleOption, json_in, options_beside
 from ratchet.cli.output import Bar, console, follow_up, print_answer, print_table, progress
 from ratchet.contract import Preference
 from ratchet.datasets.clickhouse_preferences import Preferences
@@ -112,6 +112,7 @@ def rank(
 
 @app.command()
 def add(
+    context: typer.Context,
     record: Annotated[str | None, typer.Argument(help="`-` reads one JSON record from standard input.")] = None,
     file: Annotated[Path | None, typer.Option(help="JSON lines of {prompt, chosen, rejected, metadata}.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The prompt of both answers.")] = None,
@@ -127,7 +128,14 @@ def add(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Add a choice between two answers, or a file of pairs. Exit code 3: some lines were left out, each is named."""
+    if record is not None or file is not None:
+        beside = options_beside(context, "record", "file", "role", "dry_run")
+        if beside:
+            raise typer.BadParameter(f"{', '.join(beside)}: a record says that itself, what is about it in `metadata`")
     choice_made = {"prompt": prompt, "a": a, "b": b, "choice": choice}
+    missing = [f"--{name}" for name, value in choice_made.items() if value is None]
+    if missing and options_beside(context, "record", "file", "role", "dry_run"):
+        raise typer.BadParameter(f"a choice between two answers needs {', '.join(missing)} too")
     about = {"rater": rater, "confidence": confidence, "domain": domain}
     records = given(record, file, choice_made, about)
     if records is None:
@@ -194,7 +202,10 @@ def export(
     """Append preferences to a file as {prompt, chosen, rejected, metadata}, which `add --file` reads back."""
     selection = Selection(role, source)
     with progress(f"exporting to {file.name}", quiet=as_json) as bar:
-        added, present = asyncio.run(append_new(locate(directory), selection, file, bar))
+        endpoints = locate(directory)
+        added, present = asyncio.run(append_new(endpoints, selection, file, bar))
+    if not added + present and role is not None:
+        require_role(endpoints, role)
     sentence = f"{added} preferences added to {file}, {present} were there already"
     print_answer({"file": str(file), "added": added, "present": present}, as_json, sentence)
 
@@ -386,9 +397,11 @@ def show_newest(kept: Sequence[Kept], counts: Sequence[Count]) -> None:
         for p in (one.preference,)
     ]
     columns = ("preference", "role", "source", "rater", "confidence", "stored", "chosen", "rejected")
-    print_table(columns, rows, "no preferences yet")
+    if rows or not counts:
+        print_table(columns, rows, "no preferences yet")
     if counts:
-        console.print()
+        if rows:
+            console.print()
         shown = [(count.role, count.source, count.rater, count.number) for count in counts]
         print_table(("role", "source", "rater", "preferences"), shown, "")
 

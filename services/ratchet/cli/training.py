@@ -17,7 +17,7 @@ from ratchet.cli.completion import complete_job
 from ratchet.cli.data_options import snapshot_named, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.jobs import job_path, show_job, state_of
+from ratchet.cli.jobs import JOBS_LISTED, job_path, show_job, state_of
 from ratchet.cli.options import AsJson, Directory, DryRun, RolesArgument, json_file, options_beside
 from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_json, print_table, progress
 from ratchet.contract.http.jobs import JobOut
@@ -49,6 +49,8 @@ Timeout = Annotated[
 ]
 JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=complete_job)]
 
+AUTO = "auto"
+"""In the place of an algorithm: what the planner proposes."""
 TRAINER = "trainer_worker"
 """The embedded stack's worker: it loads base models from this machine."""
 POLL_S = 0.5
@@ -109,7 +111,11 @@ def train(
 @app.command()
 def cancel(job_id: JobId, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Cancel a job; a running one stops within seconds."""
-    job = post(locate(directory), "coordinator", f"{job_path(job_id)}/cancel", JobOut)
+    endpoints = locate(directory)
+    try:
+        job = post(endpoints, "coordinator", f"{job_path(job_id)}/cancel", JobOut)
+    except NotFound as error:
+        raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}") from error
     print_answer(job, as_json, f"job {job_id} is {state_of(job)}")
 
 
@@ -121,8 +127,10 @@ def submit(
     endpoints.require()
     body = _with_place(endpoints, body)
     if dry_run:
-        post(endpoints, "coordinator", "/v1/jobs?dry_run=true", JobOut, body)
-        print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, as_json)
+        job = post(endpoints, "coordinator", "/v1/jobs?dry_run=true", JobOut, body)
+        noted = job.request.metadata.notes if job.request.metadata is not None else None
+        planned = noted if body.get("algorithm") == AUTO else None
+        print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, as_json, planned)
         return
     job = post(endpoints, "coordinator", "/v1/jobs", JobOut, body)
     if wait:
@@ -206,7 +214,8 @@ def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, *, quie
 
 
 def hyperparameters(options: list[str]) -> dict[str, object]:
-    """`NAME=VALUE` options as a JSON object; a value is read as JSON, or else is text. `lora.r=8` nests.
+    """`NAME=VALUE` options as a JSON object; a value is read as JSON, or else is text. `lora.r=8` nests, and
+    1e3 is a whole number.
 
     Raises `typer.BadParameter`.
     """
@@ -222,7 +231,9 @@ def hyperparameters(options: list[str]) -> dict[str, object]:
             if not isinstance(target, dict):
                 raise typer.BadParameter(f"--set {option}: {part} already has a value of its own")
         try:
-            target[last] = msgspec.json.decode(value)
+            read: object = msgspec.json.decode(value)
+            is_whole = isinstance(read, float) and read.is_integer() and "." not in value
+            target[last] = int(cast(float, read)) if is_whole else read
         except (msgspec.DecodeError, RecursionError):
             target[last] = value
     return made

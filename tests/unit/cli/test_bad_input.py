@@ -172,3 +172,29 @@ def test_a_directory_in_the_place_of_a_file_and_the_reverse_are_one_line(
         Path(name).write_text("{}")
     assert main(typed.split()) == ExitCode.FAILED
     assert capsys.readouterr().err == f"ratchet: {reason}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        ("--file f.jsonl --rater ann", "--rater: a record says that itself"),
+        ("- --prompt p --a x", "--prompt, --a: a record says that itself"),
+        ("--prompt p --a x --b y", "a choice between two answers needs --choice too"),
+        ("--rater ann", "a choice between two answers needs --prompt, --a, --b, --choice too"),
+        ("", "give one of `-`, --file FILE"),
+    ],
+)
+def test_a_preference_has_all_its_parts_from_one_place(
+    typed: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["preferences", "add", *typed.split()]) == ExitCode.USAGE
+    assert reason in capsys.readouterr().err
+
+
+def test_an_id_that_can_be_no_jobs_leads_to_the_jobs_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RATCHET_COORDINATOR_URL", "http://127.0.0.1:9")
+    for line in ("jobs show /", "cancel /", "dataset show /"):
+        assert main(line.split()) == ExitCode.FAILED
+        assert capsys.readouterr().err == "ratchet: no such job: /; `ratchet jobs` lists those that are kept\n"

@@ -12,7 +12,7 @@ import pytest
 from ratchet.cli.job_page import job_page
 from ratchet.cli.jobs import sentence_of, show_job
 from ratchet.contract.http.jobs import JobOut
-from ratchet.contract.training import Artifacts, CurrentMetrics, ResourceUsage, TrainingError
+from ratchet.contract.training import Artifacts, CurrentMetrics, RequestMetadata, ResourceUsage, TrainingError
 from ratchet.rules.curves import TrainStep
 from ratchet.stores.training_history import AttemptRecord, TrainingHistory
 from tests.support.messages import AT
@@ -124,3 +124,15 @@ def test_a_completed_job_leads_to_what_it_made(capsys: pytest.CaptureFixture[str
     adapter = Artifacts(final_checkpoint="s3://b/policies/aa.json", kind="adapter")
     show_job(msgspec.structs.replace(RUNNING, state="completed", artifacts=adapter), Path(".ratchet"))
     assert "`ratchet policies list support` shows the policy" in capsys.readouterr().out
+
+
+def test_a_plan_in_the_notes_has_a_line_for_each_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    noted = msgspec.structs.replace(
+        request(), metadata=RequestMetadata(notes="planned sft: all succeeded; not dpo: 0 pairs")
+    )
+    job = msgspec.structs.replace(RUNNING, request=noted, findings=["one", "two"])
+    show_job(job, Path(".ratchet"))
+    out = capsys.readouterr().out
+    assert re.search(r"^notes +planned sft: all succeeded *\n +not dpo: 0 pairs *$", out, re.MULTILINE)
+    assert re.search(r"^findings +one *\n +two *$", out, re.MULTILINE)
+    assert "not dpo: 0 pairs" in Parts(job_page(job, HISTORY)).text

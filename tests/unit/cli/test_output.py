@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.cli.output import follow_up, least_width, print_dry_run, print_facts, print_table, progress
+from ratchet.cli.output import (
+    flat,
+    follow_up,
+    least_width,
+    plan_lines,
+    print_dry_run,
+    print_facts,
+    print_table,
+    progress,
+)
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 ID = "01a1fca2-df19-713d-8bd8-1bb400e40e5d"
@@ -75,3 +84,29 @@ def test_a_terminal_without_unicode_gets_escapes_and_json_stays_json() -> None:
     _, text, document = done.stdout.split("\n", 2)
     assert text == r"caf\xe9"
     assert json.loads(document) == {"a": "caf\u00e9 \U0001f600"}
+
+
+NOTES = "tonight; planned sft: 104 of 105; no other way fits; not dpo: 0 pairs; not acme.simpo: no"
+
+
+def test_every_algorithm_of_a_plan_has_its_line() -> None:
+    assert plan_lines(NOTES) == (
+        "tonight",
+        "planned sft: 104 of 105; no other way fits",
+        "not dpo: 0 pairs",
+        "not acme.simpo: no",
+    )
+    assert plan_lines("") == ()
+    assert list(flat({"a": {"b": ("one", "two")}, "c": None})) == [("a.b", "one"), ("", "two")]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_dry_run_shows_what_auto_stands_for(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    print_dry_run("POST http://h/v1/jobs", {"algorithm": "auto"}, as_json, NOTES)
+    out = capsys.readouterr().out
+    if as_json:
+        assert json.loads(out)["planned"] == NOTES
+    else:
+        assert out.startswith("tonight\nplanned sft: 104 of 105")
+    print_dry_run("POST http://h/v1/jobs", {"algorithm": "sft"}, as_json)
+    assert "planned" not in capsys.readouterr().out

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.cli.training import located
+from ratchet.cli.training import hyperparameters, located
 from ratchet.errors import NotFound
 
 
@@ -48,3 +48,9 @@ def test_an_absolute_path_is_looked_for_only_where_the_worker_looks(here: Path) 
 @pytest.mark.parametrize("named", ["stable", "tiny", "owner/tiny", "s3://ratchet/policies/a.json"])
 def test_what_may_be_a_name_or_uri_is_left_to_the_worker(named: str) -> None:
     assert located(named, trains_here=True) == named
+
+
+@pytest.mark.parametrize(("typed", "read"), [("1e3", 1000), ("1e-5", 1e-5), ("2.0", 2.0), ("7", 7), ("none", "none")])
+def test_a_whole_number_may_have_an_exponent(typed: str, read: object) -> None:
+    value = hyperparameters([f"max_steps={typed}"])["max_steps"]
+    assert (value, type(value)) == (read, type(read))

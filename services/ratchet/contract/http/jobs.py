@@ -141,6 +141,8 @@ class PreviewOut(Answer, frozen=True, kw_only=True):
     reward_function: str
     refused: str | None
     """Why the job would fail; null when it would not."""
+    planned: str | None = None
+    """Of `auto`: the algorithm that it stands for, and why not the others."""
 
 
 class SnapshotOut(Answer, frozen=True, kw_only=True):
@@ -151,6 +153,8 @@ class SnapshotOut(Answer, frozen=True, kw_only=True):
     digest: str
     """sha256 of the manifest, which names the data."""
     rows: int
+    planned: str | None = None
+    """Of `auto`: the algorithm that it stands for, and why not the others."""
 
 
 class ShapeOut(Answer, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from ratchet.errors import WrongState
 from ratchet.rl_coordinator.http.job_request import training_request
 from ratchet.rl_coordinator.http.models import RoleFilter
 from ratchet.rl_coordinator.jobs import Jobs
-from ratchet.rl_coordinator.jobs.domain import Shape, queue_wait_s, usage_of
+from ratchet.rl_coordinator.jobs.domain import AUTO, Shape, queue_wait_s, usage_of
 from ratchet.rules.access import Caller, KeyScope
 from ratchet.service.control_api import ControlApi
 
@@ -49,6 +49,11 @@ def shape_out(shape: Shape) -> ShapeOut:
     counts = {name: getattr(shape, name) for name in ShapeOut.__struct_fields__ if hasattr(shape, name)}
     tries = {name: getattr(shape.tries, name) for name in ShapeOut.__struct_fields__ if hasattr(shape.tries, name)}
     return ShapeOut(**counts, **tries)
+
+
+def planned(body: JobIn, request: TrainingRequest) -> str | None:
+    """What the planner noted about the algorithm of a request for `auto`; None for any other request."""
+    return request.metadata.notes if body.algorithm == AUTO and request.metadata is not None else None
 
 
 def possible(state: JobState | None) -> JobState | None:
@@ -98,13 +103,16 @@ class JobRoutes:
 
     async def preview_data(self, body: JobIn) -> PreviewOut:
         """Say what data the job would take if it started now, and what it would leave out. Nothing is created."""
-        return await self._jobs.preparer.preview(await self._checked(body))
+        request = await self._checked(body)
+        preview = await self._jobs.preparer.preview(request)
+        return msgspec.structs.replace(preview, planned=planned(body, request))
 
     async def build_snapshot(self, body: JobIn) -> tuple[int, SnapshotOut]:
         """Store the data that the job would take if it started now, as a snapshot that later requests can name."""
         request = await self._checked(body)
         built = await self._jobs.preparer.build(request)
-        return 201, SnapshotOut(uri=built.snapshot.uri, digest=built.snapshot.digest, rows=built.rows)
+        ref = built.snapshot
+        return 201, SnapshotOut(uri=ref.uri, digest=ref.digest, rows=built.rows, planned=planned(body, request))
 
     async def plan_training(self, role: Annotated[str, Query(description="The role to train.")]) -> PlanOut:
         """Propose an algorithm and its data from what the role has, and say why not the others. `algorithm: auto` in a
