@@ -20,6 +20,8 @@ app = typer.Typer(no_args_is_help=True)
 
 WARNED, REFUSED = 0.95, 0.90
 """Shares of valid records below which the export warns, and says no."""
+SHOWN = 5
+"""Records that are named as dropped, each with its reason; the report counts all."""
 
 
 @app.callback()
@@ -30,7 +32,9 @@ def data() -> None:
 @app.command("argilla-export")
 def argilla_export(
     input_file: Annotated[Path, typer.Option("--input", help="Records of Argilla: .jsonl, .json or .parquet.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The directory to write to.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The directory to write to; an earlier export there is replaced.")
+    ],
     form: Annotated[Literal["trl"], typer.Option("--format", help="TRL's preference format, as messages.")] = "trl",
     train_ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of train.jsonl.")] = 0.9,
     eval_ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of eval.jsonl.")] = 0.05,
@@ -59,6 +63,10 @@ def argilla_export(
     """
     if abs(train_ratio + eval_ratio + test_ratio - 1) > 1e-6:
         raise typer.BadParameter("--train-ratio, --eval-ratio and --test-ratio must add up to 1")
+    if train_ratio == 0:
+        raise typer.BadParameter("--train-ratio 0 leaves nothing to train on")
+    if min_prompt_toks > max_prompt_toks:
+        raise typer.BadParameter(f"--min-prompt-toks {min_prompt_toks} is above --max-prompt-toks {max_prompt_toks}")
     parts = tuple(dict.fromkeys(dedup_by.split("+")))
     if not set(parts) <= set(get_args(Part)):
         raise typer.BadParameter(f"--dedup-by {dedup_by}: name prompt, chosen and rejected, joined by `+`")
@@ -82,8 +90,16 @@ def argilla_export(
         "dedup_by": "+".join(parts),
         "anonymize": anonymize,
     }
+    dropped: list[str] = []
+
+    def note(number: int, reason: str) -> None:
+        if len(dropped) < SHOWN:
+            dropped.append(f"record {number}: {reason.replace('_', ' ')}")
+
     with progress("checking records", quiet=as_json):
-        report = export_pairs(input_file, output, options, parameters, _counter(tokenizer))
+        report = export_pairs(input_file, output, options, parameters, _counter(tokenizer), note)
+    for line in dropped if report.valid_ratio < WARNED else ():
+        errors.print(line, markup=False)
     print_answer(report, as_json, lambda: show_report(report, output))
     judge(report)
 
@@ -94,7 +110,7 @@ def judge(report: SchemaReport) -> None:
         return
     worst = ", ".join(f"{count} {reason}" for reason, count in asdict(report.dropped).items() if count) or "no records"
     no_go = report.valid_ratio < REFUSED
-    wish = "no-go, at least 90 % must be" if no_go else "95 % should be"
+    wish = "no-go, at least 90 % must be; the files are written all the same" if no_go else "95 % should be"
     errors.print(f"{report.valid_ratio:.1%} of {report.total} records are valid ({worst}): {wish}")
     if no_go:
         raise typer.Exit(ExitCode.FAILED)

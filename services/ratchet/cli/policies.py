@@ -19,7 +19,7 @@ from ratchet.cli.completion import complete_policy, complete_role
 from ratchet.cli.connections import connected, objects_of, settings_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, checked_role
-from ratchet.cli.output import Bar, console, print_answer, print_dry_run, print_table, progress
+from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
 from ratchet.contract import TrainingStatus
 from ratchet.contract.http.models import LineageOut, SnapshotPart
 from ratchet.contract.http.rollouts import RolePoliciesOut
@@ -124,6 +124,10 @@ def import_(
     adapter = read_adapter(source)
     objects = objects_of(endpoints)
     known = known_base(objects, base or role_base(endpoints, role), adapter)
+    if adapter.named_base not in (None, "", known.name):
+        errors.print(
+            f"{source} was made for {adapter.named_base}, and is taken for {known.name}: are they the same model?"
+        )
     what = f"{source}: rank {adapter.config['r']}, {len(adapter.tensors)} tensors, for {known.name}"
     if dry_run:
         print_dry_run(f"import {what}", {"role": role, "base_model": known.name}, as_json)

@@ -21,8 +21,9 @@ import typer
 
 from ratchet.bus.message import JsonObject, decode, encode
 from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.jobs import sentence_of
 from ratchet.cli.options import AsJson, require_no_file
-from ratchet.cli.output import Bar, errors, print_answer, print_facts, progress
+from ratchet.cli.output import Bar, errors, print_answer, print_facts, print_table, progress
 from ratchet.contract.local_training import LocalTraining, LoopOptions
 from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
 from ratchet.errors import MissingExtra, Rejected
@@ -36,12 +37,13 @@ app = typer.Typer()
 
 RUNNER = "ratchet.trainer_worker.training.local_run"
 REQUEST, RESULT_FILE, LOG = "request.json", "result.json", "logs/train.log"
+METRICS_FILE = "metrics.jsonl"
 MODEL, TOKENIZER, CHECKPOINTS, DOCUMENTS = "model", "tokenizer", "checkpoints", "documents"
 OWN_DOCUMENTS = ("config.json", "README.md")
 """Of the documents of a training those that lie in the output directory itself; the others are the tokenizer's."""
 LEFT = (CHECKPOINTS, DOCUMENTS, "result", "dataset.parquet", "job.json")
 """What a training needs while it runs."""
-WRITTEN = (MODEL, TOKENIZER, RESULT_FILE, *OWN_DOCUMENTS, "metrics.jsonl", *LEFT)
+WRITTEN = (MODEL, TOKENIZER, RESULT_FILE, *OWN_DOCUMENTS, METRICS_FILE, *LEFT)
 """What it writes or removes in its output directory."""
 Scheduler = Literal["cosine", "linear", "constant", "constant_with_warmup"]
 
@@ -217,11 +219,13 @@ def precision(*, bf16: bool, fp16: bool) -> str | None:
 
 
 def refuse_unsupported(deepspeed: str | None, *, wandb: bool) -> None:
-    """Raise `Rejected` for options that other trainers have and this one does not."""
+    """Raise `typer.BadParameter` for options that other trainers have and this one does not."""
     if deepspeed is not None:
-        raise Rejected("--deepspeed is not supported: a training uses one device; --lora and --bf16 save memory there")
+        raise typer.BadParameter(
+            "--deepspeed is not supported: a training uses one device; --lora and --bf16 save memory there"
+        )
     if wandb:
-        raise Rejected("--wandb is not supported: metrics.jsonl has every train step")
+        raise typer.BadParameter("--wandb is not supported: metrics.jsonl has every train step")
 
 
 def local_path(model: str) -> str:
@@ -230,11 +234,14 @@ def local_path(model: str) -> str:
 
 
 def run_training(config: TrainingConfig, loop: LoopOptions, files: Files, *, as_json: bool) -> None:
-    """Train in a process of its own, and put the result into the output directory. Raises `Rejected`."""
+    """Train in a process of its own, and put the result into the output directory.
+
+    Raises `typer.BadParameter` for options that no training can have, and `Rejected`.
+    """
     if importlib.util.find_spec("trl") is None:
         raise MissingExtra("trainer", f"a training by {config.algorithm}")
     if problems := training_problems(config):
-        raise Rejected("; ".join(problems))
+        raise typer.BadParameter("; ".join(problems))
     train, held_out = files.data / "train.jsonl", files.data / "eval.jsonl"
     if not train.is_file():
         raise Rejected(f"there is no {train}: ratchet data argilla-export makes one")
@@ -256,7 +263,15 @@ def run_training(config: TrainingConfig, loop: LoopOptions, files: Files, *, as_
             finish(last, output)
         tidy(output)
         result = json.loads((output / RESULT_FILE).read_bytes())
-    print_answer(result, as_json, lambda: print_facts(result))
+    print_answer(result, as_json, lambda: show_result(result))
+
+
+def show_result(result: JsonObject) -> None:
+    """The result for people: each figure with what it is, what is good and what is bad."""
+    figures: dict[str, float] = result.get("metrics", {}) | result.get("scores", {})
+    print_facts({name: value for name, value in result.items() if name not in ("metrics", "scores")})
+    rows = [(name, f"{value:.4g}", sentence_of(name, value)) for name, value in figures.items()]
+    print_table(("figure", "value", "what it is"), rows, "no figures")
 
 
 def digest_of(*files: Path) -> str:
@@ -276,10 +291,17 @@ def is_done(request: LocalTraining, output: Path) -> bool:
     file, body = output / REQUEST, encode(request)
     if not file.is_file() and (taken := [name for name in WRITTEN if (output / name).exists()]):
         raise Rejected(f"{output} has {', '.join(taken)} of something else: name another --output-dir")
-    if file.is_file() and file.read_bytes() != body:
+    if file.is_file() and file.read_bytes() != body and has_trained(output):
         raise Rejected(f"{output} holds a training with other options or data files: name another --output-dir")
     write_whole(file, body)
     return (output / RESULT_FILE).is_file()
+
+
+def has_trained(output: Path) -> bool:
+    """Whether a training got far enough there to leave something: a checkpoint, a train step or a result."""
+    steps = output / METRICS_FILE
+    begun = steps.is_file() and steps.stat().st_size > 0
+    return begun or (output / RESULT_FILE).exists() or any((output / CHECKPOINTS).glob("*"))
 
 
 def trained(output: Path, bar: Bar) -> JsonObject:
@@ -303,7 +325,8 @@ def trained(output: Path, bar: Bar) -> JsonObject:
         errors.print(f"stopped after train step {last['step']}: the same command goes on from its checkpoint")
         raise typer.Exit(ExitCode.INTERRUPTED)
     if last.get("type") != "finished":
-        raise Rejected(f"{last.get('message') or 'the training process ended'}; its log is {log}")
+        reason = str(last.get("message") or "the training process ended").rstrip(".")
+        raise Rejected(f"{reason}; its log is {log}")
     return last
 
 

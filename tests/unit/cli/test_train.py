@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ratchet.cli.train import REQUEST, RESULT_FILE, app, default_output
-from ratchet.errors import Conflict, Rejected
+from ratchet.cli.train import METRICS_FILE, REQUEST, RESULT_FILE, app, default_output, show_result
+from ratchet.errors import Conflict
 from ratchet.service.files import locked
 from tests.support.pair_files import write_lines
 
@@ -38,14 +38,17 @@ def refusal(data: Path, *options: str, command: str = "dpo-train") -> Any:
         *((command, ("--wandb",), "--wandb is not supported") for command in MODEL_OPTIONS),
         *((command, ("--lr", "-1"), "learning_rate must be above 0") for command in MODEL_OPTIONS),
         ("dpo-train", ("--label-smoothing", "0.7"), "label_smoothing"),
+        ("dpo-train", ("--beta", "0"), "beta must be"),
+        ("dpo-train", ("--lr", "nan"), "learning_rate must be"),
     ],
 )
 def test_what_a_training_here_cannot_do_is_refused_with_a_reason(
     data: Path, command: str, options: tuple[str, ...], reason: str
 ) -> None:
-    error = refusal(data, *options, command=command)
-    assert isinstance(error, Rejected)
-    assert reason in str(error)
+    where = ["--dataset-dir", str(data), "--output-dir", str(data.parent / "out")]
+    ended = CliRunner().invoke(app, [command, MODEL_OPTIONS[command], "m", *where, *options], env={"COLUMNS": "300"})
+    assert ended.exit_code == 2
+    assert reason in ended.stderr
     assert not (data.parent / "out").exists()
 
 
@@ -83,7 +86,22 @@ def test_a_complete_training_is_tidied_up_where_its_end_was_cut_short(data: Path
 def test_the_directory_of_another_training_is_refused(data: Path) -> None:
     (data.parent / "out").mkdir()
     (data.parent / "out" / REQUEST).write_text(json.dumps({"config": "another"}))
+    (data.parent / "out" / METRICS_FILE).write_text('{"step": 1}\n')
     assert "holds a training with other options" in str(refusal(data))
+
+
+def test_a_directory_in_which_nothing_was_trained_serves_the_next_command(data: Path) -> None:
+    (data / "train.jsonl").write_text("{}\n")
+    assert "line 1 of" in str(refusal(data))
+    assert "line 1 of" in str(refusal(data, "--beta", "0.2"))
+
+
+def test_each_figure_of_a_result_has_its_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    show_result({"model": "out/model", "metrics": {"loss": 0.5}, "scores": {"holdout_win_rate": 0.25}})
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "out/model" in shown
+    assert "holdout_win_rate" in shown
+    assert "BAD:" in shown
 
 
 def test_results_go_to_a_directory_by_command_and_model(tmp_path: Path) -> None:

@@ -419,3 +419,24 @@ def _files_of_at_most(size: int) -> Generator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_the_first_dropped_records_are_named_with_their_reason(tmp_path: Path) -> None:
+    result, _ = export(write(tmp_path / "in.jsonl", [row(1), "no record", row(1)]), tmp_path / "out")
+    assert "record 2: malformed\nrecord 3: duplicate\n" in result.stderr
+    assert "the files are written all the same" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "options", [("--train-ratio", "0", "--eval-ratio", "0.95"), ("--max-prompt-toks", "2")], ids=["ratio", "bounds"]
+)
+def test_options_that_leave_nothing_are_a_wrong_command_line(tmp_path: Path, options: tuple[str, ...]) -> None:
+    result, report = export(write(tmp_path / "in.jsonl", [row(1)]), tmp_path / "out", *options)
+    assert (result.exit_code, report) == (2, None)
+
+
+def test_a_file_of_another_ending_is_refused(tmp_path: Path) -> None:
+    result, report = export(write(tmp_path / "in.csv", [row(1)]), tmp_path / "out")
+    assert isinstance(result.exception, Rejected)
+    assert ".jsonl, .json or .parquet" in str(result.exception)
+    assert report is None

@@ -33,6 +33,7 @@ Part = Literal["prompt", "chosen", "rejected"]
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af"
 """Letters of writing without spaces: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
+ENDINGS = (".jsonl", ".json", ".parquet")
 _STAGED = ".argilla-export-"
 
 
@@ -57,11 +58,17 @@ def words(text: str) -> int:
 
 
 def export_pairs(
-    file: Path, output: Path, options: ExportOptions, parameters: JsonObject, count_tokens: Callable[[str], int] = words
+    file: Path,
+    output: Path,
+    options: ExportOptions,
+    parameters: JsonObject,
+    count_tokens: Callable[[str], int] = words,
+    on_dropped: Callable[[int, Reason], None] = lambda _number, _reason: None,
 ) -> SchemaReport:
     """Write `train.jsonl`, `eval.jsonl`, `test.jsonl` and the report into `output`.
 
-    They replace those of an earlier export when all are whole. `parameters`: as the report names them. Rows wait in a
+    They replace those of an earlier export when all are whole. `parameters`: as the report names them.
+    `on_dropped` gets the number of each record that makes no row, from 1 on, and why. Rows wait in a
     temporary file there. Raises `Rejected` for a file that cannot be read, or changes meanwhile, `Conflict` while
     another export writes to `output`, and `OSError`.
     """
@@ -69,6 +76,8 @@ def export_pairs(
         raise Rejected(f"{file} is a directory, not a file" if file.is_dir() else f"there is no file {file}")
     if output.exists() and not output.is_dir():
         raise Rejected(f"{output} is a file: name a directory to write to")
+    if file.suffix.lower() not in ENDINGS:
+        raise Rejected(f"{file}: records come in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     if file.resolve() in [output.resolve() / name for name in (TRAIN, EVAL, TEST, REPORT)]:
         raise Rejected(f"the export would replace its own input {file}: name another directory")
     output.mkdir(parents=True, exist_ok=True)
@@ -77,22 +86,19 @@ def export_pairs(
             shutil.rmtree(leftover)
         with tempfile.TemporaryDirectory(prefix=_STAGED, dir=output) as directory:
             try:
-                report = _staged(file, Path(directory), options, parameters, count_tokens)
+                report = _staged(file, Path(directory), parameters, _Selection(options, count_tokens, on_dropped))
             except sqlite3.OperationalError as error:
                 raise OSError(f"cannot write to {output}: {error}") from error
             _publish(Path(directory), output)
     return report
 
 
-def _staged(
-    file: Path, directory: Path, options: ExportOptions, parameters: JsonObject, count_tokens: Callable[[str], int]
-) -> SchemaReport:
+def _staged(file: Path, directory: Path, parameters: JsonObject, selection: _Selection) -> SchemaReport:
     """All files of an export, in `directory`."""
-    before = _state(file)
+    before, options = _state(file), selection.options
     with closing(ShuffledRows(directory / "rows.sqlite", options.shuffle_seed)) as rows:
-        selection = _Selection(rows, options, count_tokens)
         for record in records_in(file):
-            selection.add(record)
+            selection.add(record, rows)
         splits = rows.split(options.eval_ratio, options.test_ratio)
         for name in Splits.__struct_fields__:
             with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as lines:
@@ -135,38 +141,47 @@ def _state(file: Path) -> tuple[int, int, int]:
 class _Selection:
     """The good pairs of a file, and why the others are none."""
 
-    def __init__(self, rows: ShuffledRows, options: ExportOptions, count_tokens: Callable[[str], int]) -> None:
-        self._rows = rows
-        self._options = options
+    def __init__(
+        self,
+        options: ExportOptions,
+        count_tokens: Callable[[str], int],
+        on_dropped: Callable[[int, Reason], None],
+    ) -> None:
+        self.options = options
+        self._on_dropped = on_dropped
         self._count_tokens = count_tokens
         self._redactor = Redactor() if options.anonymize else None
         self.total = 0
         self.dropped: Counter[Reason] = Counter()
         self.redacted: Counter[str] = Counter()
 
-    def add(self, record: object) -> None:
+    def add(self, record: object, rows: ShuffledRows) -> None:
         """Keep its pair, or count why not."""
         self.total += 1
         try:
-            self._keep(self._redacted(pair_of(record)))
+            self._keep(self._redacted(pair_of(record)), rows)
         except Unusable as error:
-            self.dropped[error.reason] += 1
+            self._drop(error.reason)
         except (ChatError, Rejected, RecursionError):  # not to be written as JSON, or not to be searched
-            self.dropped["malformed"] += 1
+            self._drop("malformed")
 
-    def _keep(self, pair: Pair) -> None:
+    def _drop(self, reason: Reason) -> None:
+        self.dropped[reason] += 1
+        self._on_dropped(self.total, reason)
+
+    def _keep(self, pair: Pair, rows: ShuffledRows) -> None:
         if pair.chosen == pair.rejected:
             raise Unusable("identical")
         prompt = "\n".join(text_of(message.get("content")) for message in pair.prompt)
         tokens = self._count_tokens(prompt)
-        if tokens < self._options.min_prompt_tokens:
+        if tokens < self.options.min_prompt_tokens:
             raise Unusable("too_short")
-        if tokens > self._options.max_prompt_tokens:
+        if tokens > self.options.max_prompt_tokens:
             raise Unusable("too_long")
         parts = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}
-        key = json_text([parts[name] for name in self._options.dedup_by])
+        key = json_text([parts[name] for name in self.options.dedup_by])
         same_prompt = json_text([[one["role"], _folded(text_of(one.get("content")))] for one in pair.prompt])
-        if not self._rows.add(key, same_prompt, json_text(parts)):
+        if not rows.add(key, same_prompt, json_text(parts)):
             raise Unusable("duplicate")
 
     def _redacted(self, pair: Pair) -> Pair:
