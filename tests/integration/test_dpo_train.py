@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -14,6 +15,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from ratchet.bus.testing import eventually
 from tests.support.pair_files import write_pair_files
+
+COLUMNS = {"COLUMNS": "300"}
+"""Of the terminal: a message is one line."""
 
 
 async def test_an_interrupted_training_goes_on_and_leaves_an_adapter(tmp_path: Path) -> None:
@@ -69,6 +73,16 @@ async def test_a_reward_model_lies_with_its_card_where_reward_models_lie(tmp_pat
     assert ModelCard((output / "README.md").read_text()).data.pipeline_tag == "text-classification"
     assert AutoModelForSequenceClassification.from_pretrained(output / "model").num_labels == 1
     assert json.loads((output / "config.json").read_text())["hyperparameters"]["bf16"] is True
+
+
+async def test_a_model_that_is_nowhere_here_is_named_without_asking_a_hub(tmp_path: Path) -> None:
+    files = write_pair_files(tmp_path)
+    options = ["--policy-model", "nowhere", "--dataset-dir", str(files / "data"), "--output-dir", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "ratchet.cli", "dpo-train", *options]
+    training = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=os.environ | COLUMNS)
+    _, reason = await training.communicate()
+    assert training.returncode == 1
+    assert "not in the local cache; with RATCHET_HUB=1" in reason.decode()
 
 
 def steps(output: Path) -> list[int]:

@@ -63,10 +63,6 @@ def test_what_is_not_of_a_training_is_never_replaced(data: Path, name: str) -> N
     assert (data.parent / "out" / name).is_dir()
 
 
-def test_a_model_that_is_nowhere_here_is_named_without_asking_a_hub(data: Path) -> None:
-    assert "not in the local cache; with RATCHET_HUB=1" in str(refusal(data))
-
-
 def test_two_trainings_do_not_write_to_one_directory(data: Path) -> None:
     (data.parent / "out").mkdir()
     with locked(data.parent / "out"):
