@@ -16,6 +16,8 @@ VLLM := .vllm
 VLLM_STAMP := $(VLLM)/.ratchet-ready
 # An MLflow server, likewise.
 MLFLOW := .mlflow
+# Ray, in an environment that has all of .venv below it.
+RAY := .ray
 # Trackers that are packages, each in an environment of its own.
 TRACKERS := trackio wandb
 MLFLOW_STAMP := $(MLFLOW)/.ratchet-ready
@@ -27,7 +29,7 @@ PYTEST := $(BIN)/python -m pytest -q
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers walk-guides simulate bench-train bench-gateway prometheus check lint type imports generated format test test-unit test-contract \
+.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray walk-guides simulate bench-train bench-gateway prometheus check lint type imports generated format test test-unit test-contract \
 	test-integration test-e2e \
 	test-clients unit-with-torch unit-without-torch unit-and-contract demo learning up down env constraints docs shape
 
@@ -71,6 +73,18 @@ $(TRACKERS:%=.%/.ratchet-ready): .%/.ratchet-ready: tools/environment/%.txt | $(
 	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
 		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --python .$*/bin/python -r $<; \
 		else .$*/bin/pip install --quiet -r $<; fi
+	@touch $@
+
+ray: $(RAY)/.ratchet-ready ## Ray beside all packages of .venv, in .ray: 240 MB; for `make test-ray`
+
+# Ray's own dependencies in the versions of .venv, which it is put before.
+$(RAY)/.ratchet-ready: tools/environment/ray.txt constraints.txt | $(STAMP)
+	@$(BIN)/python -m venv --clear $(RAY)
+	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
+		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --python $(RAY)/bin/python -c constraints.txt -r $<; \
+		else $(RAY)/bin/pip install --quiet -c constraints.txt -r $<; fi
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
 	@touch $@
 
 prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
@@ -166,6 +180,10 @@ test-vllm: $(STAMP) ## what Ratchet assumes of vLLM, on a real one: minutes; ski
 
 test-trackers: $(STAMP) ## the experiment tracker on MLflow, trackio and wandb themselves: skipped, with words, without `make mlflow trackio wandb`
 	@$(PYTEST) -p no:cacheprovider tests/trackers
+
+test-ray: $(STAMP) ## trainings on Ray itself: minutes; skipped, with words, without `make ray`
+	@if test -x $(RAY)/bin/python; then $(RAY)/bin/python -m pytest -q -p no:cacheprovider tests/ray; \
+		else $(PYTEST) -p no:cacheprovider tests/ray; fi
 
 walk-guides: $(STAMP) ## the commands of the guides of operators and ML engineers, as they are printed, on stacks of their own: ten minutes
 	@$(BIN)/python -m tools.docs.walk_guides docs/guides/operator.md docs/guides/ml-engineer.md

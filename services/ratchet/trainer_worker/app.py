@@ -29,6 +29,7 @@ from ratchet.service.contracts import load_contracts
 from ratchet.service.runtime import App, Component
 from ratchet.stores.objects import Objects
 from ratchet.trainer_worker.attempt import Attempt
+from ratchet.trainer_worker.child_process import TRAINING
 from ratchet.trainer_worker.domain import Worker
 from ratchet.trainer_worker.handlers import Dispatches, Slots
 from ratchet.trainer_worker.settings import Settings
@@ -38,6 +39,9 @@ from ratchet.trainer_worker.warm_link import WarmLink
 NAME = "trainer_worker"
 REQUIRED = ("torch", "transformers", "peft", "accelerate", "datasets", "trl")
 """Modules of the extra `trainer`, which only the child process imports."""
+RAY_CHILD = "ratchet.trainer_worker.training.ray_child"
+OWN_CLUSTER = "local"
+"""What Ray calls a cluster that a process starts for itself."""
 
 
 @asynccontextmanager
@@ -77,24 +81,29 @@ def own_directory(path: Path) -> Generator[None]:
 def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
     """The worker on connections that are open."""
     jobs = bus.bucket(JOBS, Job)
-    missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
+    on_ray = settings.engine == "ray"
+    extras = "trainer,ray" if on_ray else "trainer"
+    required = (*REQUIRED, "ray") if on_ray else REQUIRED
+    missing = [name for name in required if importlib.util.find_spec(name) is None]
     worker = Worker(settings.worker, instance=uuid4().hex)
 
     def attempt(received: Received[TrainingDispatch], slot: Slot) -> Attempt:
         return Attempt(received, bus=bus, jobs=jobs, objects=objects, settings=settings, slot=slot)
 
-    gpus = gpus_of_slots(settings.slots, settings.gpus, visible_gpus(os.environ), settings.ranks)
+    chosen, visible = (None, None) if on_ray else (settings.gpus, visible_gpus(os.environ))  # Ray gives away its own
+    gpus = gpus_of_slots(settings.slots, chosen, visible, settings.ranks)
     spares = spares_of(gpus, settings.ranks, asked=settings.spare)
-    warmed = settings.warm and not missing
+    warmed = settings.warm and not missing and not on_ray
     warm = WarmLink(settings.work, settings.warm_delay_s, spares=spares) if warmed else None
-    slots = Slots([Slot(worker.instance, gpu, warm, settings.ranks) for gpu in gpus], attempt)
+    program = (RAY_CHILD, settings.ray_address or OWN_CLUSTER) if on_ray else TRAINING
+    slots = Slots([Slot(worker.instance, gpu, warm, settings.ranks, program) for gpu in gpus], attempt)
     components: list[Component] = [slots] if warm is None else [warm, slots]
     if not missing:
         handlers: Handlers = {TrainingDispatch: Dispatches(slots, jobs, worker).on_dispatches}
         components.append(bus.subscribe("trainer-<pool>", handlers, parameters={"pool": settings.pool}))
 
     async def extra() -> str | None:
-        return f"{MissingExtra('trainer', 'training')} (missing: {', '.join(missing)})" if missing else None
+        return f"{MissingExtra(extras, 'training')} (missing: {', '.join(missing)})" if missing else None
 
     async def store() -> str | None:
         await asyncio.to_thread(objects.ping)

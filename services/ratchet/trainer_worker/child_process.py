@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ LINE_LIMIT = 1 << 22
 """Bytes of one event; a traceback and metrics are far smaller."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
+TRAINING = ("ratchet.trainer_worker.training.child",)
+"""The module that a training process runs, and its arguments before the directory."""
 OWN_VARIABLES = frozenset({*THREAD_VARIABLES, CUDA_VARIABLE})
 """What libraries read when a training begins, not when they are imported: each training has its own."""
 
@@ -76,10 +78,17 @@ class Child:
         self._oom_kills = oom_kills()
 
     @classmethod
-    async def start(cls, spec: JobSpec, directory: Path, warm: WarmStart | None, gpu: str | None = None) -> Child:
+    async def start(
+        cls,
+        spec: JobSpec,
+        directory: Path,
+        warm: WarmStart | None,
+        gpu: str | None = None,
+        program: Sequence[str] = TRAINING,
+    ) -> Child:
         """Write the job file and start the process in a session of its own: a terminal's Ctrl-C is ours to handle.
 
-        `gpu`: see `slots.Slot`.
+        `gpu`: see `slots.Slot`. `program`: what a fresh process runs.
         """
         write_job(directory, spec)
         environment = child_environment(os.environ, spec, gpu)
@@ -99,7 +108,7 @@ class Child:
                 process = await asyncio.create_subprocess_exec(
                     sys.executable,
                     "-m",
-                    "ratchet.trainer_worker.training.child",
+                    *program,
                     str(directory),
                     stdin=streams.stdin,
                     stdout=streams.stdout,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -28,6 +29,11 @@ class Settings(BaseSettings):
     ranks: int = Field(default=1, ge=1)
     """Processes of a training, which share its work, each on a GPU of its own where there are any. A job that asks for
     fewer GPUs has fewer; one that asks for more fails."""
+    engine: Literal["local", "ray"] = "local"
+    """Where the processes of a training run: on this machine, or wherever Ray has room for them (extra `ray`)."""
+    ray_address: str | None = None
+    """The Ray cluster that this machine is part of: `auto`, or its head's `host:port`. Unset: every training starts a
+    cluster of its own on this machine."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of a training whose job does not say; on shared cores more than one is slower."""
     warm: bool = True

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ratchet.errors import ConfigError, Rejected
-from ratchet.trainer_worker.child_process import CUDA_VARIABLE, Child, WarmStart
+from ratchet.trainer_worker.child_process import CUDA_VARIABLE, TRAINING, Child, WarmStart
 from ratchet.trainer_worker.job import JobSpec
 
 DEVICES = Path("/dev")
@@ -33,9 +33,13 @@ class Slot:
     ranks: int = 1
     """Processes of a training; each has one of the GPUs."""
 
+    program: Sequence[str] = TRAINING
+    """See `Child.start`. Another one than that of this machine goes without a warm parent."""
+
     async def start(self, spec: JobSpec, directory: Path) -> Child:
         """Start the training process of the job in `directory`. Raises `Rejected` when it needs a larger slot."""
-        return await Child.start(replace(spec, ranks=self.ranks_for(spec)), directory, self.warm, self.gpu)
+        spec = replace(spec, ranks=self.ranks_for(spec))
+        return await Child.start(spec, directory, self.warm, self.gpu, self.program)
 
     def ranks_for(self, spec: JobSpec) -> int:
         """As many processes as the job asks GPUs for, else all that the slot has."""

@@ -40,7 +40,7 @@ def main(directory: Path, on_finished: Callable[[JobSpec, Finished], None] | Non
             os._exit(0)
 
     signal.signal(signal.SIGTERM, on_stop)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     work_in(directory)
     crew = Crew()
     try:
@@ -56,7 +56,7 @@ def main(directory: Path, on_finished: Callable[[JobSpec, Finished], None] | Non
         if isinstance(last, Finished) and on_finished is not None:
             on_finished(spec, last)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure becomes an event
-        last = _failed(error)
+        last = failed(error)
         crew.explain()
     events.write(encode_event(last))
     events.flush()
@@ -74,11 +74,12 @@ def _as_rank(spec: JobSpec, directory: Path, index: int) -> Failed | None:
         wait_for_the_end()
         return None
     except Exception as error:  # noqa: BLE001 - the boundary of the process
-        return _failed(error)
+        return failed(error)
     return None
 
 
-def _failed(error: Exception) -> Failed:
+def failed(error: Exception) -> Failed:
+    """The event of a training that `error` ended."""
     traceback.print_exc()
     return Failed(
         code=error_code(error),
@@ -97,8 +98,8 @@ def work_in(directory: Path) -> None:
     tempfile.tempdir = str(directory)
 
 
-def _end_with_parent() -> None:
-    """Blocks until the worker closes our standard input, by will or by dying."""
+def end_with_parent() -> None:
+    """Block until the worker closes our standard input, by will or by dying."""
     while os.read(0, 1024):
         pass
     os._exit(3)

@@ -121,7 +121,7 @@ def _learnt(spec: JobSpec, ranks: Ranks, run: Run) -> tuple[TrainedPolicy, Outco
 
 
 def _ranks(spec: JobSpec, directory: Path, index: int) -> AbstractContextManager[Ranks]:
-    return connected(index, spec.ranks, f"file://{directory / RENDEZVOUS}")
+    return connected(index, spec.ranks, spec.rendezvous or f"file://{directory / RENDEZVOUS}")
 
 
 def _peak_memory() -> int:

@@ -40,7 +40,7 @@ from ratchet.trainer_worker.job import (
 )
 from ratchet.trainer_worker.model_card import model_card
 from ratchet.trainer_worker.training import child
-from ratchet.trainer_worker.training.checkpoints import CheckpointStore
+from ratchet.trainer_worker.training.checkpoints import Checkpoint, CheckpointStore
 
 DATASET, CARD = "dataset.parquet", "README.md"
 TEMPORARY = ("trl-*", "healthy-*", "rank-*")
@@ -90,12 +90,8 @@ def prepare(request: LocalTraining, directory: Path) -> None:
         train, held_out = (_copied(file, writer) for file in (request.train, request.held_out))
     if not train:
         raise DataUnusable(f"{request.train} holds no pairs")
-    for left in (RESULT, DOCUMENTS, *TEMPORARY):  # of a process that died while it wrote
-        for path in directory.glob(left):
-            shutil.rmtree(path, ignore_errors=True)
     config, name = request.config, named_id("local training", msgspec.json.encode(request).decode())
-    newest = CheckpointStore(directory / CHECKPOINTS, name, 1, config.algorithm).newest()
-    _forget_after(directory / METRICS_FILE, newest.manifest.step if newest else 0)
+    newest = take_up(directory, CheckpointStore(directory / CHECKPOINTS, name, 1, config.algorithm))
     spec = JobSpec(
         training_job_id=name,
         attempt=1,
@@ -109,6 +105,16 @@ def prepare(request: LocalTraining, directory: Path) -> None:
         loop=msgspec.structs.replace(request.loop, held_out=held_out),
     )
     write_job(directory, spec)
+
+
+def take_up(directory: Path, store: CheckpointStore) -> Checkpoint | None:
+    """The newest checkpoint of a training that died. What it left half done goes, and figures of what is done again."""
+    for left in (RESULT, DOCUMENTS, *TEMPORARY):
+        for path in directory.glob(left):
+            shutil.rmtree(path, ignore_errors=True)
+    newest = store.newest()
+    _forget_after(directory / METRICS_FILE, newest.manifest.step if newest else 0)
+    return newest
 
 
 def _copied(file: str | None, writer: RowWriter[PairRow]) -> int:
