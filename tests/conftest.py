@@ -1,10 +1,13 @@
 """Fixtures for all tests: real servers for integration tests, and one thread for torch."""
 
 import os
+from collections.abc import Iterator
 
 # Two cores are shared; torch reads this when it is first imported, so it stands before every other import.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.containers import require_engine
@@ -23,3 +26,11 @@ def pytest_configure() -> None:
     """A run that asks for containers where there is no engine ends at once, with one line."""
     if in_containers(os.environ):
         require_engine()
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """A command that runs within the test's process silences the logs of its process for good."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)

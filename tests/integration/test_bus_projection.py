@@ -138,8 +138,11 @@ async def test_what_was_folded_since_the_last_cursor_is_known_when_a_stream_is_m
         await folded(projection, "a")  # the cursor is stored now, and not again for the next messages
         await publish(bus, "bc")
         await folded(projection, "abc")
-        reading.cancel()  # it starts over as after an error: nothing more is stored
-        await asyncio.wait([reading])
+        # It starts over as after an error: nothing more is stored. Python 3.11 may lose a cancellation that meets a
+        # result.
+        while not reading.done():
+            reading.cancel()
+            await asyncio.wait([reading], timeout=1.0)
         await bus.nc.jetstream().delete_stream(STREAM)
         await bus.ensure_streams()
         await publish(bus, "cde", take="anew")

@@ -35,6 +35,7 @@ from ratchet.reward_computer.app import build as build_reward_computer
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.rl_coordinator.app import build as build_coordinator
 from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings
+from ratchet.rl_coordinator.triggers.domain import THRESHOLD
 from ratchet.service.http import HttpServer
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.policies import read_policy
@@ -172,8 +173,12 @@ async def test_too_few_pairs_and_pairs_that_the_lineage_has_learned_from_are_ref
     async with stored(shared_settings, bus, tries()):
         await derived(shared_settings, bus)
         async with coordinating(shared_settings, bus, slots={"default": 5}) as workshop:
-            reason = await refused(workshop, algorithm="dpo")
-            assert reason == "7 of 7 preferences of role support can be used by dpo, which needs at least 8"
+            body = {"algorithm": "dpo", "base_model": "org/model", "role": ROLE}
+            answer = await workshop.api.post("/v1/jobs", json=body)
+            assert (answer.status_code, answer.json()["error"]["message"]) == (
+                409,
+                "role support has 7 stored preferences; dpo needs at least 8 here",
+            )
         async with coordinating(shared_settings, bus, minimum_pairs=3, slots={"default": 5}) as workshop:
             reason = await refused(workshop, algorithm="dpo", dataset={"filter": {"sources": ["human"]}})
             assert reason.endswith("can be used by dpo, which needs at least 3: source 7")
@@ -268,7 +273,7 @@ async def test_enough_preferences_start_a_training_once_they_are_stored(
         async with running_app(build_collector(CollectorSettings(shared=shared_settings))):
             (job,) = await eventually(started)
             assert (job["algorithm"], job["role"]) == ("dpo", ROLE)
-            assert job["training_job_id"] == named_id("trigger", "preferences", ROLE, 0)
+            assert job["request"]["trigger_reason"] == THRESHOLD
             await workshop.dispatched(job["training_job_id"])
 
 
