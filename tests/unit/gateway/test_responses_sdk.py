@@ -34,7 +34,7 @@ class Verdict(pydantic.BaseModel):
 async def client_of(app: ResponsesApp) -> AsyncIterator[openai.AsyncOpenAI]:
     async with (
         serving_responses(app) as url,
-        openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client,
+        openai.AsyncOpenAI(base_url=url, api_key="none") as client,
     ):
         yield client
 
