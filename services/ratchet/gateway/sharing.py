@@ -132,6 +132,7 @@ class Sharing:
         self._unconfirmed: deque[tuple[int, GatewayNotes]] = deque()
         """With their numbers, which count all messages."""
         self._sent = 0
+        self._breaks = -1
         self._working = UntilStopped()
 
     @property
@@ -160,7 +161,8 @@ class Sharing:
         """Wait, within `ROUND_TRIP_S`, for what other processes have sent before now; False when it may not be here."""
         if self._bus is None or (self._has_read and not self.has_others):
             return True
-        return self._is_well and self._bus.is_connected and await self._round_trip(ROUND_TRIP_S)
+        is_whole = self._listener is not None and self._listener.breaks == self._breaks
+        return is_whole and self._is_well and self._bus.is_connected and await self._round_trip(ROUND_TRIP_S)
 
     def take(self, body: bytes) -> None:
         """A message of another process came just now."""
@@ -188,17 +190,19 @@ class Sharing:
         bus = await self._connect()
         self._listener = listener = await bus.listen(GatewayNotes.TOPIC, self.take)
         self._bus = bus
-        breaks, hello_due_s, patient_until_s, failed_s = -1, 0.0, loop.time() + HISTORY_S, -SETTLE_S
+        hello_due_s, patient_until_s, failed_s = 0.0, loop.time() + HISTORY_S, -SETTLE_S
         while True:
-            if bus.is_connected and listener.breaks != breaks:
+            if bus.is_connected and listener.breaks != self._breaks:
+                if self._breaks >= 0:
+                    failed_s = loop.time()  # others send again what they could not
                 self._is_well, seen = False, listener.breaks
                 self._send_again(bus)  # to those who listen; and once more when the stream is there
                 if await self._read_stream(bus) or loop.time() > patient_until_s:
-                    breaks, self._has_read = seen, True
+                    self._breaks, self._has_read = seen, True
                     self._send_again(bus)
             if loop.time() >= hello_due_s and bus.send_unconfirmed(self._notes.hello()):
                 hello_due_s = loop.time() + HELLO_S
-            if not (bus.is_connected and listener.breaks == breaks and await self._confirm()):
+            if not (bus.is_connected and listener.breaks == self._breaks and await self._confirm()):
                 self._is_well, failed_s = False, loop.time()
             elif loop.time() - failed_s >= SETTLE_S:
                 self._is_well, self._well_s = True, self._now_s()
