@@ -131,14 +131,7 @@ def rm_train(
         eval_steps=eval_steps,
         keep_end=not keep_start,
     )
-    config = TrainingConfig(
-        algorithm="reward_model",
-        base_model=local_path(base_model),
-        dataset=Dataset(source="files", sample_size=1),
-        hyperparameters=hyper,
-        compute=Compute(mixed_precision=precision(bf16=bf16, fp16=fp16)),
-        checkpointing=Checkpointing(save_interval=save_steps),
-    )
+    config = local_config("reward_model", base_model, hyper, save_steps, precision(bf16=bf16, fp16=fp16))
     run_training(config, loop, Files(dataset_dir, output_dir or default_output("rm", base_model)), as_json=as_json)
 
 
@@ -197,15 +190,22 @@ def dpo_train(
         keep_end=not keep_start,
         reference=local_path(ref_model) if ref_model else None,
     )
-    config = TrainingConfig(
-        algorithm="dpo",
-        base_model=local_path(policy_model),
+    config = local_config("dpo", policy_model, hyper, save_steps, precision(bf16=bf16, fp16=fp16))
+    run_training(config, loop, Files(dataset_dir, output_dir or default_output("dpo", policy_model)), as_json=as_json)
+
+
+def local_config(
+    algorithm: str, model: str, hyper: Hyperparameters, save_steps: int, mixed_precision: str | None
+) -> TrainingConfig:
+    """What a job would ask for, on files."""
+    return TrainingConfig(
+        algorithm=algorithm,
+        base_model=local_path(model),
         dataset=Dataset(source="files", sample_size=1),
         hyperparameters=hyper,
-        compute=Compute(mixed_precision=precision(bf16=bf16, fp16=fp16)),
+        compute=Compute(mixed_precision=mixed_precision),
         checkpointing=Checkpointing(save_interval=save_steps),
     )
-    run_training(config, loop, Files(dataset_dir, output_dir or default_output("dpo", policy_model)), as_json=as_json)
 
 
 def default_output(folder: str, model: str) -> Path:

@@ -39,9 +39,9 @@ def run(rank: str, first: str) -> tuple[int, list[object], list[int]]:
     return ended.returncode, list(events), [int(pid) for pid in ended.stderr.split()]
 
 
-@pytest.mark.parametrize("first", ["time.sleep(120)", "crew.explain(); time.sleep(120)"])
+@pytest.mark.parametrize("first", ["signal.pause()", "crew.explain(); signal.pause()"])
 def test_the_failure_of_a_rank_is_that_of_the_training(first: str) -> None:
-    code, events, pids = run('return Failed(code="OOM", message="no memory") if index == 2 else time.sleep(120)', first)
+    code, events, pids = run('return Failed(code="OOM", message="no memory") if index == 2 else signal.pause()', first)
     assert (code, events) == (1, [Failed(code="OOM", message="no memory")])
     ended(pids)
 
@@ -50,14 +50,14 @@ def test_the_failure_of_a_rank_is_that_of_the_training(first: str) -> None:
     ("end", "reason"), [("os._exit(7)", "ended with status 7"), ("os.kill(os.getpid(), 9)", "was ended by SIGKILL")]
 )
 def test_a_rank_that_dies_without_a_word_is_an_infrastructure_failure(end: str, reason: str) -> None:
-    code, events, pids = run(f"{end} if index == 1 else time.sleep(120)", "time.sleep(120)")
+    code, events, pids = run(f"{end} if index == 1 else signal.pause()", "signal.pause()")
     assert (code, events) == (1, [Failed(code="INFRA", message=f"process 2 of the training {reason}")])
     ended(pids)
 
 
 @pytest.mark.parametrize("first", ["os.kill(os.getpid(), 9)", "os._exit(0)"])
 def test_however_the_first_rank_ends_the_others_do(first: str) -> None:
-    _, events, pids = run("time.sleep(120)", first)
+    _, events, pids = run("signal.pause()", first)
     assert events == []
     ended(pids)
 
