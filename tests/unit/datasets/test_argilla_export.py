@@ -14,7 +14,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from datasets import Dataset
 from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
@@ -25,6 +24,7 @@ from ratchet.datasets.argilla.records import Unusable, pair_of
 from ratchet.errors import Conflict, Rejected
 from ratchet.service.files import locked
 from ratchet.trainer_worker.training.local_run import pairs_in
+from tests.support.argilla_server import DATASET, KEY, Judgement, argilla_server, record
 from tests.support.contract_files import ALL_SCHEMAS
 
 JUDGES = [uuid.UUID(int=n) for n in range(4)]
@@ -51,49 +51,52 @@ def lines(output: Path, split: str) -> list[Any]:
     return [json.loads(line) for line in (output / f"{split}.jsonl").read_text().splitlines()]
 
 
-def sdk_records() -> list[Any]:
-    """Two answers and three judges; one of them only saved a draft, one disagrees."""
+ANSWERS = [{"value": value, "text": value, "description": None} for value in ("response_a", "response_b")]
+QUESTIONS = {
+    "preference": {"type": "label_selection", "options": ANSWERS},
+    "ranking": {"type": "ranking", "options": ANSWERS},
+}
+
+
+def judged(number: int, question: str, *judgements: tuple[object, str]) -> dict[str, Any]:
+    fields = {"prompt": f"Where is order {number}?", "response_a": "Lost.", "response_b": f"It is sent, {number}."}
+    pairs = zip(JUDGES, judgements, strict=False)
+    answered = [Judgement(question, value, status, judge) for judge, (value, status) in pairs]
+    return record(number, fields, answered, suggested=("preference", "response_a"))
+
+
+def written_by_the_sdk(directory: Path, form: str) -> Path:
+    """Records of a server as its client writes them: labels of several judges, a ranking, a label of one judge."""
     import argilla as rg  # noqa: PLC0415 - it takes seconds
 
-    def judged(number: int, values: Sequence[tuple[object, str]], question: str = "preference") -> Any:
-        return rg.Record(
-            id=str(number),
-            fields={
-                "prompt": f"Where is order {number}?",
-                "response_a": "Lost.",
-                "response_b": f"It is sent, {number}.",
-            },
-            metadata={"channel": "mail"},
-            suggestions=[rg.Suggestion(question, "response_a", score=0.9, agent="model")],
-            responses=[
-                rg.Response(question, value, user_id=judge, status=state)
-                for judge, (value, state) in zip(JUDGES, values, strict=False)
-            ],
-        )
-
-    yes = ("response_b", "submitted")
-    return [
-        judged(1, [yes, yes, ("response_a", "submitted")]),
-        judged(2, [(["response_b", "response_a"], "submitted")], question="ranking"),
-        judged(3, [yes]),
+    for_b = ("response_b", "submitted")
+    ranking = [{"value": "response_b", "rank": 1}, {"value": "response_a", "rank": 2}]
+    records = [
+        judged(1, "preference", for_b, for_b, ("response_a", "submitted")),
+        judged(2, "ranking", (ranking, "submitted")),
+        judged(3, "preference", for_b),
     ]
+    fields = {name: {"type": "text"} for name in records[0]["fields"]}
+    with argilla_server(fields, QUESTIONS, records) as url:
+        stored = rg.Argilla(api_url=url, api_key=KEY).datasets(DATASET)
+        assert stored is not None
+        jsonl = directory / "records.jsonl"
+        writers: dict[str, Callable[[], object]] = {
+            "to_disk": lambda: stored.to_disk(str(directory)),
+            "to_json": lambda: stored.records(batch_size=2).to_json(directory / "records.json"),
+            "to_list": lambda: write(jsonl, stored.records(batch_size=2).to_list(flatten=True)),
+            "to_datasets.jsonl": lambda: stored.records.to_datasets().to_json(jsonl),
+            "to_datasets.parquet": lambda: stored.records.to_datasets().to_parquet(directory / "records.parquet"),
+        }
+        writers[form]()
+    (file,) = directory.glob("records.*")
+    return file
 
 
 @pytest.mark.filterwarnings("ignore:Support for class-based")  # of Argilla's own classes
-@pytest.mark.parametrize("form", ["to_json", "jsonl", "parquet"])
+@pytest.mark.parametrize("form", ["to_disk", "to_json", "to_list", "to_datasets.jsonl", "to_datasets.parquet"])
 def test_what_the_sdk_writes_is_read(tmp_path: Path, form: str) -> None:
-    """Labels of several judges, a ranking, and a label of one judge."""
-    from argilla.records._io import GenericIO, JsonIO  # noqa: PLC0415 - it takes seconds
-
-    records, file = sdk_records(), tmp_path / f"records.{'parquet' if form == 'parquet' else 'jsonl'}"
-    flat = GenericIO.to_dict(records, flatten=True)
-    writers: dict[str, Callable[[], object]] = {
-        "to_json": lambda: JsonIO.to_json(records, file),
-        "jsonl": lambda: Dataset.from_dict(flat).to_json(file),
-        "parquet": lambda: Dataset.from_dict(flat).to_parquet(file),
-    }
-    writers[form]()
-    chosen = [pair_of(record).chosen[0]["content"] for record in records_in(file)]
+    chosen = [pair_of(one).chosen[0]["content"] for one in records_in(written_by_the_sdk(tmp_path, form))]
     assert chosen == [f"It is sent, {number}." for number in (1, 2, 3)]
 
 
