@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,9 @@ def read_tokenizer(directory: Path) -> Any:
     return AutoTokenizer.from_pretrained(directory, local_files_only=True)
 
 
-def with_tool_format(tokenizer: Any, name: str) -> Any:
-    """The same tokenizer with another format of tool calls."""
-    other = deepcopy(tokenizer)
-    other.init_kwargs["ratchet_tool_format"] = name
-    return other
+def tokens_of(tokenizer: Any, tool_format: str = "call_token") -> Tokens:
+    """The tokens of a model with as many logits as its tokenizer has tokens."""
+    return Tokens(tokenizer, len(tokenizer), [tokenizer.eos_token_id], tool_format)
 
 
 def constraint(**body: Any) -> Constraint:
@@ -35,9 +32,9 @@ def constraint(**body: Any) -> Constraint:
 class Language:
     """The texts that a constraint allows, for one tokenizer."""
 
-    def __init__(self, compiler: Compiler, tokenizer: Any, asked: Constraint) -> None:
+    def __init__(self, compiler: Compiler, tokenizer: Any, asked: Constraint, tool_format: str = "call_token") -> None:
         self._tokenizer = tokenizer
-        self._grammar = compiler.compile(Tokens(tokenizer, len(tokenizer), [tokenizer.eos_token_id]), asked)
+        self._grammar = compiler.compile(tokens_of(tokenizer, tool_format), asked)
 
     def holds(self, text: str) -> bool:
         """Whether a whole answer may be `text`, token by token and then the end."""

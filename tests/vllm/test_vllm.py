@@ -23,7 +23,7 @@ from ratchet.grammars.compiler import Compiler, Tokens
 from ratchet.grammars.walk import allowed, open_mask
 from tests.support.engine_process import Published
 from tests.support.gateway_scene import ROLE, scene, version
-from tests.support.grammars import constraint, read_tokenizer, with_tool_format
+from tests.support.grammars import constraint, read_tokenizer
 from tests.support.joined_streams import events_of, joined
 from tests.support.servers import RunningServer
 from tests.support.vllm_process import VLLM, RunningVllm, running_vllm
@@ -157,8 +157,8 @@ def test_a_learners_grammar_of_a_forced_call_allows_what_vllm_allows(vllm: Runni
     members, any_json = FORCED[forced]
     drawn = {"logprobs": True, "top_logprobs": vllm.vocabulary, "temperature": 1.5, "seed": 3, "max_tokens": 60}
     (choice,) = answered(vllm, "chat/completions", **drawn, **members)["choices"]
-    tokenizer = with_tool_format(read_tokenizer(vllm.published.directory), "hermes")
-    tokens = Tokens(tokenizer, vllm.vocabulary, [tokenizer.eos_token_id])
+    tokenizer = read_tokenizer(vllm.published.directory)
+    tokens = Tokens(tokenizer, vllm.vocabulary, [tokenizer.eos_token_id], "hermes")
     with closing(Compiler()) as compiler:
         walk = compiler.compile(tokens, constraint(**members)).walk()
     text, numbers = "", False

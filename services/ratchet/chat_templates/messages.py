@@ -41,13 +41,13 @@ def form_of(render: Callable[[Sequence[JsonObject], Sequence[JsonObject]], str])
 
     def rendered(form: Form) -> str:
         try:
-            return "".join(render(template_messages(_PROBE, form), _PROBE_TOOLS).split())
+            return "".join(render(template_messages(PROBE, form), PROBE_TOOLS).split())
         except BadRequest:
             return ""
 
     for short_ids in (False, True):
         text, objects = (rendered(Form(as_objects, short_ids)) for as_objects in (False, True))
-        if _ARGUMENTS in text and (text == objects or _VALUE not in objects or _NO_JSON in objects):
+        if PROBE_ARGUMENTS in text and (text == objects or _VALUE not in objects or _NO_JSON in objects):
             return Form(short_ids=short_ids)
         if _VALUE in objects:
             return Form(arguments_as_objects=True, short_ids=short_ids)
@@ -117,25 +117,25 @@ def _short(name: object) -> str:
     return hashlib.sha256(str(name).encode(errors="replace")).hexdigest()[:_SHORT]
 
 
-_VALUE = "Reykjavik"
-_ARGUMENTS = f'{{"city":"{_VALUE}"}}'
+PROBE_CALL, _VALUE = "look_up", "Reykjavik"
+PROBE_ARGUMENTS = f'{{"city":"{_VALUE}"}}'
 _NO_JSON = f"{{'city':'{_VALUE}'}}"
 """What a template makes of arguments that it takes for text, without white space."""
-_PROBE: Sequence[JsonObject] = (
+PROBE: Sequence[JsonObject] = (
     {"role": "user", "content": "Is it cold?"},
     {
         "role": "assistant",
         "content": None,
         "tool_calls": [
-            {"id": "call_1_0", "type": "function", "function": {"name": "look_up", "arguments": _ARGUMENTS}}
+            {"id": "call_1_0", "type": "function", "function": {"name": PROBE_CALL, "arguments": PROBE_ARGUMENTS}}
         ],
     },
 )
-_PROBE_TOOLS: Sequence[JsonObject] = (
+PROBE_TOOLS: Sequence[JsonObject] = (
     {
         "type": "function",
         "function": {
-            "name": "look_up",
+            "name": PROBE_CALL,
             "description": "Looks up the weather.",
             "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Its name."}}},
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from ratchet.bus.message import JsonObject
 from ratchet.chat_templates.control_tokens import ControlTokens, Marks
-from ratchet.chat_templates.messages import form_of, template_messages
+from ratchet.chat_templates.messages import PROBE, PROBE_ARGUMENTS, PROBE_CALL, PROBE_TOOLS, form_of, template_messages
 from ratchet.chat_templates.tool_formats import DEFAULT_TOOL_FORMAT, TOOL_FORMATS
 from ratchet.errors import BadRequest, Rejected
 from ratchet.rules.model_hub import why_not_loaded
@@ -48,21 +47,23 @@ class ChatTemplate:
     """Renders and encodes as one tokenizer does. Thread-safe: nothing here changes it."""
 
     def __init__(self, tokenizer: Any, tool_format: str | None = None) -> None:
-        """`tokenizer`: of transformers (`Any`: it carries no usable types). `tool_format`: else what it declares.
+        """`tokenizer`: of transformers (`Any`: it carries no usable types). `tool_format`: else what it declares as
+        `ratchet_tool_format`, else the format in which the template writes a call.
 
         Raises `Rejected` for an unknown tool format.
         """
-        declared = tool_format or str(tokenizer.init_kwargs.get("ratchet_tool_format", DEFAULT_TOOL_FORMAT))
-        if declared not in TOOL_FORMATS:
-            raise Rejected(f"unknown ratchet_tool_format {declared!r}; known: {', '.join(sorted(TOOL_FORMATS))}")
         self.tokenizer = tokenizer
-        self.format = TOOL_FORMATS[declared]
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         self.special = ControlTokens([*tokenizer.all_special_tokens, *special])
+        self.form = form_of(self._plain)
+        self.tool_format = tool_format or tokenizer.init_kwargs.get("ratchet_tool_format") or self._rendered_format()
+        if self.tool_format not in TOOL_FORMATS:
+            known = ", ".join(sorted(TOOL_FORMATS))
+            raise Rejected(f"unknown ratchet_tool_format {self.tool_format!r}; known: {known}")
+        self.format = TOOL_FORMATS[self.tool_format]
         self.control = ControlTokens([*self.special.texts, *self.format.markers])
         self.marks_answers = bool(_GENERATION.search(str(tokenizer.chat_template or "")))
         """The template says itself which text is the policy's."""
-        self.form = form_of(self._plain)
 
     def hidden(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Hidden:
         """Messages for `render`. Raises `BadRequest`.
@@ -145,6 +146,20 @@ class ChatTemplate:
         halves = (text[:1], text[1:])
         return list(text) if any(map(self.control.within, halves)) else halves
 
+    def _rendered_format(self) -> str:
+        """The first format that reads the template's own rendering of a call as that call; the default without any."""
+        if not (self.tokenizer.chat_template and self.form.renders_calls):
+            return DEFAULT_TOOL_FORMAT
+        *before, called = template_messages(PROBE, self.form)
+        framed = self._plain([*before, {"role": "assistant", "content": PROBE_CALL}], PROBE_TOOLS)
+        begin = framed.rfind(PROBE_CALL)
+        answer = self.special.without(self._plain([*before, called], PROBE_TOOLS)[begin:])
+        for name, tool_format in TOOL_FORMATS.items():
+            calls = tool_format.parse(answer, PROBE_TOOLS).calls
+            if [(call.name, "".join(call.arguments.split())) for call in calls] == [(PROBE_CALL, PROBE_ARGUMENTS)]:
+                return name
+        return DEFAULT_TOOL_FORMAT
+
     def _plain(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> str:
         return self.render(messages, tools, ask=False) if self.tokenizer.chat_template else ""
 
@@ -167,10 +182,3 @@ def positions_of(source: str | Path) -> int | None:
     except (OSError, ValueError):
         return None
     return getattr(config, "max_position_embeddings", None)
-
-
-def declared_tool_format(directory: Path) -> str:
-    """The tool format that a tokenizer's directory names."""
-    config = directory / "tokenizer_config.json"
-    declared: JsonObject = json.loads(config.read_text()) if config.is_file() else {}
-    return str(declared.get("ratchet_tool_format", DEFAULT_TOOL_FORMAT))

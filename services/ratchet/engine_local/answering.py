@@ -61,14 +61,13 @@ class Form:
 
 def chat_form(given: Given, text: ChatText, call: ChatCall) -> Form:
     """How a chat is answered."""
-    tools = bool(call.tools)
     return Form(
         given,
         partial(chat_answer, given),
         CHAT_CHUNK,
         partial(ChatChunks, given),
-        lambda done: text.reply(_output_text(text, call.sampling, done), tools=tools),
-        lambda: text.shown(call.sampling.stop, tools=tools),
+        lambda done: text.reply(_output_text(text, call.sampling, done), call.tools),
+        lambda: text.shown(call.sampling.stop, tools=bool(call.tools)),
     )
 
 

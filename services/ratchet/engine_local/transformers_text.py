@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from ratchet.bus.message import JsonObject
 from ratchet.chat_templates.control_tokens import Marks
-from ratchet.chat_templates.template import ChatTemplate, declared_tool_format
+from ratchet.chat_templates.template import ChatTemplate
 from ratchet.chat_templates.tool_formats import Reply, ToolCall
 from ratchet.engine_local.domain.shown_text import BeforeCalls, Detokenizer, ShownText, TextFilter, UntilWords
 from ratchet.engine_local.domain.texts import WithoutControl
@@ -27,7 +27,8 @@ _LONE_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 class ChatText:
     """Renders, encodes and reads text as one tokenizer does. Encoding is thread-safe, nothing here changes it."""
 
-    def __init__(self, tokenizer: Any, tool_format: str) -> None:
+    def __init__(self, tokenizer: Any, tool_format: str | None = None) -> None:
+        """`tool_format`: else what the tokenizer declares, or its template shows."""
         self._tokenizer = tokenizer  # transformers' tokenizers carry no usable types
         self._template = ChatTemplate(tokenizer, tool_format)
         self._format = self._template.format
@@ -67,7 +68,9 @@ class ChatText:
     def tokens(self, logits: int) -> Tokens:
         """The tokens as grammars see them, among so many logits. Raises `Rejected`; called from one thread."""
         if self._tokens is None or self._tokens.size != logits:
-            self._tokens = Tokens(self._tokenizer, logits, [one for one in self._end if one is not None])
+            self._tokens = Tokens(
+                self._tokenizer, logits, [one for one in self._end if one is not None], self._template.tool_format
+            )
         return self._tokens
 
     def chat_ids(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> list[int]:
@@ -104,14 +107,14 @@ class ChatText:
         """A policy's text without control tokens."""
         return self._special.without(text)
 
-    def reply(self, text: str, *, tools: bool) -> Reply:
+    def reply(self, text: str, tools: Sequence[JsonObject]) -> Reply:
         """A policy's text as content and tool calls; as content alone for an agent that has offered no tools.
 
         A call without a name, or with a control token in it, is no call. Content and arguments keep no control token.
         """
         if not tools:
             return Reply(self.plain(text))
-        parsed = self._format.parse(text)
+        parsed = self._format.parse(text, tools)
         if any(not call.name or self._special.within(call.name) for call in parsed.calls):
             return Reply(self.plain(text))
         calls = [ToolCall(call.name, self.plain(call.arguments)) for call in parsed.calls]
@@ -165,7 +168,7 @@ def load_text(directory: Path) -> ChatText:
         tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except (OSError, ValueError) as error:
         raise Rejected(f"no usable tokenizer: {error}") from error
-    text = ChatText(tokenizer, declared_tool_format(directory))
+    text = ChatText(tokenizer)
     generation = directory / "generation_config.json"
     if generation.is_file():
         ends = json.loads(generation.read_text()).get("eos_token_id") or []

@@ -22,9 +22,6 @@ from ratchet.grammars.compiler_process import LENGTH, Job, Result, Vocabulary
 from ratchet.grammars.sources import Source, source_of
 from ratchet.grammars.walk import Grammar
 
-DEFAULT_TOOL_FORMAT = "hermes"
-"""Of tokenizers whose config names no `ratchet_tool_format`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -43,11 +40,12 @@ class Bounds:
 class Tokens:
     """The tokens of one model, as grammars see them."""
 
-    def __init__(self, tokenizer: Any, size: int, ends: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Any, size: int, ends: Sequence[int], tool_format: str) -> None:
         """`tokenizer` is a fast one of transformers (`Any`: its types are not usable); `size` the number of logits;
-        `ends` all tokens that end an answer. Raises `Rejected` for a tokenizer that xgrammar cannot read.
+        `ends` all tokens that end an answer; `tool_format` how the model writes calls. Raises `Rejected` for a
+        tokenizer that xgrammar cannot read.
         """
-        self.format = str(tokenizer.init_kwargs.get("ratchet_tool_format", DEFAULT_TOOL_FORMAT))
+        self.tool_format = tool_format
         self.size = size
         self.ends = sorted(one for one in ends if one < size)
         if not self.ends:
@@ -59,7 +57,7 @@ class Tokens:
         except (ValueError, RuntimeError) as error:
             raise Rejected(f"xgrammar cannot read the tokenizer: {error}") from error
         self.serialized = self.info.serialize_json()
-        self.key = sha256(f"{self.format} {self.serialized}".encode()).hexdigest()
+        self.key = sha256(f"{self.tool_format} {self.serialized}".encode()).hexdigest()
 
 
 class Compiler:
@@ -75,7 +73,7 @@ class Compiler:
 
     def compile(self, tokens: Tokens, constraint: Constraint) -> Grammar:
         """The grammar of a constraint. Raises `Rejected` with the reason why there is none, or `Unavailable`."""
-        source = source_of(constraint, tokens.format)
+        source = source_of(constraint, tokens.tool_format)
         with self._one:
             known = self.known(tokens, constraint)
             if known is not None:

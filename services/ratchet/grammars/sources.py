@@ -24,6 +24,10 @@ class CallFormat:
     trigger: str
     """Every call begins with it."""
     frames: Begin
+    style: str = "json"
+    """How it writes arguments, by xgrammar's name."""
+    separator: str = ""
+    """Between two calls."""
 
 
 def _hermes(name: str) -> Sequence[tuple[str, str]]:
@@ -31,8 +35,18 @@ def _hermes(name: str) -> Sequence[tuple[str, str]]:
     return [(f'<tool_call>{end}{{"name": "{name}", "arguments": ', f"}}{end}</tool_call>") for end in ("\n", "")]
 
 
+def _llama(name: str) -> Sequence[tuple[str, str]]:
+    return [(f'{{"name": "{name}", "parameters": ', "}")]
+
+
+def _qwen_coder(name: str) -> Sequence[tuple[str, str]]:
+    return [(f"<tool_call>\n<function={name}>\n", "\n</function>\n</tool_call>")]
+
+
 CALL_FORMATS: Mapping[str, CallFormat] = {
     "hermes": CallFormat("<tool_call>", _hermes),
+    "llama3_json": CallFormat('{"name": ', _llama, separator="; "),
+    "qwen3_coder": CallFormat("<tool_call>\n<function=", _qwen_coder, style="qwen_xml"),
     "call_token": CallFormat("<|call|>", lambda name: [(f"<|call|>{name} ", "")]),
 }
 """By the name that a tokenizer's config gives in `ratchet_tool_format`."""
@@ -91,7 +105,7 @@ def _tag(calls: ToolCalls, tool_format: str) -> JsonObject:
     several: JsonObject = {
         "type": "tags_with_separator",
         "tags": tags,
-        "separator": "",
+        "separator": form.separator,
         "at_least_one": True,
         "stop_after_first": calls.single,
     }
@@ -99,7 +113,7 @@ def _tag(calls: ToolCalls, tool_format: str) -> JsonObject:
 
 
 def _tags(form: CallFormat, tool: Tool) -> Sequence[JsonObject]:
-    content = {"type": JSON_SCHEMA, JSON_SCHEMA: tool.parameters}
+    content = {"type": JSON_SCHEMA, JSON_SCHEMA: tool.parameters, "style": form.style}
     return [{"type": "tag", "begin": begin, "content": content, "end": end} for begin, end in form.frames(tool.name)]
 
 

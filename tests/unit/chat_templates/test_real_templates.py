@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ratchet.chat_templates.conversations import ChatCounts, Conversation
 from ratchet.chat_templates.encoder import ChatEncoder, TokenRow, explain
+from ratchet.chat_templates.template import ChatTemplate
+from ratchet.chat_templates.tool_formats import DEFAULT_TOOL_FORMAT
 from ratchet.engine_local.transformers_text import ChatText
 from tests.support.real_templates import NAMES, real_tokenizer
 
@@ -128,7 +131,7 @@ def test_an_answer_learns_behind_the_very_prompt_that_an_engine_gives(
     places = [n for n, message in enumerate(one.messages) if n >= one.learn_from and message["role"] == "assistant"]
     learnt = [(row, run) for row in rows for run in runs(row)]
     assert not rows or len(learnt) == len(places) == encoder.counts.answers
-    engine = ChatText(tokenizer, "hermes")
+    engine = ChatText(tokenizer)
     dropped = 0
     for place, (row, (begin, end)) in zip(places, learnt, strict=bool(rows)):
         message = one.messages[place]
@@ -280,7 +283,7 @@ def test_engine_and_trainer_write_the_arguments_of_a_call_alike(tokenizers: Toke
     tokenizer = tokenizers("qwen3")
     messages = [user("Where?"), *called("A10", reasoning="Look."), assistant("Here.", reasoning="So.")]
     (row,) = ChatEncoder(tokenizer, LONG).rows([chat(*messages, tools=TOOLS)])
-    prompt = ChatText(tokenizer, "hermes").chat_ids(messages[:-1], TOOLS)
+    prompt = ChatText(tokenizer).chat_ids(messages[:-1], TOOLS)
     assert row.token_ids[: len(prompt)] == prompt
     assert '{"order":"A10"}' in tokenizer.decode(prompt)
 
@@ -327,3 +330,31 @@ def test_odd_tools_and_text_that_is_no_unicode_cost_no_other_chat(tokenizers: To
 def test_a_chat_that_loses_nothing_has_no_finding(tokenizers: Tokenizers) -> None:
     assert explain([chat(user("Where?"), assistant("Here."))], tokenizers("llama3_2")).findings() == []
     assert ChatCounts().findings() == []
+
+
+FORMATS = {
+    "qwen2_5": "hermes",
+    "qwen3": "hermes",
+    "qwen3_training": "hermes",
+    "qwen3_instruct_2507": "hermes",
+    "qwen3_5_think": "qwen3_coder",
+    "qwen3_5_nothink": "qwen3_coder",
+    "llama3_1": "llama3_json",
+    "llama3_2": "llama3_json",
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_engine_reads_calls_as_the_template_of_its_model_writes_them(tokenizers: Tokenizers, name: str) -> None:
+    tokenizer = tokenizers(name)
+    assert ChatTemplate(tokenizer).tool_format == FORMATS[name]
+    (row,) = ChatEncoder(tokenizer, LONG).rows([chat(user("where is K47"), called("K47")[0], tools=TOOLS)])
+    ((begin, end),) = runs(row)
+    engine = ChatText(tokenizer)
+    reply = engine.reply(engine.plain(tokenizer.decode(row.token_ids[begin:end])), TOOLS)
+    assert [(call.name, json.loads(call.arguments)) for call in reply.calls] == [("look_up", {"order": "K47"})]
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma", "gptoss"])
+def test_a_template_that_shows_no_known_format_has_the_default(tokenizers: Tokenizers, name: str) -> None:
+    assert ChatTemplate(tokenizers(name)).tool_format == DEFAULT_TOOL_FORMAT

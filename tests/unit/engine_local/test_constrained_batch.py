@@ -17,7 +17,7 @@ from ratchet.engine_local.torch_policies import Served
 from ratchet.errors import BadRequest
 from ratchet.grammars.compiler import Compiler, Tokens
 from ratchet.grammars.walk import Grammar, allowed, open_mask
-from tests.support.grammars import constraint, read_tokenizer
+from tests.support.grammars import constraint, read_tokenizer, tokens_of
 
 PROMPT = list(range(20, 50))
 SCHEMA = {
@@ -31,7 +31,7 @@ Make = Callable[..., Grammar]
 @pytest.fixture(scope="module")
 def tokens(tiny_directory: Path) -> Tokens:
     tokenizer = read_tokenizer(tiny_directory)
-    return Tokens(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+    return tokens_of(tokenizer)
 
 
 @pytest.fixture(scope="module")

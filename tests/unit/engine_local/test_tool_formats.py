@@ -1,5 +1,6 @@
 """Tool-call formats: what the policy wrote comes back verbatim, malformed or not."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,17 @@ from ratchet.bus.message import JsonObject
 from ratchet.chat_templates.tool_formats import TOOL_FORMATS
 from ratchet.engine_local.transformers_text import ChatText, load_text
 
-CALL_TOKEN, HERMES = TOOL_FORMATS["call_token"], TOOL_FORMATS["hermes"]
+CALL_TOKEN, HERMES, LLAMA, QWEN = (
+    TOOL_FORMATS[name] for name in ("call_token", "hermes", "llama3_json", "qwen3_coder")
+)
+TYPES = {
+    "city": {"type": "string"},
+    "days": {"type": ["integer", "null"]},
+    "near": {"anyOf": [{"type": "boolean"}, {}]},
+}
+OFFERED: list[JsonObject] = [
+    {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": TYPES}}}
+]
 words = st.text(st.characters(codec="utf-8", exclude_characters="<"), min_size=1)
 
 
@@ -25,7 +36,7 @@ def rendered_hermes(content: str | None, calls: list[tuple[str, str]]) -> str:
 
 @given(st.none() | words, st.lists(st.tuples(st.from_regex(r"[a-z_]{1,12}", fullmatch=True), words)))
 def test_call_token_round_trips_any_arguments(content: str | None, calls: list[tuple[str, str]]) -> None:
-    reply = CALL_TOKEN.parse(rendered_call_token(content, calls))
+    reply = CALL_TOKEN.parse(rendered_call_token(content, calls), [])
     assert reply.content == content
     assert [(call.name, call.arguments) for call in reply.calls] == calls
 
@@ -45,7 +56,7 @@ def test_call_token_round_trips_any_arguments(content: str | None, calls: list[t
 @pytest.mark.parametrize("content", [None, "Let me look."])
 def test_hermes_keeps_arguments_as_they_were_written(content: str | None, arguments: str) -> None:
     calls = [("look_up", arguments), ("refund", '{"id": "X"}')]
-    reply = HERMES.parse(rendered_hermes(content, calls))
+    reply = HERMES.parse(rendered_hermes(content, calls), [])
     assert (reply.content, [(c.name, c.arguments) for c in reply.calls]) == (content, calls)
 
 
@@ -61,16 +72,99 @@ def test_hermes_keeps_arguments_as_they_were_written(content: str | None, argume
     ],
 )
 def test_hermes_passes_malformed_calls_on_as_text(text: str) -> None:
-    reply = HERMES.parse(text)
+    reply = HERMES.parse(text, [])
     assert (reply.content, list(reply.calls)) == (text, [])
 
 
-def test_nothing_is_an_empty_answer() -> None:
-    assert [(one.content, list(one.calls)) for one in (CALL_TOKEN.parse(""), HERMES.parse(""))] == [(None, [])] * 2
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        (
+            '{"name": "look", "parameters": {"city": "Oslo",  "days": 1.50}}',
+            [("look", '{"city": "Oslo",  "days": 1.50}')],
+        ),
+        ('<|python_tag|>{"name": "look", "arguments": {}}', [("look", "{}")]),
+        (
+            ' {"name": "a", "parameters": {"b": "};"}} ; {"name": "c", "parameters": 1}\n',
+            [("a", '{"b": "};"}'), ("c", "1")],
+        ),
+    ],
+)
+def test_llama_calls_with_its_whole_answer(text: str, calls: list[tuple[str, str]]) -> None:
+    reply = LLAMA.parse(text, [])
+    assert (reply.content, [(c.name, c.arguments) for c in reply.calls]) == (None, calls)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Let me look: {"name": "look", "parameters": {}}',
+        '{"name": "look", "parameters": {}} as you asked',
+        '{"name": "look"}',
+        '{"parameters": {}}',
+        '{"name": "look", "parameters": {}',
+        '{"answer": 42}',
+        "[1]",
+        "{" * 10_000,
+        "plain",
+    ],
+)
+def test_what_is_no_call_of_llama_is_its_text(text: str) -> None:
+    reply = LLAMA.parse(text, [])
+    assert (reply.content, list(reply.calls)) == (text, [])
+
+
+def qwen(name: str, **values: str) -> str:
+    inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ({"city": "Oslo\n\nand 12"}, {"city": "Oslo\n\nand 12"}),
+        ({"city": "12"}, {"city": "12"}),
+        ({"days": "12"}, {"days": 12}),
+        ({"days": "None"}, {"days": None}),
+        ({"days": "soon"}, {"days": "soon"}),
+        ({"days": "true"}, {"days": "true"}),
+        ({"days": "9" * 5000}, {"days": "9" * 5000}),
+        ({"near": "True"}, {"near": True}),
+        ({"far": "12"}, {"far": "12"}),
+        ({}, {}),
+    ],
+)
+def test_qwen_writes_values_as_texts_and_the_tool_names_their_types(
+    written: dict[str, str], value: dict[str, object]
+) -> None:
+    reply = QWEN.parse(f"Let me look.\n\n{qwen('look', **written)}\n{qwen('wait', days='3')}", OFFERED)
+    assert (reply.content, [call.name for call in reply.calls]) == ("Let me look.", ["look", "wait"])
+    assert [json.loads(call.arguments) for call in reply.calls] == [value, {"days": "3"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        qwen("look", city="Oslo") + " and then more",
+        qwen("look", city="Oslo").removesuffix("</tool_call>"),
+        "<tool_call>\n<function=look>\n<parameter=city>\nOslo\n</function>\n</tool_call>",
+        "<tool_call>" + " " * 100_000,
+        "plain",
+    ],
+)
+def test_what_is_no_call_of_qwen_is_its_text(text: str) -> None:
+    reply = QWEN.parse(text, OFFERED)
+    assert (reply.content, list(reply.calls)) == (text, [])
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_nothing_is_an_empty_answer(tool_format: str) -> None:
+    reply = TOOL_FORMATS[tool_format].parse("", [])
+    assert (reply.content, list(reply.calls)) == (None, [])
 
 
 def test_calls_are_named_after_the_answer() -> None:
-    message = CALL_TOKEN.parse("<|call|>a {}<|call|>b {").message("call_7")
+    message = CALL_TOKEN.parse("<|call|>a {}<|call|>b {", []).message("call_7")
     assert [call["id"] for call in message["tool_calls"]] == ["call_7_0", "call_7_1"]
     assert message["tool_calls"][1]["function"] == {"name": "b", "arguments": "{"}
 
@@ -81,7 +175,7 @@ def test_a_rendered_answer_is_encoded_as_it_was_written(tiny_directory: Path) ->
     asked: list[JsonObject] = [{"role": "user", "content": "where is K47"}]
     prompt = text.chat_ids(asked, [])
     result = {"role": "tool", "tool_call_id": "call_1_0", "content": "sent"}
-    following = text.chat_ids([*asked, text.reply(written, tools=True).message("call_1"), result], [])
+    following = text.chat_ids([*asked, text.reply(written, OFFERED).message("call_1"), result], [])
     end = following.index(min(text.end_ids), len(prompt))
     assert following[: len(prompt)] == prompt
     assert text.text(following[len(prompt) : end + 1]) == written
@@ -107,12 +201,12 @@ def text(tiny_directory: Path) -> ChatText:
 def test_calls_are_for_agents_with_tools_and_no_control_token_leaks(
     text: ChatText, output: str, tools: bool, content: str, calls: list[str]
 ) -> None:
-    reply = text.reply(output, tools=tools)
+    reply = text.reply(output, OFFERED if tools else [])
     assert (reply.content, [call.name for call in reply.calls]) == (content, calls)
 
 
 def test_a_control_token_in_arguments_is_taken_out(text: ChatText) -> None:
-    reply = text.reply('<|call|>look {"id": "<|end|>K47"}', tools=True)
+    reply = text.reply('<|call|>look {"id": "<|end|>K47"}', OFFERED)
     assert (reply.content, reply.calls[0].arguments) == (None, '{"id": "K47"}')
 
 

@@ -12,8 +12,9 @@ import torch
 from ratchet.contract.turn import Constraint
 from ratchet.errors import Rejected
 from ratchet.grammars.compiler import Bounds, Compiler, Tokens
+from ratchet.grammars.sources import CALL_FORMATS
 from ratchet.grammars.walk import allowed, open_mask
-from tests.support.grammars import Language, constraint, with_tool_format
+from tests.support.grammars import Language, constraint, tokens_of
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 TOOLS = [
@@ -59,32 +60,47 @@ CALLS = {
         '<tool_call>{"name": "send", "arguments": [1]}</tool_call>',
         '<tool_call>{"name": "fly", "arguments": {}}</tool_call>',
     ),
+    "llama3_json": (
+        f'{{"name": "send", "parameters": {SEND}}}',
+        f'{{"name": "wait", "parameters": {WAIT}}}',
+        '{"name": "send", "parameters": [1]}',
+        '{"name": "fly", "parameters": {}}',
+    ),
+    "qwen3_coder": (
+        "<tool_call>\n<function=send>\n<parameter=id>7</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=wait>\n<parameter=no>schema</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=send>\n<parameter=id>x</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=fly>\n</function>\n</tool_call>",
+    ),
 }
 
 
 @pytest.mark.parametrize("tool_format", list(CALLS))
 def test_calls_are_forced_required_or_kept_in_their_form(compiler: Compiler, tokenizer: Any, tool_format: str) -> None:
-    tokenizer = with_tool_format(tokenizer, tool_format)
     send, wait, broken, unknown = CALLS[tool_format]
+    between = CALL_FORMATS[tool_format].separator
 
     def held(**body: Any) -> list[bool]:
-        language = Language(compiler, tokenizer, constraint(tools=TOOLS, **body))
-        return [language.holds(text) for text in (send, wait, send + wait, f"hi {send}", "hi", broken, unknown)]
+        language = Language(compiler, tokenizer, constraint(tools=TOOLS, **body), tool_format)
+        return [
+            language.holds(text) for text in (send, wait, send + between + wait, f"hi {send}", "hi", broken, unknown)
+        ]
 
     assert held(tool_choice=named("send")) == [True, False, False, False, False, False, False]
     assert held(tool_choice="required") == [True, True, True, False, False, False, False]
     assert held(tool_choice="required", parallel_tool_calls=False) == [True, True, False, False, False, False, False]
     assert held() == [True, True, True, True, True, False, False]
     form = {"response_format": {"type": "json_object"}}
-    assert held(**form) == [True, True, True, False, False, False, False]
-    assert Language(compiler, tokenizer, constraint(tools=TOOLS, **form)).holds("{}")
+    is_json = broken.startswith("{")
+    assert held(**form) == [True, True, True, False, False, is_json, is_json]
+    assert Language(compiler, tokenizer, constraint(tools=TOOLS, **form), tool_format).holds("{}")
 
 
 def test_the_end_is_allowed_only_where_the_grammar_may_end_and_stop_tokens_may_end_it_too(
     compiler: Compiler, tokenizer: Any
 ) -> None:
     size, end, other = len(tokenizer), tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|user|>")
-    tokens = Tokens(tokenizer, size, [end])
+    tokens = Tokens(tokenizer, size, [end], "hermes")
     grammar = compiler.compile(tokens, constraint(guided_regex="ab"))
     a, b = (tokenizer.convert_tokens_to_ids(one) for one in "ab")
     mask = open_mask(2, size)
@@ -103,7 +119,9 @@ def test_the_end_is_allowed_only_where_the_grammar_may_end_and_stop_tokens_may_e
 
 def test_a_padded_vocabulary_allows_no_token_that_the_tokenizer_lacks(compiler: Compiler, tokenizer: Any) -> None:
     size = len(tokenizer) + 40
-    grammar = compiler.compile(Tokens(tokenizer, size, [tokenizer.eos_token_id]), constraint(guided_regex=".*"))
+    grammar = compiler.compile(
+        Tokens(tokenizer, size, [tokenizer.eos_token_id], "hermes"), constraint(guided_regex=".*")
+    )
     mask = open_mask(1, size)
     grammar.walk().allow(mask, 0)
     may_follow = allowed(mask, size)[0]
@@ -154,7 +172,7 @@ def test_what_takes_too_long_is_refused_and_remembered_and_the_next_one_is_compi
 
 def test_what_takes_too_much_memory_or_is_too_large_is_refused(tokenizer: Any) -> None:
     schema = constraint(guided_json={"type": "string", "maxLength": 5000})
-    tokens = Tokens(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+    tokens = tokens_of(tokenizer)
     small = Compiler(Bounds(size=10_000))
     try:
         with pytest.raises(Rejected, match="too large"):
@@ -177,7 +195,7 @@ def test_a_process_that_was_killed_is_started_again(tokenizer: Any) -> None:
 
 
 def test_an_ambiguous_grammar_ends_its_answer_before_it_holds_up_others(compiler: Compiler, tokenizer: Any) -> None:
-    tokens = Tokens(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+    tokens = tokens_of(tokenizer)
     grammar = compiler.compile(tokens, constraint(guided_grammar='root ::= root root | [a-z] | ""'))
     walk, (a,) = grammar.walk(cpu_s=0.05), tokenizer("a")["input_ids"]
     for _ in range(10_000):
@@ -189,7 +207,7 @@ def test_an_ambiguous_grammar_ends_its_answer_before_it_holds_up_others(compiler
 
 
 def test_a_grammar_without_a_way_out_names_the_problem(compiler: Compiler, tokenizer: Any) -> None:
-    tokens = Tokens(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+    tokens = tokens_of(tokenizer)
     grammar = compiler.compile(tokens, constraint(guided_grammar='root ::= "a" trap\ntrap ::= "b" trap'))
     mask = open_mask(1, len(tokenizer))
     walk = grammar.walk()
@@ -205,7 +223,7 @@ def test_a_grammar_without_a_way_out_names_the_problem(compiler: Compiler, token
 def test_grammars_that_are_not_used_make_room(tokenizer: Any) -> None:
     compiler = Compiler(Bounds(cached=1))
     try:
-        tokens = Tokens(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+        tokens = tokens_of(tokenizer)
         first = compiler.compile(tokens, constraint(guided_regex="a"))
         assert compiler.compile(tokens, constraint(guided_regex="a")) is first
         compiler.compile(tokens, constraint(guided_regex="b"))
@@ -221,7 +239,6 @@ def test_a_record_that_cannot_be_read_is_refused(compiler: Compiler, tokenizer: 
 
 
 def test_an_unknown_format_of_calls_is_refused(compiler: Compiler, tokenizer: Any) -> None:
-    tokenizer = with_tool_format(tokenizer, "smoke")
     with pytest.raises(Rejected, match="smoke"):
-        Language(compiler, tokenizer, constraint(tools=TOOLS, tool_choice="required"))
+        Language(compiler, tokenizer, constraint(tools=TOOLS, tool_choice="required"), "smoke")
     assert Language(compiler, tokenizer, constraint(guided_json=SCHEMA)).holds(json.dumps({"id": 1}))

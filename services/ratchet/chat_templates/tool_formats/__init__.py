@@ -1,10 +1,17 @@
-"""Tool-call formats by the name that a tokenizer's config gives in `ratchet_tool_format`."""
+"""Tool-call formats by name: a tokenizer's config gives it in `ratchet_tool_format`, or its template shows it."""
 
 from ratchet.chat_templates.tool_formats.base import Reply, ToolCall, ToolFormat
 from ratchet.chat_templates.tool_formats.call_token import CallToken
 from ratchet.chat_templates.tool_formats.hermes import Hermes
+from ratchet.chat_templates.tool_formats.llama3_json import Llama3Json
+from ratchet.chat_templates.tool_formats.qwen3_coder import Qwen3Coder
 
-TOOL_FORMATS: dict[str, ToolFormat] = {"call_token": CallToken(), "hermes": Hermes()}
+TOOL_FORMATS: dict[str, ToolFormat] = {
+    "hermes": Hermes(),
+    "llama3_json": Llama3Json(),
+    "qwen3_coder": Qwen3Coder(),
+    "call_token": CallToken(),
+}
 DEFAULT_TOOL_FORMAT = "hermes"
 
 __all__ = ["DEFAULT_TOOL_FORMAT", "TOOL_FORMATS", "Reply", "ToolCall", "ToolFormat"]

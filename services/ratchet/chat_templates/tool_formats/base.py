@@ -11,7 +11,7 @@ from ratchet.bus.message import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call as the policy wrote it; `arguments` is its verbatim text, valid JSON or not."""
+    """One call as the policy wrote it; `arguments` is verbatim, valid JSON or not, where the format writes JSON."""
 
     name: str
     arguments: str
@@ -46,6 +46,9 @@ class ToolFormat(Protocol):
     keeps_space: bool
     """White space before a call is content."""
 
-    def parse(self, text: str) -> Reply:
-        """Take the policy's text (without its end token) apart, so that rendering the reply gives the text again."""
+    def parse(self, text: str, tools: Sequence[JsonObject]) -> Reply:
+        """Take the policy's text (without its end token) apart, so that rendering the reply gives the text again.
+
+        `tools`: those that were offered, in OpenAI's form: a format whose arguments are plain text reads their types.
+        """
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ratchet.bus.message import JsonObject
 from ratchet.chat_templates.tool_formats.base import Reply, ToolCall
 
 MARKER = "<|call|>"
@@ -16,7 +17,7 @@ class CallToken:
     opening = MARKER
     keeps_space = True
 
-    def parse(self, text: str) -> Reply:
+    def parse(self, text: str, tools: Sequence[JsonObject]) -> Reply:  # noqa: ARG002 - arguments are JSON
         """See `ToolFormat.parse`."""
         content, *calls = text.split(MARKER)
         parted = [call.partition(" ") for call in calls]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ratchet.bus.message import JsonObject
 from ratchet.chat_templates.tool_formats.base import Reply, ToolCall
 
 _OPENING, _CLOSING = re.compile(r"\s*<tool_call>\s*(?=\{)"), re.compile(r"\s*</tool_call>")
@@ -29,7 +30,7 @@ class Hermes:
     opening = "<tool_call>"
     keeps_space = False
 
-    def parse(self, text: str) -> Reply:
+    def parse(self, text: str, tools: Sequence[JsonObject]) -> Reply:  # noqa: ARG002 - arguments are JSON
         """See `ToolFormat.parse`."""
         start = re.search(r"\s*<tool_call>", text)
         if start is None:

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationConfig
 
+from ratchet.chat_templates.template import ChatTemplate
 from ratchet.contract.turn import Constraint
 from ratchet.datasets.domain.sequences import Floats, Ids
 from ratchet.errors import Rejected
@@ -100,7 +101,9 @@ class Masks:
             return free(answer)
         try:
             if self._tokens is None:
-                self._tokens = Tokens(self._tokenizer, self._size, end_ids(self._tokenizer, self._source))
+                tool_format = ChatTemplate(self._tokenizer).tool_format
+                ends = end_ids(self._tokenizer, self._source)
+                self._tokens = Tokens(self._tokenizer, self._size, ends, tool_format)
             grammar = self._compiler.compile(self._tokens, constraint)
         except Rejected:
             return UNUSABLE
