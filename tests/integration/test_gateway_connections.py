@@ -68,6 +68,20 @@ async def test_a_request_that_never_ends_is_cut_off_and_its_place_is_free_again(
             assert answer.status_code == 200
 
 
+async def test_an_idle_connection_is_closed_after_its_time_and_clients_close_theirs_earlier() -> None:
+    api = Api()
+    api.may_answer.set()
+    async with served(api, idle_s=0) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(HEAD + b"\r\n{}")
+        async with asyncio.timeout(4):  # uvicorn's own time is five seconds
+            assert (await reader.read()).endswith(b'{"ok":true}')
+        writer.close()
+    clients = httpx.Limits().keepalive_expiry
+    assert clients is not None
+    assert Bounds().idle_s > 2 * clients
+
+
 async def test_empty_lines_between_requests_hold_no_connection_open() -> None:
     api = Api()
     api.may_answer.set()

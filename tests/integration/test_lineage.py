@@ -300,7 +300,7 @@ async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alon
         shown = await lineage(workshop, walked[0].body["policy_version"])
         ends = {"request": request.event_id, "dispatch": dispatch.event_id, "completed": walked[-1].event_id}
         assert shown["job"]["events"] == ends
-        assert [one["event_id"] for one in shown["told"]] == [one.event_id for one in reversed(walked[:3])]
+        assert [one["event_id"] for one in shown["announcements"]] == [one.event_id for one in reversed(walked[:3])]
         assert request.body["training_job_id"] == asked["training_job_id"]
         await check_trajectory_and_reward(warehouse, shown)
 

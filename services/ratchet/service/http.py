@@ -23,7 +23,10 @@ from ratchet.service.problems import ErrorJson, HttpError, as_openai
 from ratchet.service.same_site import SameSite, Sites
 
 HEADER_S = 10.0
-"""How long a client may take for its request's headers; between requests uvicorn closes after 5 s."""
+"""How long a client may take for its request's headers."""
+IDLE_S = 75
+"""How long a connection may wait for its next request: longer than clients keep an idle one (httpx 5 s, load balancers
+60 s), so that the client closes it first. A request that is on its way while the server closes meets a reset."""
 BODY_S = 60.0
 """How long a client may take for its request's body."""
 READ_S = 60.0
@@ -60,6 +63,7 @@ class Bounds:
     header_s: float = HEADER_S
     body_s: float = BODY_S
     read_s: float = READ_S
+    idle_s: int = IDLE_S
     error_json: ErrorJson = as_openai
     """Body of an error that the server answers before the application does."""
 
@@ -266,6 +270,7 @@ class HttpServer:
             lifespan="off",
             ws="none",  # an upgraded connection would leave the bounds behind
             proxy_headers=False,  # any client can send them: a setting of the service says whose count
+            timeout_keep_alive=bounds.idle_s,
             timeout_graceful_shutdown=max(1, round(bounds.drain_s)),
         )
         limit = bounds.connections or _affordable()

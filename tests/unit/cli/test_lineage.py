@@ -60,7 +60,7 @@ def lineage(**changes: Any) -> dict[str, Any]:
         "preferences": EMPTY,
         "rewards": [],
         "feedback": [],
-        "told": [],
+        "announcements": [],
         "counted": 0,
         "missing": [],
         "parent": None,

@@ -216,7 +216,7 @@ class LineageOut(Answer, frozen=True, kw_only=True):
     """Those that were stored when the snapshot was made; at most 50 functions."""
     feedback: list[RaterPart]
     """Given before the snapshot was made; most frequent first, at most 100."""
-    announcements: list[EventPart] = msgspec.field(name="told")
+    announcements: list[EventPart]
     """The deployer's announcements about it, oldest first, at most 200."""
     counted: int
     """Trajectories that rewards and feedback were counted over: at most 10,000."""
