@@ -431,8 +431,10 @@ async def test_auto_is_the_planners_proposal_with_its_reasons(shared_settings: S
         assert made["metadata"]["notes"].startswith("tonight; planned sft: 104 of 105 rewarded trajectories")
         preview = (await workshop.api.post("/v1/jobs/preview", json=asked)).json()
         assert preview["planned"].startswith("tonight; planned sft: 104 of 105 rewarded trajectories")
+        assert preview["reward_groups"] == {"groups": 1, "mixed_groups": 0, "singletons": 0}
         plain = await workshop.api.post("/v1/jobs/preview", json=asked | {"algorithm": "sft"})
         assert plain.json()["planned"] is None
+        assert plain.json()["reward_groups"] == {"groups": 1, "mixed_groups": 1, "singletons": 0}
         named = asked | {"dataset": {"filter": {"sources": ["client"]}}}
         made = (await workshop.api.post("/v1/jobs?dry_run=true", json=named)).json()["request"]
         assert made["training_config"]["dataset"]["filter"] == {"sources": ["client"], "min_reward": 0.5}

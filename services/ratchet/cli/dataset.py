@@ -32,7 +32,7 @@ from ratchet.cli.output import (
     progress,
 )
 from ratchet.contract.http.jobs import PreviewOut, SnapshotOut
-from ratchet.contract.snapshot import ROWS, Row, SnapshotManifest, TrajectoryRow
+from ratchet.contract.snapshot import ROWS, RewardGroups, Row, SnapshotManifest, TrajectoryRow
 from ratchet.contract.training import SnapshotRef
 from ratchet.datasets.domain.sequences import packed, unpacked
 from ratchet.datasets.domain.trl import TRAIN, Split, trl_records
@@ -367,6 +367,7 @@ def show_snapshot(snapshot: StoredSnapshot) -> None:
         ("sample size", manifest.sample_size),
         ("reward", f"{manifest.reward_function or '-'} ({manifest.reward_transform})"),
         ("sources", mix(manifest.sources or {})),
+        ("groups of tries", groups_in_words(manifest.reward_groups)),
         ("raters", _words(manifest.raters or {})),
         ("left out", _words(manifest.left_out)),
         ("trajectories", len(manifest.trajectories)),
@@ -412,6 +413,7 @@ def show_preview(role: str, preview: PreviewOut) -> None:
         ("rows", f"{preview.rows} {preview.format}"),
         ("role", role),
         ("sources", mix(preview.sources)),
+        ("groups of tries", groups_in_words(preview.reward_groups)),
         ("left out", _words(preview.left_out)),
         ("without a reward yet", preview.waiting or None),
         ("reward", preview.reward_function or None),
@@ -426,6 +428,13 @@ def mix(sources: Mapping[str, int]) -> str | None:
     """Rows by source, each with its share."""
     total = sum(sources.values())
     return ", ".join(f"{name} {count} ({count / total:.0%})" for name, count in sources.items()) or None
+
+
+def groups_in_words(groups: RewardGroups | None) -> str | None:
+    """How many groups can teach rloo, grpo and the like; None where the rows are no tries."""
+    if groups is None:
+        return None
+    return f"{groups.mixed_groups} of {groups.groups} differ in reward; {groups.singletons} tasks with a single try"
 
 
 def _words(counts: Mapping[str, object]) -> str | None:

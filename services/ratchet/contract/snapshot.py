@@ -163,6 +163,17 @@ class ParquetFile(Value, frozen=True, kw_only=True):
     """Bytes."""
 
 
+class RewardGroups(Value, frozen=True, kw_only=True):
+    """Rows by their task. An algorithm that compares the tries of a task learns where their rewards differ."""
+
+    groups: int
+    """Tasks with several rows."""
+    mixed_groups: int
+    """Those whose rewards differ: the others have no gradient."""
+    singletons: int
+    """Tasks with one row."""
+
+
 class SnapshotHeader(Value, frozen=True, kw_only=True):
     """A manifest without its rows."""
 
@@ -200,3 +211,5 @@ class SnapshotManifest(SnapshotHeader, frozen=True, kw_only=True):
     """Pairs by the rater, or the rule, that preferred."""
     sources: dict[str, int] | None = None
     """Rows by source."""
+    reward_groups: RewardGroups | None = None
+    """Of trajectories."""

@@ -12,9 +12,18 @@ from types import TracebackType
 import msgspec
 
 from ratchet.bus.message import decode, encode
-from ratchet.contract.snapshot import LABELS, ROWS, SNAPSHOT, ParquetFile, SnapshotHeader, SnapshotManifest
+from ratchet.contract.snapshot import (
+    LABELS,
+    ROWS,
+    SNAPSHOT,
+    TRAJECTORIES,
+    ParquetFile,
+    SnapshotHeader,
+    SnapshotManifest,
+)
 from ratchet.contract.training import SnapshotRef
-from ratchet.datasets.domain.rows import RowOrigin, SnapshotRow
+from ratchet.datasets.domain.reward_groups import RewardTally
+from ratchet.datasets.domain.rows import RowOrigin, SnapshotRow, tries_in
 from ratchet.datasets.domain.selection import Consumed
 from ratchet.datasets.parquet import RowWriter
 from ratchet.errors import Rejected
@@ -34,6 +43,7 @@ class SnapshotWriter:
         self._path = Path(self._directory.name) / "rows.parquet"
         self._writer = RowWriter(self._path, ROWS[form])
         self._written: list[RowOrigin] = []
+        self._tally = RewardTally()
 
     def __enter__(self) -> SnapshotWriter:
         return self
@@ -54,6 +64,7 @@ class SnapshotWriter:
         if rows:
             self._writer.add([one.row for one in rows])
             self._written.extend(one.origin for one in rows)
+            self._tally.update(tries_in(rows))
 
     def publish(self, header: SnapshotHeader, left_out: dict[str, int]) -> SnapshotRef:
         """Store the file, then the manifest: a snapshot is visible only when it is complete."""
@@ -69,6 +80,7 @@ class SnapshotWriter:
             preferences=[one for row in self._written for one in row.preferences] or None,
             raters=Counter(row.rater for row in self._written if row.rater) or None,
             sources=Counter(row.source for row in self._written),
+            reward_groups=self._tally.counts() if self._form == TRAJECTORIES else None,
         )
         stored = self._objects.put(msgspec.json.format(encode(manifest), indent=1), PREFIX, ".json")
         return SnapshotRef(uri=stored.uri, digest=stored.sha256)

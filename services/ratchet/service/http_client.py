@@ -85,7 +85,7 @@ class _Client:
             if peer.url.lower().startswith("https:")
             else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             "trust_env": False,
-            # Other programs close an idle connection after 5 s (uvicorn): it is closed here before a request meets that.
+            # Others close an idle connection after 5 s (uvicorn): it is closed here before a request meets that.
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_S),
         }
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from ratchet.bus.message import Cause
 from ratchet.contract.http.answers import Answer, Instant, listed
 from ratchet.contract.roles import DEFAULT_ROLE
+from ratchet.contract.snapshot import RewardGroups
 from ratchet.contract.state import TriggerNote
 from ratchet.contract.training import (
     Artifacts,
@@ -141,6 +142,8 @@ class PreviewOut(Answer, frozen=True, kw_only=True):
     reward_function: str
     refused: str | None
     """Why the job would fail; null when it would not."""
+    reward_groups: RewardGroups | None = None
+    """Of trajectories: how many tasks an algorithm can learn from that compares their tries."""
     planned: str | None = None
     """Of `auto`: the algorithm that it stands for, and why not the others."""
 

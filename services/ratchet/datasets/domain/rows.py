@@ -7,7 +7,7 @@ sequences in which each token stands once (`sequences`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -67,6 +67,11 @@ class SnapshotRow:
 
     row: Row
     origin: RowOrigin
+
+
+def tries_in(rows: Iterable[SnapshotRow]) -> Iterator[tuple[str, float]]:
+    """The task and the reward of every trajectory among rows."""
+    return ((one.row.task_key, one.row.reward) for one in rows if isinstance(one.row, TrajectoryRow))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,11 @@ import msgspec
 import structlog
 
 from ratchet.contract.http.jobs import PreviewOut
-from ratchet.contract.snapshot import SNAPSHOT, SnapshotHeader, SnapshotManifest
+from ratchet.contract.snapshot import SNAPSHOT, TRAJECTORIES, SnapshotHeader, SnapshotManifest
 from ratchet.contract.state import Job
 from ratchet.contract.training import SnapshotRef, TrainingConfig, TrainingRequest
+from ratchet.datasets.domain.reward_groups import RewardTally
+from ratchet.datasets.domain.rows import tries_in
 from ratchet.datasets.domain.selection import pending_rewards_note
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.datasets.selector import SnapshotPlan, SnapshotQuery, SnapshotSelector
@@ -110,11 +112,13 @@ class Exporter:
             raise Rejected(ALREADY_CHOSEN)
         query = await self._query(request.role, config, policies, parent_of(policies, config.base_model))
         plan = await self._selector.select(query)
-        left_out, sources = Counter(plan.left_out), Counter[str]()
+        left_out, sources, tally = Counter(plan.left_out), Counter[str](), RewardTally()
         for ids in plan.chunks(self._chunk):
             made = await plan.rows(ids)
             left_out.update(row for row in made if isinstance(row, str))
-            sources.update(row.origin.source for row in made if not isinstance(row, str))
+            taken = [row for row in made if not isinstance(row, str)]
+            sources.update(row.origin.source for row in taken)
+            tally.update(tries_in(taken))
         rows = sources.total()
         short = _shortage(query, plan, rows, left_out) if rows < max(1, plan.minimum) else None
         return PreviewOut(
@@ -126,6 +130,7 @@ class Exporter:
             watermarks=dict(plan.watermarks),
             reward_function=plan.reward_function,
             refused=plan.problem or short,
+            reward_groups=tally.counts() if query.format == TRAJECTORIES else None,
         )
 
     async def _query(self, role: str, config: TrainingConfig, policies: Policies, parent: str | None) -> SnapshotQuery:

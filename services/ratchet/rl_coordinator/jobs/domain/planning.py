@@ -5,7 +5,6 @@ The numbers behind the limits are in ADR 49. They decide a proposal; a person ma
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from ratchet.contract.training import DatasetFilter
+from ratchet.datasets.domain.reward_groups import RewardTally
 from ratchet.datasets.domain.selection import Candidate, TrajectoryRules, reason_against
 
 AUTO = "auto"
@@ -134,17 +134,16 @@ def tries_of(candidates: Sequence[Candidate], rules: TrajectoryRules) -> Tries:
     any_reward = TrajectoryRules(rules.filter, needs_calls=False, consumed=frozenset())
     known = [one for one in candidates if one.confidence > 0 and reason_against(one, any_reward) is None]
     trainable = [one for one in known if reason_against(one, rules) is None]
-    rewards: dict[str, list[float]] = defaultdict(list)
-    for one in trainable:
-        rewards[one.task_key].append(one.reward)
-    sizes = Counter(len(group) > 1 for group in rewards.values())
+    tally = RewardTally()
+    tally.update((one.task_key, one.reward) for one in trainable)
+    tasks = tally.counts()
     return Tries(
         rewarded=len(known),
         successes=sum(one.reward >= SUCCESS for one in known),
         trainable=len(trainable),
-        groups=sizes[True],
-        mixed_groups=sum(len(set(group)) > 1 for group in rewards.values()),
-        singletons=sizes[False],
+        groups=tasks.groups,
+        mixed_groups=tasks.mixed_groups,
+        singletons=tasks.singletons,
         old=sum(max((rules.generations.get(one, 0) for one in each.versions), default=0) >= OLD for each in trainable),
     )
 
