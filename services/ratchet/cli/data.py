@@ -20,8 +20,6 @@ app = typer.Typer(no_args_is_help=True)
 
 WARNED, REFUSED = 0.95, 0.90
 """Shares of valid records below which the export warns, and says no."""
-SHOWN = 5
-"""Records that are named as dropped, each with its reason; the report counts all."""
 
 
 @app.callback()
@@ -33,7 +31,12 @@ def data() -> None:
 def argilla_export(
     input_file: Annotated[Path, typer.Option("--input", help="Records of Argilla: .jsonl, .json or .parquet.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The directory to write to; an earlier export there is replaced.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The directory to write to; it may hold an earlier export.",
+        ),
     ],
     form: Annotated[Literal["trl"], typer.Option("--format", help="TRL's preference format, as messages.")] = "trl",
     train_ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of train.jsonl.")] = 0.9,
@@ -90,16 +93,8 @@ def argilla_export(
         "dedup_by": "+".join(parts),
         "anonymize": anonymize,
     }
-    dropped: list[str] = []
-
-    def note(number: int, reason: str) -> None:
-        if len(dropped) < SHOWN:
-            dropped.append(f"record {number}: {reason.replace('_', ' ')}")
-
     with progress("checking records", quiet=as_json):
-        report = export_pairs(input_file, output, options, parameters, _counter(tokenizer), note)
-    for line in dropped if report.valid_ratio < WARNED else ():
-        errors.print(line, markup=False)
+        report = export_pairs(input_file, output, options, parameters, _counter(tokenizer))
     print_answer(report, as_json, lambda: show_report(report, output))
     judge(report)
 
@@ -109,6 +104,10 @@ def judge(report: SchemaReport) -> None:
     if report.valid_ratio >= WARNED:
         return
     worst = ", ".join(f"{count} {reason}" for reason, count in asdict(report.dropped).items() if count) or "no records"
+    for reason, records in report.first_dropped.items():
+        for record in records:
+            place = f"{report.input.name}:{record.number}"
+            errors.print(f"{place}: {reason.replace('_', ' ')}: {record.problem}", markup=False, soft_wrap=True)
     no_go = report.valid_ratio < REFUSED
     wish = "no-go, at least 90 % must be; the files are written all the same" if no_go else "95 % should be"
     errors.print(f"{report.valid_ratio:.1%} of {report.total} records are valid ({worst}): {wish}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ratchet.bus.message import JsonObject, Value
 
 
@@ -35,6 +37,14 @@ class InputFile(Value, frozen=True, kw_only=True):
     """Bytes."""
 
 
+class DroppedRecord(Value, frozen=True, kw_only=True):
+    """A record that became no row."""
+
+    number: int
+    """Of its line; of the record, where records are no lines. The first is 1."""
+    problem: str
+
+
 class SchemaReport(Value, frozen=True, kw_only=True):
     """Counts of one export. `total` is `valid` and all that was dropped; `valid` is the sum of the splits."""
 
@@ -50,3 +60,5 @@ class SchemaReport(Value, frozen=True, kw_only=True):
     input: InputFile
     redacted: dict[str, int]
     """Secrets and personal data that became placeholders, by kind; empty unless asked for."""
+    first_dropped: dict[str, list[DroppedRecord]] = msgspec.field(default_factory=dict[str, list[DroppedRecord]])
+    """By reason the first records that were dropped for it."""

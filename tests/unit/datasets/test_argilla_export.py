@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from ratchet.cli.data import app
 from ratchet.datasets.argilla.export import ExportOptions, export_pairs, words
-from ratchet.datasets.argilla.reading import MAX_RECORD, records_in
+from ratchet.datasets.argilla.reading import MAX_RECORD, Unreadable, records_in
 from ratchet.datasets.argilla.records import Unusable, pair_of
 from ratchet.errors import Conflict, Rejected
 from ratchet.service.files import locked
@@ -96,7 +96,7 @@ def written_by_the_sdk(directory: Path, form: str) -> Path:
 @pytest.mark.filterwarnings("ignore:Support for class-based")  # of Argilla's own classes
 @pytest.mark.parametrize("form", ["to_disk", "to_json", "to_list", "to_datasets.jsonl", "to_datasets.parquet"])
 def test_what_the_sdk_writes_is_read(tmp_path: Path, form: str) -> None:
-    chosen = [pair_of(one).chosen[0]["content"] for one in records_in(written_by_the_sdk(tmp_path, form))]
+    chosen = [pair_of(one).chosen[0]["content"] for _, one in records_in(written_by_the_sdk(tmp_path, form))]
     assert chosen == [f"It is sent, {number}." for number in (1, 2, 3)]
 
 
@@ -256,7 +256,7 @@ def test_an_array_that_breaks_off_is_refused(tmp_path: Path, content: str) -> No
 def test_an_array_is_read_whole(tmp_path_factory: pytest.TempPathFactory, rows: list[Any], indent: int) -> None:
     file = tmp_path_factory.mktemp("array") / "in.json"
     file.write_text(json.dumps(rows, indent=indent or None))
-    assert list(records_in(file)) == rows
+    assert list(records_in(file)) == list(enumerate(rows, 1))
 
 
 def test_a_large_array_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
@@ -338,13 +338,16 @@ def test_a_file_without_records_is_read_whatever_surrounds_them(tmp_path: Path, 
 def test_a_byte_order_mark_is_no_part_of_an_array(tmp_path: Path) -> None:
     file = tmp_path / "in.json"
     file.write_text(json.dumps([row(1), row(2)]), encoding="utf-8-sig")
-    assert list(records_in(file)) == [row(1), row(2)]
+    assert list(records_in(file)) == [(1, row(1)), (2, row(2))]
 
 
 def test_a_line_that_is_no_text_costs_no_other(tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     file.write_bytes(b'{"prompt": "caf\xe9"}\n' + json.dumps(row(1)).encode() + b"\n\0\n")
-    assert list(records_in(file)) == [None, row(1), None]
+    (first, broken), second, (third, empty) = records_in(file)
+    assert (first, second, third) == (1, (2, row(1)), 3)
+    assert isinstance(broken, Unreadable)
+    assert isinstance(empty, Unreadable)
 
 
 def test_a_line_without_end_is_one_bad_record_and_never_in_memory(tmp_path: Path) -> None:
@@ -355,7 +358,7 @@ def test_a_line_without_end_is_one_bad_record_and_never_in_memory(tmp_path: Path
         content.write(b"\n" + json.dumps(row(1)).encode())
     tracemalloc.start()
     try:
-        assert list(records_in(file)) == [None, row(1)]
+        assert list(records_in(file)) == [(1, Unreadable("it is longer than 16 MiB")), (2, row(1))]
         assert tracemalloc.get_traced_memory()[1] < MAX_RECORD * 3
     finally:
         tracemalloc.stop()
@@ -385,14 +388,26 @@ def test_an_export_that_breaks_off_leaves_no_splits_of_two_exports(tmp_path: Pat
     with pytest.raises(OSError, match=r"eval\.jsonl"):
         export_pairs(file, output, OPTIONS, {})
     assert not (output / "train.jsonl").exists()
-    assert not (output / "schema_report.json").exists()
+    (output / "eval.jsonl").rmdir()
+    export_pairs(file, output, OPTIONS, {})
+    assert (output / "train.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "eval.jsonl", "test.jsonl", "schema_report.json"])
+def test_files_that_no_export_wrote_are_not_replaced(tmp_path: Path, name: str) -> None:
+    file, output = write(tmp_path / "in.jsonl", [row(1)]), tmp_path / "out"
+    output.mkdir()
+    (output / name).write_text("{}\n")
+    with pytest.raises(Rejected, match=f"has {name} of something else: name another directory"):
+        export_pairs(file, output, OPTIONS, {})
+    assert {one.name: one.read_text() for one in output.iterdir()} == {name: "{}\n"}
 
 
 def test_an_export_does_not_replace_its_own_input(tmp_path: Path) -> None:
     file = write(tmp_path / "train.jsonl", [row(1)])
     with pytest.raises(Rejected, match="its own input"):
         export_pairs(file, tmp_path, OPTIONS, {})
-    assert list(records_in(file)) == [row(1)]
+    assert list(records_in(file)) == [(1, row(1))]
 
 
 def test_one_export_at_a_time_writes_to_a_directory(tmp_path: Path) -> None:
@@ -424,9 +439,26 @@ def _files_of_at_most(size: int) -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_the_first_dropped_records_are_named_with_their_reason(tmp_path: Path) -> None:
-    result, _ = export(write(tmp_path / "in.jsonl", [row(1), "no record", row(1)]), tmp_path / "out")
-    assert "record 2: malformed\nrecord 3: duplicate\n" in result.stderr
+def test_the_first_records_dropped_for_a_reason_are_named_with_what_is_wrong(tmp_path: Path) -> None:
+    bad = [row(1), "no record", row(1), {"prompt": "Where?"}, row(2, chosen=5), row(3, rejected=[7])]
+    file = write(tmp_path / "in.jsonl", bad)
+    file.write_text("\n" + file.read_text())
+    result, report = export(file, tmp_path / "out")
+    jsonschema.validate(report, ALL_SCHEMAS["schema.report.v1"])
+    assert report["dropped"]["malformed"] == 4
+    assert report["first_dropped"] == {
+        "malformed": [
+            {"number": 3, "problem": "it is no JSON object"},
+            {
+                "number": 5,
+                "problem": "it has no chosen and rejected answer, and not two to judge: response_a, response_b",
+            },
+            {"number": 6, "problem": "the chosen answer is neither a text nor a list of messages"},
+        ],
+        "duplicate": [{"number": 4, "problem": "an earlier one has the same prompt, chosen, rejected"}],
+    }
+    assert "in.jsonl:3: malformed: it is no JSON object\n" in result.stderr
+    assert "in.jsonl:4: duplicate: an earlier one has" in result.stderr
     assert "the files are written all the same" in " ".join(result.stderr.split())
 
 

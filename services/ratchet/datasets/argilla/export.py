@@ -10,17 +10,17 @@ import sqlite3
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 
-from ratchet.bus.message import JsonObject
-from ratchet.contract.schema_report import Dropped, InputFile, SchemaReport, Splits
-from ratchet.datasets.argilla.reading import records_in
+from ratchet.bus.message import JsonObject, decode
+from ratchet.contract.schema_report import Dropped, DroppedRecord, InputFile, SchemaReport, Splits
+from ratchet.datasets.argilla.reading import Unreadable, records_in
 from ratchet.datasets.argilla.records import Pair, Reason, Unusable, pair_of
 from ratchet.datasets.argilla.shuffled import ShuffledRows
 from ratchet.errors import Rejected
@@ -35,6 +35,10 @@ _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\u
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 ENDINGS = (".jsonl", ".json", ".parquet")
 _STAGED = ".argilla-export-"
+NAMED = 3
+"""Records that a report names for each reason."""
+PROBLEM = 200
+"""Characters of a problem that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +67,12 @@ def export_pairs(
     options: ExportOptions,
     parameters: JsonObject,
     count_tokens: Callable[[str], int] = words,
-    on_dropped: Callable[[int, Reason], None] = lambda _number, _reason: None,
 ) -> SchemaReport:
     """Write `train.jsonl`, `eval.jsonl`, `test.jsonl` and the report into `output`.
 
-    They replace those of an earlier export when all are whole. `parameters`: as the report names them.
-    `on_dropped` gets the number of each record that makes no row, from 1 on, and why. Rows wait in a
-    temporary file there. Raises `Rejected` for a file that cannot be read, or changes meanwhile, `Conflict` while
-    another export writes to `output`, and `OSError`.
+    They replace those of an earlier export when all are whole. `parameters`: as the report names them. Rows wait in a
+    temporary file there. Raises `Rejected` for a file that cannot be read, or changes meanwhile, and for files in
+    `output` that no export wrote, `Conflict` while another export writes to `output`, and `OSError`.
     """
     if not file.is_file():
         raise Rejected(f"{file} is a directory, not a file" if file.is_dir() else f"there is no file {file}")
@@ -82,11 +84,13 @@ def export_pairs(
         raise Rejected(f"the export would replace its own input {file}: name another directory")
     output.mkdir(parents=True, exist_ok=True)
     with locked(output):
+        if foreign := _foreign(output):
+            raise Rejected(f"{output} has {', '.join(foreign)} of something else: name another directory")
         for leftover in output.glob(f"{_STAGED}*"):  # of an export that was killed
             shutil.rmtree(leftover)
         with tempfile.TemporaryDirectory(prefix=_STAGED, dir=output) as directory:
             try:
-                report = _staged(file, Path(directory), parameters, _Selection(options, count_tokens, on_dropped))
+                report = _staged(file, Path(directory), parameters, _Selection(options, count_tokens))
             except sqlite3.OperationalError as error:
                 raise OSError(f"cannot write to {output}: {error}") from error
             _publish(Path(directory), output)
@@ -97,8 +101,7 @@ def _staged(file: Path, directory: Path, parameters: JsonObject, selection: _Sel
     """All files of an export, in `directory`."""
     before, options = _state(file), selection.options
     with closing(ShuffledRows(directory / "rows.sqlite", options.shuffle_seed)) as rows:
-        for record in records_in(file):
-            selection.add(record, rows)
+        selection.add(records_in(file), rows)
         splits = rows.split(options.eval_ratio, options.test_ratio)
         for name in Splits.__struct_fields__:
             with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as lines:
@@ -120,16 +123,27 @@ def _staged(file: Path, directory: Path, parameters: JsonObject, selection: _Sel
         seed=options.shuffle_seed,
         input=InputFile(name=file.name, sha256=digest, size=before[0]),
         redacted=dict(selection.redacted),
+        first_dropped={reason: selection.first[reason] for reason in get_args(Reason) if reason in selection.first},
     )
     (directory / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     return report
 
 
+def _foreign(output: Path) -> list[str]:
+    """Names of the files that would be replaced and that no export wrote: ours are never there without a report."""
+    names = [name for name in (TRAIN, EVAL, TEST, REPORT) if (output / name).exists()]
+    with suppress(OSError, msgspec.DecodeError):
+        decode((output / REPORT).read_bytes(), SchemaReport)
+        return []
+    return names
+
+
 def _publish(staged: Path, output: Path) -> None:
     """Put the files in their places. Trainings need `train.jsonl`, so they never meet splits of two exports."""
-    for name in (TRAIN, REPORT, EVAL, TEST):
+    names = (TRAIN, TEST, EVAL, REPORT)
+    for name in names:
         (output / name).unlink(missing_ok=True)
-    for name in (TEST, EVAL, TRAIN, REPORT):
+    for name in reversed(names):
         (staged / name).replace(output / name)
 
 
@@ -141,48 +155,49 @@ def _state(file: Path) -> tuple[int, int, int]:
 class _Selection:
     """The good pairs of a file, and why the others are none."""
 
-    def __init__(
-        self,
-        options: ExportOptions,
-        count_tokens: Callable[[str], int],
-        on_dropped: Callable[[int, Reason], None],
-    ) -> None:
+    def __init__(self, options: ExportOptions, count_tokens: Callable[[str], int]) -> None:
         self.options = options
-        self._on_dropped = on_dropped
         self._count_tokens = count_tokens
         self._redactor = Redactor() if options.anonymize else None
         self.total = 0
         self.dropped: Counter[Reason] = Counter()
+        self.first: dict[Reason, list[DroppedRecord]] = {}
+        """By reason the first records that were dropped for it."""
         self.redacted: Counter[str] = Counter()
 
-    def add(self, record: object, rows: ShuffledRows) -> None:
-        """Keep its pair, or count why not."""
-        self.total += 1
-        try:
-            self._keep(self._redacted(pair_of(record)), rows)
-        except Unusable as error:
-            self._drop(error.reason)
-        except (ChatError, Rejected, RecursionError):  # not to be written as JSON, or not to be searched
-            self._drop("malformed")
+    def add(self, records: Iterable[tuple[int, object]], rows: ShuffledRows) -> None:
+        """Keep the pair of every record, or count why it has none."""
+        for number, record in records:
+            self.total += 1
+            try:
+                if isinstance(record, Unreadable):
+                    raise Unusable("malformed", record.problem)
+                self._keep(self._redacted(pair_of(record)), rows)
+            except Unusable as error:
+                self._drop(number, error)
+            except (ChatError, Rejected, RecursionError) as error:  # not to be written as JSON, or not to be searched
+                self._drop(number, Unusable("malformed", str(error)))
 
-    def _drop(self, reason: Reason) -> None:
-        self.dropped[reason] += 1
-        self._on_dropped(self.total, reason)
+    def _drop(self, number: int, why: Unusable) -> None:
+        self.dropped[why.reason] += 1
+        first = self.first.setdefault(why.reason, [])
+        if len(first) < NAMED:
+            first.append(DroppedRecord(number=number, problem=why.problem[:PROBLEM]))
 
     def _keep(self, pair: Pair, rows: ShuffledRows) -> None:
         if pair.chosen == pair.rejected:
-            raise Unusable("identical")
+            raise Unusable("identical", "both answers are equal")
         prompt = "\n".join(text_of(message.get("content")) for message in pair.prompt)
         tokens = self._count_tokens(prompt)
         if tokens < self.options.min_prompt_tokens:
-            raise Unusable("too_short")
+            raise Unusable("too_short", f"its prompt has {tokens} tokens")
         if tokens > self.options.max_prompt_tokens:
-            raise Unusable("too_long")
+            raise Unusable("too_long", f"its prompt has {tokens} tokens")
         parts = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}
         key = json_text([parts[name] for name in self.options.dedup_by])
         same_prompt = json_text([[one["role"], _folded(text_of(one.get("content")))] for one in pair.prompt])
         if not rows.add(key, same_prompt, json_text(parts)):
-            raise Unusable("duplicate")
+            raise Unusable("duplicate", f"an earlier one has the same {', '.join(self.options.dedup_by)}")
 
     def _redacted(self, pair: Pair) -> Pair:
         if self._redactor is None:

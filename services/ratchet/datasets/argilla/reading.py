@@ -6,6 +6,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,24 @@ _PARQUET: Any = pq
 _ARROW: Any = pa
 
 
-def records_in(file: Path) -> Iterator[object]:
-    """Every record; None for a line that is no JSON, or longer than `MAX_RECORD`. Raises `Rejected` for a file that
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """In the place of a record: why its line holds none."""
+
+    problem: str
+
+
+def records_in(file: Path) -> Iterator[tuple[int, object]]:
+    """Every record with its number: that of its line, in an array or in Parquet that of the record, from 1 on.
+
+    `Unreadable` stands for a line that is no JSON, or longer than `MAX_RECORD`. Raises `Rejected` for a file that
     cannot be read to its end.
     """
     try:
         if file.suffix.lower() == ".parquet":
-            yield from _rows(file)
+            yield from enumerate(_rows(file), 1)
         elif _is_array(file):
-            yield from _elements(file)
+            yield from enumerate(_elements(file), 1)
         else:
             yield from _lines(file)
     except (OSError, UnicodeDecodeError, _ARROW.ArrowException) as error:
@@ -56,18 +66,20 @@ def _is_array(file: Path) -> bool:
     return begin.startswith(b"[")
 
 
-def _lines(file: Path) -> Iterator[object]:
+def _lines(file: Path) -> Iterator[tuple[int, object]]:
+    number = 0
     with file.open("rb") as lines:
         while line := lines.readline(MAX_RECORD + 1):
+            number += 1
             if len(line) > MAX_RECORD:
                 while line and not line.endswith(b"\n"):
                     line = lines.readline(CHUNK)
-                yield None
+                yield number, Unreadable(f"it is longer than {MAX_RECORD >> 20} MiB")
             elif line.strip():
                 try:
-                    yield json.loads(line)
-                except (ValueError, RecursionError):
-                    yield None
+                    yield number, json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    yield number, Unreadable(f"it is no JSON: {error}")
 
 
 def _elements(file: Path) -> Iterator[object]:

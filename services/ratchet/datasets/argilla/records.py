@@ -32,9 +32,11 @@ Reason = Literal["malformed", "unjudged", "empty", "identical", "too_short", "to
 class Unusable(Exception):
     """A record that makes no pair."""
 
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: Reason, problem: str) -> None:
+        """`problem`: what is wrong with the record, in words that quote no text of it."""
+        super().__init__(f"{reason}: {problem}")
         self.reason: Reason = reason
+        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Pair:
 def pair_of(record: object) -> Pair:
     """Raises `Unusable` with `malformed`, `unjudged`, `empty` or `identical`."""
     if not isinstance(record, dict):
-        raise Unusable("malformed")
+        raise Unusable("malformed", "it is no JSON object")
     document = cast("JsonObject", record)
     fields: object = document.get("fields")
     values = cast("JsonObject", fields) if isinstance(fields, dict) else document
@@ -57,45 +59,49 @@ def pair_of(record: object) -> Pair:
         chosen, rejected = _judged(values, document)
     else:
         chosen, rejected = values.get("chosen"), values.get("rejected")
+    sides = (("chosen", chosen), ("rejected", rejected))
     given = next((values[name] for name in PROMPTS if values.get(name) is not None), None)
-    pair = _of_messages(given, _messages(chosen, "assistant"), _messages(rejected, "assistant"))
-    if not (_has_text(pair.prompt) and all(_has_text(_answers(side)) for side in (pair.chosen, pair.rejected))):
-        raise Unusable("empty")
+    answers = [_messages(side, "assistant", f"the {name} answer") for name, side in sides]
+    pair = _of_messages(given, *answers)
+    if not _has_text(pair.prompt):
+        raise Unusable("empty", f"the prompt has no text: it is looked for in {', '.join(PROMPTS)}")
+    if not all(_has_text(_answers(side)) for side in (pair.chosen, pair.rejected)):
+        raise Unusable("empty", "an answer has no text")
     if pair.chosen == pair.rejected:
-        raise Unusable("identical")
+        raise Unusable("identical", "both answers are equal")
     return pair
 
 
 def _of_messages(given: object, chosen: list[JsonObject], rejected: list[JsonObject]) -> Pair:
     """Without a prompt of their own both conversations begin with it."""
-    prompt = None if given is None else _messages(given, "user")
+    prompt = None if given is None else _messages(given, "user", "the prompt")
     if prompt is None or (prompt and chosen[: len(prompt)] == prompt == rejected[: len(prompt)]):
         shared = next((n for n, (one, other) in enumerate(zip(chosen, rejected, strict=False)) if one != other), None)
         shared = min(len(chosen), len(rejected)) if shared is None else shared
         prompt, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
     if any(message["role"] not in ("assistant", "tool") for side in (chosen, rejected) for message in side):
-        raise Unusable("malformed")
+        raise Unusable("malformed", "an answer holds a message that is neither the assistant's nor a tool's")
     return Pair(prompt, chosen, rejected)
 
 
-def _messages(value: object, role: str) -> list[JsonObject]:
-    """Text is one message of that role. Raises `Unusable`."""
+def _messages(value: object, role: str, what: str) -> list[JsonObject]:
+    """Text is one message of that role. `what`: the value, for people. Raises `Unusable`."""
     if isinstance(value, str):
         return [{"role": role, "content": value.strip()}]
     if not isinstance(value, list):
-        raise Unusable("malformed")
+        raise Unusable("malformed", f"{what} is neither a text nor a list of messages")
     messages: list[JsonObject] = []
     for index, message in enumerate(cast("list[object]", value)):
         if not isinstance(message, dict):
-            raise Unusable("malformed")
+            raise Unusable("malformed", f"message {index} of {what} is no JSON object")
         try:
             members = normal(cast("JsonObject", message), index)
         except ChatError as error:
-            raise Unusable("malformed") from error
+            raise Unusable("malformed", f"in {what}, {error}") from error
         kept = {name: members[name] for name in MEMBERS if members.get(name) is not None}
-        texts = [part for name, part in kept.items() if name != "tool_calls"]
-        if not all(isinstance(text, str) for text in texts):
-            raise Unusable("malformed")
+        odd = [name for name, part in kept.items() if name != "tool_calls" and not isinstance(part, str)]
+        if odd:
+            raise Unusable("malformed", f"{odd[0]} of message {index} of {what} is no text")
         messages.append(kept)
     return messages
 
@@ -112,13 +118,15 @@ def _judged(values: Mapping[str, object], document: Mapping[str, Any]) -> tuple[
     """The better and the worse of two answers. Raises `Unusable`."""
     answers = {match[1].lower(): value for name, value in values.items() if (match := _ANSWER.fullmatch(name))}
     if len(answers) != 2 or None in answers.values():
-        raise Unusable("malformed")
+        raise Unusable(
+            "malformed", "it has no chosen and rejected answer, and not two to judge: response_a, response_b"
+        )
     votes = Counter(place for judgement in _judgements(document) if (place := _place(judgement)) in answers)
     if not votes:
-        raise Unusable("unjudged")
+        raise Unusable("unjudged", "no submitted response names one of the answers")
     (best, count), *others = votes.most_common()
     if others and others[0][1] == count:
-        raise Unusable("unjudged")
+        raise Unusable("unjudged", f"each answer has {count} of the votes")
     (worse,) = set(answers) - {best}
     return answers[best], answers[worse]
 
