@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from ratchet.bus.message import JsonObject
 from ratchet.contract.snapshot import LabelRow, PairRow, Row
 
-CHOSEN, REJECTED = "+", "-"
+CHOSEN, REJECTED = ":chosen", ":rejected"
 """Ends of the ids of a pair's two conversations."""
+NAMED = 3
+"""Conversations that a finding names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,10 @@ def conversations_of(row: Row) -> list[Conversation]:
 
 @dataclass(slots=True)
 class ChatCounts:
-    """What became of the conversations."""
+    """What became of the conversations. `max_length`: tokens of the longest row; which end a longer one loses."""
 
+    max_length: int = 0
+    keep_end: bool = False
     conversations: int = 0
     rows: int = 0
     """Sequences to train on."""
@@ -62,6 +66,8 @@ class ChatCounts:
     unshown_tools: int = 0
     unended: int = 0
     truncated: int = 0
+    first_truncated: list[str] = field(default_factory=list[str])
+    """Ids of the first conversations that lost a part of a row."""
     lost_tokens: int = 0
     empty_rows: int = 0
 
@@ -83,7 +89,20 @@ class ChatCounts:
         """One sentence for everything that is lost, or learnt by mistake; empty when nothing is."""
         refused = [f"{count} conversations are left out: {why}." for why, count in self.unrenderable.most_common()]
         counted = [(sentence, getattr(self, name)) for name, sentence in _SENTENCES.items()]
-        return refused + [sentence.format(count) for sentence, count in counted if count]
+        return refused + self._truncated() + [sentence.format(count) for sentence, count in counted if count]
+
+    def truncate(self, conversation_id: str) -> None:
+        """Count a row that is longer than the longest one."""
+        self.truncated += 1
+        if len(self.first_truncated) < NAMED and conversation_id not in self.first_truncated:
+            self.first_truncated.append(conversation_id)
+
+    def _truncated(self) -> list[str]:
+        if not self.truncated:
+            return []
+        end = "beginning" if self.keep_end else "end"
+        longer = f"{self.truncated} rows are longer than {self.max_length} tokens, and lose their {end}"
+        return [f"{longer}: the longest has {self.longest}, the first are of {', '.join(self.first_truncated)}."]
 
 
 _SENTENCES = {
@@ -99,7 +118,6 @@ _SENTENCES = {
         "{} conversations look different as history than when they were written: they make one row for each part that "
         "stays as it was, which repeats what came before."
     ),
-    "truncated": "{} rows are longer than the longest row, and lose their end.",
     "lost_tokens": "{} tokens of answers lie beyond the longest row: they are not learnt.",
     "empty_rows": "{} rows have no answer within the longest row, and are left out.",
 }

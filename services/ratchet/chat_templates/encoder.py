@@ -47,7 +47,7 @@ class ChatEncoder:
         self._max_length = max_length
         self._keep_end = keep_end
         self._special = frozenset(tokenizer.convert_tokens_to_ids(self._template.special.texts))
-        self.counts = ChatCounts()
+        self.counts = ChatCounts(max_length, keep_end)
 
     def rows(self, conversations: Iterable[Conversation]) -> Iterator[TokenRow]:
         """Rows in which something learns, in order; a few conversations are in memory at a time."""
@@ -94,7 +94,8 @@ class ChatEncoder:
                 mask[index] = True
         counts, limit = self.counts, self._max_length
         counts.longest = max(counts.longest, len(mask))
-        counts.truncated += len(mask) > limit
+        if len(mask) > limit:
+            counts.truncate(one.trajectory_id)
         kept = slice(-limit, None) if self._keep_end else slice(limit)
         counts.lost_tokens += sum(mask) - sum(mask[kept])
         return TokenRow(one.trajectory_id, tokens.ids[kept], mask[kept])

@@ -6,7 +6,7 @@ import importlib.util
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -38,7 +38,7 @@ from ratchet.datasets.domain.sequences import packed, unpacked
 from ratchet.datasets.domain.trl import TRAIN, Split, trl_records
 from ratchet.datasets.parquet import read_rows
 from ratchet.datasets.record_files import RECORD_FILES
-from ratchet.datasets.s3_snapshots import Snapshots
+from ratchet.datasets.s3_snapshots import Snapshots, decode_manifest
 from ratchet.errors import Conflict, MissingExtra, Rejected
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.model_hub import stay_local
@@ -52,6 +52,8 @@ JobOrUri = Annotated[str, typer.Argument(help="A job's id, or the s3:// uri of a
 Algorithm = Annotated[str, typer.Option(help="sft, rloo, ppo, dpo, kto, ...: it decides on the format.")]
 BaseModel = Annotated[str, typer.Option(help="What would be trained: staleness counts from it. See `ratchet train`.")]
 
+MANIFEST, PARQUET = "manifest.json", "rows.parquet"
+"""A snapshot's files in a directory."""
 BUILD_S = 600.0
 """All rows are made, which takes a while for many trajectories."""
 
@@ -73,7 +75,12 @@ def build(
     *,
     dataset: dict[str, object],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also put manifest.json and rows.parquet into this directory.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="A directory for manifest.json and rows.parquet; it may hold earlier ones.",
+        ),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -82,6 +89,7 @@ def build(
     """Store the rows that a job would take now as a snapshot; `ratchet train --snapshot` trains on exactly them."""
     if output is not None:
         require_no_file(output)
+        require_own_snapshot(output)
     endpoints, body = locate(directory), request_body(role, algorithm, base_model, dataset)
     if dry_run:
         preview = previewed(endpoints, body)
@@ -172,7 +180,12 @@ def explain(
 def export(
     job_or_uri: JobOrUri,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Ends in .parquet or .jsonl, which decides on the format.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Ends in .parquet or .jsonl, its format; an existing file is replaced.",
+        ),
     ],
     trl: Annotated[
         Literal["messages", "prompt_completion", "preference", "unpaired"] | None,
@@ -244,8 +257,18 @@ def copy_snapshot(endpoints: Endpoints, snapshot: StoredSnapshot, directory: Pat
     """The manifest as it is stored, and the rows, both verified."""
     objects, parquet = objects_of(endpoints), snapshot.manifest.parquet
     directory.mkdir(parents=True, exist_ok=True)
-    objects.get_file(parquet.uri, directory / "rows.parquet", parquet.sha256)
-    write_whole(directory / "manifest.json", objects.get(snapshot.ref.uri, snapshot.ref.digest))
+    write_whole(directory / MANIFEST, objects.get(snapshot.ref.uri, snapshot.ref.digest))
+    objects.get_file(parquet.uri, directory / PARQUET, parquet.sha256)
+
+
+def require_own_snapshot(directory: Path) -> None:
+    """Raise `Rejected` where files would be replaced that are no snapshot's: its rows never lie without a manifest."""
+    manifest = directory / MANIFEST
+    with suppress(OSError, Rejected):
+        decode_manifest(manifest.read_bytes(), str(manifest))
+        return
+    if taken := [name for name in (MANIFEST, PARQUET) if (directory / name).exists()]:
+        raise Rejected(f"{directory} has {', '.join(taken)} of something else: name another directory")
 
 
 def require_templates() -> None:
@@ -320,7 +343,7 @@ def fetched_rows(endpoints: Endpoints, snapshot: StoredSnapshot) -> Generator[It
     if kind is None:
         raise Rejected(f"{snapshot.ref.uri} holds {snapshot.manifest.format}, which this version cannot read")
     with tempfile.TemporaryDirectory(prefix="ratchet-dataset-") as directory:
-        rows = Path(directory) / "rows.parquet"
+        rows = Path(directory) / PARQUET
         objects_of(endpoints).get_file(snapshot.manifest.parquet.uri, rows, snapshot.manifest.parquet.sha256)
         yield read_rows(rows, kind)
 

@@ -124,10 +124,8 @@ def import_(
     adapter = read_adapter(source)
     objects = objects_of(endpoints)
     known = known_base(objects, base or role_base(endpoints, role), adapter)
-    if adapter.named_base not in (None, "", known.name):
-        errors.print(
-            f"{source} was made for {adapter.named_base}, and is taken for {known.name}: are they the same model?"
-        )
+    if warning := other_base(adapter, known.name):
+        errors.print(warning, markup=False)
     what = f"{source}: rank {adapter.config['r']}, {len(adapter.tensors)} tensors, for {known.name}"
     if dry_run:
         print_dry_run(f"import {what}", {"role": role, "base_model": known.name}, as_json)
@@ -163,6 +161,13 @@ def role_base(endpoints: Endpoints, role: str) -> str:
     if not serving:
         raise Rejected(f"no policy serves {role} yet: name the adapter's base with --base")
     return serving[0].base_model if serving[0].kind == ADAPTER else serving[0].uri
+
+
+def other_base(adapter: Adapter, base: str) -> str | None:
+    """A warning where the adapter names another base than the one that it is taken for."""
+    if adapter.named_base in (None, "", base):
+        return None
+    return f"{adapter.directory} was made for {adapter.named_base}, and is taken for {base}: are they the same model?"
 
 
 def known_base(objects: BlobStore, base: str, adapter: Adapter) -> KnownBase:

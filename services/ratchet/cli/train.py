@@ -23,7 +23,7 @@ from ratchet.bus.message import JsonObject, decode, encode
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.jobs import sentence_of
 from ratchet.cli.options import AsJson, require_no_file
-from ratchet.cli.output import Bar, errors, print_answer, print_facts, print_table, progress
+from ratchet.cli.output import Bar, console, errors, print_answer, print_facts, print_table, progress
 from ratchet.contract.local_training import LocalTraining, LoopOptions
 from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
 from ratchet.errors import MissingExtra, Rejected
@@ -269,7 +269,9 @@ def run_training(config: TrainingConfig, loop: LoopOptions, files: Files, *, as_
 def show_result(result: JsonObject) -> None:
     """The result for people: each figure with what it is, what is good and what is bad."""
     figures: dict[str, float] = result.get("metrics", {}) | result.get("scores", {})
-    print_facts({name: value for name, value in result.items() if name not in ("metrics", "scores")})
+    print_facts({name: value for name, value in result.items() if name not in ("metrics", "scores", "findings")})
+    for sentence in result.get("findings", ()):
+        console.print(f"- {sentence}", markup=False)
     rows = [(name, f"{value:.4g}", sentence_of(name, value)) for name, value in figures.items()]
     print_table(("figure", "value", "what it is"), rows, "no figures")
 
@@ -344,16 +346,22 @@ def _stop_on_interrupt(stop: Callable[[], None]) -> Generator[None]:
 
 
 def last_event(lines: Iterable[bytes], bar: Bar) -> JsonObject:
-    """Read a training's events to their end, and show the train steps; empty when there is none."""
+    """Read a training's events to their end, and show the train steps; empty when there is none.
+
+    The last one gets what was found in the data, which the training reports at its start.
+    """
     event: JsonObject = {}
+    findings: list[str] = []
     for line in lines:
         event = decode(line)
+        if event.get("type") == "started":
+            findings = event.get("findings", [])
         if event.get("type") == "progressed":
             metrics: dict[str, float] = event["metrics"]
             shown = ("loss", "accuracy", "auc", "margin", "holdout_accuracy", "holdout_auc", "holdout_win_rate")
             note = " ".join(f"{name} {metrics[name]:.3f}" for name in shown if name in metrics)
             bar(event["step"], event["total_steps"], f"step {event['step']}/{event['total_steps']} {note}")
-    return event
+    return event | {"findings": findings}
 
 
 def finish(last: JsonObject, output: Path) -> None:
@@ -377,6 +385,7 @@ def finish(last: JsonObject, output: Path) -> None:
         "metrics": last["metrics"],
         "scores": evaluation.get("benchmark_scores", {}),
         "peak_memory_gb": last["peak_memory_gb"],
+        "findings": last["findings"],
     }
     if stop := last.get("health_stop"):
         result["health_stop"] = stop["message"]

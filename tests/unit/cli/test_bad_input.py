@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from ratchet.bus.message import encode
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.rules.trajectory_names import NAME_CHARACTERS
 from tests.support.command_lines import COMMANDS, NAMES, ODD, lines
+from tests.support.snapshot_rows import snapshot_manifest
 
 KNOWN_CODES = {int(code) for code in ExitCode}
 
@@ -172,6 +174,21 @@ def test_a_directory_in_the_place_of_a_file_and_the_reverse_are_one_line(
         Path(name).write_text("{}")
     assert main(typed.split()) == ExitCode.FAILED
     assert capsys.readouterr().err == f"ratchet: {reason}\n"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rows.parquet"])
+def test_a_built_dataset_replaces_no_files_of_something_else(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine").mkdir()
+    Path("mine", name).write_text("{}")
+    assert main(["dataset", "build", "--output", "mine"]) == ExitCode.FAILED
+    assert capsys.readouterr().err == f"ratchet: mine has {name} of something else: name another directory\n"
+
+
+def test_a_built_dataset_replaces_an_earlier_one() -> None:
+    Path("mine").mkdir()
+    Path("mine", "manifest.json").write_bytes(encode(snapshot_manifest()))
+    Path("mine", "rows.parquet").touch()
+    assert main(["dataset", "build", "--output", "mine"]) == ExitCode.NO_STACK
 
 
 @pytest.mark.parametrize(

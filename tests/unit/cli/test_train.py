@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ratchet.cli.train import METRICS_FILE, REQUEST, RESULT_FILE, app, default_output, show_result
+from ratchet.cli.train import METRICS_FILE, REQUEST, RESULT_FILE, app, default_output, last_event, show_result
 from ratchet.errors import Conflict
 from ratchet.service.files import locked
 from tests.support.pair_files import write_lines
@@ -98,6 +98,15 @@ def test_each_figure_of_a_result_has_its_sentence(capsys: pytest.CaptureFixture[
     assert "out/model" in shown
     assert "holdout_win_rate" in shown
     assert "BAD:" in shown
+
+
+def test_what_the_template_loses_of_the_data_stands_in_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    cut = "2 rows are longer than 8 tokens, and lose their end"
+    events = [{"type": "started", "findings": [cut]}, {"type": "finished", "kind": "model"}]
+    last = last_event([json.dumps(event).encode() for event in events], lambda *_: None)
+    assert last == {"type": "finished", "kind": "model", "findings": [cut]}
+    show_result({"model": "out/model", "findings": last["findings"]})
+    assert f"- {cut}" in capsys.readouterr().out
 
 
 def test_results_go_to_a_directory_by_command_and_model(tmp_path: Path) -> None:

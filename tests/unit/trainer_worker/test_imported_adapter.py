@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from ratchet.cli.policies import known_base
+from ratchet.cli.policies import known_base, other_base
 from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
 from ratchet.errors import Rejected
 from ratchet.stores.adapter_import import CONFIG, WEIGHTS, check_base, read_adapter, store_adapter
@@ -159,3 +160,12 @@ def test_the_base_is_a_stored_model_or_the_name_that_the_adapter_gives(saved: Pa
     other = stored_adapter(blobs, tmp_path / "adapter", base.uri)
     with pytest.raises(Rejected, match="is no model"):
         known_base(blobs, other.uri, adapter)
+
+
+def test_an_adapter_that_names_another_base_is_taken_with_a_warning(saved: Path) -> None:
+    adapter = read_adapter(saved)
+    named = replace(adapter, named_base="org/model")
+    doubt = "was made for org/model, and is taken for org/other: are they the same model?"
+    assert other_base(named, "org/other") == f"{saved} {doubt}"
+    assert other_base(named, "org/model") is None
+    assert other_base(replace(adapter, named_base=None), "org/model") is None

@@ -91,7 +91,8 @@ class WatchedSnapshot(Sequence[TrajectoryRow]):
 def test_what_is_lost_of_the_chats_is_known_before_the_first_train_step(base: str, tmp_path: Path) -> None:
     run = RecordingRun(tmp_path, "sft", stop_after=0)
     trained(run, base, msgspec.structs.replace(HYPER, max_length=32))
-    assert run.findings[0] == "24 rows are longer than the longest row, and lose their end."
+    first = "24 rows are longer than 32 tokens, and lose their end: the longest has 46, the first are of t0, t1, t2."
+    assert run.findings[0] == first
     whole = RecordingRun(tmp_path, "sft", stop_after=0)
     trained(whole, base, HYPER)
     assert whole.findings == []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 from torch import Tensor
 
-from ratchet.chat_templates.conversations import Conversation
+from ratchet.chat_templates.conversations import CHOSEN, REJECTED, conversations_of
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import EvaluationResults
 from ratchet.trainer_worker.errors import DataUnusable
@@ -52,17 +52,12 @@ class PairRows:
 
 
 def pair_rows(chats: ChatRows, pairs: Sequence[PairRow]) -> PairRows:
-    """Rows of every usable pair, in order. Raises `DataUnusable` when there is none."""
-    whole = [
-        Conversation(f"{index}{name}", [*pair.prompt, *side], pair.tools, learn_from=len(pair.prompt))
-        for index, pair in enumerate(pairs)
-        for name, side in (("+", pair.chosen), ("-", pair.rejected))
-    ]
-    rows = rows_by_key(chats.rows(whole))
+    """Rows of every usable pair, in order; no two have one id. Raises `DataUnusable` when there is none."""
+    rows = rows_by_key(chats.rows(conversation for pair in pairs for conversation in conversations_of(pair)))
     usable: list[RowPair] = []
     equal = 0
-    for index, pair in enumerate(pairs):
-        chosen, rejected = rows.get(f"{index}+"), rows.get(f"{index}-")
+    for pair in pairs:
+        chosen, rejected = (rows.get(f"{pair.preference_id}{side}") for side in (CHOSEN, REJECTED))
         if chosen is None or rejected is None:
             continue
         if [row.token_ids.tolist() for row in chosen] == [row.token_ids.tolist() for row in rejected]:
