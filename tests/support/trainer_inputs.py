@@ -31,15 +31,22 @@ def model_files(directory: Path) -> Path:
     return directory
 
 
-def adapter(blobs: MemoryBlobs, directory: Path, base: str, role: str = "support") -> Policy:
+def adapter(
+    blobs: MemoryBlobs, directory: Path, base: str, role: str = "support", base_digest: str | None = None
+) -> Policy:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "adapter_config.json").write_text("{}")
-    return policy(blobs, directory, ADAPTER, base, role)
+    return policy(blobs, directory, ADAPTER, base, role, base_digest)
 
 
-def policy(blobs: MemoryBlobs, directory: Path, kind: str, base: str, role: str = "support") -> Policy:
+def policy(
+    blobs: MemoryBlobs, directory: Path, kind: str, base: str, role: str = "support", base_digest: str | None = None
+) -> Policy:
     files = upload_files(blobs, directory)
-    return publish_policy(blobs, PolicyManifest(kind=kind, base_model=base, files=files, role=role, created_at=NOW))
+    manifest = PolicyManifest(
+        kind=kind, base_model=base, base_digest=base_digest, files=files, role=role, created_at=NOW
+    )
+    return publish_policy(blobs, manifest)
 
 
 def dispatch(blobs: MemoryBlobs, base: str, **changes: Any) -> TrainingDispatch:

@@ -52,6 +52,7 @@ class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
     role: str
     created_at: datetime
     base_digest: str | None = None
+    """sha256 of the base's manifest; of a base in a directory, of its weights (`stores.base_weights`)."""
     algorithm: str | None = None
     training_job_id: str | None = None
     attempt: int | None = None

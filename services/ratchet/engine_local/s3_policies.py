@@ -14,6 +14,7 @@ from ratchet.engine_local import metrics
 from ratchet.engine_local.torch_policies import Served, Weights, load_weights, merge_adapter, serve
 from ratchet.errors import NotFound
 from ratchet.rules.model_hub import HUB_VARIABLE
+from ratchet.stores.base_weights import require_same_weights, weights_digest
 from ratchet.stores.policies import BlobStore, fetch_policy, is_manifest_uri
 
 BASES = 2
@@ -61,7 +62,9 @@ class PolicyLoader:
                 directory = Path(snapshot_download(name, local_files_only=os.environ.get(HUB_VARIABLE) != "1"))
             except (OSError, ValueError) as error:
                 raise NotFound(f"no base model {name!r}: {error}") from error
-        return self._kept(name, directory, manifest.dtype)
+        digest = weights_digest(directory, self._cache) if manifest.base_digest else None
+        require_same_weights(name, digest, manifest.base_digest)
+        return self._kept(digest or name, directory, manifest.dtype)
 
     def _kept(self, name: str, directory: Path, dtype: str | None) -> Weights:
         key = name, dtype

@@ -6,15 +6,12 @@ is chance.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ratchet.datasets.domain.pairs import Opinion
-
-Z = 1.96
-"""Of a 95 % interval."""
+from ratchet.rules.intervals import wilson
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +61,6 @@ def alpha(shared: Sequence[dict[str, bool]]) -> float | None:
         yes = sum(votes.values())
         apart += 2 * yes * (len(votes) - yes) / (len(votes) - 1)
     return 1 - (number - 1) * apart / (2 * values[True] * values[False])
-
-
-def wilson(k: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share, k of n."""
-    if not n:
-        return 0.0, 1.0
-    middle, spread = k / n + Z**2 / (2 * n), Z * math.sqrt(k * (n - k) / n**3 + Z**2 / (4 * n**2))
-    return max(0.0, (middle - spread) / (1 + Z**2 / n)), min(1.0, (middle + spread) / (1 + Z**2 / n))
 
 
 def _reports(shared: Sequence[dict[str, bool]]) -> list[RaterReport]:

@@ -302,6 +302,10 @@ _EVALUATION: Mapping[str, Figure] = {
         "below 0",
         bad_below=0.0,
     ),
+    "improvement_low": Figure(
+        "Lower end of the 95 % interval of improvement_over_baseline", "above 0", "below 0: chance is not excluded"
+    ),
+    "improvement_high": Figure("Upper end of it", "above 0", "below 0: the baseline is better", bad_below=0.0),
 }
 
 _RESOURCES: Mapping[str, Figure] = {

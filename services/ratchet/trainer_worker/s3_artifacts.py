@@ -18,6 +18,7 @@ from ratchet.datasets.s3_snapshots import decode_manifest
 from ratchet.errors import Rejected
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.training_options import holdout_of
+from ratchet.stores.base_weights import require_same_weights, weights_digest
 from ratchet.stores.policies import (
     BlobStore,
     LocalPolicy,
@@ -58,6 +59,7 @@ class Base:
     name: str
     """What the policy's manifest calls it."""
     digest: str | None
+    """Of its manifest, or of the weights in its directory; None for a name."""
     tokenizer_digest: str | None
     adapter: LocalPolicy | None = None
     """The adapter that is continued."""
@@ -102,12 +104,15 @@ def fetch_inputs(objects: BlobStore, dispatch: TrainingDispatch, directory: Path
 
 
 def fetch_base(objects: BlobStore, base_model: str, models: Path) -> Base:
-    """The base that `base_model` names: a model's manifest, an adapter's manifest (to continue it), or a name."""
+    """The base that `base_model` names: a model's manifest, an adapter's manifest (to continue it), or a name or path.
+
+    Raises `DigestMismatch` where an adapter was made on other weights than its base has here.
+    """
     if not is_manifest_uri(base_model):
         path = Path(base_model)
         if not path.is_dir():
             return Base(base_model, base_model, None, None)
-        return Base(str(path.resolve()), base_model, None, tokenizer_digest(path))
+        return Base(str(path.resolve()), base_model, weights_digest(path, models), tokenizer_digest(path))
     fetched = fetch_policy(objects, base_model, models)
     if fetched.policy.manifest.kind == MODEL:
         digest = tokenizer_digest(fetched.directory)
@@ -118,6 +123,7 @@ def fetch_base(objects: BlobStore, base_model: str, models: Path) -> Base:
     if below.adapter is not None:
         raise Rejected(f"{base_model} is an adapter on an adapter; merge one of them first")
     manifest = fetched.policy.manifest
+    require_same_weights(below.name, below.digest, manifest.base_digest)
     return replace(below, adapter=fetched, dtype=manifest.dtype)
 
 

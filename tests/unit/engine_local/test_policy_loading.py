@@ -19,6 +19,7 @@ from ratchet.engine_local.s3_policies import PolicyLoader
 from ratchet.engine_local.torch_llama import lean_network
 from ratchet.engine_local.torch_policies import Weights, load_weights, logprobs_of, merge_adapter
 from ratchet.errors import DigestMismatch, NotFound, Rejected
+from ratchet.stores.base_weights import weights_digest
 from ratchet.stores.policies import Policy, publish_policy, tokenizer_digest, upload_files
 from tests.support.blobs import MemoryBlobs
 from tests.support.tiny_models import publish_tiny_model, tiny_configs
@@ -159,6 +160,17 @@ def test_an_unknown_manifest_is_not_found(store: Store) -> None:
 def test_a_base_by_name_that_the_machine_does_not_have_is_not_found_and_no_hub_is_asked(store: Store) -> None:
     with pytest.raises(NotFound, match=r"no base model 'example/no-such-base'.*local_files_only"):
         store.loader.load(store.adapter(base_model="example/no-such-base").uri)
+
+
+def test_a_base_in_a_directory_has_the_weights_that_the_adapter_was_made_on(store: Store, tmp_path: Path) -> None:
+    base = shutil.copytree(store.directory, tmp_path / "base")
+    digest = weights_digest(base, tmp_path)
+    policy = store.adapter(base_model=str(base), base_digest=digest)
+    assert store.loader.load(policy.uri).digest == policy.digest
+    config = base / "config.json"
+    config.write_text(config.read_text() + " ")
+    with pytest.raises(DigestMismatch, match="has other weights here than where the adapter was trained"):
+        store.loader.load(policy.uri)
 
 
 def test_files_that_are_no_adapter_are_refused(store: Store, tmp_path: Path) -> None:

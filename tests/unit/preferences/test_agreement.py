@@ -7,7 +7,7 @@ import random
 import pytest
 
 from ratchet.datasets.domain.pairs import Opinion
-from ratchet.preferences.agreement import agreement, alpha, wilson
+from ratchet.preferences.agreement import agreement, alpha
 from tests.support.training import NOON
 
 
@@ -70,8 +70,3 @@ def test_a_rater_who_prefers_the_other_answer_is_an_outlier_and_careful_ones_are
 def test_of_two_raters_who_disagree_neither_is_the_outlier() -> None:
     report = agreement(judged([{"a": True, "b": False}] * 50))
     assert [one.is_outlier for one in report.raters] == [False, False]
-
-
-@pytest.mark.parametrize(("k", "n", "low", "high"), [(0, 0, 0.0, 1.0), (0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634)])
-def test_the_interval_is_wilsons(k: int, n: int, low: float, high: float) -> None:
-    assert wilson(k, n) == pytest.approx((low, high), abs=1e-4)

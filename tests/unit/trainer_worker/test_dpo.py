@@ -71,6 +71,7 @@ def test_preferences_are_learnt_and_hold_on_prompts_that_were_held_out(
     assert (outcome.samples, outcome.metrics["held_out_pairs"]) == (36, 12)
     assert scores["holdout_win_rate"] >= 0.5 + 0.05
     assert (outcome.evaluation.improvement_over_baseline or 0) >= 0.05
+    assert scores["improvement_low"] < (outcome.evaluation.improvement_over_baseline or 0) < scores["improvement_high"]
     assert scores["holdout_accuracy"] - scores["holdout_accuracy_before"] == pytest.approx(
         outcome.evaluation.improvement_over_baseline
     )

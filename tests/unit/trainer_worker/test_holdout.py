@@ -1,11 +1,10 @@
-"""Holding out: the parts share nothing, the seed alone decides, and an interval says how little is known."""
+"""Holding out: the parts share nothing, and the seed alone decides."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.trainer_worker.training.learner.pairs import split, wilson
+from ratchet.trainer_worker.training.learner.pairs import split
 
 KEYS = st.lists(st.tuples(st.integers(0, 9), st.integers(10, 14)), min_size=1, max_size=40)
 
@@ -35,11 +34,3 @@ def test_another_seed_holds_out_others() -> None:
 
 def test_nothing_is_held_out_unless_it_is_asked_for() -> None:
     assert split([("a",), ("b",)], 0.0, seed=0) == ([0, 1], [])
-
-
-@pytest.mark.parametrize(
-    ("successes", "trials", "low", "high"),
-    [(23, 46, 0.3612, 0.6388), (30, 46, 0.5077, 0.7732), (0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0)],
-)
-def test_the_interval_of_a_proportion(successes: int, trials: int, low: float, high: float) -> None:
-    assert wilson(successes, trials) == pytest.approx((low, high), abs=2e-4)

@@ -28,10 +28,10 @@ from ratchet.trainer_worker.training.learner.pairs import pair_rows
 from ratchet.trainer_worker.training.learner.ranking import auc, auc_interval
 from ratchet.trainer_worker.training.learner.rewards import (
     check_reading,
-    length_accuracy,
     read_pair,
     reward_all,
     reward_loss,
+    right_by_length,
 )
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, save_policy
 from tests.support.snapshot_rows import pair_row
@@ -193,8 +193,8 @@ def test_the_rule_of_thumb_takes_its_direction_from_what_was_learnt(base: str) -
         return [read_pair(pair, policy.pad) for pair in pair_rows(ChatRows(policy.tokenizer, 512), rows).pairs]
 
     short, long = ("red", "red red red"), ("red red red", "red")
-    assert length_accuracy(read(short, short, long), read(short, short, short, long)) == 0.75
-    assert length_accuracy(read(long), read(short, short, short, long)) == 0.25
+    assert right_by_length(read(short, short, long), read(short, short, short, long)).tolist() == [1, 1, 1, 0]
+    assert right_by_length(read(long), read(short, short, short, long)).tolist() == [0, 0, 0, 1]
 
 
 # ----------------------------------------------------------------------------------------------------------- ranking

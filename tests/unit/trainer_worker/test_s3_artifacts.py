@@ -71,6 +71,18 @@ def test_a_name_is_left_to_transformers(tmp_path: Path) -> None:
     assert (base.path, base.name, base.digest) == ("org/model-1b", "org/model-1b", None)
 
 
+def test_an_adapter_is_continued_only_on_the_weights_that_it_was_made_on(tmp_path: Path) -> None:
+    blobs, base = MemoryBlobs(), model_files(tmp_path / "base")
+    (base / "model.safetensors").write_text("weights")
+    taken = fetch_base(blobs, str(base), tmp_path / "models")
+    assert taken.digest is not None
+    on_it = adapter(blobs, tmp_path / "adapter", str(base), base_digest=taken.digest)
+    assert fetch_base(blobs, on_it.uri, tmp_path / "models").digest == taken.digest
+    (base / "model.safetensors").write_text("other weights")
+    with pytest.raises(DigestMismatch, match="has other weights here"):
+        fetch_base(blobs, on_it.uri, tmp_path / "models")
+
+
 def test_a_changed_snapshot_is_refused(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     asked = dispatch(blobs, model(blobs, tmp_path / "base").uri)

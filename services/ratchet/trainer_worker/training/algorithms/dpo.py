@@ -14,11 +14,12 @@ from torch import Tensor
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import EvaluationResults
 from ratchet.rules.algorithms import PREFERENCE_RATES
+from ratchet.rules.intervals import wilson
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import ChatRows, chat_length
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import RowPair, scores_of, split_pairs, wilson, wins
+from ratchet.trainer_worker.training.learner.pairs import RowPair, improvement, scores_of, split_pairs, wins, won
 from ratchet.trainer_worker.training.learner.preferences import (
     PairLogprobs,
     Reference,
@@ -154,14 +155,14 @@ def evaluate(
 
     Accuracy: the share of pairs whose chosen side is the likelier one, before (reference) and after. Win rate: the
     share on which the policy prefers the chosen side more than the reference does (one half where nothing was learnt),
-    with its 95 % interval. Improvement: accuracy after less accuracy before.
+    with its 95 % interval. Improvement: accuracy after less accuracy before, with its own.
     """
     if not pairs:
         return None
     chosen, rejected = score_sides(scorer, [pair.sides for pair in pairs], stop_requested)
     before, after = reference[0] - reference[1], chosen - rejected
-    won = wins(after - before)
-    low, high = wilson(won, len(pairs))
+    gained = wins(after - before)
+    low, high = wilson(gained, len(pairs))
     accuracy_before, accuracy = wins(before) / len(pairs), wins(after) / len(pairs)
     loss = dpo_loss(PairLogprobs(chosen, rejected, *reference), beta, label_smoothing)
     scores = {
@@ -169,9 +170,10 @@ def evaluate(
         "holdout_loss": float(loss.loss_P.mean()),
         "holdout_accuracy_before": accuracy_before,
         "holdout_accuracy": accuracy,
-        "holdout_win_rate": won / len(pairs),
+        "holdout_win_rate": gained / len(pairs),
         "holdout_win_rate_low": low,
         "holdout_win_rate_high": high,
         "holdout_margin": beta * float((after - before).mean()),
     }
+    scores |= improvement(won(before), won(after))
     return EvaluationResults(benchmark_scores=scores, improvement_over_baseline=accuracy - accuracy_before)

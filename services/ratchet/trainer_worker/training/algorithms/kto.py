@@ -47,6 +47,8 @@ from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Mean, TrlTr
 DEFAULTS = Defaults(PREFERENCE_RATES)
 BETA = 0.1
 PARTNERS = "partners.json"
+CHANCE = 0.5
+"""The AUC of a policy that has learnt nothing."""
 """In a checkpoint: for each example the one whose answer is put in its place."""
 
 
@@ -226,8 +228,9 @@ def evaluate(
     area = auc(good, bad)
     low, high = auc_interval(area, len(good), len(bad))
     scores |= {"holdout_auc": area, "holdout_auc_low": low, "holdout_auc_high": high}
+    scores |= {"improvement_low": low - CHANCE, "improvement_high": high - CHANCE}
     scores["holdout_margin"] = statistics.fmean(good) - statistics.fmean(bad)
-    return EvaluationResults(benchmark_scores=scores, improvement_over_baseline=area - 0.5)
+    return EvaluationResults(benchmark_scores=scores, improvement_over_baseline=area - CHANCE)
 
 
 def shuffled(labels: Sequence[LabelRow], seed: int) -> list[LabelRow]:

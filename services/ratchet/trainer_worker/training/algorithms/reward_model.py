@@ -16,16 +16,16 @@ from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import ChatRows, chat_length
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import scores_of, split_pairs
+from ratchet.trainer_worker.training.learner.pairs import improvement, scores_of, split_pairs, won
 from ratchet.trainer_worker.training.learner.preferences import never
 from ratchet.trainer_worker.training.learner.rewards import (
     ReadPair,
     check_reading,
-    length_accuracy,
     read_pair,
     reward_all,
     reward_loss,
     reward_scores,
+    right_by_length,
 )
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Mean, TrlTraining, run_trl
@@ -123,13 +123,13 @@ def evaluate(
     stop_requested: Callable[[], bool] = never,
 ) -> EvaluationResults | None:
     """What the held-out pairs show; None without any. Improvement: accuracy less that of the rule of thumb that the
-    longer answer wins, or the shorter one.
+    longer answer wins, or the shorter one, with its 95 % interval.
     """
     if not held_out:
         return None
-    scores = reward_scores("holdout", *reward_all(scorer, held_out, stop_requested), center)
-    by_length = length_accuracy(learnt, held_out)
-    counted = {"holdout_pairs": float(len(held_out)), "holdout_length_accuracy": by_length}
-    return EvaluationResults(
-        benchmark_scores=counted | scores, improvement_over_baseline=scores["holdout_accuracy"] - by_length
-    )
+    chosen, rejected = reward_all(scorer, held_out, stop_requested)
+    by_length = right_by_length(learnt, held_out)
+    scores = {"holdout_pairs": float(len(held_out)), "holdout_length_accuracy": float(by_length.mean())}
+    scores |= reward_scores("holdout", chosen, rejected, center) | improvement(by_length, won(chosen - rejected))
+    gain = scores["holdout_accuracy"] - scores["holdout_length_accuracy"]
+    return EvaluationResults(benchmark_scores=scores, improvement_over_baseline=gain)

@@ -6,7 +6,6 @@ Only what the assistant says after a pair's prompt learns. What shares a prompt 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,13 +15,11 @@ from torch import Tensor
 from ratchet.chat_templates.conversations import CHOSEN, REJECTED, conversations_of
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import EvaluationResults
+from ratchet.rules.intervals import paired_difference
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.learner.rows import Row
-
-Z95 = 1.959964
-"""Two-sided 95 % quantile of the normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +136,20 @@ def scores_of(results: EvaluationResults | None) -> Mapping[str, float]:
     return {} if results is None else results.benchmark_scores or {}
 
 
+def improvement(before: Tensor, after: Tensor) -> dict[str, float]:
+    """The 95 % interval of an accuracy less the one that it is compared with, from `won` of the same pairs."""
+    low, high = paired_difference(before.tolist(), after.tolist())
+    return {"improvement_low": low, "improvement_high": high}
+
+
+def won(margins: Tensor) -> Tensor:
+    """Of each margin whether it is above 0: 1, 0, or one half for a tie."""
+    return (margins > 0).float() + 0.5 * (margins == 0).float()
+
+
 def wins(margins: Tensor) -> float:
     """How many are above 0; a tie is half of one."""
-    return float((margins > 0).sum()) + 0.5 * float((margins == 0).sum())
-
-
-def wilson(successes: float, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a proportion (Wilson 1927). `successes` may count a tie as one half."""
-    share = successes / trials
-    denominator = 1 + Z95**2 / trials
-    centre = (share + Z95**2 / (2 * trials)) / denominator
-    half = Z95 * math.sqrt(share * (1 - share) / trials + Z95**2 / (4 * trials**2)) / denominator
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return float(won(margins).sum())
 
 
 def _connected(keys: Sequence[Sequence[Hashable]]) -> list[list[int]]:

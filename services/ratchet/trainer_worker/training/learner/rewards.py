@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ratchet.rules.intervals import wilson
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
 from ratchet.trainer_worker.training.learner.logprobs import HEAD_TOLERANCE, Scorer
-from ratchet.trainer_worker.training.learner.pairs import RowPair, wilson, wins
+from ratchet.trainer_worker.training.learner.pairs import RowPair, wins, won
 from ratchet.trainer_worker.training.learner.preferences import never
 from ratchet.trainer_worker.training.learner.ranking import auc, auc_interval
 from ratchet.trainer_worker.training.learner.rows import Row
@@ -103,16 +104,16 @@ def reward_all(
     return rewards_P2[:, 0], rewards_P2[:, 1]
 
 
-def length_accuracy(learnt: Sequence[ReadPair], held: Sequence[ReadPair]) -> float:
-    """How often a rule of thumb is right on pairs that it has not seen: the longer answer wins, or the shorter one,
-    whichever it was more often in the pairs that were learnt from. A tie counts one half.
+def right_by_length(learnt: Sequence[ReadPair], held: Sequence[ReadPair]) -> Tensor:
+    """On which pairs a rule of thumb is right that has not seen them: the longer answer wins, or the shorter one,
+    whichever it was more often in the pairs that were learnt from. 1, 0, or one half for a tie.
     """
 
-    def longer_wins(pairs: Sequence[ReadPair]) -> float:
-        return wins(torch.tensor([float(one.lengths[0] - one.lengths[1]) for one in pairs])) / len(pairs)
+    def longer_wins(pairs: Sequence[ReadPair]) -> Tensor:
+        return won(torch.tensor([float(pair.lengths[0] - pair.lengths[1]) for pair in pairs]))
 
-    share = longer_wins(held)
-    return share if longer_wins(learnt) >= 0.5 else 1 - share
+    by_length = longer_wins(held)
+    return by_length if float(longer_wins(learnt).mean()) >= 0.5 else 1 - by_length
 
 
 def reward_scores(prefix: str, chosen_P: Tensor, rejected_P: Tensor, center: float) -> dict[str, float]:
