@@ -26,6 +26,10 @@ WORDS = {
     "desirable_weight": ("1", "Weight of answers with thumbs up."),
     "undesirable_weight": ("1", "Weight of answers with thumbs down."),
     "kl_beta": ("0.001", "Weight of the distance to the policy at the start."),
+    "entropy_coefficient": (
+        "0.001",
+        "Weight of the policy's entropy, which keeps it from settling early; 0: none.",
+    ),
     "seed": ("0", "Of the order of the data, and of new adapters."),
     "lora": ("r 16, alpha 32, dropout 0, all-linear", "Shape of a new adapter; in a request only (`--request`)."),
     "full_finetune": ("false", "Train every weight: the result is a model, not an adapter."),

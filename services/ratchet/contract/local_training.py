@@ -15,7 +15,7 @@ class LoopOptions(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Share of the train steps in which the learning rate rises."""
     weight_decay: float | None = None
     eval_steps: int | None = None
-    """Train steps between evaluations on what is held out; None: at the end alone."""
+    """Train steps between evaluations on what is held out; None: five in all."""
     keep_end: bool = False
     """Rows that are too long lose their beginning, not their end."""
     held_out: int = 0

@@ -84,6 +84,7 @@ class Hyperparameters(Value, frozen=True, kw_only=True, omit_defaults=True):
     desirable_weight: float | None = None
     undesirable_weight: float | None = None
     kl_beta: float | None = None
+    entropy_coefficient: float | None = None
     seed: int | None = None
     lora: Lora | None = None
     full_finetune: bool = False
@@ -167,6 +168,8 @@ class TrainingConfig(Value, frozen=True, kw_only=True, omit_defaults=True):
 class Evaluation(Value, frozen=True, kw_only=True, omit_defaults=True):
     enabled: bool | None = None
     holdout_size: float | None = None
+    eval_steps: int | None = None
+    """Train steps between two evaluations on what is held out; five in all without it."""
     metrics: list[str] | None = None
     benchmark_tasks: list[str] | None = None
 

@@ -146,7 +146,7 @@ BUILT_IN = (
     _policy_gradient("rloo", GROUPED),
     _policy_gradient("grpo", GROUPED | {"scale_rewards"}),
     _policy_gradient("reinforce", GROUPED),
-    _policy_gradient("ppo", CLIPPED | {"gamma", "gae_lambda"}),
+    _policy_gradient("ppo", CLIPPED | {"gamma", "gae_lambda", "entropy_coefficient"}),
     Algorithm(
         name="dpo",
         train=f"{_OURS}.dpo:train",

@@ -40,6 +40,7 @@ _NOT_NEGATIVE = (
     "clip_epsilon",
     "clip_epsilon_high",
     "kl_beta",
+    "entropy_coefficient",
     "warmup_steps",
     "negative_advantage_scale",
     "desirable_weight",
@@ -145,8 +146,10 @@ def request_problems(request: TrainingRequest) -> list[str]:
 
 def evaluation_problems(request: TrainingRequest) -> list[str]:
     """Why this training cannot be evaluated as requested; empty when it can, and for an unknown algorithm."""
-    name = request.training_config.algorithm
-    if not holdout_of(request.evaluation) or dataset_format(name) is None or ALGORITHMS[name].holds_out:
+    name, evaluation = request.training_config.algorithm, request.evaluation
+    if evaluation is not None and evaluation.eval_steps is not None and not holdout_of(evaluation):
+        return ["evaluation.eval_steps does nothing where evaluation.holdout_size holds nothing out"]
+    if not holdout_of(evaluation) or dataset_format(name) is None or ALGORITHMS[name].holds_out:
         return []
     able = ", ".join(one.name for one in BUILT_IN if one.holds_out)
     return [f"{name} holds nothing out: evaluation.holdout_size is for {able}"]

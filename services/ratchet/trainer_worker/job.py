@@ -53,7 +53,7 @@ class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
     holdout: float = 0.0
     """Fraction of the preference pairs that are held out to judge the result on."""
     loop: LoopOptions = LoopOptions()
-    """Of a training without a worker."""
+    """Of a training without a worker; a job sets `eval_steps` alone."""
 
     @property
     def batch_size(self) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.message import Value, decode
+from ratchet.contract.local_training import LoopOptions
 from ratchet.contract.policy_manifest import ADAPTER, ADAPTER_CONFIG, MODEL, ArtifactFile, PolicyManifest
 from ratchet.contract.training import Artifacts, ResourceUsage, TrainingDispatch
 from ratchet.datasets.s3_snapshots import decode_manifest
@@ -85,7 +86,7 @@ def fetch_inputs(objects: BlobStore, dispatch: TrainingDispatch, directory: Path
     if base.adapter is not None and base.adapter.policy.manifest.role != role:
         theirs = base.adapter.policy.manifest.role
         raise Rejected(f"the job trains role {role}; the adapter {config.base_model} belongs to role {theirs}")
-    compute = config.compute
+    compute, evaluation = config.compute, dispatch.request.evaluation
     spec = JobSpec(
         training_job_id=dispatch.training_job_id,
         attempt=dispatch.attempt,
@@ -98,7 +99,8 @@ def fetch_inputs(objects: BlobStore, dispatch: TrainingDispatch, directory: Path
         adapter=str(base.adapter.directory) if base.adapter else None,
         dtype=base.dtype,
         resume=_fetch_checkpoint(objects, dispatch, directory),
-        holdout=holdout_of(dispatch.request.evaluation),
+        holdout=holdout_of(evaluation),
+        loop=LoopOptions(eval_steps=evaluation.eval_steps if evaluation else None),
     )
     return Inputs(spec, base)
 

@@ -72,6 +72,7 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
         (config(lora=Lora(r=10**6)), "lora.r must be at most 65536, not 1000000"),
         (config("ppo", gamma=1.5), "gamma must lie in 0..1, not 1.5"),
         (config(kl_beta=-1.0), "kl_beta must not be negative, not -1"),
+        (config("ppo", entropy_coefficient=-1.0), "entropy_coefficient must not be negative, not -1"),
         (config(full_finetune=True, lora=Lora()), "full_finetune trains every weight: it goes with no lora"),
         (config(lora=Lora(r=0)), "lora needs r of at least 1 and a dropout in 0..1"),
         (config(rejection_window=[1.1, 0.9]), "rejection_window must be [low, high] around 1, not [1.1, 0.9]"),
@@ -101,10 +102,17 @@ def test_a_hold_out_is_refused_where_nothing_would_be_held_out(algorithm: str) -
     ]
 
 
+def test_evaluations_of_nothing_are_refused() -> None:
+    asked = request(training_config=config("dpo"), evaluation=Evaluation(eval_steps=5))
+    reason = "evaluation.eval_steps does nothing where evaluation.holdout_size holds nothing out"
+    assert request_problems(asked) == [reason]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "evaluation"),
     [
         ("dpo", Evaluation(holdout_size=0.25)),
+        ("dpo", Evaluation(holdout_size=0.25, eval_steps=5)),
         ("sft", Evaluation(holdout_size=0.0)),
         ("sft", Evaluation(enabled=False, holdout_size=0.25)),
         ("sft", None),

@@ -41,6 +41,7 @@ def default_of(name: str) -> str:
         ("clip_epsilon_high", f"{LOSS.clip_high:g}, or clip_epsilon when given"),
         ("gamma", f"{ppo.GAMMA:g}"),
         ("gae_lambda", f"{ppo.GAE_LAMBDA:g}"),
+        ("entropy_coefficient", f"{ppo.ENTROPY_COEFFICIENT:g}"),
         ("beta", f"{dpo.BETA:g}"),
         ("kl_beta", f"{LOSS.kl_beta:g}"),
         ("importance_cap", f"{LOSS.importance_cap:g}"),

@@ -21,7 +21,6 @@ from ratchet.rules.figures import FIGURES
 from ratchet.service.contracts import load_contracts
 from ratchet.trainer_worker.job import METRICS_FILE
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.algorithms.ppo import ENTROPY_COEFFICIENT
 from ratchet.trainer_worker.training.child_run import ChildRun
 from ratchet.trainer_worker.training.policy import load_policy
 from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row
@@ -46,6 +45,7 @@ ASKED: dict[str, Any] = {
     "clip_epsilon": 0.15,
     "clip_epsilon_high": 0.35,
     "kl_beta": 0.02,
+    "entropy_coefficient": 0.03,
     "importance_cap": 3.5,
     "rejection_window": [0.001, 1000.0],
     "loss_normalization": "token",
@@ -115,7 +115,6 @@ def test_each_value_that_is_asked_for_is_the_one_that_trains(
     unnamed = {"adam_betas": [0.9, 0.98], "weight_decay": decay, "min_lr_rate": 0.1}
     assert {name: reported[name] for name in unnamed} == unnamed
     assert {"lr_scheduler", "health"} <= reported.keys()
-    assert reported.get("entropy_coefficient", 0.0) == (ENTROPY_COEFFICIENT if algorithm == "ppo" else 0.0)
     without_limit = {"full_finetune": True, "batch_size": 8, "epochs": 1}
     assert effective(algorithm, base, data, tmp_path / "full", **without_limit)["full_finetune"] is True
 

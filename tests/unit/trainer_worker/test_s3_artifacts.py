@@ -265,6 +265,18 @@ def test_what_is_held_out_is_what_the_request_asks_for(tmp_path: Path) -> None:
     assert held == [0.0, 0.25, 0.0]
 
 
+def test_a_job_is_judged_as_often_as_its_request_asks_for(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    asked = dispatch(blobs, model(blobs, tmp_path / "base").uri)
+    often = []
+    for evaluation in (None, Evaluation(holdout_size=0.25, eval_steps=7)):
+        request = msgspec.structs.replace(asked.request, evaluation=evaluation)
+        given = msgspec.structs.replace(asked, request=request)
+        spec = fetch_inputs(blobs, given, directory(tmp_path), tmp_path / "models", threads=1).spec
+        often.append(spec.loop.eval_steps)
+    assert often == [None, 7]
+
+
 def test_metrics_are_stored_only_when_there_are_any(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     assert store_metrics(blobs, tmp_path) is None

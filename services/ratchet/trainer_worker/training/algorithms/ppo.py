@@ -26,6 +26,7 @@ from ratchet.trainer_worker.training.policy import TrainedPolicy
 GAMMA, GAE_LAMBDA = 1.0, 1.0
 """Defaults: a single reward at the end, and advantages that no error of the critic biases."""
 ENTROPY_COEFFICIENT = 0.001
+"""Default weight of the policy's entropy."""
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
@@ -54,7 +55,8 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
         return replace(fixed, figures=counts | explained)
 
     fixed = fixed_rows(learning, fix, Features(learning.scorer.hidden_size), learns=learns)
-    options = replace(update_options(learning), entropy_coefficient=ENTROPY_COEFFICIENT)
+    entropy = ENTROPY_COEFFICIENT if learning.hyper.entropy_coefficient is None else learning.hyper.entropy_coefficient
+    options = replace(update_options(learning), entropy_coefficient=entropy)
     update = Update(learning.scorer, fixed, options)
     return drive(learning, update, {"gamma": gamma, "gae_lambda": gae_lambda})
 
