@@ -1,4 +1,4 @@
-"""What is sent to the object store: nothing twice, unless the store's copy is old."""
+"""What is sent to the object store: nothing twice, unless the store's copy is old; and what a store does wrong."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from ratchet.errors import ObjectsUnavailable
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import RESENT_AFTER, ObjectRef, Objects
 from tests.support.running import prepared_objects
@@ -24,6 +26,8 @@ class Store(BaseHTTPRequestHandler):
 
     headers_of_all: dict[str, str]
     sent: list[str]
+    answer = HTTPStatus.OK
+    """To what is sent."""
 
     def do_HEAD(self) -> None:
         self.send_response_only(200)
@@ -34,18 +38,23 @@ class Store(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         self.sent.append(self.path)
-        self.send_response(200)
+        self.send_response(self.answer)
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def do_GET(self) -> None:
+        """All but the end."""
+        self.do_HEAD()
+        self.wfile.write(b"weig")
 
     def log_message(self, *args: object) -> None:
         """Quiet."""
 
 
 @contextmanager
-def store(headers: dict[str, str]) -> Iterator[tuple[Objects, list[str]]]:
+def store(headers: dict[str, str], answer: HTTPStatus = HTTPStatus.OK) -> Iterator[tuple[Objects, list[str]]]:
     sent: list[str] = []
-    kind = type("ThisStore", (Store,), {"headers_of_all": headers, "sent": sent})
+    kind = type("ThisStore", (Store,), {"headers_of_all": headers, "sent": sent, "answer": answer})
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
@@ -81,6 +90,22 @@ def test_a_file_is_sent_unless_the_store_has_a_young_copy(tmp_path: Path, answer
         ref = objects.put_file(tmp_path / "file", "blobs")
     assert len(sent) == times
     assert ref == ObjectRef(f"s3://ratchet/blobs/{ref.sha256}", ref.sha256, 7)
+
+
+@pytest.mark.parametrize("answer", [HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.INSUFFICIENT_STORAGE])
+def test_a_store_that_takes_no_file_is_unavailable(tmp_path: Path, answer: HTTPStatus) -> None:
+    (tmp_path / "file").write_bytes(b"weights")
+    with (
+        store(headers(timedelta(days=1), 7), answer) as (objects, _),
+        pytest.raises(ObjectsUnavailable, match="blobs/"),
+    ):
+        objects.put_file(tmp_path / "file", "blobs")
+
+
+def test_a_store_that_breaks_off_within_a_file_is_unavailable_and_leaves_none(tmp_path: Path) -> None:
+    with store(headers(timedelta(0), 7)) as (objects, _), pytest.raises(ObjectsUnavailable, match="blobs/a"):
+        objects.get_file("s3://ratchet/blobs/a", tmp_path / "file", "0" * 64)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_object_store_knows_how_old_its_copy_is(shared_settings: SharedSettings, tmp_path: Path) -> None:

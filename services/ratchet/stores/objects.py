@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import boto3
+from boto3.exceptions import Boto3Error
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -247,3 +248,6 @@ def _classified(what: str) -> Iterator[None]:
         raise ObjectsUnavailable(f"object store refused {what}: {error}") from error
     except BotoCoreError as error:
         raise ObjectsUnavailable(f"object store does not answer: {error}") from error
+    except Boto3Error as error:  # of files: what the store said or did while one was sent or fetched
+        cause = getattr(error, "last_exception", None) or error
+        raise ObjectsUnavailable(f"object store did not take or give all of {what}: {cause}") from error
