@@ -41,7 +41,7 @@ METRICS_FILE = "metrics.jsonl"
 MODEL, TOKENIZER, CHECKPOINTS, DOCUMENTS = "model", "tokenizer", "checkpoints", "documents"
 OWN_DOCUMENTS = ("config.json", "README.md")
 """Of the documents of a training those that lie in the output directory itself; the others are the tokenizer's."""
-LEFT = (CHECKPOINTS, DOCUMENTS, "result", "dataset.parquet", "job.json")
+LEFT = (CHECKPOINTS, DOCUMENTS, "result", "temporary", "dataset.parquet", "job.json")
 """What a training needs while it runs."""
 WRITTEN = (MODEL, TOKENIZER, RESULT_FILE, *OWN_DOCUMENTS, METRICS_FILE, *LEFT)
 """What it writes or removes in its output directory."""

@@ -17,7 +17,7 @@ from ratchet.contract.training import EvaluationResults, HealthStop, TrainingCon
 from ratchet.rules.algorithms import ALGORITHMS
 
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
-CHECKPOINTS, RESULT, DOCUMENTS = "checkpoints", "result", "documents"
+CHECKPOINTS, RESULT, DOCUMENTS, TEMPORARY = "checkpoints", "result", "documents", "temporary"
 CHECKPOINT_MANIFEST, RENDEZVOUS = "checkpoint.json", "ranks"
 """Names inside a job's directory."""
 MESSAGE_BYTES = 65_536

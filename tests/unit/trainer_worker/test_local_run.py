@@ -20,7 +20,7 @@ from ratchet.contract.policy_manifest import REWARD_MODEL
 from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, TrainingConfig
 from ratchet.errors import Rejected
 from ratchet.trainer_worker.errors import DataUnusable, Diverged
-from ratchet.trainer_worker.job import CHECKPOINTS, METRICS_FILE, RESULT, Finished, read_job
+from ratchet.trainer_worker.job import CHECKPOINTS, METRICS_FILE, RESULT, TEMPORARY, Finished, read_job
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.child_run import train
 from ratchet.trainer_worker.training.local_run import pairs_in, prepare
@@ -148,15 +148,23 @@ def test_a_row_that_is_too_long_may_lose_its_beginning(files: Path) -> None:
     assert (start.counts.empty_rows, end.counts.lost_tokens) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    "line", ["{", "[]", '{"prompt": "a", "chosen": "b"}', '{"prompt": 1, "chosen": "b", "rejected": "c"}']
-)
+NO_PAIRS = ["{", "[]", '{"prompt": "a", "chosen": "b"}', '{"prompt": 1, "chosen": "b", "rejected": "c"}']
+HALF_A_CHARACTER = r'{"prompt": "\ud800", "chosen": "b", "rejected": "c"}'
+
+
+@pytest.mark.parametrize("line", [*NO_PAIRS, HALF_A_CHARACTER])
 def test_a_line_that_is_no_pair_is_named(tmp_path: Path, line: str) -> None:
     file = write_lines(tmp_path / "train.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
     with file.open("a") as more:
         more.write(line + "\n")
     with pytest.raises(DataUnusable, match="line 2 of"):
         list(pairs_in(file))
+
+
+def test_empty_lines_are_no_pairs_and_no_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "train.jsonl"
+    file.write_text('\n{"prompt": "a", "chosen": "b", "rejected": "c"}\r\n \n\n')
+    assert [pair.preference_id for pair in pairs_in(file)] == ["train-2"]
 
 
 def test_steps_that_are_done_again_leave_the_metrics(training: Training, tmp_path: Path) -> None:
@@ -176,11 +184,11 @@ def test_a_training_that_died_while_it_wrote_its_result_goes_on_from_the_newest_
     weights = (output / RESULT / "model.safetensors").read_bytes()
     *_, newest = sorted((output / CHECKPOINTS).iterdir())
     (newest / "optimizer.pt").write_bytes(b"cut")
-    (output / "trl-killed").mkdir()
+    (output / TEMPORARY / "killed").mkdir(parents=True)
     run(request)  # over the result and the documents of the first one
     assert (output / RESULT / "model.safetensors").read_bytes() == weights
     assert [one["step"] for one in steps(request)] == [1, 2, 3]
-    assert not (output / "trl-killed").exists()
+    assert not (output / TEMPORARY / "killed").exists()
 
 
 def test_temporary_files_of_a_training_lie_in_its_directory(tmp_path: Path) -> None:
@@ -191,7 +199,7 @@ def test_temporary_files_of_a_training_lie_in_its_directory(tmp_path: Path) -> N
     made = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
     ).stdout
-    assert Path(made.strip()).parent == tmp_path
+    assert Path(made.strip()).parent == tmp_path / TEMPORARY
 
 
 def test_without_any_pair_there_is_nothing_to_train(training: Training, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from ratchet.trainer_worker.errors import RankLost, Unhealthy, error_code, is_final
-from ratchet.trainer_worker.job import RENDEZVOUS, Failed, Finished, JobSpec, Stopped, encode_event, read_job
+from ratchet.trainer_worker.job import RENDEZVOUS, TEMPORARY, Failed, Finished, JobSpec, Stopped, encode_event, read_job
 from ratchet.trainer_worker.training.crew import Crew, fork_ranks, wait_for_the_end
 
 
@@ -91,11 +91,13 @@ def failed(error: Exception) -> Failed:
 
 
 def work_in(directory: Path) -> None:
-    """Make the job's directory that of this process, also for temporary files: those of a training are as large as its
-    weights, and whatever a killed one leaves goes with the directory.
+    """Make the job's directory that of this process, and a folder in it that of temporary files: those of a training
+    are as large as its weights, and whatever a killed one leaves goes with the directory.
     """
     os.chdir(directory)
-    tempfile.tempdir = str(directory)
+    temporary = directory / TEMPORARY
+    temporary.mkdir(exist_ok=True)
+    tempfile.tempdir = str(temporary)
 
 
 def end_with_parent() -> None:

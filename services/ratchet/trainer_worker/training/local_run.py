@@ -19,20 +19,20 @@ from typing import Any
 
 import msgspec
 
-from ratchet.bus.message import decode, named_id
+from ratchet.bus.message import decode, encode, named_id
 from ratchet.contract.local_training import LocalTraining
 from ratchet.contract.policy_manifest import ArtifactFile, PolicyManifest
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import ResourceUsage
 from ratchet.datasets.parquet import RowWriter
 from ratchet.service.files import write_whole
-from ratchet.trainer_worker.errors import DataUnusable, error_code
+from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import (
     CHECKPOINTS,
     DOCUMENTS,
     METRICS_FILE,
     RESULT,
-    Failed,
+    TEMPORARY,
     Finished,
     JobSpec,
     encode_event,
@@ -43,8 +43,6 @@ from ratchet.trainer_worker.training import child
 from ratchet.trainer_worker.training.checkpoints import Checkpoint, CheckpointStore
 
 DATASET, CARD = "dataset.parquet", "README.md"
-TEMPORARY = ("trl-*", "healthy-*", "rank-*")
-"""Directories that a training makes while it runs."""
 BLOCK = 500
 """Pairs that are copied at a time."""
 
@@ -55,8 +53,8 @@ def main(request_file: Path) -> int:
     directory = Path(request.output)
     try:
         prepare(request, directory)
-    except (DataUnusable, OSError) as error:
-        sys.stdout.buffer.write(encode_event(Failed(code=error_code(error), message=str(error))))
+    except Exception as error:  # noqa: BLE001 - the boundary of the process, as in `child`
+        sys.stdout.buffer.write(encode_event(child.failed(error)))
         return 1
     return child.main(directory, write_card)
 
@@ -109,9 +107,8 @@ def prepare(request: LocalTraining, directory: Path) -> None:
 
 def take_up(directory: Path, store: CheckpointStore) -> Checkpoint | None:
     """The newest checkpoint of a training that died. What it left half done goes, and figures of what is done again."""
-    for left in (RESULT, DOCUMENTS, *TEMPORARY):
-        for path in directory.glob(left):
-            shutil.rmtree(path, ignore_errors=True)
+    for left in (RESULT, DOCUMENTS, TEMPORARY):
+        shutil.rmtree(directory / left, ignore_errors=True)
     newest = store.newest()
     _forget_after(directory / METRICS_FILE, newest.manifest.step if newest else 0)
     return newest
@@ -134,21 +131,27 @@ def _forget_after(metrics: Path, step: int) -> None:
 
 
 def pairs_in(file: Path) -> Iterator[PairRow]:
-    """The pairs of a file. Raises `DataUnusable` with the number of a line that is none."""
+    """The pairs of a file, whose empty lines are none. Raises `DataUnusable` with the number of any other line that is
+    none.
+    """
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
             try:
                 members: Any = json.loads(line)
                 row = {name: _messages(members[name], name) for name in ("prompt", "chosen", "rejected")}
-                yield msgspec.convert(
+                pair = msgspec.convert(
                     {"preference_id": f"{file.stem}-{number}", "tools": members.get("tools") or [], "source": "human"}
                     | row,
                     PairRow,
                 )
+                encode(pair)  # half of a surrogate pair is a string of Python's, but no text
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise DataUnusable(
                     f"line {number} of {file} is no pair of prompt, chosen and rejected: {error}"
                 ) from error
+            yield pair
 
 
 def _messages(value: Any, name: str) -> Any:
