@@ -28,9 +28,9 @@ def policy_of(model: Any) -> TrainedPolicy:
     return TrainedPolicy(model, cast("Any", None), "model", bf16=False, fresh=True)
 
 
-def with_lora(model: Any) -> TrainedPolicy:
+def with_lora(model: Any, dropout: float = 0.0) -> TrainedPolicy:
     torch.manual_seed(1)
-    config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    config = LoraConfig(r=8, lora_alpha=16, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM")
     return TrainedPolicy(get_peft_model(model, config), cast("Any", None), "adapter", bf16=False, fresh=True)
 
 
@@ -63,21 +63,23 @@ def test_every_estimator_trains_an_adapter_and_leaves_the_base_alone(tmp_path: P
         assert all(torch.equal(p, base[name]) for name, p in policy.model.named_parameters() if name in base)
 
 
-@pytest.mark.parametrize("algorithm", ["rloo", "ppo"])
-def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(algorithm: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("algorithm", "dropout"), [("rloo", 0.2), ("ppo", 0.0)])
+def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
+    algorithm: str, dropout: float, tmp_path: Path
+) -> None:
     logged = play(toy_model(0), 16, 4, torch.Generator().manual_seed(0))
     spec = job_spec(algorithm, hyper=Hyperparameters(learning_rate=1e-2, batch_size=8, epochs=8, max_steps=10))
     train = load_train(algorithm)
 
-    whole = with_lora(toy_model(0))
+    whole = with_lora(toy_model(0), dropout)
     unbroken = RecordingRun(tmp_path / "whole", algorithm)
     train(spec, whole, logged, unbroken)
 
     broken = RecordingRun(tmp_path / "half", algorithm, stop_after=5)
-    outcome = train(spec, with_lora(toy_model(0)), logged, broken)
+    outcome = train(spec, with_lora(toy_model(0), dropout), logged, broken)
     assert outcome.stopped_at == 5
     checkpoint = open_checkpoint(broken.newest().directory, JOB_ID, algorithm)
-    resumed = with_lora(toy_model(0))
+    resumed = with_lora(toy_model(0), dropout)
     rest = RecordingRun(tmp_path / "rest", algorithm, resume=checkpoint)
     train(spec, resumed, logged, rest)
 

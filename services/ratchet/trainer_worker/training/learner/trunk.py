@@ -66,7 +66,8 @@ class Trunk:
         return (self._kept_bytes(long) - self._kept_bytes(short)) / (long - short)
 
     def _kept_bytes(self, tokens: int) -> int:
-        ids_1T = torch.arange(tokens, device=next(self._trunk.parameters()).device)[None] % self._vocabulary
+        device = next(self._trunk.parameters()).device
+        ids_1T = torch.arange(tokens, device=device)[None] % self._vocabulary
         weights = {parameter.untyped_storage().data_ptr() for parameter in self._trunk.parameters()}
         kept: dict[int, int] = {}
 
@@ -76,7 +77,9 @@ class Trunk:
                 kept[storage.data_ptr()] = storage.nbytes()
             return tensor
 
-        with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
+        # A training that is resumed measures later than one that begins, and has to drop out the same.
+        undrawn = torch.random.fork_rng([device] if device.type == "cuda" else [])
+        with undrawn, torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
             held = self.hidden(ids_1T)  # a storage has its address for itself while it is held
         del held
         return sum(kept.values())
