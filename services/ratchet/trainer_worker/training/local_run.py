@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -51,6 +52,8 @@ def main(request_file: Path) -> int:
     """Train; returns the exit status, 0 also for a stop on request."""
     request = decode(request_file.read_bytes(), LocalTraining)
     directory = Path(request.output)
+    # Before it writes anything: the next command in this directory may begin as soon as this one's has ended.
+    threading.Thread(target=child.end_with_parent, daemon=True).start()
     try:
         prepare(request, directory)
     except Exception as error:  # noqa: BLE001 - the boundary of the process, as in `child`
