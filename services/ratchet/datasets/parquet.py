@@ -120,7 +120,8 @@ def _readable(what: str, place: count[int]) -> Generator[None]:
     try:
         yield
     except (pa.ArrowException, UnicodeDecodeError, msgspec.DecodeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the disk; pyarrow's own are of the content
+        of_the_disk = isinstance(error, OSError) and error.errno is not None  # pyarrow's own are of the content
+        if of_the_disk or isinstance(error, MemoryError):
             raise
         raise Rejected(f"no {what} can be read from the file, from row {next(place)} on: {error}") from error
 

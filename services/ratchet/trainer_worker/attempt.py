@@ -39,7 +39,7 @@ from ratchet.trainer_worker.domain import (
     grace_s,
     must_stop,
 )
-from ratchet.trainer_worker.errors import TimedOut, error_code
+from ratchet.trainer_worker.errors import TimedOut, error_code, reason_of
 from ratchet.trainer_worker.job import Failed, Finished, JobSpec, Saved
 from ratchet.trainer_worker.s3_artifacts import (
     artifacts_of,
@@ -208,7 +208,7 @@ class Attempt:
         if self._reason is not None:
             stopped = conclude(None, Exit(code=0), self._reason)
             return None if stopped is None else self._final(stopped, None)
-        failure = TrainingError(code=error_code(error), message=str(error) or type(error).__name__)
+        failure = TrainingError(code=error_code(error), message=reason_of(error))
         return self._final(Conclusion(FAILED, failure), None)
 
     def _final(self, conclusion: Conclusion, artifacts: Artifacts | None) -> TrainingStatus:

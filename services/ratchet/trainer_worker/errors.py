@@ -8,8 +8,16 @@ from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Una
 OOM, CONVERGENCE, DATA, INFRA, TIMEOUT, UNKNOWN = "OOM", "CONVERGENCE", "DATA", "INFRA", "TIMEOUT", "UNKNOWN"
 
 
-NO_MEMORY = ("can't allocate memory", "CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""What torch's other errors say where memory ran out: on the CPU, and within a library of CUDA."""
+NO_MEMORY = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "std::bad_alloc",
+    "CUDA out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+"""What other errors say where memory ran out: of torch and the system on the CPU, and within a library of CUDA."""
+NO_ROOM = ("No space left on device", "inline_container.cc")
+"""What safetensors, and torch's writer of archives, say on a full disk."""
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "NCCL")
 """What torch says where another process of the training is gone, or cannot be reached."""
 KERNEL_ASSERT = "device-side assert"
@@ -79,13 +87,19 @@ def error_code(error: BaseException) -> str:
         return error.code or UNKNOWN
     if isinstance(error, MemoryError) or name == "OutOfMemoryError" or _lacks_memory(error, message):
         return OOM
+    if _lacks_room(error) or (isinstance(error, RuntimeError) and any(words in message for words in LOST_PEER)):
+        return INFRA
     if isinstance(error, (Rejected, DigestMismatch, NotFound)) or name == "SafetensorError":
         return DATA
-    if isinstance(error, RuntimeError) and any(words in message for words in LOST_PEER):
-        return INFRA
     if isinstance(error, (Unavailable, OSError)) or (name == "AcceleratorError" and KERNEL_ASSERT not in message):
         return INFRA
     return UNKNOWN
+
+
+def reason_of(error: BaseException) -> str:
+    """What a status says of an error."""
+    text = str(error) or type(error).__name__
+    return f"the disk is full: {text}" if _lacks_room(error) else text
 
 
 def is_final(error: BaseException) -> bool:
@@ -97,4 +111,9 @@ def is_final(error: BaseException) -> bool:
 
 
 def _lacks_memory(error: BaseException, message: str) -> bool:
-    return isinstance(error, RuntimeError) and any(words in message for words in NO_MEMORY)
+    return isinstance(error, (RuntimeError, OSError)) and any(words in message for words in NO_MEMORY)
+
+
+def _lacks_room(error: BaseException) -> bool:
+    known = isinstance(error, RuntimeError) or type(error).__name__ == "SafetensorError"
+    return known and any(words in str(error) for words in NO_ROOM)

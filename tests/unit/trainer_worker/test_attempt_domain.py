@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -13,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from ratchet.contract import TrainingDispatch
@@ -39,6 +42,7 @@ from ratchet.trainer_worker.errors import (
     TimedOut,
     error_code,
     is_final,
+    reason_of,
 )
 from ratchet.trainer_worker.job import (
     Failed,
@@ -181,6 +185,17 @@ def test_every_status_is_a_valid_message() -> None:
     contracts.check_strict(frame().status("failed", report, NOW, error=failed.error))
 
 
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="the system has no device that is full")
+def test_a_full_disk_is_called_one_and_is_the_machines() -> None:
+    with pytest.raises(RuntimeError) as full:
+        torch.save({"weights": torch.zeros(1_000_000)}, "/dev/full")
+    assert error_code(full.value) == "INFRA"
+    assert reason_of(full.value).startswith("the disk is full: ")
+    other = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    assert error_code(other) == "INFRA"
+    assert reason_of(RuntimeError()) == "RuntimeError"
+
+
 def test_two_statuses_of_an_attempt_are_two_events() -> None:
     one, two = (frame().status("running", Report(), NOW + timedelta(seconds=n)) for n in (1, 2))
     assert one.event_id != two.event_id
@@ -216,6 +231,9 @@ def test_errors_of_the_libraries_have_the_class_of_what_is_behind_them(tmp_path:
     with pytest.raises(Exception, match="header") as broken:
         load_file(tmp_path / "broken.safetensors")
     assert error_code(broken.value) == "DATA"
+    lacking = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    mapped = RuntimeError("unable to mmap 9 bytes from file <model.safetensors>: Cannot allocate memory (12)")
+    assert [error_code(error) for error in (lacking, mapped, RuntimeError("std::bad_alloc"))] == ["OOM"] * 3
     assert error_code(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")) == "OOM"
     assert error_code(torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")) == "INFRA"
     assert error_code(torch.AcceleratorError("CUDA error: device-side assert triggered")) == "UNKNOWN"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ratchet.contract.snapshot import LabelRow
+from ratchet.datasets import parquet
 from ratchet.datasets.domain.sequences import packed
 from ratchet.datasets.parquet import DECODED
 from ratchet.trainer_worker.errors import DataUnusable
@@ -102,6 +104,11 @@ def test_a_file_that_was_cut_is_unusable_before_anything_is_loaded(snapshot: Pat
 def test_a_file_that_is_not_there_is_no_fault_of_the_data(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_examples(tmp_path / "rows.parquet", "rloo")
+
+
+def test_memory_that_is_lacking_is_no_fault_of_the_data() -> None:
+    with pytest.raises(MemoryError), parquet._readable("rows", count(1)):
+        ARROW.allocate_buffer(10**15)
 
 
 def test_a_reward_that_is_null_is_unusable_data(snapshot: Path) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from ratchet.trainer_worker.errors import RankLost, Unhealthy, error_code, is_final
+from ratchet.trainer_worker.errors import RankLost, Unhealthy, error_code, is_final, reason_of
 from ratchet.trainer_worker.job import RENDEZVOUS, TEMPORARY, Failed, Finished, JobSpec, Stopped, encode_event, read_job
 from ratchet.trainer_worker.training.crew import Crew, fork_ranks, wait_for_the_end
 
@@ -83,7 +83,7 @@ def failed(error: Exception) -> Failed:
     traceback.print_exc()
     return Failed(
         code=error_code(error),
-        message=str(error) or type(error).__name__,
+        message=reason_of(error),
         traceback=traceback.format_exc()[-4000:],
         final=is_final(error),
         health_stop=error.stop if isinstance(error, Unhealthy) else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -31,6 +32,8 @@ from ratchet.trainer_worker.training.ranks import ALONE, Ranks
 
 PROBE_PROMPT_TOKENS, PROBE_OUTPUT_TOKENS = 128, 16
 PRECISIONS = {"fp32": FLOAT32, "bf16": BFLOAT16}
+MACHINE = frozenset({errno.ENOMEM, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
+"""What the system says where a model is as it should be."""
 """Number formats, by the request's name."""
 
 
@@ -204,10 +207,14 @@ def probe_policy(policy: TrainedPolicy, prompt: Sequence[int]) -> Probe:
 
 
 def _loaded(kind: Any, what: str, source: str, **options: Any) -> Any:
-    """What an auto class of transformers makes of `source`. Raises `ModelUnusable` with the reason, in one line."""
+    """What an auto class of transformers makes of `source`. Raises `ModelUnusable` with the reason, in one line, and
+    `OSError` for what is the machine's.
+    """
     try:
         return kind.from_pretrained(source, **options)
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in MACHINE:
+            raise
         raise ModelUnusable(f"cannot load the {what} {source}: {why_not_loaded(source, error)}") from error
 
 
