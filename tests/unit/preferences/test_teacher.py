@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from ratchet.bus.message import JsonObject
-from ratchet.errors import Rejected
+from ratchet.errors import Rejected, Unavailable
 from ratchet.preferences.derivation import derive_pairs
 from ratchet.preferences.http_judge import ChatJudge
 from ratchet.preferences.rules.base import Try
@@ -82,9 +84,9 @@ async def test_a_judge_is_not_asked_about_equal_answers_and_reads_calls_of_tools
 
 @dataclass
 class JudgeServer:
-    """A server of OpenAI's API that answers what its script says."""
+    """A server of OpenAI's API that answers what its script says; a number is an error's status."""
 
-    replies: list[str | None]
+    replies: list[str | int | None]
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def find(self, method: str, path: str) -> Handler:
@@ -93,17 +95,40 @@ class JudgeServer:
 
     async def chat(self, request: Request) -> Answer:
         self.asked.append(request.json_object())
-        message = {"role": "assistant", "content": self.replies.pop(0)}
+        reply = self.replies.pop(0)
+        if isinstance(reply, int):
+            return json_response({"error": {"message": "slowly, please"}}, reply)
+        message = {"role": "assistant", "content": reply}
         return json_response({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+
+@asynccontextmanager
+async def judge_of(script: JudgeServer) -> AsyncGenerator[ChatJudge]:
+    server = HttpServer(JsonApi(script.find, 1 << 20), "127.0.0.1", 0)
+    async with running(server), AsyncApiClient(Peer("the judge", f"http://127.0.0.1:{server.port}/v1")) as client:
+        yield ChatJudge(client, "big", pauses_s=(0.0, 0.0))
 
 
 async def test_a_model_behind_openais_api_is_asked_and_its_last_word_counts() -> None:
     script = JudgeServer(["A", "B is shorter, but wrong.\n\nA", "TIE", "Neither.", None, "B"])
-    server = HttpServer(JsonApi(script.find, 1 << 20), "127.0.0.1", 0)
-    async with running(server), AsyncApiClient(Peer("the judge", f"http://127.0.0.1:{server.port}/v1")) as client:
-        judge = ChatJudge(client, "big")
+    async with judge_of(script) as judge:
         answers = [await judge.prefers_first("p", "one", "other") for _ in range(6)]
     assert answers == [True, True, None, None, None, False]
     first = script.asked[0]
     assert (judge.name, first["model"], first["temperature"]) == ("big", "big", 0)
     assert first["messages"][1]["content"].index("one") < first["messages"][1]["content"].index("other")
+
+
+async def test_a_judge_that_fails_now_and_then_is_asked_again() -> None:
+    async with judge_of(JudgeServer(["A", 429, 503, "B", 500, 500, 500])) as judge:
+        assert await judge.prefers_first("p", "one", "other") is True
+        assert await judge.prefers_first("p", "one", "other") is False
+        with pytest.raises(Unavailable, match="slowly, please"):
+            await judge.prefers_first("p", "one", "other")
+
+
+async def test_a_judge_that_never_answered_is_asked_once() -> None:
+    async with judge_of(script := JudgeServer([503, "A"])) as judge:
+        with pytest.raises(Unavailable):
+            await judge.prefers_first("p", "one", "other")
+    assert len(script.asked) == 1
