@@ -46,9 +46,9 @@ from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Mean, TrlTr
 
 DEFAULTS = Defaults(PREFERENCE_RATES)
 BETA = 0.1
-PARTNERS = "partners.json"
 CHANCE = 0.5
 """The AUC of a policy that has learnt nothing."""
+PARTNERS = "partners.json"
 """In a checkpoint: for each example the one whose answer is put in its place."""
 
 
