@@ -22,6 +22,7 @@ from ratchet.cli.options import AsJson, Directory, DryRun, RolesArgument, json_f
 from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_json, print_table, progress
 from ratchet.contract.http.jobs import JobOut
 from ratchet.contract.roles import DEFAULT_ROLE
+from ratchet.contract.state import ENDED
 from ratchet.errors import NotFound, RatchetError, Rejected, Unavailable
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
@@ -56,7 +57,6 @@ TRAINER = "trainer_worker"
 POLL_S = 0.5
 SILENCE_S = 60.0
 """A coordinator that restarts answers again within this time; after it the wait ends with an error."""
-ENDED = frozenset({"completed", "failed", "cancelled"})
 
 
 @app.command()

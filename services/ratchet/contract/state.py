@@ -71,6 +71,9 @@ class JobState(OpenEnum):
     CANCELLED = "cancelled"
 
 
+ENDED = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
+"""States in which a training job stays."""
+
 _STATUS = {
     PolicyStage.REGISTERED: PENDING,
     PolicyStage.CANARY: READY,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import ClassVar
 
 from ratchet.bus.message import Message, Value, named_id
@@ -309,9 +310,20 @@ class ResourceUsage(Value, frozen=True, kw_only=True, omit_defaults=True):
     total_training_time_seconds: float | None = None
 
 
+class ErrorCode(StrEnum):
+    """The class of what ended an attempt, which decides whether and how the job is tried again."""
+
+    OOM = "OOM"
+    CONVERGENCE = "CONVERGENCE"
+    DATA = "DATA"
+    INFRA = "INFRA"
+    TIMEOUT = "TIMEOUT"
+    UNKNOWN = "UNKNOWN"
+
+
 class TrainingError(Value, frozen=True, kw_only=True, omit_defaults=True):
-    code: str = "UNKNOWN"
-    """`OOM`, `CONVERGENCE`, `DATA`, `INFRA`, `TIMEOUT` or `UNKNOWN`."""
+    code: str = ErrorCode.UNKNOWN
+    """An `ErrorCode`, or one of a later version."""
     message: str = ""
     traceback: str | None = None
     final: bool = False

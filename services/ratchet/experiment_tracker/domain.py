@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.state import Job, JobState, PolicyStage, PolicyVersion, Route
+from ratchet.contract.state import ENDED, Job, JobState, PolicyStage, PolicyVersion, Route
 from ratchet.rules.curves import SECONDS, train_steps
 
 STAGING, PRODUCTION = "staging", "production"
@@ -24,7 +24,6 @@ STATUS = {
     JobState.CANCELLED: "KILLED",
 }
 """MLflow's words for the states of a job. A queued one has no run yet, unless it was tried before."""
-ENDED = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
 METRICS = {"loss": "train_loss", "rewards_chosen": "implicit_reward"}
 """Metrics that go by another name there: the policy's own reward of the preferred answers is the implicit one."""
 LIVE = "live/"

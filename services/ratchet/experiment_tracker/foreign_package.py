@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.kv import Entry
-from ratchet.contract.state import Job, PolicyVersion, Route
+from ratchet.contract.state import ENDED, Job, PolicyVersion, Route
 from ratchet.errors import NotFound, Rejected, Unavailable
-from ratchet.experiment_tracker.domain import ENDED, RunDocument, run_document
+from ratchet.experiment_tracker.domain import RunDocument, run_document
 from ratchet.stores.policies import BlobStore
 
 RECORDERS = Path(__file__).parent / "recorders"

@@ -18,7 +18,7 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.bus.tasks import end
 from ratchet.contract import TrainingDispatch, TrainingStatus
-from ratchet.contract.state import Job
+from ratchet.contract.state import Job, JobState
 from ratchet.contract.training import Artifacts, TrainingError
 from ratchet.errors import ContractError, RatchetError, Rejected, Unavailable
 from ratchet.rules.training_options import request_problems
@@ -26,9 +26,6 @@ from ratchet.stores.objects import Objects
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.child_process import Child
 from ratchet.trainer_worker.domain import (
-    COMPLETED,
-    FAILED,
-    RUNNING,
     Conclusion,
     Exit,
     Frame,
@@ -103,7 +100,7 @@ class Attempt:
 
     def running_status(self) -> TrainingStatus:
         """Where the attempt is now."""
-        return self._frame.status(RUNNING, self._report, self._bus.now())
+        return self._frame.status(JobState.RUNNING, self._report, self._bus.now())
 
     def request_stop(self, reason: StopReason) -> None:
         """Ask the training to stop; the first reason counts, but a fence silences whatever was said before."""
@@ -209,11 +206,11 @@ class Attempt:
             stopped = conclude(None, Exit(code=0), self._reason)
             return None if stopped is None else self._final(stopped, None)
         failure = TrainingError(code=error_code(error), message=reason_of(error))
-        return self._final(Conclusion(FAILED, failure), None)
+        return self._final(Conclusion(JobState.FAILED, failure), None)
 
     def _final(self, conclusion: Conclusion, artifacts: Artifacts | None) -> TrainingStatus:
         last = self._report.last
-        evaluation = last.evaluation if isinstance(last, Finished) and conclusion.status == COMPLETED else None
+        evaluation = last.evaluation if isinstance(last, Finished) and conclusion.status == JobState.COMPLETED else None
         stop = last.health_stop if isinstance(last, (Finished, Failed)) else None
         more = {"error": conclusion.error, "evaluation_results": evaluation, "health_stop": stop}
         status = self._frame.status(conclusion.status, self._report, self._bus.now(), artifacts, **more)

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from ratchet.contract.state import Job
+from ratchet.contract.state import ENDED, Job, JobState
 from ratchet.contract.training import (
     Artifacts,
     BestMetrics,
@@ -23,12 +23,6 @@ from ratchet.contract.training import (
 )
 from ratchet.trainer_worker.errors import INFRA, OOM, TIMEOUT, UNKNOWN
 from ratchet.trainer_worker.job import Event, Failed, Finished, Progressed, Saved, Started
-
-RUNNING, COMPLETED, FAILED, CANCELLED = "running", "completed", "failed", "cancelled"
-"""Statuses of a worker."""
-
-ENDED = frozenset({COMPLETED, FAILED, CANCELLED})
-"""States in which a job stays."""
 
 
 class StopReason(StrEnum):
@@ -96,7 +90,7 @@ def grace_s(report: Report, least_s: float) -> float:
 class Conclusion:
     """How an attempt ended."""
 
-    status: str
+    status: JobState
     error: TrainingError | None = None
 
 
@@ -170,16 +164,16 @@ def conclude(last: Event | None, exited: Exit, reason: StopReason | None) -> Con
     if reason is StopReason.FENCED:
         return None
     if isinstance(last, Finished):
-        return Conclusion(COMPLETED)
+        return Conclusion(JobState.COMPLETED)
     if reason in (StopReason.CANCELLED, StopReason.SHUTDOWN):
-        return Conclusion(CANCELLED)
+        return Conclusion(JobState.CANCELLED)
     if reason is StopReason.TIMEOUT:
         message = "the attempt took longer than this worker allows"
-        return Conclusion(FAILED, TrainingError(code=TIMEOUT, message=message))
+        return Conclusion(JobState.FAILED, TrainingError(code=TIMEOUT, message=message))
     if isinstance(last, Failed):
         error = TrainingError(code=last.code, message=last.message, traceback=last.traceback, final=last.final)
-        return Conclusion(FAILED, error)
-    return Conclusion(FAILED, _crash(exited))
+        return Conclusion(JobState.FAILED, error)
+    return Conclusion(JobState.FAILED, _crash(exited))
 
 
 def must_stop(job: Job | None, attempt: int, worker: Worker) -> StopReason | None:

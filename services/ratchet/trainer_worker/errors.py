@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ratchet.contract.training import HealthStop
+from ratchet.contract.training import ErrorCode, HealthStop
 from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 
-OOM, CONVERGENCE, DATA, INFRA, TIMEOUT, UNKNOWN = "OOM", "CONVERGENCE", "DATA", "INFRA", "TIMEOUT", "UNKNOWN"
-
+OOM, CONVERGENCE, DATA, INFRA, TIMEOUT, UNKNOWN = ErrorCode
 
 NO_MEMORY = (
     "can't allocate memory",

@@ -2,6 +2,8 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from ratchet.contract.state import ENDED
+
 JOBS = Counter("agent_rl_training_jobs_total", "Training attempts that ended, by status.", ["status"])
 DURATION = Histogram(
     "agent_rl_training_duration_seconds",
@@ -14,7 +16,7 @@ SAMPLES = Histogram(
     buckets=(1000, 5000, 10000, 50000, 100000),
 )
 # From 0 on, so that the first event already shows as an increase.
-for _status in ("completed", "failed", "cancelled"):
+for _status in ENDED:
     JOBS.labels(_status)
 BUSY = Gauge("ratchet_trainer_busy_slots", "Trainings that are running.")
 STARTS = Counter(

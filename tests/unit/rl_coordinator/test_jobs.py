@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.bus.message import Cause
-from ratchet.contract.state import Job, JobState
+from ratchet.contract.state import ENDED, Job, JobState
 from ratchet.contract.training import (
     Artifacts,
     Dataset,
@@ -20,7 +20,7 @@ from ratchet.contract.training import (
 )
 from ratchet.errors import Rejected
 from ratchet.rl_coordinator.jobs.domain import jobs
-from ratchet.rl_coordinator.jobs.domain.jobs import RANK, TERMINAL, Counted, Limits
+from ratchet.rl_coordinator.jobs.domain.jobs import NEXT, RANK, Counted, Limits
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
 from ratchet.trainer_worker.domain import Worker, may_start
 from tests.support.training import NOON, after, changed, config, job, request
@@ -90,7 +90,11 @@ def test_findings_stay_with_the_job() -> None:
     assert begun.findings == done.findings == ["A text is lost."]
 
 
-@pytest.mark.parametrize("end", sorted(TERMINAL))
+def test_nothing_follows_an_end_and_something_every_other_state() -> None:
+    assert {state for state, following in NEXT.items() if not following} == ENDED
+
+
+@pytest.mark.parametrize("end", sorted(ENDED))
 @pytest.mark.parametrize("word", ["running", "completed", "failed", "cancelled", "queued"])
 def test_an_ended_job_stays_as_it_is(end: str, word: str) -> None:
     ended = job(state=end)
@@ -360,7 +364,7 @@ def test_no_series_of_events_moves_a_job_back_or_out_of_its_end(story: list[tupl
         before = (current.attempt, RANK[JobState(current.state)])
         assert (following.attempt, RANK[JobState(following.state)]) >= before
         assert following.attempt <= max(LIMITS.max_attempts, current.attempt + 1)
-        if current.state in TERMINAL:
+        if current.state in ENDED:
             assert following == current
         if event[0] == "status" and event[2] != 0:
             assert following == current

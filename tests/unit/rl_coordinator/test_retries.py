@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from ratchet.contract.training import Hyperparameters, TrainingRequest
+from ratchet.bus.schemas import load_schema
+from ratchet.contract.training import ErrorCode, Hyperparameters, TrainingRequest
+from ratchet.resources import resource_dir
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES, eased
 from ratchet.rules.algorithms import BUILT_IN
 from tests.support.training import config, request
@@ -17,6 +19,11 @@ OOM = DEFAULT_RETRIES["OOM"]
 
 def asked(algorithm: str, **hyper: Any) -> TrainingRequest:
     return request(training_config=config(algorithm=algorithm, hyperparameters=Hyperparameters(**hyper)))
+
+
+def test_every_class_of_an_error_has_a_rule_and_stands_in_the_contract() -> None:
+    status = load_schema(resource_dir("contracts"), "training.status.v1")
+    assert status["properties"]["error"]["properties"]["code"]["enum"] == [*ErrorCode] == [*DEFAULT_RETRIES]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from ratchet.bus.kv import Entry
-from ratchet.contract.state import Job, PolicyVersion, Route
+from ratchet.contract.state import ENDED, Job, PolicyVersion, Route
 from ratchet.errors import NotFound
 from ratchet.experiment_tracker.domain import (
     CURVES,
-    ENDED,
     POLICY,
     STATE,
     aliases,

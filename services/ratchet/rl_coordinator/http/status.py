@@ -17,10 +17,10 @@ from ratchet.contract.http.status import (
     TrainingStatusOut,
 )
 from ratchet.contract.snapshot import PAIRS
-from ratchet.contract.state import READY, Job, JobState
+from ratchet.contract.state import ENDED, READY, Job, JobState
 from ratchet.rl_coordinator.http.models import RoleFilter
 from ratchet.rl_coordinator.jobs import Jobs
-from ratchet.rl_coordinator.jobs.domain import ACTIVE, TERMINAL
+from ratchet.rl_coordinator.jobs.domain import ACTIVE
 from ratchet.rl_coordinator.registry import Registry
 from ratchet.rl_coordinator.triggers import Triggers
 from ratchet.rules.access import KeyScope
@@ -76,7 +76,7 @@ class StatusRoutes:
             active=[_brief(job) for job in jobs if job.state in ACTIVE],
             waiting=[_brief(job) for job in queued[:WAITING]],
             longest_wait_s=self._longest_wait_s(jobs),
-            last={job.role: _brief(job) for job in by_end if job.state in TERMINAL},
+            last={job.role: _brief(job) for job in by_end if job.state in ENDED},
         )
 
     async def dpo(self, role: RoleFilter = None) -> DpoStatusOut:

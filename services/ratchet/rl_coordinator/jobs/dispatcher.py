@@ -10,7 +10,7 @@ import structlog
 
 from ratchet.bus.tasks import end
 from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import TrainingError
+from ratchet.contract.training import ErrorCode, TrainingError
 from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.announcer import Announcer
@@ -98,10 +98,10 @@ class Dispatcher:
         except Unavailable:
             raise
         except (Rejected, NotFound, DigestMismatch) as error:
-            return TrainingError(code="DATA", message=str(error))
+            return TrainingError(code=ErrorCode.DATA, message=str(error))
         except Exception as error:  # one job's data must not stop the other jobs
             log.exception("preparing failed", job=job.training_job_id)
-            return TrainingError(code="UNKNOWN", message=f"preparing the data failed: {error!r}")
+            return TrainingError(code=ErrorCode.UNKNOWN, message=f"preparing the data failed: {error!r}")
         return None
 
     async def _hand_over(self, job: Job) -> None:

@@ -11,13 +11,13 @@ import structlog
 
 from ratchet.contract import snapshot as formats
 from ratchet.contract.policy_manifest import ADAPTER
+from ratchet.contract.state import ENDED
 from ratchet.contract.training import DatasetFilter, SnapshotRef, TrainingConfig, TrainingRequest
 from ratchet.datasets.domain.human_share import HUMAN, most_pairs
 from ratchet.datasets.domain.selection import most_generations, pending_rewards_note
 from ratchet.datasets.s3_snapshots import Snapshots
 from ratchet.errors import Conflict, DigestMismatch, NotFound, Rejected, Unavailable
 from ratchet.rl_coordinator.jobs.clickhouse_counts import Counts
-from ratchet.rl_coordinator.jobs.domain.jobs import TERMINAL
 from ratchet.rl_coordinator.jobs.exporter import own_snapshot, parent_of
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry import KvPolicies, continues_stable
@@ -70,7 +70,7 @@ class Feasibility:
         elif continues_stable(base_model):
             policies = await self._policies.policies_of(role)
             coming = any(policy.stage in MAY_COME for policy in policies.versions.values())
-            training = any(job.role == role and job.state not in TERMINAL for job in self._store.all_jobs())
+            training = any(job.role == role and job.state not in ENDED for job in self._store.all_jobs())
             if policies.stable is None and not coming and not training:
                 raise Conflict(
                     f"role {role} has no policy to continue from: name a base_model (a model manifest's uri, a name or"

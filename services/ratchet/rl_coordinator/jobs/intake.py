@@ -9,7 +9,7 @@ from ratchet.bus.message import Cause
 from ratchet.bus.received import Received
 from ratchet.contract import Message, TrainingRequest
 from ratchet.contract.state import Job
-from ratchet.contract.training import TrainingError
+from ratchet.contract.training import ErrorCode, TrainingError
 from ratchet.errors import Rejected
 from ratchet.rl_coordinator.jobs.domain import jobs
 from ratchet.rl_coordinator.jobs.domain.jobs import CountedOf
@@ -67,7 +67,7 @@ class Intake:
         job = self._job_of(request, received.as_cause())
         reasons = problems(request, self._abilities)
         if reasons:
-            job = jobs.fail(job, TrainingError(code="DATA", message="; ".join(reasons)), self._bus.now())
+            job = jobs.fail(job, TrainingError(code=ErrorCode.DATA, message="; ".join(reasons)), self._bus.now())
         await self._store.create_job(job)
         return []
 

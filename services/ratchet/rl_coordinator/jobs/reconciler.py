@@ -10,13 +10,13 @@ import structlog
 from ratchet.bus.connection import Bus
 from ratchet.bus.received import Received
 from ratchet.contract import Message, TrainingStatus
-from ratchet.contract.state import Job, JobState
+from ratchet.contract.state import ENDED, Job, JobState
 from ratchet.errors import NotFound
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.domain import jobs
 from ratchet.rl_coordinator.jobs.domain.announcements import failure_alert
-from ratchet.rl_coordinator.jobs.domain.jobs import TERMINAL, Limits, is_announced
+from ratchet.rl_coordinator.jobs.domain.jobs import Limits, is_announced
 from ratchet.rl_coordinator.jobs.domain.upkeep import Listening, bring_up_to, keep_listening, prunable
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 
@@ -79,7 +79,7 @@ class JobReconciler:
                 log.info("old job pruned", job=job.training_job_id, state=job.state, created_at=str(job.created_at))
         everything = self._store.all_jobs()
         for job in everything:
-            if job.state not in TERMINAL or not is_announced(job):
+            if job.state not in ENDED or not is_announced(job):
                 await self._reconcile(job, self._listening.since)
         metrics.count_jobs(everything)
 

@@ -14,10 +14,9 @@ import structlog
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import decode
 from ratchet.contract.http.storage import StorageOut, SweptOut
-from ratchet.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, JobState
+from ratchet.contract.state import ENDED, JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, JobState
 from ratchet.errors import Rejected
 from ratchet.rl_coordinator import metrics
-from ratchet.rl_coordinator.jobs.domain import TERMINAL
 from ratchet.rl_coordinator.storage.domain import (
     PREFIXES,
     Manifest,
@@ -191,7 +190,7 @@ class Collector:
 def _has_ended(body: bytes) -> bool:
     """Whether a job has ended; one that cannot be read may run."""
     try:
-        return decode(body, _Made).state in TERMINAL
+        return decode(body, _Made).state in ENDED
     except msgspec.DecodeError:
         return False
 

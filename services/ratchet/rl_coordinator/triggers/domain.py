@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from ratchet.bus.message import Message
 from ratchet.contract.reward import Preference, Reward
 from ratchet.contract.snapshot import PAIRS
-from ratchet.contract.state import Job, TriggerNote
+from ratchet.contract.state import ENDED, Job, TriggerNote
 from ratchet.contract.training import TrainingConfig, TrainingRequest
-from ratchet.rl_coordinator.jobs.domain import TERMINAL, learns_from_trajectories
+from ratchet.rl_coordinator.jobs.domain import learns_from_trajectories
 from ratchet.rules.algorithms import dataset_format
 
 MANUAL = "manual"
@@ -105,7 +105,7 @@ def standing(measure: Measure, role: str, *, jobs: Sequence[Job], counted: int, 
 
 def under_way(role: str, jobs: Sequence[Job]) -> Job | None:
     """The job of a trigger that the role waits for."""
-    own = (job for job in jobs if job.role == role and job.state not in TERMINAL)
+    own = (job for job in jobs if job.role == role and job.state not in ENDED)
     return next((job for job in own if job.request.trigger_reason != MANUAL), None)
 
 

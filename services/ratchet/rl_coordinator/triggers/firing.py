@@ -17,10 +17,9 @@ import uuid_utils
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import Value
 from ratchet.contract import TrainingRequest
-from ratchet.contract.state import Job, TriggerNote
+from ratchet.contract.state import ENDED, Job, TriggerNote
 from ratchet.errors import Conflict, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.rl_coordinator.jobs import Jobs
-from ratchet.rl_coordinator.jobs.domain import TERMINAL
 from ratchet.rl_coordinator.triggers.domain import Firing, noted, training_request, under_way
 from ratchet.rl_coordinator.triggers.recipes import Recipe
 
@@ -82,7 +81,7 @@ class Firer:
                 current = await self._jobs.store.get_job(known.training_job_id)
             except NotFound:
                 return None
-            return current if current.state not in TERMINAL else None
+            return current if current.state not in ENDED else None
         return None
 
     async def _ask(self, role: str, firing: Firing, recipe: Recipe, now: datetime) -> Job:
@@ -109,7 +108,7 @@ class Firer:
         """The job that was claimed, asked for now if its claimer has not yet; None once it has ended."""
         job = await self._jobs.store.find_job(claimed.training_job_id)
         if job is not None:
-            return job if job.state not in TERMINAL else None
+            return job if job.state not in ENDED else None
         return await self._submitted(claimed) if abs(now - claimed.timestamp) < UNASKED else None
 
     async def _claimed(self, request: TrainingRequest, before: Entry[Claim] | None) -> bool:

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
 
+from ratchet.contract.training import ErrorCode
 from ratchet.errors import MissingExtra
 from ratchet.trainer_worker.errors import RankLost, TrainingFailed
 from ratchet.trainer_worker.job import (
@@ -66,7 +67,7 @@ ENVIRONMENT = (
 class NoRoom(TrainingFailed):
     """The cluster has no place for the ranks."""
 
-    code = "INFRA"
+    code = ErrorCode.INFRA
 
 
 class Asked(Exception):

@@ -2,7 +2,6 @@
 
 from ratchet.rl_coordinator.jobs.domain.jobs import (
     ACTIVE,
-    TERMINAL,
     Counted,
     learns_from_trajectories,
     queue_wait_s,
@@ -18,7 +17,6 @@ __all__ = [
     "AUTO",
     "DEFAULT_RETRIES",
     "PRIORITIES",
-    "TERMINAL",
     "Abilities",
     "Counted",
     "RetryRule",

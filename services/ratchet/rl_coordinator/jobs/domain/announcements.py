@@ -7,6 +7,7 @@ from datetime import datetime
 from ratchet.bus.message import named_id
 from ratchet.contract import Alert, Message, TrainingDispatch, TrainingStatus
 from ratchet.contract.state import Job, JobState
+from ratchet.contract.training import ErrorCode
 from ratchet.rl_coordinator.jobs.domain.jobs import is_announced, take_back
 
 REPEATABLE_S = 90.0
@@ -47,7 +48,7 @@ def pending_announcement(job: Job) -> Message | None:
 
 def failure_alert(job: Job) -> Alert:
     """What operators hear of a job that failed for good; the same event however often it is published."""
-    code = job.error.code if job.error else "UNKNOWN"
+    code = job.error.code if job.error else ErrorCode.UNKNOWN
     message = job.error.message if job.error else "no reason is known"
     attempts = f"{job.attempt} attempt{'' if job.attempt == 1 else 's'}"
     return Alert(

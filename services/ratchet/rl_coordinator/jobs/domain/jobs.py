@@ -15,24 +15,29 @@ from msgspec.structs import replace
 
 from ratchet.bus.message import Cause
 from ratchet.contract.snapshot import TRAJECTORIES
-from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import ResourceUsage, SnapshotRef, TrainingError, TrainingRequest, TrainingStatus
+from ratchet.contract.state import ENDED, Job, JobState
+from ratchet.contract.training import (
+    ErrorCode,
+    ResourceUsage,
+    SnapshotRef,
+    TrainingError,
+    TrainingRequest,
+    TrainingStatus,
+)
 from ratchet.errors import WrongState
 from ratchet.rl_coordinator.jobs.domain.retries import RetryRule, eased
 from ratchet.rules.algorithms import dataset_format
 
-_ENDS = {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}
 NEXT: Mapping[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset({JobState.DISPATCHED, JobState.FAILED, JobState.CANCELLED}),
-    JobState.DISPATCHED: frozenset({JobState.RUNNING, JobState.QUEUED, *_ENDS}),
-    JobState.RUNNING: frozenset({JobState.RUNNING, JobState.QUEUED, *_ENDS}),
+    JobState.DISPATCHED: frozenset({JobState.RUNNING, JobState.QUEUED, *ENDED}),
+    JobState.RUNNING: frozenset({JobState.RUNNING, JobState.QUEUED, *ENDED}),
     JobState.COMPLETED: frozenset(),
     JobState.FAILED: frozenset(),
     JobState.CANCELLED: frozenset(),
 }
 """From each state, where a job may go. `queued` is re-entered by the next attempt only."""
 
-TERMINAL = frozenset(state for state, following in NEXT.items() if not following)
 ACTIVE = frozenset({JobState.DISPATCHED, JobState.RUNNING})
 """States that hold a slot."""
 RANK: Mapping[JobState, int] = {state: min(rank, 3) for rank, state in enumerate(JobState)}
@@ -115,7 +120,7 @@ def cancel(job: Job, now: datetime, actor: str) -> Job:
     """A queued job is cancelled at once; a worker is asked to stop. Raises `WrongState` for a job that has ended."""
     if job.cancel_requested or job.state == JobState.CANCELLED:
         return job
-    if job.state in TERMINAL:
+    if job.state in ENDED:
         raise WrongState(f"job {job.training_job_id} is already {job.state}")
     if job.state == JobState.QUEUED:
         return _move(job, JobState.CANCELLED, now, cancel_requested=True, cancelled_by=actor, finished_at=now)
@@ -220,7 +225,9 @@ def expire(job: Job, *, listening_since: datetime, now: datetime, limits: Limits
         return _move(job, JobState.CANCELLED, now, finished_at=now)
     if unclaimed:
         return _give_slot_back(job, now, limits)
-    silence = TrainingError(code="INFRA", message=f"worker {job.worker or '?'} was silent for {limits.lease_s:g} s")
+    silence = TrainingError(
+        code=ErrorCode.INFRA, message=f"worker {job.worker or '?'} was silent for {limits.lease_s:g} s"
+    )
     if tried(job) >= limits.max_attempts:
         return fail(job, silence, now)
     return try_again(job, now, error=silence)
@@ -232,7 +239,7 @@ def fail_overdue(job: Job, now: datetime) -> Job:
     if job.state != JobState.QUEUED or deadline is None or now <= deadline:
         return job
     message = f"the deadline {deadline.isoformat()} passed while the job was queued"
-    return fail(job, TrainingError(code="TIMEOUT", message=message), now)
+    return fail(job, TrainingError(code=ErrorCode.TIMEOUT, message=message), now)
 
 
 def announcement(job: Job) -> str:
@@ -259,7 +266,7 @@ def _from_another(job: Job, status: TrainingStatus) -> bool:
 def _give_slot_back(job: Job, now: datetime, limits: Limits) -> Job:
     """The first time it is dispatched again at once: its dispatch was lost. Later others may have the slot first."""
     untaken = f"no worker of pool {job.pool} took attempt {job.attempt} within {limits.claim_s:g} s"
-    waiting = take_back(job, now, TrainingError(code="INFRA", message=untaken))
+    waiting = take_back(job, now, TrainingError(code=ErrorCode.INFRA, message=untaken))
     pause_s = limits.claim_s * min(job.unclaimed, LONGEST_PAUSE)
     return replace(waiting, retry_at=now + timedelta(seconds=pause_s)) if pause_s else waiting
 
@@ -296,7 +303,7 @@ def _with_report(job: Job, status: TrainingStatus, now: datetime) -> Job:
 
 
 def _retry_or_fail(job: Job, now: datetime, limits: Limits) -> Job:
-    error = job.error or TrainingError(code="UNKNOWN", message="the worker gave no reason")
+    error = job.error or TrainingError(code=ErrorCode.UNKNOWN, message="the worker gave no reason")
     rule = limits.retries.get(error.code)
     may_retry = rule is not None and not error.final and tried(job) < rule.attempts
     request = eased(job.request, rule) if rule and may_retry else None

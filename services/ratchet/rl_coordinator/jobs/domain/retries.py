@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ratchet.contract.training import Hyperparameters, TrainingConfig, TrainingRequest
+from ratchet.contract.training import ErrorCode, Hyperparameters, TrainingConfig, TrainingRequest
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.rules.training_options import training_problems
 
@@ -63,12 +63,12 @@ def _halve_learning_rate(config: TrainingConfig) -> Hyperparameters | None:
 EASES: Mapping[str, Ease] = {"batch_size": _halve_batch, "learning_rate": _halve_learning_rate}
 
 DEFAULT_RETRIES: Mapping[str, RetryRule] = {
-    "OOM": RetryRule(attempts=3, ease="batch_size"),
-    "CONVERGENCE": RetryRule(attempts=3, ease="learning_rate", resume=False),
-    "DATA": RetryRule(attempts=2, resume=False, fresh_data=True),
-    "INFRA": RetryRule(attempts=4, delay_s=600.0),
-    "TIMEOUT": RetryRule(attempts=2, delay_s=60.0),
-    "UNKNOWN": RetryRule(attempts=2),
+    ErrorCode.OOM: RetryRule(attempts=3, ease="batch_size"),
+    ErrorCode.CONVERGENCE: RetryRule(attempts=3, ease="learning_rate", resume=False),
+    ErrorCode.DATA: RetryRule(attempts=2, resume=False, fresh_data=True),
+    ErrorCode.INFRA: RetryRule(attempts=4, delay_s=600.0),
+    ErrorCode.TIMEOUT: RetryRule(attempts=2, delay_s=60.0),
+    ErrorCode.UNKNOWN: RetryRule(attempts=2),
 }
 """The same data fails the same way: a file that is gone or broken is made anew, once."""
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ratchet.contract.state import Job
+from ratchet.contract.state import ENDED, Job
 from ratchet.rl_coordinator.jobs.domain.announcements import requeue_unconfirmed
 from ratchet.rl_coordinator.jobs.domain.jobs import (
-    TERMINAL,
     Limits,
     expire,
     fail_overdue,
@@ -60,7 +59,7 @@ def prunable(jobs: Iterable[Job], *, retention_s: float, now: datetime) -> list[
     return [
         job
         for job in oldest_first
-        if job.state in TERMINAL
+        if job.state in ENDED
         and is_announced(job)
         and (job.finished_at or job.updated_at) < limit
         and job.training_job_id not in kept
