@@ -42,7 +42,8 @@ class ShuffledRows:
         """Decide on the split of each prompt; returns the rows of each.
 
         Prompts come in a drawn order. One goes to the test, else to the evaluation, where all of its rows fit; all
-        others train.
+        others train. So the sizes are those of the ratios as nearly as prompts allow, and another record may move
+        others; an export of a snapshot (`domain.trl.Split`) is the other way round.
         """
         (total,) = self._database.execute("SELECT COUNT(*) FROM rows").fetchone()
         room = {_TEST: round(test_ratio * total), _EVAL: round(eval_ratio * total), _TRAIN: total}

@@ -227,6 +227,13 @@ def cut(parts: Iterable[Ids], length: int) -> Parts:
     return tuple(kept)
 
 
+def common(one: Ids, other: Ids) -> int:
+    """Length of the longest common beginning."""
+    size = min(len(one), len(other))
+    differs = one[:size] != other[:size]
+    return int(differs.argmax()) if differs.any() else size
+
+
 def _contradiction(row: TrajectoryRow, why: str) -> Rejected:
     return Rejected(f"trajectory {row.trajectory_id} contradicts itself: {why}")
 
@@ -239,9 +246,9 @@ class _Growing:
         self.parent: int | None = None
         self.shared = 0
         for number in range(max(0, len(earlier) - PARENTS), len(earlier)):
-            common = _common(earlier[number].token_ids, token_ids)
-            if common >= max(LEAST_SHARED, self.shared + 1):
-                self.parent, self.shared = number, common
+            shared = common(earlier[number].token_ids, token_ids)
+            if shared >= max(LEAST_SHARED, self.shared + 1):
+                self.parent, self.shared = number, shared
 
 
 def _longest_beginning(growing: Sequence[_Growing], prompt: Ids) -> int | None:
@@ -256,13 +263,6 @@ def _begins(ids: Ids, beginning: Ids) -> bool:
     if size > len(ids) or (size and ids[size - 1] != beginning[-1]):  # most sequences differ in their last token
         return False
     return np.array_equal(ids[:size], beginning)
-
-
-def _common(one: Ids, other: Ids) -> int:
-    """How many first tokens are the same."""
-    size = min(len(one), len(other))
-    differs = one[:size] != other[:size]
-    return int(differs.argmax()) if differs.any() else size
 
 
 def _logged(call: Call) -> LoggedCall:

@@ -33,7 +33,10 @@ class Split:
         return [TRAIN, *([EVAL] if self.eval_ratio else []), *([TEST] if self.test_ratio else [])]
 
     def of(self, prompt: object) -> str:
-        """The split of a prompt: it follows from seed and prompt alone, whatever else is in the snapshot."""
+        """The split of a prompt: it follows from seed and prompt alone, whatever else is in the snapshot.
+
+        So a larger snapshot leaves every prompt where it was, and the sizes are only about those of the ratios.
+        """
         text = f"{self.seed}:".encode() + msgspec.json.encode(prompt, order="sorted")
         place = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2**64
         if place < self.eval_ratio:

@@ -92,7 +92,8 @@ def split(keys: Sequence[Sequence[Hashable]], fraction: float, seed: int) -> tup
     """(indices to learn from, indices held out), both in order.
 
     `keys` has the names (prompt, group) of each example; examples that share one, directly or through others, are not
-    separated. Groups are taken in an order drawn from `seed` while they fit into the requested number.
+    separated. Groups are taken in an order drawn from `seed` while they fit into the requested number. Splits of
+    files part by prompt alone: they know neither tasks nor tries.
     """
     groups = _connected(keys)
     order = sorted(groups, key=lambda group: hashlib.sha256(f"{seed}:{group[0]}".encode()).digest())

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ratchet.datasets.domain.sequences import common
 from ratchet.trainer_worker.training.learner.rows import Ids, Row
 
 MIN_SHARED_PREFIX = 16
@@ -35,13 +36,6 @@ def item_of(rows: Sequence[Row]) -> Item:
     beginnings = [row.token_ids[: max(0, int(row.trained_at[0]) - 1)] for row in rows]
     shared = min(common(beginnings[0], other) for other in beginnings)
     return Item(beginnings[0][:shared], max(row.length for row in rows), len(rows))
-
-
-def common(one: Ids, other: Ids) -> int:
-    """Length of the longest common beginning."""
-    size = min(len(one), len(other))
-    differs = one[:size] != other[:size]
-    return int(differs.argmax()) if differs.any() else size
 
 
 def run_once(shared: int, rows: int, overhead: int) -> int:
