@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from datetime import datetime
-from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from ratchet.cli.options import with_options
 from ratchet.contract.training import SnapshotRef
 from ratchet.stores.policies import digest_in
 
@@ -59,20 +57,8 @@ def dataset_of(
     return {"sample_size": samples, **{name: value for name, value in asked.items() if value}}
 
 
-def takes_data(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that has the options of `dataset_of` in the place of its parameter `dataset`, which gets the result."""
-    of_data = inspect.signature(dataset_of, eval_str=True).parameters
-
-    @wraps(command)
-    def run(**given: Any) -> None:  # of any type: each option has its own
-        dataset = dataset_of(**{name: given.pop(name) for name in of_data})
-        command(**given, dataset=dataset)
-
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    shown = [two for one in own for two in (of_data.values() if one.name == "dataset" else (one,))]
-    plain = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in shown]
-    run.__signature__ = inspect.Signature(plain)  # pyright: ignore[reportAttributeAccessIssue] - what `inspect` reads
-    return run
+takes_data = with_options("dataset", dataset_of)
+"""A command that has the options of `dataset_of` in the place of its parameter `dataset`, which gets the result."""
 
 
 def snapshot_named(uri: str) -> SnapshotRef:

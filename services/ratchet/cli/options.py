@@ -12,11 +12,14 @@ The conventions of every command:
 
 from __future__ import annotations
 
+import inspect
 import re
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -155,3 +158,24 @@ def json_file(path: Path) -> object:
     except OSError as error:
         raise NotFound(f"cannot read {path}: {error.strerror}") from error
     return json_in(text, str(path))
+
+
+def with_options(name: str, made_by: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Commands that share options: each has those of `made_by` in the place of its parameter `name`, which gets what
+    `made_by` makes of them.
+    """
+    shared = inspect.signature(made_by, eval_str=True).parameters
+
+    def share(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:  # of any type: each option has its own
+            made = made_by(**{option: given.pop(option) for option in shared})
+            command(**given, **{name: made})
+
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        shown = [option for one in own for option in (shared.values() if one.name == name else (one,))]
+        plain = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in shown]
+        run.__signature__ = inspect.Signature(plain)  # pyright: ignore[reportAttributeAccessIssue] - `inspect` reads it
+        return run
+
+    return share

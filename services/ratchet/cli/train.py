@@ -18,11 +18,12 @@ from typing import Annotated, Literal
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from ratchet.bus.message import JsonObject, decode, encode
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.jobs import sentence_of
-from ratchet.cli.options import AsJson, require_no_file
+from ratchet.cli.options import AsJson, require_no_file, with_options
 from ratchet.cli.output import Bar, console, errors, print_answer, print_facts, print_table, progress
 from ratchet.contract.local_training import LocalTraining, LoopOptions
 from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
@@ -56,54 +57,76 @@ class Files:
     output: Path
 
 
-# The options that both trainings have.
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What both trainings can be asked for; the learning rate and the batch have defaults of their own."""
+
+    hyper: Hyperparameters
+    loop: LoopOptions
+    save_steps: int
+    mixed_precision: str | None
+
+
+def common_options(
+    epochs: Annotated[int, typer.Option(min=1, help="Times through the data.")] = 1,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Train steps, instead of epochs.")] = None,
+    gradient_accumulation: Annotated[int, typer.Option(min=1, help="Batches of a train step.")] = 1,
+    lora: Annotated[bool, typer.Option("--lora", help="Train an adapter, not all weights.")] = False,
+    lr_scheduler: Annotated[Scheduler, typer.Option(help="How the learning rate falls.")] = "cosine",
+    warmup_ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of steps in which it rises.")] = 0.03,
+    weight_decay: Annotated[float, typer.Option(min=0, help="Of the optimizer.")] = 0.01,
+    max_length: Annotated[int, typer.Option(min=2, help="Tokens of the longest row.")] = 1024,
+    keep_start: Annotated[
+        bool, typer.Option("--truncation-right/--truncation-left", help="Which end a longer row loses.")
+    ] = True,
+    eval_steps: Annotated[int, typer.Option(min=1, help="Steps between evaluations on eval.jsonl.")] = 100,
+    save_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Refused: bf16 needs no loss scaling.")] = False,
+    deepspeed: Annotated[str | None, typer.Option(help="Refused: trainings use one device.")] = None,
+    wandb: Annotated[bool, typer.Option("--wandb", help="Refused: metrics.jsonl has the curves.")] = False,
+) -> Common:
+    """What the options ask for. Raises `typer.BadParameter` for those that only other trainers have."""
+    refuse_unsupported(deepspeed, wandb=wandb)
+    hyper = Hyperparameters(
+        epochs=epochs,
+        max_steps=max_steps,
+        gradient_accumulation=gradient_accumulation,
+        lora=Lora() if lora else None,
+        full_finetune=not lora,
+        max_length=max_length,
+        seed=seed,
+    )
+    loop = LoopOptions(
+        lr_scheduler=lr_scheduler,
+        warmup_ratio=warmup_ratio,
+        weight_decay=weight_decay,
+        eval_steps=eval_steps,
+        keep_end=not keep_start,
+    )
+    return Common(hyper, loop, save_steps, precision(bf16=bf16, fp16=fp16))
+
+
+takes_common = with_options("common", common_options)
 DatasetDir = Annotated[Path, typer.Option(help="With train.jsonl, and eval.jsonl to judge the result on.")]
-Epochs = Annotated[int, typer.Option(min=1, help="Times through the data.")]
-MaxSteps = Annotated[int | None, typer.Option(min=1, help="Train steps, instead of epochs.")]
 Rate = Annotated[float, typer.Option(help="Highest learning rate.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Pairs of a train step.")]
-Accumulation = Annotated[int, typer.Option(min=1, help="Batches of a train step.")]
-AdapterOnly = Annotated[bool, typer.Option("--lora", help="Train an adapter, not all weights.")]
-RateScheduler = Annotated[Scheduler, typer.Option("--lr-scheduler", help="How the learning rate falls.")]
-WarmupRatio = Annotated[float, typer.Option(min=0, max=1, help="Share of steps in which it rises.")]
-WeightDecay = Annotated[float, typer.Option(min=0, help="Of the optimizer.")]
-MaxLength = Annotated[int, typer.Option(min=2, help="Tokens of the longest row.")]
-KeepStart = Annotated[bool, typer.Option("--truncation-right/--truncation-left", help="Which end a longer row loses.")]
-EvalSteps = Annotated[int, typer.Option(min=1, help="Steps between evaluations on eval.jsonl.")]
-SaveSteps = Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")]
-Seed = Annotated[int, typer.Option(help="Of everything that is drawn.")]
-Bf16 = Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")]
-Fp16 = Annotated[bool, typer.Option("--fp16", help="Refused: bf16 needs no loss scaling.")]
-Deepspeed = Annotated[str | None, typer.Option(help="Refused: trainings use one device.")]
-Wandb = Annotated[bool, typer.Option("--wandb", help="Refused: metrics.jsonl has the curves.")]
 
 
 @app.command("rm-train")
+@takes_common
 def rm_train(
     base_model: Annotated[str, typer.Option(help="Directory or name of the model that gets a scalar head.")],
     dataset_dir: DatasetDir,
     output_dir: Annotated[Path | None, typer.Option(help="Gets the result; artifacts/rm/MODEL without it.")] = None,
-    epochs: Epochs = 1,
-    max_steps: MaxSteps = None,
     lr: Rate = 2e-5,
     batch_size: BatchSize = 8,
-    gradient_accumulation: Accumulation = 1,
     center_rewards_coefficient: Annotated[
         float, typer.Option(min=0, help="Weight of the squared sum of a pair's rewards, to keep them around 0.")
     ] = 0.0,
-    lora: AdapterOnly = False,
-    lr_scheduler: RateScheduler = "cosine",
-    warmup_ratio: WarmupRatio = 0.03,
-    weight_decay: WeightDecay = 0.01,
-    max_length: MaxLength = 1024,
-    keep_start: KeepStart = True,
-    eval_steps: EvalSteps = 100,
-    save_steps: SaveSteps = 200,
-    seed: Seed = 0,
-    bf16: Bf16 = False,
-    fp16: Fp16 = False,
-    deepspeed: Deepspeed = None,
-    wandb: Wandb = False,
+    *,
+    common: Common,
     as_json: AsJson = False,
 ) -> None:
     """Train a reward model on preference pairs, on this machine and without a stack.
@@ -111,56 +134,29 @@ def rm_train(
     The output directory gets model/, tokenizer/, config.json, metrics.jsonl, README.md, result.json and logs/. Ctrl-C
     leaves a checkpoint (exit code 130), from which the same command goes on. Exit code 1: it failed, and says why.
     """
-    refuse_unsupported(deepspeed, wandb=wandb)
-    hyper = Hyperparameters(
+    hyper = replace(
+        common.hyper,
         learning_rate=lr,
         batch_size=batch_size,
-        epochs=epochs,
-        max_steps=max_steps,
-        gradient_accumulation=gradient_accumulation,
         center_rewards_coefficient=center_rewards_coefficient or None,
-        lora=Lora() if lora else None,
-        full_finetune=not lora,
-        max_length=max_length,
-        seed=seed,
     )
-    loop = LoopOptions(
-        lr_scheduler=lr_scheduler,
-        warmup_ratio=warmup_ratio,
-        weight_decay=weight_decay,
-        eval_steps=eval_steps,
-        keep_end=not keep_start,
-    )
-    config = local_config("reward_model", base_model, hyper, save_steps, precision(bf16=bf16, fp16=fp16))
-    run_training(config, loop, Files(dataset_dir, output_dir or default_output("rm", base_model)), as_json=as_json)
+    files = Files(dataset_dir, output_dir or default_output("rm", base_model))
+    run_training(local_config("reward_model", base_model, hyper, common), common.loop, files, as_json=as_json)
 
 
 @app.command("dpo-train")
+@takes_common
 def dpo_train(
     policy_model: Annotated[str, typer.Option(help="Directory or name of the model that learns.")],
     dataset_dir: DatasetDir,
     ref_model: Annotated[str | None, typer.Option(help="The reference; without it the policy as it begins.")] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Gets the result; artifacts/dpo/MODEL without it.")] = None,
-    epochs: Epochs = 1,
-    max_steps: MaxSteps = None,
     lr: Rate = 5e-6,
     batch_size: BatchSize = 4,
-    gradient_accumulation: Accumulation = 1,
     beta: Annotated[float, typer.Option(help="How dear a step away from the reference is.")] = 0.1,
     label_smoothing: Annotated[float, typer.Option(help="Share of pairs that may be the wrong way round.")] = 0.0,
-    lora: AdapterOnly = False,
-    lr_scheduler: RateScheduler = "cosine",
-    warmup_ratio: WarmupRatio = 0.03,
-    weight_decay: WeightDecay = 0.01,
-    max_length: MaxLength = 1024,
-    keep_start: KeepStart = True,
-    eval_steps: EvalSteps = 100,
-    save_steps: SaveSteps = 200,
-    seed: Seed = 0,
-    bf16: Bf16 = False,
-    fp16: Fp16 = False,
-    deepspeed: Deepspeed = None,
-    wandb: Wandb = False,
+    *,
+    common: Common,
     as_json: AsJson = False,
 ) -> None:
     """Train a policy on preference pairs with DPO, on this machine and without a stack.
@@ -168,43 +164,21 @@ def dpo_train(
     The output directory gets model/, tokenizer/, config.json, metrics.jsonl, README.md, result.json and logs/. Ctrl-C
     leaves a checkpoint (exit code 130), from which the same command goes on. Exit code 1: it failed, and says why.
     """
-    refuse_unsupported(deepspeed, wandb=wandb)
-    hyper = Hyperparameters(
-        learning_rate=lr,
-        batch_size=batch_size,
-        epochs=epochs,
-        max_steps=max_steps,
-        gradient_accumulation=gradient_accumulation,
-        beta=beta,
-        label_smoothing=label_smoothing,
-        lora=Lora() if lora else None,
-        full_finetune=not lora,
-        max_length=max_length,
-        seed=seed,
-    )
-    loop = LoopOptions(
-        lr_scheduler=lr_scheduler,
-        warmup_ratio=warmup_ratio,
-        weight_decay=weight_decay,
-        eval_steps=eval_steps,
-        keep_end=not keep_start,
-        reference=local_path(ref_model) if ref_model else None,
-    )
-    config = local_config("dpo", policy_model, hyper, save_steps, precision(bf16=bf16, fp16=fp16))
-    run_training(config, loop, Files(dataset_dir, output_dir or default_output("dpo", policy_model)), as_json=as_json)
+    hyper = replace(common.hyper, learning_rate=lr, batch_size=batch_size, beta=beta, label_smoothing=label_smoothing)
+    loop = replace(common.loop, reference=local_path(ref_model) if ref_model else None)
+    files = Files(dataset_dir, output_dir or default_output("dpo", policy_model))
+    run_training(local_config("dpo", policy_model, hyper, common), loop, files, as_json=as_json)
 
 
-def local_config(
-    algorithm: str, model: str, hyper: Hyperparameters, save_steps: int, mixed_precision: str | None
-) -> TrainingConfig:
+def local_config(algorithm: str, model: str, hyper: Hyperparameters, common: Common) -> TrainingConfig:
     """What a job would ask for, on files."""
     return TrainingConfig(
         algorithm=algorithm,
         base_model=local_path(model),
         dataset=Dataset(source="files", sample_size=1),
         hyperparameters=hyper,
-        compute=Compute(mixed_precision=mixed_precision),
-        checkpointing=Checkpointing(save_interval=save_steps),
+        compute=Compute(mixed_precision=common.mixed_precision),
+        checkpointing=Checkpointing(save_interval=common.save_steps),
     )
 
 
