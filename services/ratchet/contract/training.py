@@ -323,7 +323,7 @@ class ErrorCode(StrEnum):
 
 class TrainingError(Value, frozen=True, kw_only=True, omit_defaults=True):
     code: str = ErrorCode.UNKNOWN
-    """An `ErrorCode`, or one of a later version."""
+    """`OOM`, `CONVERGENCE`, `DATA`, `INFRA`, `TIMEOUT` or `UNKNOWN`."""
     message: str = ""
     traceback: str | None = None
     final: bool = False

@@ -10,7 +10,9 @@ from transformers import PreTrainedTokenizerBase
 from ratchet.chat_templates.conversations import ChatCounts, Conversation
 from ratchet.chat_templates.encoder import MAX_LENGTH, ChatEncoder
 from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.learner.rows import Row
+from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 
 class ChatRows:
@@ -18,7 +20,7 @@ class ChatRows:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, *, keep_end: bool = False) -> None:
         self._tokenizer = tokenizer
-        self._max_length = max_length
+        self.max_length = max_length
         self._keep_end = keep_end
         self._encoder = ChatEncoder(tokenizer, max_length, keep_end=keep_end)
 
@@ -29,7 +31,7 @@ class ChatRows:
 
     def afresh(self) -> ChatRows:
         """The same, with counts of its own."""
-        return ChatRows(self._tokenizer, self._max_length, keep_end=self._keep_end)
+        return ChatRows(self._tokenizer, self.max_length, keep_end=self._keep_end)
 
     def rows(self, conversations: Iterable[Conversation]) -> list[Row]:
         """Rows in which something learns, in order; a few conversations are in memory at a time.
@@ -42,6 +44,12 @@ class ChatRows:
             reasons = "; ".join(f"{reason} ({count})" for reason, count in self.counts.unrenderable.most_common(3))
             raise DataUnusable(f"no conversation has an answer to learn from. {reasons}".strip())
         return rows
+
+
+def chat_rows(spec: JobSpec, policy: TrainedPolicy) -> ChatRows:
+    """For the conversations of a job: rows as long as it asks for, or as the policy can read."""
+    longest = chat_length(policy.model, spec.config.hyperparameters.max_length)
+    return ChatRows(policy.tokenizer, longest, keep_end=spec.loop.keep_end)
 
 
 def chat_length(model: Any, requested: int | None) -> int:

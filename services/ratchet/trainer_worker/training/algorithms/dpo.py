@@ -17,7 +17,7 @@ from ratchet.rules.algorithms import PREFERENCE_RATES
 from ratchet.rules.intervals import wilson
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
-from ratchet.trainer_worker.training.chats import ChatRows, chat_length
+from ratchet.trainer_worker.training.chats import chat_rows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import RowPair, improvement, scores_of, split_pairs, wins, won
 from ratchet.trainer_worker.training.learner.preferences import (
@@ -26,6 +26,7 @@ from ratchet.trainer_worker.training.learner.preferences import (
     dpo_loss,
     entropy_mean,
     never,
+    preference_scorer,
     score_sides,
     sequence_logprobs,
 )
@@ -39,13 +40,9 @@ BETA = 0.1
 def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: Run) -> Outcome:
     """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
-    max_length = chat_length(policy.model, hyper.max_length)
-    chats = ChatRows(policy.tokenizer, max_length, keep_end=spec.loop.keep_end)
+    chats = chat_rows(spec, policy)
     made, learn, held = split_pairs(chats, pairs, spec)
-    # Without dropout the policy at the start is its reference, as in TRL.
-    scorer = Scorer(
-        policy.model, bf16=policy.bf16, lora_dropout=False, pass_tokens=hyper.pass_tokens, ranks=policy.ranks
-    )
+    scorer = preference_scorer(spec, policy)
     reference = Reference.open(other_reference(spec, policy) or scorer, [pair.sides for pair in made.pairs], run)
     beta = BETA if hyper.beta is None else hyper.beta
     smoothing = hyper.label_smoothing or 0.0
@@ -81,7 +78,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         samples=len(learn),
         metrics=counts | trained.metrics | chats.counts.metrics(),
         probe_prompt=min((pair.chosen[0].prompt for pair in objective.pairs), key=len),
-        effective=trained.effective | {"max_length": max_length, "beta": beta, "label_smoothing": smoothing},
+        effective=trained.effective | {"max_length": chats.max_length, "beta": beta, "label_smoothing": smoothing},
         evaluation=judged(run.stop_requested),
         health_stop=trained.health_stop,
     )
@@ -94,9 +91,7 @@ def other_reference(spec: JobSpec, policy: TrainedPolicy) -> Scorer | None:
     """
     if spec.loop.reference is None:
         return None
-    model = load_reference(spec.loop.reference, policy)
-    asked = spec.config.hyperparameters.pass_tokens
-    return Scorer(model, bf16=policy.bf16, lora_dropout=False, pass_tokens=asked, ranks=policy.ranks)
+    return preference_scorer(spec, policy, load_reference(spec.loop.reference, policy))
 
 
 @dataclass(frozen=True, slots=True)

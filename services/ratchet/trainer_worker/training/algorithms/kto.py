@@ -25,7 +25,7 @@ from ratchet.rules.algorithms import PREFERENCE_RATES
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
-from ratchet.trainer_worker.training.chats import ChatRows, chat_length
+from ratchet.trainer_worker.training.chats import ChatRows, chat_rows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import check_split, rows_by_key, scores_of, split
 from ratchet.trainer_worker.training.learner.preferences import (
@@ -36,6 +36,7 @@ from ratchet.trainer_worker.training.learner.preferences import (
     kto_loss,
     never,
     other_data,
+    preference_scorer,
     score_all,
     score_sides,
     sequence_logprobs,
@@ -55,8 +56,7 @@ PARTNERS = "partners.json"
 def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run: Run) -> Outcome:
     """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
-    max_length = chat_length(policy.model, hyper.max_length)
-    chats = ChatRows(policy.tokenizer, max_length)
+    chats = chat_rows(spec, policy)
     order = shuffled(labels, hyper.seed or 0)
     kept = None
     if run.resume is not None:
@@ -65,10 +65,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     examples = labelled_rows(chats, learn, spec.batch_size, kept)
     # Held-out answers are compared with the next one of all of them, whatever the batches are.
     held_out = labelled_rows(chats, held, len(held)) if held else []
-    # Without dropout the policy at the start is its reference, as in TRL.
-    scorer = Scorer(
-        policy.model, bf16=policy.bf16, lora_dropout=False, pass_tokens=hyper.pass_tokens, ranks=policy.ranks
-    )
+    scorer = preference_scorer(spec, policy)
     reference = Reference.open(scorer, [(one.rows, one.mismatched) for one in (*examples, *held_out)], run)
     weights = KtoWeights(
         beta=BETA if hyper.beta is None else hyper.beta,
@@ -108,7 +105,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
         probe_prompt=min((example.rows[0].prompt for example in examples), key=len),
         effective=trained.effective
         | {
-            "max_length": max_length,
+            "max_length": chats.max_length,
             "beta": weights.beta,
             "desirable_weight": weights.desirable,
             "undesirable_weight": weights.undesirable,

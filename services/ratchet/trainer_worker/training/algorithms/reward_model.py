@@ -14,7 +14,7 @@ from ratchet.contract.training import EvaluationResults
 from ratchet.rules.algorithms import REWARD_RATES
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
-from ratchet.trainer_worker.training.chats import ChatRows, chat_length
+from ratchet.trainer_worker.training.chats import chat_rows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import improvement, scores_of, split_pairs, won
 from ratchet.trainer_worker.training.learner.preferences import never
@@ -38,8 +38,7 @@ LEARNT_SAMPLE = 256
 def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: Run) -> Outcome:
     """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
-    max_length = chat_length(policy.model, hyper.max_length)
-    chats = ChatRows(policy.tokenizer, max_length, keep_end=spec.loop.keep_end)
+    chats = chat_rows(spec, policy)
     made, learn, held = split_pairs(chats, pairs, spec)
     read = [read_pair(pair, policy.pad) for pair in made.pairs]
     scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=hyper.pass_tokens, ranks=policy.ranks)
@@ -75,7 +74,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     return Outcome(
         samples=len(learn),
         metrics=counts | trained.metrics | remembered | chats.counts.metrics(),
-        effective=trained.effective | {"max_length": max_length, "center_rewards_coefficient": center},
+        effective=trained.effective | {"max_length": chats.max_length, "center_rewards_coefficient": center},
         evaluation=judged(run.stop_requested),
         health_stop=trained.health_stop,
     )

@@ -11,7 +11,7 @@ from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.rules.algorithms import SFT_RATES
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
-from ratchet.trainer_worker.training.chats import ChatRows, chat_length
+from ratchet.trainer_worker.training.chats import chat_rows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.policy import TrainedPolicy
@@ -22,8 +22,7 @@ DEFAULTS = Defaults(SFT_RATES)
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
     """See `algorithms.base.Train`."""
-    max_length = chat_length(policy.model, spec.config.hyperparameters.max_length)
-    chats = ChatRows(policy.tokenizer, max_length)
+    chats = chat_rows(spec, policy)
     rows = chats.rows(part for row in trajectories for part in conversations_of(row))
     samples = len({row.trajectory_id for row in rows})
     asked = spec.config.hyperparameters.pass_tokens
@@ -41,7 +40,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
         samples=samples,
         metrics=counts | chats.counts.metrics() | trained.metrics,
         probe_prompt=min((row.prompt for row in rows), key=len),
-        effective=trained.effective | {"max_length": max_length},
+        effective=trained.effective | {"max_length": chats.max_length},
         health_stop=trained.health_stop,
     )
 

@@ -15,13 +15,15 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
+from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head
 from ratchet.trainer_worker.training.learner.rows import Row
+from ratchet.trainer_worker.training.policy import TrainedPolicy
 from ratchet.trainer_worker.training.trl_loop import Mean
 
 Rows = Sequence[Row]
@@ -69,6 +71,16 @@ def score_all(scorer: Scorer, sequences: Sequence[Rows], stop_requested: Callabl
             raise StopRequested
         own_S[part] = sequence_logprobs(scorer, [sequences[index] for index in part])[0].float().cpu()
     return torch.stack(scorer.ranks.gather(own_S)).sum(0)  # a sequence is in one pass of one rank
+
+
+def preference_scorer(spec: JobSpec, policy: TrainedPolicy, model: nn.Module | None = None) -> Scorer:
+    """Of the policy, or of another `model` as its reference.
+
+    Without an adapter's dropout the policy at the start is its own reference, as in TRL.
+    """
+    asked = spec.config.hyperparameters.pass_tokens
+    scored = policy.model if model is None else model
+    return Scorer(scored, bf16=policy.bf16, lora_dropout=False, pass_tokens=asked, ranks=policy.ranks)
 
 
 @dataclass(frozen=True, slots=True)
