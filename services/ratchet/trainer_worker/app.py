@@ -96,7 +96,8 @@ def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
     warmed = settings.warm and not missing and not on_ray
     warm = WarmLink(settings.work, settings.warm_delay_s, spares=spares) if warmed else None
     program = (RAY_CHILD, settings.ray_address or OWN_CLUSTER) if on_ray else TRAINING
-    slots = Slots([Slot(worker.instance, gpu, warm, settings.ranks, program) for gpu in gpus], attempt)
+    places = [Slot(worker.instance, gpu, warm, settings.ranks, settings.sharded, program) for gpu in gpus]
+    slots = Slots(places, attempt)
     components: list[Component] = [slots] if warm is None else [warm, slots]
     if not missing:
         handlers: Handlers = {TrainingDispatch: Dispatches(slots, jobs, worker).on_dispatches}

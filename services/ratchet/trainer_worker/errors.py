@@ -86,7 +86,7 @@ def error_code(error: BaseException) -> str:
         return error.code or UNKNOWN
     if isinstance(error, MemoryError) or name == "OutOfMemoryError" or _lacks_memory(error, message):
         return OOM
-    if _lacks_room(error) or (isinstance(error, RuntimeError) and any(words in message for words in LOST_PEER)):
+    if _lacks_room(error) or is_lost_peer(error):
         return INFRA
     if isinstance(error, (Rejected, DigestMismatch, NotFound)) or name == "SafetensorError":
         return DATA
@@ -107,6 +107,11 @@ def is_final(error: BaseException) -> bool:
         return True
     # Arguments that a library refuses are the request's, which stays.
     return isinstance(error, (ValueError, TypeError)) and error_code(error) == UNKNOWN
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether torch means by it that another process of the training cannot be reached."""
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in LOST_PEER)
 
 
 def _lacks_memory(error: BaseException, message: str) -> bool:

@@ -48,6 +48,8 @@ class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Longest time between checkpoints, whatever their interval in train steps. None: only that interval counts."""
     ranks: int = 1
     """Processes that train together, each on a GPU of its own where there are any."""
+    sharded: bool = False
+    """Whether they share the weights of the base's layers, each with a part of them."""
     rendezvous: str | None = None
     """Where they find each other, as `torch.distributed` names it. None: all are on this machine, and find a file."""
     holdout: float = 0.0

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ratchet.service.settings import SharedSettings
@@ -29,6 +29,9 @@ class Settings(BaseSettings):
     ranks: int = Field(default=1, ge=1)
     """Processes of a training, which share its work, each on a GPU of its own where there are any. A job that asks for
     fewer GPUs has fewer; one that asks for more fails."""
+    sharded: bool = False
+    """Share the weights of the base's layers among the processes of a training (FSDP2), for bases that one GPU cannot
+    hold. Only with `ranks` of 2 or more, and for adapters: a full fine-tune and a base in 4 bits fail."""
     engine: Literal["local", "ray"] = "local"
     """Where the processes of a training run: on this machine, or wherever Ray has room for them (extra `ray`)."""
     ray_address: str | None = None
@@ -64,6 +67,12 @@ class Settings(BaseSettings):
     """Pause after the broker or the object store did not answer."""
     max_runtime_s: float = 4 * 3600.0
     """An attempt that takes longer fails with TIMEOUT."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        if self.sharded and self.ranks < 2:
+            raise ValueError("sharded needs ranks of 2 or more: one process alone has all weights")
+        return self
 
     @property
     def models(self) -> Path:

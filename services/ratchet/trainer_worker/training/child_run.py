@@ -20,7 +20,7 @@ from typing import BinaryIO, TypeVar, overload
 import msgspec
 import torch
 
-from ratchet.contract.policy_manifest import REWARD_MODEL
+from ratchet.contract.policy_manifest import REWARD_MODEL, Probe
 from ratchet.contract.snapshot import ROWS, TRAJECTORIES, Row, TrajectoryRow
 from ratchet.datasets.parquet import count_rows, read_rows
 from ratchet.errors import Rejected
@@ -77,11 +77,7 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
             return Stopped(step=run.reached)
         if outcome.stopped_at is not None:
             return Stopped(step=outcome.stopped_at)
-        memory = sum(ranks.gather(_peak_memory()))
-    check_numbers(policy)
-    probe = None if policy.kind == REWARD_MODEL else probe_policy(policy, outcome.probe_prompt)
-    if probe is not None and not all(map(math.isfinite, probe.logprobs)):
-        raise Diverged("log-probabilities under the trained weights are no finite numbers")
+        probe, memory = _probed(policy, outcome), sum(ranks.gather(_peak_memory()))
     result = directory / RESULT
     result.mkdir()
     save_policy(policy, result, spec.base_name)
@@ -104,8 +100,9 @@ def assist(spec: JobSpec, directory: Path, index: int) -> None:
     """Train as one of the ranks behind the first, which keeps the result."""
     resume = open_checkpoint(Path(spec.resume), spec.training_job_id, spec.config.algorithm) if spec.resume else None
     with _ranks(spec, directory, index) as ranks, suppress(StopRequested):
-        _, outcome = _learnt(spec, ranks, RankRun(ranks, resume))
+        policy, outcome = _learnt(spec, ranks, RankRun(ranks, resume))
         if outcome.stopped_at is None:
+            _probed(policy, outcome)
             ranks.gather(_peak_memory())
 
 
@@ -118,6 +115,15 @@ def _learnt(spec: JobSpec, ranks: Ranks, run: Run) -> tuple[TrainedPolicy, Outco
     examples = read_examples(Path(spec.dataset), algorithm)
     policy = load_policy(spec, ranks)
     return policy, learn(spec, policy, examples, run)
+
+
+def _probed(policy: TrainedPolicy, outcome: Outcome) -> Probe | None:
+    """What every rank does with its policy at the end: see that its weights and what they compute are numbers."""
+    check_numbers(policy)
+    probe = None if policy.kind == REWARD_MODEL else probe_policy(policy, outcome.probe_prompt)
+    if probe is not None and not all(map(math.isfinite, probe.logprobs)):
+        raise Diverged("log-probabilities under the trained weights are no finite numbers")
+    return probe
 
 
 def _ranks(spec: JobSpec, directory: Path, index: int) -> AbstractContextManager[Ranks]:
@@ -225,6 +231,7 @@ def _write_documents(directory: Path, spec: JobSpec, policy: TrainedPolicy, outc
         "requested_hyperparameters": spec.config.hyperparameters,
         "threads": spec.threads,
         "ranks": spec.ranks,
+        "sharded": spec.sharded,
         "device": str(policy.device),
         "versions": versions,
     }

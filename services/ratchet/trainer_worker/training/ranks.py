@@ -9,6 +9,7 @@ take the same step. Whatever decides how the program goes on is the same on all 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ratchet.trainer_worker.errors import RankLost
+from ratchet.trainer_worker.errors import RankLost, is_lost_peer
 
 BUCKET = 1 << 24
 """Gradients that are summed at a time."""
@@ -58,6 +59,23 @@ class Ranks:
             shares[least].append(piece)
             loads[least] += costs[piece]
         return shares[self.index]
+
+    def rounds(self, costs: Sequence[float]) -> list[int | None]:
+        """As `share`, for work that all ranks do together, one piece each: the longest first, as many pieces on every
+        rank. None: there is no piece left for this one.
+        """
+        order = sorted(range(len(costs)), key=lambda index: -costs[index])
+        own = order[self.index :: self.count]
+        return [*own, *[None] * (math.ceil(len(costs) / self.count) - len(own))]
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """One rank at a time is within the block."""
+        for _ in range(self.index):
+            self.gather(None)
+        yield
+        for _ in range(self.index, self.count):
+            self.gather(None)
 
     def gather(self, own: T) -> list[T]:
         """What each rank has, in order of the ranks. It is pickled, so it holds no tensors of a GPU."""
@@ -110,6 +128,10 @@ def connected(index: int, count: int, address: str) -> Iterator[Ranks]:
         dist.init_process_group(backend, init_method=address, rank=index, world_size=count)
     try:
         yield Ranks(index, count)
+    except RuntimeError as error:  # of what the libraries exchange by themselves
+        if is_lost_peer(error):
+            raise RankLost(f"another process of the training is gone: {error}") from error
+        raise
     finally:
         dist.destroy_process_group()
 

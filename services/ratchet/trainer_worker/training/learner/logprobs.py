@@ -6,7 +6,7 @@ Shapes: _B rows, _T tokens, _N trained tokens of all rows (row by row), _H hidde
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
 
 from ratchet.grammars.walk import allowed
 from ratchet.trainer_worker.errors import DataUnusable
@@ -25,6 +24,7 @@ from ratchet.trainer_worker.training.learner.passes import Item, computed, item_
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.learner.trunk import Trunk, attends_to_all
 from ratchet.trainer_worker.training.ranks import ALONE, Ranks
+from ratchet.trainer_worker.training.shards import base_of, held_bytes
 
 CHUNK_ELEMENTS = 1 << 25
 """Logits (tokens x vocabulary) held at a time; more are computed in chunks, again in the backward pass."""
@@ -93,8 +93,7 @@ class Scorer:
         """
         self.ranks = ranks
         self.model = model
-        wrapped: Any = model
-        base: PreTrainedModel = wrapped.get_base_model() if hasattr(wrapped, "peft_config") else wrapped
+        base = base_of(model)
         self._head: Any = head_of(base)
         self._trunk = Trunk(base, lora_dropout=lora_dropout)
         config: Any = base.config.get_text_config()
@@ -133,7 +132,8 @@ class Scorer:
         """Tokens of a pass whose activations fit into memory while all are kept; no more than were asked for."""
         room = CPU_ACTIVATIONS
         if self.device.type == "cuda":
-            held = sum(p.numel() * (p.element_size() + TRAINABLE_BYTES * p.requires_grad) for p in self._parameters())
+            learns = sum(parameter.numel() for parameter in self._parameters() if parameter.requires_grad)
+            held = held_bytes(self._parameters()) + self._trunk.gathered_bytes() + TRAINABLE_BYTES * learns
             # Of the whole memory, not of what is free: the same job makes the same passes, however often it is resumed.
             room = CUDA_SHARE * max(0, torch.cuda.get_device_properties(self.device).total_memory - held)
         with self.autocast():
@@ -141,21 +141,34 @@ class Scorer:
         own = max(1, min(self._asked_tokens or MOST_PASS_TOKENS, int(room / max(1.0, token_bytes))))
         return min(self.ranks.gather(own))
 
-    def passes(self, items: Sequence[Sequence[Row]]) -> list[list[int]]:
+    def passes(self, items: Sequence[Sequence[Row]]) -> Iterator[list[int]]:
         """Indices of `items`, pass by pass; the rows of an item stay together.
 
         A pass has at most `pass_tokens` tokens, padding included, or is a single item. Of several ranks each gets the
-        passes that it has to run, which may be none.
+        passes that it has to run, which may be none. Where they share layers, a pass is run, backwards too where
+        gradients are enabled, before the next one is asked for: while a rank has none and others have, it keeps pace.
         """
         planned = [item_of(rows) for rows in items]
         passes = plan_passes(planned, budget=self.pass_tokens, overhead=self._overhead, share=self._share)
         if self.ranks.alone:
-            return passes
+            yield from passes
+            return
         # One pass may hold all that there is: each rank gets about as much as every other.
         budget = min(self.pass_tokens, math.ceil(sum(self._tokens(planned, passes)) / self.ranks.count))
         passes = plan_passes(planned, budget=budget, overhead=self._overhead, share=self._share)
-        own = self.ranks.share([tokens + self._overhead for tokens in self._tokens(planned, passes)])
-        return [passes[index] for index in own]
+        costs = [tokens + self._overhead for tokens in self._tokens(planned, passes)]
+        if not self._trunk.shared:
+            yield from (passes[index] for index in self.ranks.share(costs))
+            return
+        has_beginning = [self.shared_prefix([row for index in part for row in items[index]]) > 0 for part in passes]
+        for behind in (True, False):  # all ranks run the layers once, or all twice
+            alike = [index for index, has in enumerate(has_beginning) if has == behind]
+            for place in self.ranks.rounds([costs[index] for index in alike]):
+                if place is None:
+                    with self.autocast():
+                        self._trunk.keep_pace(behind=behind)
+                else:
+                    yield passes[alike[place]]
 
     def score(self, rows: Sequence[Row], *, entropy_gradient: bool = False) -> Scores:
         """Scores of every trained token of `rows`, in one pass."""

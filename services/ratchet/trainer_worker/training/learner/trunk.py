@@ -13,11 +13,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import Cache, CacheLayerMixin
-from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ratchet.trainer_worker.training.shards import gathered_bytes, layers_of, shares_layers
 
 SAMPLED_TOKENS = 8, 32
 """Lengths of the rows whose difference tells how much memory a token takes."""
@@ -39,7 +40,9 @@ class Trunk:
         self._trunk = base.get_decoder()
         self._depth: int = base.config.get_text_config().num_hidden_layers
         self._vocabulary: int = base.get_input_embeddings().weight.shape[0]
-        self._layers = [one for one in self._trunk.modules() if isinstance(one, GradientCheckpointingLayer)]
+        self._layers = layers_of(self._trunk)
+        self.shared = shares_layers(self._trunk)
+        """Whether the ranks share the layers, so that all must run them together."""
         self._dropouts = [one for one in self._trunk.modules() if hasattr(one, "lora_dropout")] if lora_dropout else []
 
     def hidden(self, ids_BT: Tensor, recomputed: float = 0.0) -> Tensor:
@@ -54,35 +57,51 @@ class Trunk:
         """Hidden states [B, T, H] of `ids_BT`, each row behind the same beginning, which is run once."""
         with self._mode(), self._recomputing(recomputed):
             first = [_Recorded() for _ in range(self._depth)]
-            self._trunk(input_ids=ids_S[None], past_key_values=Cache(layers=[*first]), use_cache=True)
+            begun = self._trunk(input_ids=ids_S[None], past_key_values=Cache(layers=[*first]), use_cache=True)
             cache = Cache(layers=[_Behind(layer, len(ids_BT)) for layer in first])
             positions_1T = torch.arange(len(ids_S), len(ids_S) + ids_BT.shape[1], device=ids_BT.device)[None]
             output = self._trunk(input_ids=ids_BT, past_key_values=cache, position_ids=positions_1T, use_cache=True)
+            if self.shared and torch.is_grad_enabled():
+                return _Ending.apply(output.last_hidden_state, begun.last_hidden_state)  # pyright: ignore[reportReturnType, reportUnknownMemberType] - torch leaves it untyped
             return output.last_hidden_state
 
+    def keep_pace(self, *, behind: bool) -> None:
+        """Run the layers as the other ranks do for a pass of theirs, and learn nothing. Of layers that are shared.
+
+        `behind`: whether theirs has a beginning that is run once.
+        """
+        ids_11 = torch.zeros((1, 1), dtype=torch.long, device=next(self._trunk.parameters()).device)
+        hidden_11H = self.hidden_behind(ids_11[0], ids_11) if behind else self.hidden(ids_11)
+        if hidden_11H.requires_grad:
+            hidden_11H.backward(torch.zeros_like(hidden_11H))  # pyright: ignore[reportUnknownMemberType]
+
+    def gathered_bytes(self) -> int:
+        """Memory of the shared layers that are whole while others are not."""
+        return gathered_bytes(self._trunk)
+
     def token_bytes(self) -> float:
-        """Memory that the backward pass needs for each token of a row while no layer is recomputed: measured."""
+        """Memory that the backward pass needs for each token of a row while no layer is recomputed: measured.
+
+        Weights are kept too; they are the same for every length, or, of layers that are shared, empty again.
+        """
         short, long = SAMPLED_TOKENS
         return (self._kept_bytes(long) - self._kept_bytes(short)) / (long - short)
 
     def _kept_bytes(self, tokens: int) -> int:
         device = next(self._trunk.parameters()).device
         ids_1T = torch.arange(tokens, device=device)[None] % self._vocabulary
-        weights = {parameter.untyped_storage().data_ptr() for parameter in self._trunk.parameters()}
-        kept: dict[int, int] = {}
+        kept: dict[int, UntypedStorage] = {}
 
         def note(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in weights:
-                kept[storage.data_ptr()] = storage.nbytes()
+            kept[storage._cdata] = storage  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - its identity while it is held
             return tensor
 
         # A training that is resumed measures later than one that begins, and has to drop out the same.
         undrawn = torch.random.fork_rng([device] if device.type == "cuda" else [])
         with undrawn, torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
-            held = self.hidden(ids_1T)  # a storage has its address for itself while it is held
-        del held
-        return sum(kept.values())
+            self.hidden(ids_1T)
+        return sum(storage.nbytes() for storage in kept.values())
 
     @contextmanager
     def _mode(self) -> Iterator[None]:
@@ -110,6 +129,26 @@ class Trunk:
         finally:
             for layer in chosen:
                 del layer.forward
+
+
+class _Ending(torch.autograd.Function):
+    """Hidden states behind a beginning, whose own hidden states nothing else reads: they get a gradient of zero.
+
+    A layer that is shared is put together for its backward pass when a gradient reaches what it returned. The last one
+    returned for the beginning gives away keys and values alone. Autograd goes backwards in the order in which things
+    were made, so this one is whole for the beginning after it was for all rows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden_BTH: Tensor, begun_1SH: Tensor) -> Tensor:
+        """The hidden states as they are."""
+        ctx.save_for_backward(begun_1SH)
+        return hidden_BTH.view_as(hidden_BTH)
+
+    @staticmethod
+    def backward(ctx: Any, grad_BTH: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Of both."""
+        return grad_BTH, torch.zeros_like(ctx.saved_tensors[0])
 
 
 class _Recorded(CacheLayerMixin):

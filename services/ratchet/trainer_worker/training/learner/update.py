@@ -202,10 +202,10 @@ class Update:
         shifts = _trajectory_shifts([self.fixed.rows[index] for index in done], shifts_R)
         return Measured(metrics, self._vitals(metrics, chosen), shifts)
 
-    def _passes(self, places: Sequence[int], chosen: Sequence[int]) -> list[list[int]]:
+    def _passes(self, places: Sequence[int], chosen: Sequence[int]) -> Iterator[list[int]]:
         """`places` in `chosen`, in passes that fit into memory; by the weights their gradients add up to the step's."""
-        planned = self._scorer.passes([[self.fixed.rows[chosen[place]]] for place in places])
-        return [[places[index] for index in part] for part in planned]
+        for part in self._scorer.passes([[self.fixed.rows[chosen[place]]] for place in places]):
+            yield [places[index] for index in part]
 
     def _of_all_ranks(self, losses: list[Loss], done: list[int], entropy: float) -> tuple[list[Loss], list[int], float]:
         """The losses of all passes, the rows in their order, and the summed entropy."""
