@@ -15,19 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from ratchet.grammars.walk import allowed
 from ratchet.trainer_worker.errors import DataUnusable
-from ratchet.trainer_worker.training.learner.masks import Allowed
+from ratchet.trainer_worker.training.learner.head import CHUNK_ELEMENTS, Head
 from ratchet.trainer_worker.training.learner.passes import Item, computed, item_of, plan_passes, run_once
 from ratchet.trainer_worker.training.learner.rows import Row
+from ratchet.trainer_worker.training.learner.targets import targets_of
 from ratchet.trainer_worker.training.learner.trunk import Trunk, attends_to_all
 from ratchet.trainer_worker.training.ranks import ALONE, Ranks
 from ratchet.trainer_worker.training.shards import base_of, held_bytes
-
-CHUNK_ELEMENTS = 1 << 25
-"""Logits (tokens x vocabulary) held at a time; more are computed in chunks, again in the backward pass."""
 
 CPU_PASS_TOKENS, CUDA_PASS_TOKENS = 150, 4096
 """What one more forward and backward pass costs, in tokens that could be computed instead."""
@@ -94,15 +90,10 @@ class Scorer:
         self.ranks = ranks
         self.model = model
         base = base_of(model)
-        self._head: Any = head_of(base)
+        self._head = Head(base, bf16=bf16, chunk_elements=chunk_elements)
         self._trunk = Trunk(base, lora_dropout=lora_dropout)
         config: Any = base.config.get_text_config()
-        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
-        # Families name differently what they multiply their logits by.
-        scaling: float | None = getattr(config, "logits_scaling", None)
-        self._scale: float = 1.0 / scaling if scaling else getattr(config, "logit_scale", None) or 1.0
         self._bf16 = bf16
-        self._chunk = max(1, chunk_elements // self._head.weight.shape[0])
         self._overhead = CUDA_PASS_TOKENS if self.device.type == "cuda" else CPU_PASS_TOKENS
         self._share = share_prefix and attends_to_all(config)
         self._asked_tokens = pass_tokens
@@ -110,17 +101,17 @@ class Scorer:
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return self._head.weight.device
+        return self._head.device
 
     @property
     def vocabulary(self) -> int:
         """Number of logits."""
-        return self._head.weight.shape[0]
+        return self._head.vocabulary
 
     @property
     def hidden_size(self) -> int:
         """Width of the trunk's hidden states."""
-        return self._head.weight.shape[1]
+        return self._head.hidden_size
 
     @property
     def dtype(self) -> torch.dtype:
@@ -174,25 +165,8 @@ class Scorer:
         """Scores of every trained token of `rows`, in one pass."""
         with self.autocast():
             hidden_NH = self._hidden(rows)
-            targets_N = torch.tensor(np.concatenate([row.trained_ids for row in rows]), device=self.device).long()
-            temperature_N = torch.tensor(np.concatenate([row.temperatures for row in rows]), device=self.device)
-            masks = _masks([mask for row in rows for mask in row.trained_masks], self.device)
-            if len(targets_N) <= self._chunk:
-                return Scores(hidden_NH, *self._logprobs(hidden_NH, targets_N, temperature_N, masks, entropy_gradient))
-            parts = [
-                checkpoint(
-                    self._logprobs,
-                    hidden_NH[cut],
-                    targets_N[cut],
-                    temperature_N[cut],
-                    masks and (masks[0], masks[1][cut]),
-                    entropy_gradient,
-                    use_reentrant=False,
-                )
-                for cut in (slice(start, start + self._chunk) for start in range(0, len(targets_N), self._chunk))
-            ]
-        logprobs, entropies = zip(*parts, strict=True)
-        return Scores(hidden_NH, torch.cat(logprobs), torch.cat(entropies))
+            targets = targets_of(rows, self.device)
+            return Scores(hidden_NH, *self._head.scores(hidden_NH, targets, entropy_gradient=entropy_gradient))
 
     def rewards(self, rows: Sequence[Row]) -> Tensor:
         """What the scalar head of a reward model says at each token that `rows` name as read; float32, in one pass.
@@ -202,7 +176,7 @@ class Scorer:
         with self.autocast():
             hidden_NH = self._hidden(rows)
         with torch.autocast(self.device.type, enabled=False):
-            return self._head(hidden_NH.float()).squeeze(-1)
+            return self._head.module(hidden_NH.float()).squeeze(-1)
 
     def shared_prefix(self, rows: Sequence[Row]) -> int:
         """How many leading tokens of a pass are run once for all its rows; 0 where that does not pay."""
@@ -219,7 +193,7 @@ class Scorer:
         """Log-probabilities [V] of what follows `token_ids`, at temperature 1."""
         with self.autocast():
             hidden_BTH = self._trunk.hidden(torch.tensor([token_ids], device=self.device))
-            return torch.log_softmax(self._logits(hidden_BTH[0, -1:]), -1)[0]
+            return torch.log_softmax(self._head.logits(hidden_BTH[0, -1:]), -1)[0]
 
     def autocast(self) -> AbstractContextManager[Any]:
         """What every pass is computed under."""
@@ -249,46 +223,6 @@ class Scorer:
         row_N = torch.arange(len(rows)).repeat_interleave(torch.tensor([row.trained for row in rows]))
         position_N = torch.tensor(np.concatenate([row.trained_at for row in rows]) - shared - 1)
         return hidden_BTH[row_N.to(self.device), position_N.to(self.device)]
-
-    def _logits(self, hidden_NH: Tensor) -> Tensor:
-        logits_NV: Tensor = self._head(hidden_NH).float() * self._scale
-        return logits_NV if self._softcap is None else torch.tanh(logits_NV / self._softcap) * self._softcap
-
-    def _logprobs(
-        self,
-        hidden_NH: Tensor,
-        targets_N: Tensor,
-        temperature_N: Tensor,
-        masks: tuple[Tensor, Tensor] | None,
-        entropy_gradient: bool,
-    ) -> tuple[Tensor, Tensor]:
-        logits_NV = self._logits(hidden_NH)
-        outside_NV = None
-        if masks is not None:
-            outside_NV = ~allowed(masks[0][masks[1]], self.vocabulary)
-            logits_NV = logits_NV.masked_fill(outside_NV, -torch.inf)
-        all_NV = torch.log_softmax(logits_NV / temperature_N[:, None], -1)
-        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            finite_NV = all_NV if outside_NV is None else all_NV.masked_fill(outside_NV, 0.0)  # 0 log 0 is 0
-            entropy_N = -(all_NV.exp() * finite_NV).sum(-1)
-        return all_NV.gather(-1, targets_N[:, None]).squeeze(-1), entropy_N
-
-
-def head_of(base: Any) -> Any:
-    """What turns the hidden states of `base` into answers: the scalar head of a reward model, else the vocabulary's."""
-    score = getattr(base, "score", None)
-    return base.get_output_embeddings() if score is None else score
-
-
-def _masks(masks_N: Allowed, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """Different masks [U, W], and which of them each token has [N]; the first allows all. None when all tokens do."""
-    known = {id(mask): mask for mask in masks_N if mask is not None}
-    if not known:
-        return None
-    place = {one: index for index, one in enumerate(known, 1)}
-    masks_UW = torch.stack([torch.full_like(next(iter(known.values())), -1), *known.values()])
-    which_N = torch.tensor([0 if mask is None else place[id(mask)] for mask in masks_N])
-    return masks_UW.to(device), which_N.to(device)
 
 
 @torch.no_grad()
