@@ -91,7 +91,7 @@ def _measure(way: Way, case: Case, answer: Connection) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=0, help="default: two chunks and a half")
+    parser.add_argument("--tokens", type=int, default=0, help="default: one chunk and a quarter")
     parser.add_argument("--learns", action="store_true", help="the head learns too")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--chunk-elements", type=int, default=CHUNK_ELEMENTS)
@@ -100,7 +100,7 @@ def main() -> None:
     say("| vocabulary | hidden | tokens | plain s | fused s | ratio (all rounds) | plain MiB | fused MiB |")
     say("|---|---|---|---|---|---|---|---|")
     for vocabulary, hidden in itertools.product(VOCABULARIES, WIDTHS):
-        tokens = options.tokens or options.chunk_elements * 5 // 2 // vocabulary
+        tokens = options.tokens or options.chunk_elements * 5 // 4 // vocabulary
         case = Case(vocabulary, hidden, tokens, options.learns, options.bf16, options.chunk_elements)
         rounds = [(measure(PLAIN, case), measure(FUSED, case)) for _ in range(options.rounds)]
         plain, fused = (statistics.median(one[way][0] for one in rounds) for way in (0, 1))

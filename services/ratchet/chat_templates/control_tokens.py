@@ -63,6 +63,8 @@ class Marks:
 
     def hide(self, value: Any, but: Container[str] = ()) -> Any:
         """`value` with a mark for every control token in its texts, except for those in `but`. `Any`: JSON."""
+        if not self._marks:
+            return value  # usual, and a walk through all tools of a conversation
         if isinstance(value, str):
             for token, mark in self._marks.items():
                 value = value if token in but else value.replace(token, mark)
