@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from typing import Annotated
 
@@ -37,7 +38,10 @@ def dataset_of(
     since: Annotated[datetime | None, typer.Option(help="Only from this instant on.")] = None,
     until: Annotated[datetime | None, typer.Option(help="Only before this instant.")] = None,
 ) -> dict[str, object]:
-    """The `dataset` of a request; what was not asked for is left out."""
+    """The `dataset` of a request; what was not asked for is left out. Raises `typer.BadParameter`."""
+    for option, bound in (("--min-reward", min_reward), ("--max-reward", max_reward)):
+        if bound is not None and not math.isfinite(bound):  # JSON has no such number: the filter would go missing
+            raise typer.BadParameter(f"{option} is a finite number, not {bound}")
     dates = {"start": since, "end": until}  # without a zone: this machine's time
     chosen = {
         "min_reward": min_reward,

@@ -74,7 +74,7 @@ def common_options(
     lora: Annotated[bool, typer.Option("--lora", help="Train an adapter, not all weights.")] = False,
     lr_scheduler: Annotated[Scheduler, typer.Option(help="How the learning rate falls.")] = "cosine",
     warmup_ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of steps in which it rises.")] = 0.03,
-    weight_decay: Annotated[float, typer.Option(min=0, help="Of the optimizer.")] = 0.01,
+    weight_decay: Annotated[float, typer.Option(min=0, max=1, help="Of the optimizer.")] = 0.01,
     max_length: Annotated[int, typer.Option(min=2, help="Tokens of the longest row.")] = 1024,
     keep_start: Annotated[
         bool, typer.Option("--truncation-right/--truncation-left", help="Which end a longer row loses.")

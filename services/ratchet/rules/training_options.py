@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -165,6 +166,9 @@ def _excesses(hyper: Hyperparameters) -> Iterator[str]:
         value: int | None = getattr(hyper, name)
         if value is not None and value > most:
             yield f"{name} must be at most {most}, not {value}"
+    for name in Hyperparameters.__struct_fields__:
+        if getattr(hyper, name) == math.inf:
+            yield f"{name} must be a finite number"
     if hyper.lora is not None and hyper.lora.r > MOST_RANK:
         yield f"lora.r must be at most {MOST_RANK}, not {hyper.lora.r}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -112,3 +113,9 @@ def test_a_setting_cannot_be_a_value_and_hold_others() -> None:
 
 def test_a_request_has_only_the_filters_that_were_chosen() -> None:
     assert dataset_of(5, source=["a"], domain=[]) == {"sample_size": 5, "filter": {"sources": ["a"]}}
+
+
+@pytest.mark.parametrize("bound", [math.nan, math.inf])
+def test_a_bound_that_is_no_number_is_refused_and_not_ignored(bound: float) -> None:
+    with pytest.raises(typer.BadParameter, match="--max-reward is a finite number"):
+        dataset_of(max_reward=bound)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import msgspec
@@ -61,6 +62,7 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
         (config("ppo", advantage_floor=0.2), "ppo has no hyperparameter advantage_floor"),
         (config(beta=0.1), "rloo has no hyperparameter beta"),
         (config(learning_rate=0.0), "learning_rate must be above 0, not 0"),
+        (config(learning_rate=math.inf), "learning_rate must be a finite number"),
         (config(batch_size=0), "batch_size must be above 0, not 0"),
         (config(batch_size=10**20), f"batch_size must be at most 1000000, not {10**20}"),
         (config(gradient_accumulation=10**7), "gradient_accumulation must be at most 1000000, not 10000000"),
