@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM
 
 from ratchet.errors import Rejected
+from ratchet.trainer_worker.training.policy import load_policy
 from ratchet.trainer_worker.training.ranks import Ranks
 from ratchet.trainer_worker.training.shards import (
     GATHERED_LAYERS,
@@ -24,7 +27,8 @@ from ratchet.trainer_worker.training.shards import (
     share_layers,
     shares_layers,
 )
-from tests.support.tiny_models import tiny_configs
+from tests.support.tiny_models import tiny_configs, write_tiny_model
+from tests.support.trainer_runs import job_spec
 
 CPU = torch.device("cpu")
 
@@ -66,6 +70,18 @@ def test_a_rank_holds_its_share_of_the_layers_and_all_that_learns(family: str, r
         if one.requires_grad:
             assert torch.equal(one, learns.pop(name))
     assert not learns
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "reward_model"])
+def test_a_job_that_shares_is_loaded_in_shares_and_another_whole(algorithm: str, tmp_path: Path) -> None:
+    base = write_tiny_model(tmp_path, ["a b c"])
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    try:
+        spec = job_spec(algorithm, str(base))
+        models: list[Any] = [load_policy(replace(spec, sharded=sharded)).model for sharded in (False, True)]
+    finally:
+        dist.destroy_process_group()
+    assert [shares_layers(model.get_base_model().get_decoder()) for model in models] == [False, True]
 
 
 def test_a_model_whose_layers_are_unknown_is_refused(ranks: Ranks) -> None:
