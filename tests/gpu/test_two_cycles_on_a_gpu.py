@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.algorithms.base import TrainStep
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy
@@ -44,7 +44,7 @@ class TimedRun(RecordingRun):
         super().__init__(root, algorithm)
         self.ends: list[float] = []
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainStep) -> None:
         super().stepped(step)
         torch.cuda.synchronize()
         self.ends.append(time.perf_counter())

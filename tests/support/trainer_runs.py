@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.training import Checkpointing, Dataset, Hyperparameters, TrainingConfig
 from ratchet.trainer_worker.job import JobSpec
-from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.algorithms.base import TrainStep
 from ratchet.trainer_worker.training.checkpoints import Checkpoint, CheckpointStore
 from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row, write_rows
 
@@ -34,7 +34,7 @@ class RecordingRun:
     ) -> None:
         """`asks`: how often it may be asked whether to stop before it says so."""
         self.resume = resume
-        self.steps: list[Step] = []
+        self.steps: list[TrainStep] = []
         self.samples = 0
         self.findings: list[str] = []
         self.total = 0
@@ -49,7 +49,7 @@ class RecordingRun:
     def started(self, samples: int, total_steps: int) -> None:
         self.samples, self.total = samples, total_steps
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainStep) -> None:
         self.steps.append(step)
 
     def stop_requested(self) -> bool:

@@ -52,11 +52,13 @@ class ChatEncoder:
     def rows(self, conversations: Iterable[Conversation]) -> Iterator[TokenRow]:
         """Rows in which something learns, in order; a few conversations are in memory at a time."""
         waiting = iter(conversations)
-        while block := [one for _, one in zip(range(BLOCK), waiting, strict=False)]:
-            rendered = [(one, marks, text) for one in block for marks, text in self._rendered(one)]
+        while block := [conversation for _, conversation in zip(range(BLOCK), waiting, strict=False)]:
+            rendered = [
+                (conversation, marks, text) for conversation in block for marks, text in self._rendered(conversation)
+            ]
             encoded = self._template.encode([(text.text, marks) for _, marks, text in rendered])
-            for (one, _, text), tokens in zip(rendered, encoded, strict=True):
-                row = self._row(one, text, tokens)
+            for (conversation, _, text), tokens in zip(rendered, encoded, strict=True):
+                row = self._row(conversation, text, tokens)
                 if any(row.loss_mask[1:]):  # the first token has nothing before it that could predict it
                     self.counts.rows += 1
                     self.counts.trained_tokens += sum(row.loss_mask[1:])
@@ -64,13 +66,13 @@ class ChatEncoder:
                 else:
                     self.counts.empty_rows += 1
 
-    def _rendered(self, one: Conversation) -> list[tuple[Marks, Rendered]]:
+    def _rendered(self, conversation: Conversation) -> list[tuple[Marks, Rendered]]:
         counts = self.counts
         counts.conversations += 1
         try:
-            chat = self._template.hidden(one.messages, one.tools)
+            chat = self._template.hidden(conversation.messages, conversation.tools)
             places = [index for index, message in enumerate(chat.messages) if message["role"] == "assistant"]
-            places = [index for index in places if index >= one.learn_from]
+            places = [index for index in places if index >= conversation.learn_from]
             if not places:
                 raise Unrenderable("there is no assistant message")
             texts = rendered_answers(self._template, chat, places)
@@ -87,7 +89,7 @@ class ChatEncoder:
             counts.dropped_texts += "text" in answer.lost
         return [(chat.marks, text) for text in texts]
 
-    def _row(self, one: Conversation, text: Rendered, tokens: Encoded) -> TokenRow:
+    def _row(self, conversation: Conversation, text: Rendered, tokens: Encoded) -> TokenRow:
         mask = [False] * len(tokens.ids)
         for answer in text.answers:
             for index in self._own(answer, tokens):
@@ -95,10 +97,10 @@ class ChatEncoder:
         counts, limit = self.counts, self._max_length
         counts.longest = max(counts.longest, len(mask))
         if len(mask) > limit:
-            counts.truncate(one.trajectory_id)
+            counts.truncate(conversation.trajectory_id)
         kept = slice(-limit, None) if self._keep_end else slice(limit)
         counts.lost_tokens += sum(mask) - sum(mask[kept])
-        return TokenRow(one.trajectory_id, tokens.ids[kept], mask[kept])
+        return TokenRow(conversation.trajectory_id, tokens.ids[kept], mask[kept])
 
     def _own(self, answer: Answer, tokens: Encoded) -> range:
         """The tokens of an answer: those that begin in it, up to the token that ends it.

@@ -20,6 +20,31 @@ transformers fills in the others."""
 _SHORT = 9
 """Characters of an id where a template demands a certain length: Mistral's do."""
 
+PROBE_CALL, _VALUE = "look_up", "Reykjavik"
+PROBE_ARGUMENTS = f'{{"city":"{_VALUE}"}}'
+_NO_JSON = f"{{'city':'{_VALUE}'}}"
+"""What a template makes of arguments that it takes for text, without white space."""
+PROBE: Sequence[JsonObject] = (
+    {"role": "user", "content": "Is it cold?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "call_1_0", "type": "function", "function": {"name": PROBE_CALL, "arguments": PROBE_ARGUMENTS}}
+        ],
+    },
+)
+PROBE_TOOLS: Sequence[JsonObject] = (
+    {
+        "type": "function",
+        "function": {
+            "name": PROBE_CALL,
+            "description": "Looks up the weather.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Its name."}}},
+        },
+    },
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -115,29 +140,3 @@ def _call(call: JsonObject, index: int, form: Form) -> JsonObject:
 
 def _short(name: object) -> str:
     return hashlib.sha256(str(name).encode(errors="replace")).hexdigest()[:_SHORT]
-
-
-PROBE_CALL, _VALUE = "look_up", "Reykjavik"
-PROBE_ARGUMENTS = f'{{"city":"{_VALUE}"}}'
-_NO_JSON = f"{{'city':'{_VALUE}'}}"
-"""What a template makes of arguments that it takes for text, without white space."""
-PROBE: Sequence[JsonObject] = (
-    {"role": "user", "content": "Is it cold?"},
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {"id": "call_1_0", "type": "function", "function": {"name": PROBE_CALL, "arguments": PROBE_ARGUMENTS}}
-        ],
-    },
-)
-PROBE_TOOLS: Sequence[JsonObject] = (
-    {
-        "type": "function",
-        "function": {
-            "name": PROBE_CALL,
-            "description": "Looks up the weather.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Its name."}}},
-        },
-    },
-)

@@ -170,7 +170,7 @@ class StatusReport(msgspec.Struct, kw_only=True):
         """Done, partly if anything is not ready, or no stack if nothing answers at all."""
         if not self.running and len(self.errors) > 1:
             return ExitCode.NO_STACK
-        amiss = self.errors or any(one.state != "ready" for one in self.services.values())
+        amiss = self.errors or any(service.state != "ready" for service in self.services.values())
         return ExitCode.PARTLY if amiss else ExitCode.DONE
 
 
@@ -225,7 +225,7 @@ async def _triggers_part(endpoints: Endpoints, report: StatusReport) -> None:
     except Rejected as error:  # without its key this report is complete but for the triggers
         report.services[COORDINATOR].notes["triggers"] = str(error)
         return
-    report.triggers = {role: one.triggers for role, one in sorted(answer.roles.items()) if one.triggers}
+    report.triggers = {role: standing.triggers for role, standing in sorted(answer.roles.items()) if standing.triggers}
 
 
 async def _service(member: MemberRecord) -> ServiceStatus:
@@ -261,7 +261,7 @@ async def _bus_part(settings: SharedSettings, report: StatusReport) -> None:
     async with connected(settings) as bus:
         await asyncio.gather(*(_stream(bus, name, report) for name in bus.contracts.streams))
         jobs = (await _values(bus, JOBS, Job)).values()
-        newest_first = sorted(jobs, key=lambda one: (one.created_at, one.training_job_id), reverse=True)
+        newest_first = sorted(jobs, key=lambda job: (job.created_at, job.training_job_id), reverse=True)
         report.jobs = [
             JobStatus(
                 training_job_id=job.training_job_id,
@@ -289,11 +289,13 @@ async def _stream(bus: Bus, name: str, report: StatusReport) -> None:
         messages=info.state.messages,
         bytes=info.state.bytes,
         consumers={
-            one.name: ConsumerStatus(
-                lag=one.num_pending or 0, unacknowledged=one.num_ack_pending or 0, redelivered=one.num_redelivered or 0
+            consumer.name: ConsumerStatus(
+                lag=consumer.num_pending or 0,
+                unacknowledged=consumer.num_ack_pending or 0,
+                redelivered=consumer.num_redelivered or 0,
             )
-            for one in await jetstream.consumers_info(name)
-            if one.config.durable_name
+            for consumer in await jetstream.consumers_info(name)
+            if consumer.config.durable_name
         },
     )
 
@@ -313,25 +315,31 @@ def show(report: StatusReport) -> None:
         console.print(
             f"no stack runs in {report.directory}; this is the system that the environment's addresses lead to"
         )
-    services = [(name, one.state, one.url, one.restarts or None, one.reason) for name, one in report.services.items()]
+    services = [
+        (name, service.state, service.url, service.restarts or None, service.reason)
+        for name, service in report.services.items()
+    ]
     _section(("service", "state", "url", "restarts", "reason"), services)
-    notes = [(name, check, note) for name, one in report.services.items() for check, note in one.notes.items()]
+    notes = [(name, check, note) for name, service in report.services.items() for check, note in service.notes.items()]
     _section(("service", "notes", ""), notes)
     _section(("stored rows", ""), list(report.rows.items()))
     rows: list[tuple[object, ...]] = []
     for name, stream in sorted(report.streams.items()):
         head: tuple[object, ...] = (name, stream.messages, stream.bytes / 1e6)
-        consumers = [(durable, one.lag, one.unacknowledged) for durable, one in stream.consumers.items()]
+        consumers = [(durable, consumer.lag, consumer.unacknowledged) for durable, consumer in stream.consumers.items()]
         for consumer in consumers or [("-", "", "")]:
             rows.append((*head, *consumer))
             head = ("", "", "")
     _section(("stream", "messages", "MB", "consumer", "lag", "unacked"), rows)
     counts = ("watermark", "stored", "dead", "duplicate", "lost", "missing", "absent")
-    _section(("ledger of", *counts), [(one.stream, *(getattr(one, name) for name in counts)) for one in report.ledger])
+    _section(
+        ("ledger of", *counts),
+        [(ledger.stream, *(getattr(ledger, name) for name in counts)) for ledger in report.ledger],
+    )
     _section(
         ("role", "stable", "canary", "weight"), [(n, r.stable, r.canary, r.weight) for n, r in report.roles.items()]
     )
-    triggers = [(role, one.kind, *_standing(one)) for role, each in report.triggers.items() for one in each]
+    triggers = [(role, trigger.kind, *_standing(trigger)) for role, each in report.triggers.items() for trigger in each]
     _section(("role", "trains on", "progress", "next", "last"), triggers)
     jobs = [(j.training_job_id, j.role, j.algorithm, j.state, j.percent, j.error) for j in report.jobs[:RECENT_JOBS]]
     _section(("job", "role", "algorithm", "state", "%", "error"), jobs)
@@ -339,7 +347,9 @@ def show(report: StatusReport) -> None:
 
 
 def _show_training(report: TrainingStatusOut) -> None:
-    slots = ", ".join(f"{one.used} of {one.total} of {pool}" for pool, one in sorted(report.slots.items()))
+    slots = ", ".join(
+        f"{pool_slots.used} of {pool_slots.total} of {pool}" for pool, pool_slots in sorted(report.slots.items())
+    )
     counts = ", ".join(f"{count} {state}" for state, count in report.jobs.items() if count) or "none"
     enabled = "yes" if report.training_enabled else "no (RATCHET_COORDINATOR_TRAINING_ENABLED)"
     print_facts({"enabled": enabled, "slots in use": slots, "jobs": counts, "longest wait s": report.longest_wait_s})
@@ -356,8 +366,15 @@ def _show_training(report: TrainingStatusOut) -> None:
 def _show_dpo(report: DpoStatusOut) -> None:
     columns = ("role", "preferences", "since the last dpo", "starts a training", "because", "newest policy")
     rows = [
-        (role, one.total, one.since_last_dpo, "yes" if one.would_fire else "no", one.why, one.newest_policy)
-        for role, one in sorted(report.roles.items())
+        (
+            role,
+            standing.total,
+            standing.since_last_dpo,
+            "yes" if standing.would_fire else "no",
+            standing.why,
+            standing.newest_policy,
+        )
+        for role, standing in sorted(report.roles.items())
     ]
     print_table(columns, rows, "no role has preferences")
 

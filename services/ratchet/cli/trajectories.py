@@ -169,7 +169,7 @@ async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
 
 
 def _ancestors(trajectory: Trajectory) -> list[str]:
-    return [one for one in (trajectory.recorded_as, trajectory.parent_trajectory_id) if one]
+    return [related for related in (trajectory.recorded_as, trajectory.parent_trajectory_id) if related]
 
 
 def tree_of(rows: Sequence[Row]) -> list[Branch]:
@@ -204,18 +204,18 @@ def show_list(stored: Sequence[Listed], empty: str) -> None:
     columns = ("trajectory", "role", "agent", "source", "turns", "outcome", "reward", "rev", "ended", "task")
     rows = [
         (
-            one.trajectory_id,
-            one.role,
-            one.agent_id,
-            one.source,
-            one.turns,
-            one.outcome,
-            one.reward,
-            one.revision,
-            one.ended_at,
-            one.task_id,
+            trajectory.trajectory_id,
+            trajectory.role,
+            trajectory.agent_id,
+            trajectory.source,
+            trajectory.turns,
+            trajectory.outcome,
+            trajectory.reward,
+            trajectory.revision,
+            trajectory.ended_at,
+            trajectory.task_id,
         )
-        for one in stored
+        for trajectory in stored
     ]
     print_table(columns, rows, empty)
 
@@ -225,14 +225,14 @@ def show_one(whole: Whole, *, full: bool = False) -> None:
     trajectory = whole.trajectory
     print_facts(_facts(trajectory))
     console.print()
-    for one in whole.run:
-        mark = "->" if one.trajectory_id == trajectory.trajectory_id else "  "
-        facts = f"{one.role}, {one.turns} turns, {one.outcome or 'no outcome'}"
-        console.print(f"{mark} {'   ' * one.depth}{one.trajectory_id} ({facts})", markup=False)
+    for attempt in whole.run:
+        mark = "->" if attempt.trajectory_id == trajectory.trajectory_id else "  "
+        facts = f"{attempt.role}, {attempt.turns} turns, {attempt.outcome or 'no outcome'}"
+        console.print(f"{mark} {'   ' * attempt.depth}{attempt.trajectory_id} ({facts})", markup=False)
     if whole.run:
         console.print()
     for message in chat_messages(trajectory):
-        calls = [one.get("function", one) for one in message.get("tool_calls") or []]
+        calls = [call.get("function", call) for call in message.get("tool_calls") or []]
         called = [f"{call.get('name')}({call.get('arguments', '')})" for call in calls]
         text = " ".join(part for part in (text_of(message.get("content")), *called) if part)
         shortened = len(text) > LONG and not full
@@ -241,9 +241,9 @@ def show_one(whole: Whole, *, full: bool = False) -> None:
             console.print("(`--full` shows all of it)", style="dim", markup=False)
     console.print()
     rewards = [
-        (one.revision, name, part.score, part.weight, one.total_reward, part.reasoning)
-        for one in whole.rewards
-        for name, part in one.reward_components.items()
+        (reward.revision, name, part.score, part.weight, reward.total_reward, part.reasoning)
+        for reward in whole.rewards
+        for name, part in reward.reward_components.items()
         if part.applicable
     ]
     empty = (
@@ -254,14 +254,16 @@ def show_one(whole: Whole, *, full: bool = False) -> None:
     print_table(("revision", "component", "score", "weight", "total", "because"), rewards, empty)
     if whole.calls:
         console.print()
-        lost = sum(one.calls for one in whole.barred)
+        lost = sum(barred.calls for barred in whole.barred)
         console.print(f"{whole.calls - lost} of {whole.calls} calls can be learnt from by policy gradients")
     if whole.barred:
-        barred = [(one.reason, one.calls, one.place, one.remedy) for one in whole.barred]
+        barred = [(barred.reason, barred.calls, barred.place, barred.remedy) for barred in whole.barred]
         print_table(("reason", "calls", "where", "what to change"), barred, "")
     if whole.feedback:
         console.print()
-        opinions = [(one.at, one.kind, one.value, one.rater, one.source) for one in whole.feedback]
+        opinions = [
+            (opinion.at, opinion.kind, opinion.value, opinion.rater, opinion.source) for opinion in whole.feedback
+        ]
         print_table(("at", "feedback", "value", "rater", "source"), opinions, "")
 
 

@@ -56,7 +56,7 @@ from ratchet.trainer_worker.job import (
     read_job,
     write_job,
 )
-from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.algorithms.base import TrainStep
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore
 from ratchet.trainer_worker.training.child_run import ChildRun
 from tests.support.trainer_runs import job_spec
@@ -308,7 +308,7 @@ def test_checkpoints_come_by_time_too_and_take_a_tenth_of_it_at_most(tmp_path: P
         run.started(samples=1, total_steps=20)
         for number in range(1, 13):
             clock.now_s += 100.0
-            run.stepped(Step(number, 20, 1, 1, {"loss": 0.5}))
+            run.stepped(TrainStep(number, 20, 1, 1, {"loss": 0.5}))
             if run.checkpoint_due(number):
                 due.append(number)
                 run.save(number, write)
@@ -326,7 +326,7 @@ def test_the_best_checkpoint_is_of_least_loss_where_losses_compare_else_the_late
     with closing(ChildRun(job_spec(algorithm), tmp_path, io.BytesIO(), threading.Event(), threading.Event())) as run:
         run.started(samples=1, total_steps=4)
         for number, loss in ((1, 0.9), (2, 0.1), (3, 0.6), (4, 0.7)):
-            run.stepped(Step(number, 4, 1, 1, {"loss": loss}))
+            run.stepped(TrainStep(number, 4, 1, 1, {"loss": loss}))
             run.save(number, lambda directory: (directory / "state").touch())
     store = CheckpointStore(tmp_path / "checkpoints", job_spec(algorithm).training_job_id, 1, algorithm)
     assert [checkpoint.manifest.step for checkpoint in store.all()] == kept
@@ -351,7 +351,7 @@ def test_the_best_step_is_the_one_of_least_loss_where_losses_compare(
     with closing(ChildRun(job_spec(algorithm), tmp_path, events, threading.Event(), threading.Event())) as run:
         run.started(samples=1, total_steps=3)
         for number, loss in ((1, 0.9), (2, 0.4), (3, 0.6)):
-            run.stepped(Step(number, 3, 1 if number < 3 else 2, 2, {"loss": loss}))
+            run.stepped(TrainStep(number, 3, 1 if number < 3 else 2, 2, {"loss": loss}))
     last = decode_event(events.getvalue().splitlines()[-1])
     assert isinstance(last, Progressed)
     report = Report()

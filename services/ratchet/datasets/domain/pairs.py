@@ -96,11 +96,11 @@ def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int
     eligible: list[Opinion] = []
     votes: dict[str, tuple[str, ...]] = {}
     for given in _newest_by_question(_without_excluded(opinions, rules.filter, left_out), left_out):
-        ((winner, number), *others) = Counter(one.chosen for one in given).most_common()
+        ((winner, number), *others) = Counter(opinion.chosen for opinion in given).most_common()
         if others and others[0][1] == number:
             left_out["contradicted"] += len(given)
             continue
-        agreeing = [one for one in given if one.chosen == winner]
+        agreeing = [opinion for opinion in given if opinion.chosen == winner]
         left_out["outvoted"] += len(given) - len(agreeing)
         left_out["duplicate"] += len(agreeing) - 1
         representative = _representative(agreeing, rules)
@@ -110,12 +110,14 @@ def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int
             left_out[representative] += 1
             continue
         eligible.append(representative)
-        votes[representative.preference_id] = tuple(one.preference_id for one in agreeing)
+        votes[representative.preference_id] = tuple(opinion.preference_id for opinion in agreeing)
     bounded = _newest_of_groups(eligible, rules.per_group)
     left_out["beyond_max_per_group"] += len(eligible) - len(bounded)
     newest = _newest_with_share(bounded, rules.filter.min_human_share or 0.0, sample_size, left_out)
     left_out["beyond_history"] += unlisted
-    return PairSelection(newest, dict(+left_out), {one.preference_id: votes[one.preference_id] for one in newest})
+    return PairSelection(
+        newest, dict(+left_out), {opinion.preference_id: votes[opinion.preference_id] for opinion in newest}
+    )
 
 
 def pair_row(preference: Preference | None, votes: Sequence[str] = ()) -> SnapshotRow | str:
@@ -148,7 +150,7 @@ def pair_row(preference: Preference | None, votes: Sequence[str] = ()) -> Snapsh
         rejected_trajectory_id=preference.rejected_trajectory_id,
         group_key=preference.group_key,
     )
-    tries = tuple(one for one in (row.chosen_trajectory_id, row.rejected_trajectory_id) if one is not None)
+    tries = tuple(try_id for try_id in (row.chosen_trajectory_id, row.rejected_trajectory_id) if try_id is not None)
     preferences = tuple(dict.fromkeys((row.preference_id, *votes)))
     return SnapshotRow(row, RowOrigin(tries, row.source, preferences, row.rater or UNNAMED))
 
@@ -167,7 +169,7 @@ def _newest_with_share(
 ) -> list[Opinion]:
     """The newest, oldest first. What the share leaves out within the sample's size counts as that."""
     within = min(sample_size, len(oldest_first))
-    kept = keep_share(oldest_first[::-1], lambda one: one.source == HUMAN, share, sample_size)
+    kept = keep_share(oldest_first[::-1], lambda opinion: opinion.source == HUMAN, share, sample_size)
     left_out["beyond_sample_size"] += len(oldest_first) - within
     left_out[BEYOND_HUMAN_SHARE] += within - len(kept)
     return kept[::-1]
@@ -176,7 +178,7 @@ def _newest_with_share(
 def _newest_by_question(opinions: Iterable[Opinion], left_out: Counter[str]) -> Iterable[list[Opinion]]:
     """For every two answers, each judge's newest opinion, oldest first."""
     newest: dict[tuple[tuple[str, ...], tuple[str, ...]], Opinion] = {}
-    for opinion in sorted(opinions, key=lambda one: one.sequence):
+    for opinion in sorted(opinions, key=lambda known: known.sequence):
         key = (opinion.judge, opinion.question)
         left_out["superseded"] += key in newest
         newest[key] = opinion
@@ -191,10 +193,10 @@ def _representative(agreeing: Sequence[Opinion], rules: PairRules) -> Opinion | 
 
     They count once, so an opinion that the lineage has learned from stands for all of them.
     """
-    reasons = [next((why for why, breaks in _RULES.items() if breaks(one, rules)), None) for one in agreeing]
+    reasons = [next((why for why, breaks in _RULES.items() if breaks(opinion, rules)), None) for opinion in agreeing]
     if CONSUMED in reasons:
         return CONSUMED
-    usable = [one for one, reason in zip(agreeing, reasons, strict=True) if reason is None]
+    usable = [opinion for opinion, reason in zip(agreeing, reasons, strict=True) if reason is None]
     return usable[-1] if usable else str(reasons[-1])
 
 
@@ -202,7 +204,7 @@ def _newest_of_groups(eligible: Iterable[Opinion], limit: int | None) -> list[Op
     """Oldest first. Each derivation bounds a task's pairs; this bounds what several derivations add up to."""
     kept: list[Opinion] = []
     taken: Counter[str] = Counter()
-    for opinion in sorted(eligible, key=lambda one: (one.sequence, one.preference_id), reverse=True):
+    for opinion in sorted(eligible, key=lambda opinion: (opinion.sequence, opinion.preference_id), reverse=True):
         if opinion.group_key is not None:
             taken[opinion.group_key] += 1
             if limit is not None and taken[opinion.group_key] > limit:

@@ -98,13 +98,13 @@ def pack(calls: Sequence[LoggedCall]) -> Packed:
             dropped=index in dropped,
         )
     scored = [call.logprobs for call, span in zip(calls, spans, strict=True) if span.scored]
-    own = [one.token_ids[one.shared :] for one in growing]
+    own = [sequence.token_ids[sequence.shared :] for sequence in growing]
     return Packed(
         token_ids=np.concatenate([np.empty(0, np.int32), *own]),
         logprobs=np.concatenate([np.empty(0, np.float32), *scored]),
         sequences=[
-            TokenSequence(size=len(ids), parent=one.parent, shared=one.shared)
-            for ids, one in zip(own, growing, strict=True)
+            TokenSequence(size=len(ids), parent=sequence.parent, shared=sequence.shared)
+            for ids, sequence in zip(own, growing, strict=True)
         ],
         spans=spans,
     )
@@ -181,14 +181,14 @@ def sequences_of(row: TrajectoryRow) -> list[Parts]:
     ids = np.asarray(row.token_ids, dtype=np.int32)
     made: list[Parts] = []
     begin = 0
-    for one in row.sequences:
-        if one.parent is not None and not 0 <= one.parent < len(made):
-            raise _contradiction(row, f"sequence {len(made)} begins like sequence {one.parent}")
-        inherited = () if one.parent is None else cut(made[one.parent], one.shared)
-        own = ids[begin : begin + one.size]
+    for sequence in row.sequences:
+        if sequence.parent is not None and not 0 <= sequence.parent < len(made):
+            raise _contradiction(row, f"sequence {len(made)} begins like sequence {sequence.parent}")
+        inherited = () if sequence.parent is None else cut(made[sequence.parent], sequence.shared)
+        own = ids[begin : begin + sequence.size]
         made.append((*inherited, own))
-        begin += one.size
-        if sum(map(len, made[-1])) != one.shared + one.size:
+        begin += sequence.size
+        if sum(map(len, made[-1])) != sequence.shared + sequence.size:
             raise _contradiction(row, f"sequence {len(made) - 1} lacks tokens")
     return made
 
@@ -196,7 +196,7 @@ def sequences_of(row: TrajectoryRow) -> list[Parts]:
 def scored_spans(row: TrajectoryRow) -> Iterator[tuple[CallSpan, Floats]]:
     """The calls with the log-probabilities of their answers, none where they are not known. Raises `Rejected`."""
     logprobs = np.asarray(row.logprobs, dtype=np.float32)
-    sizes = [one.shared + one.size for one in row.sequences]
+    sizes = [sequence.shared + sequence.size for sequence in row.sequences]
     begin = 0
     for span in row.spans:
         own = logprobs[begin : begin + span.size] if span.scored else logprobs[:0]
@@ -253,7 +253,7 @@ class _Growing:
 
 def _longest_beginning(growing: Sequence[_Growing], prompt: Ids) -> int | None:
     """Of the sequences that a prompt begins with, the longest; the first of equal ones."""
-    fitting = [number for number, one in enumerate(growing) if _begins(prompt, one.token_ids)]
+    fitting = [number for number, sequence in enumerate(growing) if _begins(prompt, sequence.token_ids)]
     return max(fitting, key=lambda number: len(growing[number].token_ids), default=None)
 
 

@@ -59,19 +59,21 @@ class Replay:
     async def _lineage(self, role: str, policies: Policies, version: int) -> Lineage:
         line = list(policies.ancestry(version))
         oldest = line[-1]
-        if oldest.parent is not None and oldest.parent not in {one.version for one in line}:
+        if oldest.parent is not None and oldest.parent not in {policy.version for policy in line}:
             raise Conflict(f"{oldest.name} continues version {oldest.parent}, which is not registered any more")
-        unknown = [one.name for one in line if one.training_job_id is not None and one.dataset_digest is None]
+        unknown = [
+            policy.name for policy in line if policy.training_job_id is not None and policy.dataset_digest is None
+        ]
         if unknown or line[0].dataset_digest is None:
             raise Conflict(f"nothing says which snapshot {(unknown or [line[0].name])[0]} was trained on")
-        digests = [one.dataset_digest for one in line if one.dataset_digest is not None]
+        digests = [policy.dataset_digest for policy in line if policy.dataset_digest is not None]
         try:
             newest = await asyncio.to_thread(self._snapshots.manifest, self._snapshots.ref(digests[0]))
             trajectories = (await asyncio.to_thread(self._snapshots.consumed, digests)).trajectories
         except (NotFound, DigestMismatch, Rejected) as error:
             raise Conflict(f"what {line[0].name} and its ancestors learned from cannot be read: {error}") from error
         groups = await self._groups(role, trajectories)
-        return Lineage([one.version for one in line], newest.created_at, trajectories, groups)
+        return Lineage([policy.version for policy in line], newest.created_at, trajectories, groups)
 
     async def _groups(self, role: str, trajectories: frozenset[str]) -> frozenset[str]:
         """The tasks of trajectories. Raises `Conflict` when some are not stored any more, or they are too many."""
@@ -91,11 +93,11 @@ class Replay:
         size = 0
         for start in range(0, len(kept), CHUNK):
             part = kept[start : start + CHUNK]
-            turns = await self._trajectories.turns(role, [one.trajectory_id for one in part])
-            for one in part:
+            turns = await self._trajectories.turns(role, [trajectory.trajectory_id for trajectory in part])
+            for trajectory in part:
                 if len(prompts) == limit:
                     return prompts
-                calls = turns[one.trajectory_id]
+                calls = turns[trajectory.trajectory_id]
                 prompt = reason_against_calls(calls, lineage) or prompt_of(calls)
                 if isinstance(prompt, str):
                     left_out[prompt] += 1
@@ -103,7 +105,7 @@ class Replay:
                     left_out["beyond_answer"] += 1
                 else:
                     size += prompt.size
-                    prompts.append(_prompt_out(one.task, prompt))
+                    prompts.append(_prompt_out(trajectory.task, prompt))
         return prompts
 
 

@@ -116,10 +116,10 @@ class Collector:
         report = StorageOut(
             dry_run=dry_run,
             objects=len(contents.listed),
-            bytes=sum(one.size for one in contents.listed),
+            bytes=sum(stored.size for stored in contents.listed),
             set_aside={reason: SweptOut(objects=counts[reason], bytes=sizes[reason]) for reason in counts},
             taken_back=len(plan.back),
-            removed=SweptOut(objects=len(plan.gone), bytes=sum(one.size for one in plan.gone)),
+            removed=SweptOut(objects=len(plan.gone), bytes=sum(stored.size for stored in plan.gone)),
         )
         log.info("object store swept", **msgspec.to_builtins(report))
         return report
@@ -140,10 +140,12 @@ class Collector:
         return taken
 
     def _look(self) -> _Contents:
-        listed = [one for prefix in PREFIXES for one in self._objects.objects(prefix)]
+        listed = [stored for prefix in PREFIXES for stored in self._objects.objects(prefix)]
         aside = self._objects.aside()
         # Listed last wins: what lies in both places is read where it belongs.
-        readers = {one.uri: self._objects.get_aside for one in aside} | {one.uri: self._objects.get for one in listed}
+        readers = {stored.uri: self._objects.get_aside for stored in aside} | {
+            stored.uri: self._objects.get for stored in listed
+        }
         self._read = {
             uri: self._read.get(uri) or _manifest(uri, read(uri)) for uri, read in readers.items() if is_manifest(uri)
         }
@@ -171,19 +173,19 @@ class Collector:
 
         First what goes for good, so that an object that was taken back and is set aside again gets a copy of its own.
         """
-        removed = [one for one in plan.gone if self._objects.remove_aside(one)]
-        for one in removed:
-            log.info("object removed", uri=one.uri, bytes=one.size)
-        for one in plan.back:
-            self._objects.take_back(one.uri)
-            log.warning("object taken back: something refers to it again", uri=one.uri)
+        removed = [stored for stored in plan.gone if self._objects.remove_aside(stored)]
+        for stored in removed:
+            log.info("object removed", uri=stored.uri, bytes=stored.size)
+        for stored in plan.back:
+            self._objects.take_back(stored.uri)
+            log.warning("object taken back: something refers to it again", uri=stored.uri)
         moved: list[tuple[StoredObject, str]] = []
-        for one, reason in plan.aside:
-            if self._objects.set_aside(one):
-                moved.append((one, reason))
+        for stored, reason in plan.aside:
+            if self._objects.set_aside(stored):
+                moved.append((stored, reason))
                 metrics.SWEPT.labels(reason).inc()
-                metrics.SWEPT_BYTES.labels(reason).inc(one.size)
-                log.info("object set aside", uri=one.uri, bytes=one.size, reason=reason)
+                metrics.SWEPT_BYTES.labels(reason).inc(stored.size)
+                log.info("object set aside", uri=stored.uri, bytes=stored.size, reason=reason)
         return Plan(moved, plan.back, removed)
 
 

@@ -96,7 +96,7 @@ def plan_sweep(
 
     What was set aside refers to nothing, unless something refers to it again.
     """
-    written_at = {one.uri: one.at for one in listed}
+    written_at = {stored.uri: stored.at for stored in listed}
     by_digest = {digest: manifest for uri, manifest in manifests.items() if (digest := digest_of(uri))}
     live = reachable(roots.digests, by_digest)
     spared = [
@@ -108,19 +108,19 @@ def plan_sweep(
     ]
     live |= reachable({digest for uri in spared if (digest := digest_of(uri))}, by_digest)
     chosen: list[tuple[StoredObject, str]] = []
-    for one in sorted(listed, key=lambda item: not is_manifest(item.uri)):
-        digest, old = digest_of(one.uri), now - one.at >= retention.grace
+    for stored in sorted(listed, key=lambda item: not is_manifest(item.uri)):
+        digest, old = digest_of(stored.uri), now - stored.at >= retention.grace
         if digest is None or digest in live or not old:
             continue
-        manifest = manifests.get(one.uri)
-        reason = ORPHAN if manifest is None else _manifest_verdict(manifest, now - one.at, roots, retention)
+        manifest = manifests.get(stored.uri)
+        reason = ORPHAN if manifest is None else _manifest_verdict(manifest, now - stored.at, roots, retention)
         if reason is not None:
-            chosen.append((one, reason))
-    back = [one for one in aside if digest_of(one.uri) in live and one.uri not in written_at]
+            chosen.append((stored, reason))
+    back = [stored for stored in aside if digest_of(stored.uri) in live and stored.uri not in written_at]
     gone = [
-        one
-        for one in aside
-        if now - one.at >= retention.trash and (digest_of(one.uri) not in live or one.uri in written_at)
+        stored
+        for stored in aside
+        if now - stored.at >= retention.trash and (digest_of(stored.uri) not in live or stored.uri in written_at)
     ]
     return Plan(chosen, back, gone)
 
@@ -147,9 +147,9 @@ def digest_of(uri: str) -> str | None:
 def tally(objects: Collection[tuple[StoredObject, str]]) -> tuple[Counter[str], Counter[str]]:
     """Objects and bytes by reason."""
     counts, sizes = Counter[str](), Counter[str]()
-    for one, reason in objects:
+    for stored, reason in objects:
         counts[reason] += 1
-        sizes[reason] += one.size
+        sizes[reason] += stored.size
     return counts, sizes
 
 

@@ -43,7 +43,7 @@ from ratchet.trainer_worker.job import (
     encode_event,
 )
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, Step
+from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, TrainStep
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy
 from ratchet.trainer_worker.training.rank_run import RankRun
@@ -272,7 +272,7 @@ class ChildRun:
         self._losses: list[float] = []
         self._findings: list[str] = []
         self._comparable = ALGORITHMS[algorithm].compares_losses
-        self._best: Step | None = None
+        self._best: TrainStep | None = None
         self._step_at = self._saved_at = clock()
         self._reported_at = -math.inf  # the first train step is reported at once
         self._step_s = self._longest_step_s = self._save_s = 0.0
@@ -310,7 +310,7 @@ class ChildRun:
             )
         )
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainStep) -> None:
         """See `Run`."""
         self.reached = step.number
         now = self._clock()

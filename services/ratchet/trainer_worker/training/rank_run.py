@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ratchet.trainer_worker.training.algorithms.base import Run, Step
+from ratchet.trainer_worker.training.algorithms.base import Run, TrainStep
 from ratchet.trainer_worker.training.checkpoints import Checkpoint
 from ratchet.trainer_worker.training.ranks import Ranks
 
@@ -30,7 +30,7 @@ class RankRun:
         if self._own is not None:
             self._own.started(samples, total_steps)
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainStep) -> None:
         """See `Run`."""
         if self._own is not None:
             self._own.stepped(step)

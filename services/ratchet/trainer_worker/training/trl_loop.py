@@ -27,7 +27,7 @@ from ratchet.contract.training import HealthStop
 from ratchet.rules.algorithms import LearningRates
 from ratchet.trainer_worker.errors import Diverged, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
-from ratchet.trainer_worker.training.algorithms.base import Run, Step
+from ratchet.trainer_worker.training.algorithms.base import Run, TrainStep
 from ratchet.trainer_worker.training.learner.health import described
 from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy
 from ratchet.trainer_worker.training.learner.ranking import auc
@@ -404,7 +404,7 @@ class _Progress(TrainerCallback):
         assert self.trainer is not None  # noqa: S101 - it calls this
         counted: dict[str, float] = {"tokens": self.trainer.tokens}
         self.trainer.tokens = 0
-        self._run.stepped(Step(step, state.max_steps, epoch, epochs, {**self.last, **scores, **counted}))
+        self._run.stepped(TrainStep(step, state.max_steps, epoch, epochs, {**self.last, **scores, **counted}))
         if scores:
             self._guard.after_evaluation(step, scores)
         if step < state.max_steps and (self._run.stop_requested() or self._run.checkpoint_due(step)):

@@ -102,7 +102,9 @@ class Plan:
     def explanation(self) -> str:
         """All of it in words."""
         proposed = f"{self.chosen.algorithm}: {self.chosen.why}" if self.chosen else "nothing can be learnt yet"
-        return "; ".join([f"planned {proposed}", *(f"not {one.algorithm}: {one.why}" for one in self.rejected)])
+        return "; ".join(
+            [f"planned {proposed}", *(f"not {verdict.algorithm}: {verdict.why}" for verdict in self.rejected)]
+        )
 
 
 def plan(shape: Shape, offered: Iterable[str], impossible: Mapping[str, str] | None = None) -> Plan:
@@ -114,10 +116,10 @@ def plan(shape: Shape, offered: Iterable[str], impossible: Mapping[str, str] | N
     first = [imitate] if not shape.has_imitated else []
     ranked = [*first, _pairs(shape), _scorer(shape), _groups(shape), _singletons(shape), _thumbs(shape)]
     ranked += [imitate] if shape.has_imitated else []
-    possible = [_unless_refused(one, impossible or {}) for one in ranked if one.algorithm in set(offered)]
-    chosen = next((one for one in possible if one.fits), None)
+    possible = [_unless_refused(verdict, impossible or {}) for verdict in ranked if verdict.algorithm in set(offered)]
+    chosen = next((verdict for verdict in possible if verdict.fits), None)
     after = chosen.algorithm if chosen else ""
-    rejected = [_behind(one, after) for one in possible if one is not chosen]
+    rejected = [_behind(verdict, after) for verdict in possible if verdict is not chosen]
     chosen_filter = DatasetFilter(min_reward=SUCCESS) if after == "sft" else None
     return Plan(chosen, chosen_filter, rejected)
 
@@ -132,19 +134,26 @@ def with_successes(chosen: DatasetFilter | None, proposed: DatasetFilter | None)
 def tries_of(candidates: Sequence[Candidate], rules: TrajectoryRules) -> Tries:
     """What is stored, counted. `rules`: those of a policy gradient, by which its snapshot is chosen too."""
     any_reward = TrajectoryRules(rules.filter, needs_calls=False, consumed=frozenset())
-    known = [one for one in candidates if one.confidence > 0 and reason_against(one, any_reward) is None]
-    trainable = [one for one in known if reason_against(one, rules) is None]
+    known = [
+        candidate
+        for candidate in candidates
+        if candidate.confidence > 0 and reason_against(candidate, any_reward) is None
+    ]
+    trainable = [candidate for candidate in known if reason_against(candidate, rules) is None]
     tally = RewardTally()
-    tally.update((one.task_key, one.reward) for one in trainable)
+    tally.update((candidate.task_key, candidate.reward) for candidate in trainable)
     tasks = tally.counts()
     return Tries(
         rewarded=len(known),
-        successes=sum(one.reward >= SUCCESS for one in known),
+        successes=sum(candidate.reward >= SUCCESS for candidate in known),
         trainable=len(trainable),
         groups=tasks.groups,
         mixed_groups=tasks.mixed_groups,
         singletons=tasks.singletons,
-        old=sum(max((rules.generations.get(one, 0) for one in each.versions), default=0) >= OLD for each in trainable),
+        old=sum(
+            max((rules.generations.get(version, 0) for version in each.versions), default=0) >= OLD
+            for each in trainable
+        ),
     )
 
 
@@ -154,16 +163,16 @@ def thumbs_of(
     """Liked and disliked trajectories. `given`: by trajectory, the label of most raters; `rules.consumed`: what was
     learnt from as such."""
     usable = [
-        given.get(one.trajectory_id)
-        for one in candidates
-        if one.trajectory_id not in rules.consumed and reason_against(one, rules) is None
+        given.get(candidate.trajectory_id)
+        for candidate in candidates
+        if candidate.trajectory_id not in rules.consumed and reason_against(candidate, rules) is None
     ]
     return usable.count(True), usable.count(False)
 
 
 def lasting_ess(ess: float | None, learnt_at: datetime, candidates: Sequence[Candidate]) -> float | None:
     """The effective sample size of a training, until most of what there is to learn from is newer than it."""
-    newer = sum(one.ended_at > learnt_at for one in candidates)
+    newer = sum(candidate.ended_at > learnt_at for candidate in candidates)
     return None if 2 * newer > len(candidates) else ess
 
 

@@ -15,7 +15,7 @@ from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainStep:
     """One finished train step."""
 
     number: int
@@ -39,7 +39,7 @@ class Run(Protocol):
         """Data and model are loaded."""
         ...
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainStep) -> None:
         """Report one train step. Raises `Diverged` when its loss is not finite."""
         ...
 

@@ -67,13 +67,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     if trained.stopped_at is not None:
         return Outcome(samples=len(learn), stopped_at=trained.stopped_at)
     rows = [row for pair in objective.pairs for side in pair.sides for row in side]
-    counts = {
-        "pairs": len(learn),
-        "held_out_pairs": len(held),
-        "equal_pairs": made.equal,
-        "unusable_pairs": made.unusable,
-        "trained_tokens": sum(row.trained for row in rows),
-    }
+    counts = made.counts(learn, held) | {"trained_tokens": sum(row.trained for row in rows)}
     return Outcome(
         samples=len(learn),
         metrics=counts | trained.metrics | chats.counts.metrics(),

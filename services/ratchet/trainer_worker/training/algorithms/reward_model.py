@@ -63,13 +63,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     trained = run_trl(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=len(learn), stopped_at=trained.stopped_at)
-    counts = {
-        "pairs": len(learn),
-        "held_out_pairs": len(held),
-        "equal_pairs": made.equal,
-        "unusable_pairs": made.unusable,
-        "trained_tokens": sum(sum(pair.lengths) for pair in learnt),
-    }
+    counts = made.counts(learn, held) | {"trained_tokens": sum(sum(pair.lengths) for pair in learnt)}
     remembered = reward_scores("train", *reward_all(scorer, learnt[:LEARNT_SAMPLE], run.stop_requested), center)
     return Outcome(
         samples=len(learn),

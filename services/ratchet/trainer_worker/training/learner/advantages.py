@@ -61,14 +61,14 @@ class Advantages:
 def trajectory_advantages(scored: Sequence[Scored], estimator: Estimator, shaping: Shaping) -> Advantages:
     """One advantage per trajectory. Groups of equal rewards are counted and, unless the floor lifts them, left out."""
     groups = groups_of(scored)
-    cohort = statistics.fmean(one.reward for one in scored) if scored else 0.0
+    cohort = statistics.fmean(trajectory.reward for trajectory in scored) if scored else 0.0
     plain = [_centred(members, estimator, cohort) for members in groups]
     if estimator.standardised:
         plain = _standardised(groups, plain)
     values = {
-        one.trajectory_id: shaped(one, value, shaping)
+        trajectory.trajectory_id: shaped(trajectory, value, shaping)
         for members, advantages in zip(groups, plain, strict=True)
-        for one, value in zip(members, advantages, strict=True)
+        for trajectory, value in zip(members, advantages, strict=True)
     }
     return Advantages(
         values={trajectory_id: value for trajectory_id, value in values.items() if value},
@@ -81,14 +81,14 @@ def trajectory_advantages(scored: Sequence[Scored], estimator: Estimator, shapin
 def groups_of(scored: Sequence[Scored]) -> list[list[Scored]]:
     """Tries at the same task, in order of their first one."""
     groups: dict[str, list[Scored]] = defaultdict(list)
-    for one in scored:
-        groups[one.task_key].append(one)
+    for trajectory in scored:
+        groups[trajectory.task_key].append(trajectory)
     return list(groups.values())
 
 
 def is_flat(members: Sequence[Scored]) -> bool:
     """Whether several tries have equal rewards: there is nothing to tell apart."""
-    rewards = [one.reward for one in members]
+    rewards = [trajectory.reward for trajectory in members]
     return len(members) > 1 and max(rewards) - min(rewards) < SAME
 
 
@@ -98,7 +98,7 @@ def _centred(members: Sequence[Scored], estimator: Estimator, cohort: float) -> 
         return [only.reward - (cohort if only.baseline is None else only.baseline)]
     if is_flat(members):
         return [0.0] * len(members)
-    return estimator.centred([one.reward for one in members])
+    return estimator.centred([trajectory.reward for trajectory in members])
 
 
 def _standardised(groups: Sequence[Sequence[Scored]], centred: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -112,13 +112,16 @@ def _standardised(groups: Sequence[Sequence[Scored]], centred: Sequence[Sequence
             squares += sum(value * value for value in advantages)
             freedom += max(1, len(members) - 1)
     pooled = math.sqrt(squares / freedom) if freedom else 0.0
-    units = [statistics.stdev(one.reward for one in members) if len(members) > 1 else pooled for members in groups]
+    units = [
+        statistics.stdev(trajectory.reward for trajectory in members) if len(members) > 1 else pooled
+        for members in groups
+    ]
     return [[value / (unit + 1e-4) for value in part] for part, unit in zip(centred, units, strict=True)]
 
 
-def shaped(one: Scored, advantage: float, shaping: Shaping) -> float:
+def shaped(trajectory: Scored, advantage: float, shaping: Shaping) -> float:
     """`advantage` with the floor for successes and the scale for negatives."""
-    if shaping.floor is not None and one.reward > 0 and one.success is not False:
+    if shaping.floor is not None and trajectory.reward > 0 and trajectory.success is not False:
         advantage = max(advantage, shaping.floor)
     return advantage * shaping.negative_scale if advantage < 0 else advantage
 

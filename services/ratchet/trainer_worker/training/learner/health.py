@@ -8,9 +8,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, TypeVar
 
 from ratchet.contract.training import HealthLimits, HealthStop
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 NORMS, LEAST_NORMS = 50, 5
 """Gradient norms that are remembered, and how many a new one can be compared with."""
@@ -18,6 +22,17 @@ SIGMAS = 4.0
 """Standard errors from 0 that a correlation must be before it is one."""
 LEAST_TRAJECTORIES = 16
 """A correlation over fewer says nothing."""
+
+
+L = TypeVar("L", bound="DataclassInstance")
+
+
+def asked_limits(kind: type[L], asked: HealthLimits | None) -> L | None:
+    """What a job asks for, as a dataclass of limits that has defaults; None when it asks for no stops."""
+    if asked is not None and not asked.enabled:
+        return None
+    chosen = {limit.name: getattr(asked, limit.name, None) for limit in fields(kind)}
+    return kind(**{name: value for name, value in chosen.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +48,8 @@ class Limits:
 
     @classmethod
     def of(cls, asked: HealthLimits | None) -> Limits | None:
-        """What a job asks for, defaults filled in; None when it asks for no stops."""
-        if asked is None:
-            return cls()
-        if not asked.enabled:
-            return None
-        given = {name: getattr(asked, name) for name in cls.__dataclass_fields__}
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        """See `asked_limits`."""
+        return asked_limits(cls, asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,15 @@ class PairRows:
     unusable: int
     """Left out: one side has nothing to learn, or nothing within the longest row."""
 
+    def counts(self, learn: Sequence[int], held: Sequence[int]) -> dict[str, float]:
+        """As a job reports them."""
+        return {
+            "pairs": len(learn),
+            "held_out_pairs": len(held),
+            "equal_pairs": self.equal,
+            "unusable_pairs": self.unusable,
+        }
+
 
 def pair_rows(chats: ChatRows, pairs: Sequence[PairRow]) -> PairRows:
     """Rows of every usable pair, in order; no two have one id. Raises `DataUnusable` when there is none."""

@@ -19,7 +19,7 @@ from ratchet.rules.algorithms import GRADIENT_RATES
 from ratchet.rules.training_options import BOTH, IMPORTANCE, NONE, REJECTION, SEQUENCE
 from ratchet.trainer_worker.errors import DataUnusable, EqualRewards, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
-from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, Step
+from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, TrainStep
 from ratchet.trainer_worker.training.learner.advantages import Estimator, Shaping, trajectory_advantages
 from ratchet.trainer_worker.training.learner.critic import Features
 from ratchet.trainer_worker.training.learner.health import Drift, Health, Limits, described
@@ -259,7 +259,7 @@ def drive(learning: Learning, update: Update, own: JsonObject) -> Outcome:
     rewards = [one.reward for one in data.scored]
     constant = {"reward_mean": statistics.fmean(rewards), "reward_std": statistics.pstdev(rewards)}
     with LastHealthy(update.named()) as healthy:
-        steps = Steps(update, healthy, Health(Limits.of(learning.spec.config.health)), drift_of(learning))
+        steps = TrainSteps(update, healthy, Health(Limits.of(learning.spec.config.health)), drift_of(learning))
         if run.resume is not None:
             steps.load(run.resume.directory)
         run.started(len(learnt), update.total)
@@ -268,10 +268,10 @@ def drive(learning: Learning, update: Update, own: JsonObject) -> Outcome:
             if run.stop_requested():
                 run.save(update.done, steps.save)
                 return Outcome(samples=len(learnt), stopped_at=update.done)
-            if (metrics := steps.step()) is None:
+            if (metrics := steps.take()) is None:
                 break
             last, number = metrics | constant, update.done
-            run.stepped(Step(number, update.total, update.epoch_of(number), update.epoch_of(update.total), last))
+            run.stepped(TrainStep(number, update.total, update.epoch_of(number), update.epoch_of(update.total), last))
             if run.checkpoint_due(number):
                 run.save(number, steps.save)
         stop = steps.end()
@@ -304,7 +304,7 @@ def drift_of(learning: Learning) -> Drift | None:
 
 
 @dataclass(slots=True)
-class Steps:
+class TrainSteps:
     """The train steps of an update under the eye of its health limits."""
 
     update: Update
@@ -314,7 +314,7 @@ class Steps:
     stop: HealthStop | None = None
     """What was beyond its limit."""
 
-    def step(self) -> dict[str, float] | None:
+    def take(self) -> dict[str, float] | None:
         """One train step and its metrics; None when the weights that it began with are not healthy any more."""
         measured = self.update.measure()
         if self._judge(self.update.done + 1, measured):

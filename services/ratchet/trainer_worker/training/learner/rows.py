@@ -224,23 +224,23 @@ def _learning(span: CallSpan, logprobs: Floats, sequences: Sequence[Parts], allo
 
 
 def _row(trajectory_id: str, parts: Parts, learning: Sequence[_Learning]) -> Row:
-    stretches = [(one.span.begin, one.span.begin + one.span.size) for one in learning]
+    stretches = [(call.span.begin, call.span.begin + call.span.size) for call in learning]
     # The first token follows nothing, and no token is of two answers.
     if any(begin < end for (_, end), (begin, _) in pairwise([(0, 1), *stretches])):
         raise Rejected(f"trajectory {trajectory_id} contradicts itself: answers overlap, or begin their sequence")
-    count = sum(one.span.size for one in learning)
-    temperatures = {one.span.temperature for one in learning}
-    cooled: ArrayLike = [one.span.temperature for one in learning for _ in range(one.span.size)]
+    count = sum(call.span.size for call in learning)
+    temperatures = {call.span.temperature for call in learning}
+    cooled: ArrayLike = [call.span.temperature for call in learning for _ in range(call.span.size)]
     if len(temperatures) == 1:
         (cooled,) = temperatures
-    is_constrained = any(one.span.constraint is not None for one in learning)
+    is_constrained = any(call.span.constraint is not None for call in learning)
     return Row(
         trajectory_id,
         parts,
         np.array(stretches, dtype=np.int32).reshape(-1, 2),
-        np.concatenate([np.empty(0, np.float32), *(one.logprobs for one in learning)]),
+        np.concatenate([np.empty(0, np.float32), *(call.logprobs for call in learning)]),
         _column(cooled, count),
-        [mask for one in learning for mask in one.allowed or [None] * one.span.size] if is_constrained else (),
+        [mask for call in learning for mask in call.allowed or [None] * call.span.size] if is_constrained else (),
     )
 
 
@@ -272,15 +272,19 @@ def policy_data(
     rows, scored, counts = list[Row](), list[Scored](), MergeCounts()
     seen = 0
     try:
-        for one in trajectories:
+        for trajectory in trajectories:
             seen += 1
-            if not math.isfinite(one.reward):
+            if not math.isfinite(trajectory.reward):
                 counts.unrewarded += 1
             else:
-                rows += rows_of(one, counts, max_length, allowed_of, vocabulary)
-                success = one.success if one.success is None else one.success != mirrored
-                baseline = one.baseline if one.baseline is None or math.isfinite(one.baseline) else None
-                scored.append(Scored(one.trajectory_id, one.task_key, one.reward, baseline, success))
+                rows += rows_of(trajectory, counts, max_length, allowed_of, vocabulary)
+                success = trajectory.success if trajectory.success is None else trajectory.success != mirrored
+                baseline = (
+                    trajectory.baseline if trajectory.baseline is None or math.isfinite(trajectory.baseline) else None
+                )
+                scored.append(
+                    Scored(trajectory.trajectory_id, trajectory.task_key, trajectory.reward, baseline, success)
+                )
     except Rejected as error:
         raise DataUnusable(f"the snapshot cannot be read: {error}") from error
     if not rows:

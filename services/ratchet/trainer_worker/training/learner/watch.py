@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 import msgspec
 
 from ratchet.contract.training import HealthLimits, HealthStop
-from ratchet.trainer_worker.training.learner.health import LEAST_NORMS, NORMS, SIGMAS
+from ratchet.trainer_worker.training.learner.health import LEAST_NORMS, NORMS, SIGMAS, asked_limits
 
 STEPS = 5
 """Train steps whose mean is judged."""
@@ -33,13 +33,8 @@ class LoopLimits:
 
     @classmethod
     def of(cls, asked: HealthLimits | None) -> LoopLimits | None:
-        """What a job asks for, defaults filled in; None when it asks for no stops."""
-        if asked is None:
-            return cls()
-        if not asked.enabled:
-            return None
-        given = {name: getattr(asked, name) for name in cls.__dataclass_fields__}
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        """See `asked_limits`."""
+        return asked_limits(cls, asked)
 
 
 @dataclass(slots=True)
