@@ -12,16 +12,17 @@ import argparse
 import multiprocessing
 import random
 import resource
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from datasets import Dataset
@@ -35,6 +36,7 @@ from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import Objective, Tokens, policy_loss, row_weights
 from ratchet.trainer_worker.training.learner.rows import Row
 from tests.support.tiny_models import write_tokenizer
+from tools.docs.training_speed import COMPARED, RATCHET, Compared, Report, Result, read_report, table
 
 SYSTEM = 1565
 """Tokens of the system prompt and the first message."""
@@ -249,12 +251,12 @@ def tokenizer_of(folder: Path) -> Any:
 Way = Callable[[Sequence[Row], Path], Callable[[], None]]
 WAYS: dict[str, dict[str, Way]] = {
     "policy gradient": {
-        "ratchet": lambda rows, _: ratchet_gradient(rows),
+        RATCHET: lambda rows, _: ratchet_gradient(rows),
         "trl grpo, padded": lambda rows, folder: trl_gradient(rows, folder, None),
         "trl grpo, by length": lambda rows, folder: trl_gradient(rows, folder, MICRO_BATCH),
     },
     "sft": {
-        "ratchet": lambda rows, _: ratchet_likelihood(rows),
+        RATCHET: lambda rows, _: ratchet_likelihood(rows),
         "trl sft, padded": lambda rows, folder: trl_likelihood(rows, folder, None),
         "trl sft, by length": lambda rows, folder: trl_likelihood(rows, folder, MICRO_BATCH),
     },
@@ -302,49 +304,80 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, Case]]:
-    """The comparison, and how it grows with trajectories and with context."""
+def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, Case, int]]:
+    """The comparison, and how it grows with trajectories and with context: kind, case and rounds."""
     for shared in (True, False):
-        yield "compared", Case(arguments.tasks, arguments.scale, shared)
+        yield COMPARED, Case(arguments.tasks, arguments.scale, shared), arguments.rounds
     if arguments.growth:
         for tasks in (1, 2, 4, 8):
-            yield "trajectories", Case(tasks, arguments.scale, shared=True)
+            yield "trajectories", Case(tasks, arguments.scale / 2, shared=True), 1
         for scale in (1 / 32, 1 / 16, 1 / 8, 1 / 4):
-            yield "context", Case(1, scale, shared=True)
+            yield "context", Case(1, scale, shared=True), 1
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of the comparison; growth has one")
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--tasks", type=int, default=4, choices=range(1, len(TRIES) + 1))
     parser.add_argument("--scale", type=float, default=1 / 8, help="of the real lengths")
     parser.add_argument("--growth", action="store_true", help="also with more trajectories and longer contexts")
+    parser.add_argument("--json", type=Path, help="add to this file what it does not have yet")
+    parser.add_argument("--floors", action="store_true", help="exit with 1 when a floor of the comparison is missed")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    say(f"Llama, {LAYERS} layers of {HIDDEN}, vocabulary {VOCABULARY}, full fine-tune in float32, one thread")
-    for kind, case in cases(arguments):
-        rows = rows_of(case)
-        tokens, trained = sum(row.length for row in rows), sum(row.trained for row in rows)
-        same = "one beginning" if case.shared else "no common beginning"
-        say(f"\n{kind}: {len(rows)} rows of {min(r.length for r in rows)} to {max(r.length for r in rows)} tokens, ")
-        say(f"  {tokens} in all, {trained} of them learn, {same}")
-        say("| | way | trained tokens/s | ratio (all rounds) | peak MiB |\n|---|---|---|---|---|")
-        for name, ways in WAYS.items():
-            compare(name, ways, rows, trained, arguments)
+    report = known_report(arguments.json)
+    say(f"{report.model}, one thread")
+    known = {result.key for result in report.results}
+    for kind, case, rounds in cases(arguments):
+        if (kind, case.tasks, case.scale, case.shared) in known:
+            continue
+        result = result_of(kind, case, rounds, arguments.steps)
+        say(f"\n{kind}: " + "\n".join(table(result)))
+        report.results.append(result)
+        if arguments.json:
+            arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    for missed in report.missed():
+        say(f"missed: {missed}")
+    return 1 if arguments.floors and report.missed() else 0
 
 
-def compare(name: str, ways: dict[str, Way], rows: Sequence[Row], trained: int, arguments: argparse.Namespace) -> None:
-    """One line for each way. The ratio is that of Ratchet to it, round by round."""
-    rounds = [
-        {way: measure(work, rows, arguments.steps) for way, work in ways.items()} for _ in range(arguments.rounds)
+def known_report(path: Path | None) -> Report:
+    """What was measured before, or an empty report."""
+    if path is not None and path.is_file():
+        return read_report(path)
+    model = f"Llama, {LAYERS} layers of {HIDDEN}, vocabulary {VOCABULARY}, full fine-tune in float32"
+    return Report(model, {name: version(name) for name in ("torch", "transformers", "trl")}, [])
+
+
+def result_of(kind: str, case: Case, rounds: int, steps: int) -> Result:
+    """The ways take turns."""
+    rows = rows_of(case)
+    measured = [
+        {(name, way): measure(work, rows, steps) for name, ways in WAYS.items() for way, work in ways.items()}
+        for _ in range(rounds)
     ]
-    for way in ways:
-        seconds = [one[way].seconds for one in rounds]
-        ratios = sorted(one[way].seconds / one["ratchet"].seconds for one in rounds)
-        peak = statistics.median(one[way].peak_bytes for one in rounds) / 2**20
-        spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
-        say(f"| {name} | {way} | {trained / statistics.median(seconds):.0f} | {spread} | {peak:.0f} |")
+    return Result(
+        kind=kind,
+        tasks=case.tasks,
+        scale=case.scale,
+        shared=case.shared,
+        rows=len(rows),
+        shortest=min(row.length for row in rows),
+        longest=max(row.length for row in rows),
+        tokens=sum(row.length for row in rows),
+        trained=sum(row.trained for row in rows),
+        ways=[
+            Compared(
+                name,
+                way,
+                [round(one[name, way].seconds, 3) for one in measured],
+                [round(one[name, way].peak_bytes / 2**20, 1) for one in measured],
+            )
+            for name, ways in WAYS.items()
+            for way in ways
+        ],
+    )
 
 
 def say(line: str) -> None:
@@ -353,4 +386,4 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -167,11 +167,12 @@ async def side_by_side(folder: Path, rounds: int, threads: int) -> None:
     say(f"warm parent: {memory.rss / 1e6:.0f} MB resident, {memory.uss / 1e6:.0f} MB of its own")
 
 
-async def main(rounds: int, threads: int) -> None:
+async def main(rounds: int, threads: int, *, dispatched_only: bool) -> None:
     say(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        await side_by_side(folder, rounds, threads)
+        if not dispatched_only:
+            await side_by_side(folder, rounds, threads)
         (folder / "worker").mkdir()
         moments = await from_dispatch(folder / "worker", rounds)
     say(f"dispatch to the first status: {spread([one.running for one in moments])}")
@@ -183,5 +184,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dispatched-only", action="store_true", help="leave out the jobs without servers")
     arguments = parser.parse_args()
-    asyncio.run(main(arguments.rounds, arguments.threads))
+    asyncio.run(main(arguments.rounds, arguments.threads, dispatched_only=arguments.dispatched_only))
