@@ -71,15 +71,25 @@ async def test_a_request_that_never_ends_is_cut_off_and_its_place_is_free_again(
 async def test_an_idle_connection_is_closed_after_its_time_and_clients_close_theirs_earlier() -> None:
     api = Api()
     api.may_answer.set()
-    async with served(api, idle_s=0) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(HEAD + b"\r\n{}")
-        async with asyncio.timeout(4):  # uvicorn's own time is five seconds
-            assert (await reader.read()).endswith(b'{"ok":true}')
-        writer.close()
+    async with served(api, idle_s=600) as patient, served(api, idle_s=0) as hasty:
+        stays = asyncio.create_task(conversation(patient))
+        await api.asked.wait()  # with the same time for both, the one that is asked first would close first
+        assert (await asyncio.wait_for(conversation(hasty), 60)).endswith(b'{"ok":true}')
+        assert not stays.done()
+        stays.cancel()
     clients = httpx.Limits().keepalive_expiry
     assert clients is not None
     assert Bounds().idle_s > 2 * clients
+
+
+async def conversation(server: HttpServer) -> bytes:
+    """What a server sends until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(HEAD + b"\r\n{}")
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
 
 
 async def test_empty_lines_between_requests_hold_no_connection_open() -> None:

@@ -100,12 +100,7 @@ def build(
         return
     with progress("choosing rows", quiet=as_json):
         snapshot, planned = built(endpoints, body)
-    document: dict[str, object] = {
-        "uri": snapshot.ref.uri,
-        "digest": snapshot.ref.digest,
-        "manifest": snapshot.manifest,
-        "planned": planned,
-    }
+    document = document_of(snapshot, planned)
     if output is not None:
         copy_snapshot(endpoints, snapshot, output)
         document["directory"] = str(output)
@@ -160,12 +155,6 @@ def explain(
         )
         with fetched_rows(endpoints, snapshot) as rows:
             explained = explained_rows(rows, snapshot.manifest.algorithm, model, row_tokens)
-    document: dict[str, object] = {
-        "uri": snapshot.ref.uri,
-        "digest": snapshot.ref.digest,
-        "manifest": snapshot.manifest,
-        "planned": planned,
-    }
 
     def show() -> None:
         show_plan(planned)
@@ -173,7 +162,7 @@ def explain(
         console.print()
         show_explained(explained)
 
-    print_answer(document | explained, as_json, show)
+    print_answer(document_of(snapshot, planned) | explained, as_json, show)
 
 
 @app.command()
@@ -251,6 +240,16 @@ def naming_roles(endpoints: Endpoints, role: str) -> Generator[None]:
         if role in known:
             raise
         raise Rejected(f"{error}; roles with rewards, jobs or policies: {', '.join(known) or 'none yet'}") from error
+
+
+def document_of(snapshot: StoredSnapshot, planned: str | None) -> dict[str, object]:
+    """A snapshot as `--json` prints it, and what `auto` became."""
+    return {
+        "uri": snapshot.ref.uri,
+        "digest": snapshot.ref.digest,
+        "manifest": snapshot.manifest,
+        "planned": planned,
+    }
 
 
 def copy_snapshot(endpoints: Endpoints, snapshot: StoredSnapshot, directory: Path) -> None:

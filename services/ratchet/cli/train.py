@@ -84,7 +84,7 @@ def common_options(
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
     bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")] = False,
     fp16: Annotated[bool, typer.Option("--fp16", help="Refused: bf16 needs no loss scaling.")] = False,
-    deepspeed: Annotated[str | None, typer.Option(help="Refused: trainings use one device.")] = None,
+    deepspeed: Annotated[str | None, typer.Option(help="Refused: this training uses one device.")] = None,
     wandb: Annotated[bool, typer.Option("--wandb", help="Refused: metrics.jsonl has the curves.")] = False,
 ) -> Common:
     """What the options ask for. Raises `typer.BadParameter` for those that only other trainers have."""
@@ -196,7 +196,7 @@ def refuse_unsupported(deepspeed: str | None, *, wandb: bool) -> None:
     """Raise `typer.BadParameter` for options that other trainers have and this one does not."""
     if deepspeed is not None:
         raise typer.BadParameter(
-            "--deepspeed is not supported: a training uses one device; --lora and --bf16 save memory there"
+            "--deepspeed is not supported: this training uses one device; --lora and --bf16 save memory there"
         )
     if wandb:
         raise typer.BadParameter("--wandb is not supported: metrics.jsonl has every train step")

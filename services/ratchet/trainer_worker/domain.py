@@ -13,6 +13,7 @@ from ratchet.contract.training import (
     Artifacts,
     BestMetrics,
     CurrentMetrics,
+    ErrorCode,
     Metrics,
     Progress,
     ResourceUsage,
@@ -21,7 +22,6 @@ from ratchet.contract.training import (
     TrainingError,
     TrainingStatus,
 )
-from ratchet.trainer_worker.errors import INFRA, OOM, TIMEOUT, UNKNOWN
 from ratchet.trainer_worker.job import Event, Failed, Finished, Progressed, Saved, Started
 
 
@@ -169,7 +169,7 @@ def conclude(last: Event | None, exited: Exit, reason: StopReason | None) -> Con
         return Conclusion(JobState.CANCELLED)
     if reason is StopReason.TIMEOUT:
         message = "the attempt took longer than this worker allows"
-        return Conclusion(JobState.FAILED, TrainingError(code=TIMEOUT, message=message))
+        return Conclusion(JobState.FAILED, TrainingError(code=ErrorCode.TIMEOUT, message=message))
     if isinstance(last, Failed):
         error = TrainingError(code=last.code, message=last.message, traceback=last.traceback, final=last.final)
         return Conclusion(JobState.FAILED, error)
@@ -200,17 +200,19 @@ def may_start(job: Job | None, attempt: int, worker: Worker) -> bool:
 def _crash(exited: Exit) -> TrainingError:
     if exited.code is None:
         message = "the training process ended without a result, after the warm parent that had forked it"
-        return TrainingError(code=INFRA, message=message, traceback=exited.log_tail or None)
+        return TrainingError(code=ErrorCode.INFRA, message=message, traceback=exited.log_tail or None)
     if exited.code >= 0:
         message = f"the training process ended with status {exited.code} without a result"
-        return TrainingError(code=UNKNOWN, message=message, traceback=exited.log_tail or None)
+        return TrainingError(code=ErrorCode.UNKNOWN, message=message, traceback=exited.log_tail or None)
     try:
         name = signal.Signals(-exited.code).name
     except ValueError:
         name = f"signal {-exited.code}"
     if exited.oom_killed:
-        return TrainingError(code=OOM, message=f"the system ran out of memory and ended the training ({name})")
-    return TrainingError(code=INFRA, message=f"the training process was ended by {name}")
+        return TrainingError(
+            code=ErrorCode.OOM, message=f"the system ran out of memory and ended the training ({name})"
+        )
+    return TrainingError(code=ErrorCode.INFRA, message=f"the training process was ended by {name}")
 
 
 def _progress(event: Progressed | None) -> Progress | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ratchet.contract.training import ErrorCode, HealthStop
 from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 
-OOM, CONVERGENCE, DATA, INFRA, TIMEOUT, UNKNOWN = ErrorCode
-
 NO_MEMORY = (
     "can't allocate memory",
     "Cannot allocate memory",
@@ -26,13 +24,13 @@ KERNEL_ASSERT = "device-side assert"
 class TrainingFailed(RatchetError):
     """Root of what stops a training; `code` is its error class."""
 
-    code = UNKNOWN
+    code = ErrorCode.UNKNOWN
 
 
 class DataUnusable(TrainingFailed):
     """The dataset cannot be read, or nothing in it can be learnt from."""
 
-    code = DATA
+    code = ErrorCode.DATA
 
 
 class EqualRewards(DataUnusable):
@@ -52,7 +50,7 @@ class ModelUnusable(DataUnusable):
 class Diverged(TrainingFailed):
     """The loss is no longer a finite number."""
 
-    code = CONVERGENCE
+    code = ErrorCode.CONVERGENCE
 
 
 class Unhealthy(Diverged):
@@ -66,13 +64,13 @@ class Unhealthy(Diverged):
 class TimedOut(TrainingFailed):
     """There was not enough time."""
 
-    code = TIMEOUT
+    code = ErrorCode.TIMEOUT
 
 
 class RankLost(TrainingFailed):
     """Another process of the same training has ended, so this one cannot go on either."""
 
-    code = INFRA
+    code = ErrorCode.INFRA
 
 
 class StopRequested(Exception):
@@ -83,16 +81,16 @@ def error_code(error: BaseException) -> str:
     """Error class of whatever ended a training. Those of torch and safetensors go by name."""
     name, message = type(error).__name__, str(error)
     if isinstance(error, TrainingFailed):
-        return error.code or UNKNOWN
+        return error.code or ErrorCode.UNKNOWN
     if isinstance(error, MemoryError) or name == "OutOfMemoryError" or _lacks_memory(error, message):
-        return OOM
+        return ErrorCode.OOM
     if _lacks_room(error) or is_lost_peer(error):
-        return INFRA
+        return ErrorCode.INFRA
     if isinstance(error, (Rejected, DigestMismatch, NotFound)) or name == "SafetensorError":
-        return DATA
+        return ErrorCode.DATA
     if isinstance(error, (Unavailable, OSError)) or (name == "AcceleratorError" and KERNEL_ASSERT not in message):
-        return INFRA
-    return UNKNOWN
+        return ErrorCode.INFRA
+    return ErrorCode.UNKNOWN
 
 
 def reason_of(error: BaseException) -> str:
@@ -106,7 +104,7 @@ def is_final(error: BaseException) -> bool:
     if isinstance(error, (EqualRewards, ModelUnusable)):
         return True
     # Arguments that a library refuses are the request's, which stays.
-    return isinstance(error, (ValueError, TypeError)) and error_code(error) == UNKNOWN
+    return isinstance(error, (ValueError, TypeError)) and error_code(error) == ErrorCode.UNKNOWN
 
 
 def is_lost_peer(error: BaseException) -> bool:

@@ -10,8 +10,8 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from ratchet.contract.training import HealthLimits, Hyperparameters
-from ratchet.trainer_worker.errors import CONVERGENCE, DataUnusable, Diverged, Unhealthy, error_code
+from ratchet.contract.training import ErrorCode, HealthLimits, Hyperparameters
+from ratchet.trainer_worker.errors import DataUnusable, Diverged, Unhealthy, error_code
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.learner.health import (
@@ -164,7 +164,7 @@ def test_a_policy_that_breaks_at_once_fails_with_convergence(tmp_path: Path) -> 
     hyper = replace(RATE, learning_rate=3.0, max_grad_norm=100.0, max_steps=3)
     with pytest.raises(Unhealthy, match="no earlier weights") as caught:
         load_train("rloo")(spec(hyper), policy(), logged(), RecordingRun(tmp_path, "rloo"))
-    assert error_code(caught.value) == CONVERGENCE
+    assert error_code(caught.value) == ErrorCode.CONVERGENCE
     assert caught.value.stop.kept_step is None
 
 
@@ -184,7 +184,7 @@ def test_weights_of_the_last_train_step_that_give_no_numbers_are_never_a_policy(
     hyper = replace(RATE, learning_rate=rate, max_steps=1)
     with pytest.raises(Diverged, match="after train step 1") as caught:
         load_train("rloo")(spec(hyper, health), policy(), logged(), RecordingRun(tmp_path, "rloo"))
-    assert error_code(caught.value) == CONVERGENCE
+    assert error_code(caught.value) == ErrorCode.CONVERGENCE
 
 
 def test_a_training_without_health_stops_runs_to_its_end(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import torch
 from msgspec.structs import replace
 
 from ratchet.contract.snapshot import PairRow
-from ratchet.contract.training import HealthLimits, Hyperparameters
-from ratchet.trainer_worker.errors import CONVERGENCE, Diverged, Unhealthy, error_code
+from ratchet.contract.training import ErrorCode, HealthLimits, Hyperparameters
+from ratchet.trainer_worker.errors import Diverged, Unhealthy, error_code
 from ratchet.trainer_worker.job import Finished, JobSpec
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome
@@ -166,11 +166,10 @@ def test_weights_that_only_remember_are_replaced_by_those_that_did_best_on_held_
     assert stop is not None
     assert stop.figure == "holdout_loss"
     assert stop.step == max(losses)
-    assert stop.kept_step == min(losses, key=lambda step: losses[step])
+    best = min(losses, key=lambda step: losses[step])
+    assert stop.kept_step == best
     assert outcome.evaluation is not None
-    assert (outcome.evaluation.benchmark_scores or {})["holdout_loss"] == pytest.approx(
-        losses[stop.kept_step], abs=1e-4
-    )
+    assert (outcome.evaluation.benchmark_scores or {})["holdout_loss"] == pytest.approx(losses[best], abs=1e-4)
 
 
 def test_a_training_without_stops_goes_on_to_its_end(base: str, tmp_path: Path) -> None:
@@ -186,7 +185,7 @@ def test_a_training_that_breaks_before_its_first_evaluation_fails(base: str, tmp
     spec = watched(replace(spec, loop=replace(spec.loop, held_out=APART, eval_steps=60)), max_loss_rise=0.1)
     with pytest.raises(Unhealthy, match="no earlier weights are worth keeping") as failure:
         trained(spec, RecordingRun(tmp_path, "reward_model"), contradicted())
-    assert error_code(failure.value) == CONVERGENCE
+    assert error_code(failure.value) == ErrorCode.CONVERGENCE
 
 
 def test_a_loss_that_is_no_number_ends_the_training_before_its_update(base: str, tmp_path: Path) -> None:

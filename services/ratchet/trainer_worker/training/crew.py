@@ -19,7 +19,7 @@ from typing import BinaryIO, NoReturn
 
 import msgspec
 
-from ratchet.trainer_worker.errors import INFRA
+from ratchet.contract.training import ErrorCode
 from ratchet.trainer_worker.job import Failed, decode_event, encode_event
 
 GRACE_S = 2.0
@@ -60,7 +60,7 @@ class Crew:
                 on_loss(event)
                 return
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        on_loss(Failed(code=INFRA, message=f"process {number + 1} of the training {how}"))
+        on_loss(Failed(code=ErrorCode.INFRA, message=f"process {number + 1} of the training {how}"))
 
 
 def fork_ranks(count: int, train: Callable[[int], Failed | None], events: BinaryIO) -> Crew:

@@ -34,9 +34,9 @@ from ratchet.trainer_worker.training.shards import rank_mesh, return_memory, sha
 
 PROBE_PROMPT_TOKENS, PROBE_OUTPUT_TOKENS = 128, 16
 PRECISIONS = {"fp32": FLOAT32, "bf16": BFLOAT16}
-MACHINE = frozenset({errno.ENOMEM, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
-"""What the system says where a model is as it should be."""
 """Number formats, by the request's name."""
+MACHINE = frozenset({errno.ENOMEM, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC})
+"""Errors of the system that are the machine's: they say nothing about the model."""
 
 
 @dataclass(slots=True)

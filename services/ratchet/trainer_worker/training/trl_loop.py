@@ -186,7 +186,14 @@ def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTrainin
             stop = described(broken.stop, healthy.restore())
             if stop.kept_step is None:
                 raise Unhealthy(stop) from broken
-    effective = {
+    return Trained(progress.stopped_at, progress.last, _effective(spec, policy, training, args, watch), stop)
+
+
+def _effective(
+    spec: JobSpec, policy: TrainedPolicy, training: TrlTraining, args: TrainingArguments, watch: Watch
+) -> JsonObject:
+    """See `Trained.effective`."""
+    return {
         **policy.effective(),
         "learning_rate": args.learning_rate,
         "batch_size": args.per_device_train_batch_size,
@@ -204,7 +211,6 @@ def run_trl(spec: JobSpec, policy: TrainedPolicy, run: Run, training: TrlTrainin
         "bf16": policy.bf16,
         "pass_tokens": training.pass_tokens,
     }
-    return Trained(progress.stopped_at, progress.last, effective, stop)
 
 
 class _Broken(Exception):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ratchet.chat_templates.conversations import Conversation
 from ratchet.contract.snapshot import LabelRow
-from ratchet.contract.training import EvaluationResults
+from ratchet.contract.training import EvaluationResults, Hyperparameters
 from ratchet.rules.algorithms import PREFERENCE_RATES
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
@@ -57,21 +57,13 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
     chats = chat_rows(spec, policy)
-    order = shuffled(labels, hyper.seed or 0)
-    kept = None
-    if run.resume is not None:
-        kept = msgspec.json.decode((run.resume.directory / PARTNERS).read_bytes(), type=list[int])
-    learn, held = split_labels(order, spec.holdout, hyper.seed or 0)
-    examples = labelled_rows(chats, learn, spec.batch_size, kept)
+    learn, held = split_labels(shuffled(labels, hyper.seed or 0), spec.holdout, hyper.seed or 0)
+    examples = labelled_rows(chats, learn, spec.batch_size, kept_partners(run))
     # Held-out answers are compared with the next one of all of them, whatever the batches are.
     held_out = labelled_rows(chats, held, len(held)) if held else []
     scorer = preference_scorer(spec, policy)
     reference = Reference.open(scorer, [(one.rows, one.mismatched) for one in (*examples, *held_out)], run)
-    weights = KtoWeights(
-        beta=BETA if hyper.beta is None else hyper.beta,
-        desirable=1.0 if hyper.desirable_weight is None else hyper.desirable_weight,
-        undesirable=1.0 if hyper.undesirable_weight is None else hyper.undesirable_weight,
-    )
+    weights = weights_of(hyper)
     objective = Thumbs(scorer, examples, reference, weights)
     count = len(examples)
 
@@ -103,16 +95,26 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
         samples=count,
         metrics=_counts(examples, held_out, len(labels)) | trained.metrics | chats.counts.metrics(),
         probe_prompt=min((example.rows[0].prompt for example in examples), key=len),
-        effective=trained.effective
-        | {
-            "max_length": chats.max_length,
-            "beta": weights.beta,
-            "desirable_weight": weights.desirable,
-            "undesirable_weight": weights.undesirable,
-        },
+        effective=trained.effective | {"max_length": chats.max_length} | weights.effective(),
         evaluation=judged(run.stop_requested),
         health_stop=trained.health_stop,
     )
+
+
+def weights_of(hyper: Hyperparameters) -> KtoWeights:
+    """What a job asks for, or the defaults."""
+    return KtoWeights(
+        beta=BETA if hyper.beta is None else hyper.beta,
+        desirable=1.0 if hyper.desirable_weight is None else hyper.desirable_weight,
+        undesirable=1.0 if hyper.undesirable_weight is None else hyper.undesirable_weight,
+    )
+
+
+def kept_partners(run: Run) -> list[int] | None:
+    """Those of a training that goes on; None where it begins."""
+    if run.resume is None:
+        return None
+    return msgspec.json.decode((run.resume.directory / PARTNERS).read_bytes(), type=list[int])
 
 
 @dataclass(frozen=True, slots=True)

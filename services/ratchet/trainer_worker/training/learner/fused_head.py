@@ -102,13 +102,13 @@ class _UnderLearningHead(torch.autograd.Function):
         head: LinearHead = ctx.head
         to_hidden_NH, to_weight_VH = torch.empty_like(hidden_NH), torch.zeros_like(parameter_VH)
         to_bias_V = None if bias_V is None else torch.zeros_like(bias_V)
-        weight_VH, given_N1 = parameter_VH.to(head.dtype), grad_outputs[0][:, None].to(head.dtype)
+        weight_VH, grad_N1 = parameter_VH.to(head.dtype), grad_outputs[0][:, None].to(head.dtype)
 
         def add(cut: slice, slopes_CV: Tensor) -> None:
-            to_hidden_NH[cut] = (slopes_CV @ weight_VH) * given_N1[cut]
-            to_weight_VH.add_(slopes_CV.T @ (hidden_NH[cut].to(head.dtype) * given_N1[cut]))
+            to_hidden_NH[cut] = (slopes_CV @ weight_VH) * grad_N1[cut]
+            to_weight_VH.add_(slopes_CV.T @ (hidden_NH[cut].to(head.dtype) * grad_N1[cut]))
             if to_bias_V is not None:
-                to_bias_V.add_((slopes_CV.T @ given_N1[cut]).squeeze(-1))
+                to_bias_V.add_((slopes_CV.T @ grad_N1[cut]).squeeze(-1))
 
         if kept:
             add(slice(None), kept[0])

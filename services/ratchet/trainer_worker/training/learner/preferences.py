@@ -156,6 +156,10 @@ class KtoWeights:
     desirable: float = 1.0
     undesirable: float = 1.0
 
+    def effective(self) -> dict[str, float]:
+        """By their names in a request."""
+        return {"beta": self.beta, "desirable_weight": self.desirable, "undesirable_weight": self.undesirable}
+
 
 @dataclass(frozen=True, slots=True)
 class KtoLoss:

@@ -147,7 +147,7 @@ class _Ending(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_BTH: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Of both."""
+        """That of the hidden states, and zero for the beginning's."""
         return grad_BTH, torch.zeros_like(ctx.saved_tensors[0])
 
 
