@@ -8,13 +8,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from ratchet.contract.training import HealthLimits, HealthStop
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 NORMS, LEAST_NORMS = 50, 5
 """Gradient norms that are remembered, and how many a new one can be compared with."""
@@ -24,7 +21,13 @@ LEAST_TRAJECTORIES = 16
 """A correlation over fewer says nothing."""
 
 
-L = TypeVar("L", bound="DataclassInstance")
+class Dataclass(Protocol):
+    """Any class that `dataclass` made."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # `Any`: fields of every type
+
+
+L = TypeVar("L", bound=Dataclass)
 
 
 def asked_limits(kind: type[L], asked: HealthLimits | None) -> L | None:
