@@ -9,6 +9,7 @@ import psutil
 import pytest
 import torch
 
+from ratchet.chat_templates.tool_formats import TOOL_FORMATS
 from ratchet.contract.turn import Constraint
 from ratchet.errors import Rejected
 from ratchet.grammars.compiler import Bounds, Compiler, Tokens
@@ -73,6 +74,10 @@ CALLS = {
         "<tool_call>\n<function=fly>\n</function>\n</tool_call>",
     ),
 }
+
+
+def test_every_format_that_is_read_can_be_forced() -> None:
+    assert CALLS.keys() == CALL_FORMATS.keys() == TOOL_FORMATS.keys()
 
 
 @pytest.mark.parametrize("tool_format", list(CALLS))
