@@ -86,6 +86,25 @@ def test_the_fused_way_equals_the_plain_one(bf16: bool, masked: bool, learns: bo
 
 
 @pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("tokens", [0, 1, TOKENS])
+@pytest.mark.parametrize("possible", [[], [6], [5, 7]])
+def test_tokens_that_could_not_be_drawn_and_no_tokens_are_scored_as_in_the_plain_way(
+    possible: list[int], tokens: int, learns: bool
+) -> None:
+    head = head_over(linear(learns=learns, bias=True))
+    mask = torch.tensor([[sum(1 << token for token in possible), 0]], dtype=torch.int32)
+    asked = Targets(torch.full((tokens,), 5), torch.ones(tokens), (mask, torch.zeros(tokens, dtype=torch.long)))
+    outcomes: list[list[Tensor]] = []
+    for way in (Head.scores, Head.plain_scores):
+        states = hidden_states().detach()[:tokens].requires_grad_()
+        logprobs, entropies = way(head, states, asked)
+        inputs = [states, *(head.module.parameters() if learns else ())]
+        outcomes.append([logprobs, entropies, *torch.autograd.grad(logprobs, inputs, torch.ones(tokens))])
+    for one, other in zip(*outcomes, strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True)
+
+
+@pytest.mark.parametrize("learns", [False, True])
 @pytest.mark.parametrize("chunk", [4, TOKENS])
 def test_gradients_are_those_of_differences(chunk: int, learns: bool) -> None:
     module, asked = linear(learns=learns, bias=True, dtype=torch.float64), targets(masked=True)

@@ -125,7 +125,7 @@ def _scores(
     bias_V = None if head.bias_V is None else head.bias_V.detach().to(head.dtype)
     parts: list[tuple[Tensor, Tensor]] = []
     with torch.no_grad(), torch.autocast(hidden_NH.device.type, enabled=False):
-        for start in range(0, len(hidden_NH), head.chunk):
+        for start in range(0, max(1, len(hidden_NH)), head.chunk):  # of no tokens there is a chunk too
             cut = slice(start, start + head.chunk)
             logits_CV = linear(hidden_NH[cut].to(head.dtype), weight_VH, bias_V)
             logits_CV = logits_CV.to(torch.promote_types(head.dtype, torch.float32))
@@ -156,4 +156,6 @@ def _chunk(logits_CV: Tensor, targets: Targets, scale: float, *, slopes: bool) -
     if not slopes:
         return logprobs_C, entropy_C, None
     slopes_CV = odds_CV.mul_(-factor_C1 / total_C1).scatter_add_(-1, ids_C1, factor_C1)
+    if outside_CV is not None:
+        slopes_CV.masked_fill_(outside_CV, 0.0)  # what came although it could not, or where nothing could
     return logprobs_C, entropy_C, slopes_CV
