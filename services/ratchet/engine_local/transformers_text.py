@@ -98,7 +98,7 @@ class ChatText:
         """
         filters: list[TextFilter] = [UntilWords(stops)] if stops else []
         if tools:
-            filters.append(BeforeCalls(self._format.opening, keeps_space=self._format.keeps_space))
+            filters.append(BeforeCalls(self._format.openings, keeps_space=self._format.keeps_space))
         return ShownText(
             Detokenizer(self._decode, self._lone_bytes.__contains__), [*filters, WithoutControl(self._special)]
         )

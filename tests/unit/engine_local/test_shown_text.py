@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
+from ratchet.chat_templates.tool_formats import TOOL_FORMATS
 from ratchet.engine_local.answering import Form, chat_form, events, text_form, whole_answer
 from ratchet.engine_local.domain.answers import Completion, Given, Stamp
 from ratchet.engine_local.domain.requests import Sampling, read_chat, read_completion
@@ -24,12 +25,20 @@ from tests.support.joined_streams import events_of, joined
 
 JOB = Job([1, 2, 3], Sampling(), 9, lambda _: None, stream=True)
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
-CALL = '<tool_call>{"name": "f", "arguments": {"a": "é"}}</tool_call>'
+CALLS = (
+    '<tool_call>{"name": "f", "arguments": {"a": "é"}}</tool_call>',
+    "<tool_call>\n<function=f>\n<parameter=a>\né\n</parameter>\n</function>\n</tool_call>",
+    '{"name": "f", "parameters": {"a": "é"}}',
+    '<|python_tag|>{"name": "f", "parameters": {"a": "é"}};',
+)
 FRAGMENTS = [
+    *CALLS,
+    "<|python_tag|>",
+    "{",
+    ";",
     "<|call|>",
     "<tool_call>",
     "</tool_call>",
-    CALL,
     "<|e",
     "nd|>",
     "<|",
@@ -61,7 +70,7 @@ def byte_fallback() -> ChatText:
     return ChatText(PreTrainedTokenizerFast(tokenizer_object=made, **special), "call_token")
 
 
-@pytest.fixture(scope="module", params=["call_token", "hermes", "byte_fallback"])
+@pytest.fixture(scope="module", params=[*TOOL_FORMATS, "byte_fallback"])
 def text(request: pytest.FixtureRequest, served: Served) -> ChatText:
     if request.param == "byte_fallback":
         return byte_fallback()
@@ -109,14 +118,15 @@ def outputs(draw: st.DrawFn, text: ChatText) -> list[int]:
     known = st.sampled_from(FRAGMENTS).map(lambda part: encoded(text, part))
     control = st.sampled_from(sorted(text.control_ids - text.end_ids)).map(lambda token: [token])
     parts = draw(st.lists(st.one_of(one, known, known, control), min_size=1, max_size=12))
-    calls = draw(st.sampled_from(["", " \n" + CALL, CALL + " \n" + CALL]))
-    ids = [token for part in parts for token in part]
+    call = draw(st.sampled_from(CALLS))
+    calls = draw(st.sampled_from(["", " \n" + call, call + " \n" + call]))
+    ids = [token for part in draw(st.sampled_from([parts, []])) for token in part]
     return [*ids, *encoded(text, calls)] or [5]
 
 
 @pytest.mark.parametrize("members", MEMBERS)
 @pytest.mark.parametrize("route", ["chat", "text"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_the_joined_stream_is_the_whole_answer(
     text: ChatText, route: str, members: dict[str, Any], data: st.DataObject
@@ -146,6 +156,14 @@ def test_text_reaches_the_reader_as_soon_as_nothing_can_change_it(served: Served
     pieces = ["".join(shown.add(token) for token in encoded(served.text, part)) for part in parts]
     assert pieces == ["a", "", "", "", " star", "", " <b"]
     assert shown.rest("a star <b>") == ">"
+
+
+def test_the_mark_before_calls_is_held_back_where_it_is_ordinary_text(served: Served) -> None:
+    text = ChatText(served.text._tokenizer, "llama3_json")
+    shown = text.shown([], tools=True)
+    written = '<|python_tag|>{"name": "f", "parameters": {}}'
+    assert {shown.add(token) for token in encoded(text, " " + written)} == {""}
+    assert (text.reply(written, TOOLS).content, shown.rest("")) == (None, "")
 
 
 def test_decoding_a_token_costs_the_same_however_long_the_answer_is() -> None:

@@ -1,9 +1,9 @@
 """Tool-call formats: what the policy wrote comes back verbatim, malformed or not."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
@@ -18,6 +18,8 @@ TYPES = {
     "city": {"type": "string"},
     "days": {"type": ["integer", "null"]},
     "near": {"anyOf": [{"type": "boolean"}, {}]},
+    "size": {"type": "number"},
+    "more": {"type": "object"},
 }
 OFFERED: list[JsonObject] = [
     {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": TYPES}}}
@@ -69,6 +71,7 @@ def test_hermes_keeps_arguments_as_they_were_written(content: str | None, argume
         '<tool_call>{"name": "x", "arguments": {}}</tool_call> and then more',
         '<tool_call>{"name": "x", "arguments": {}}',
         "plain text with <angle> brackets",
+        " " * 100_000,
     ],
 )
 def test_hermes_passes_malformed_calls_on_as_text(text: str) -> None:
@@ -88,6 +91,7 @@ def test_hermes_passes_malformed_calls_on_as_text(text: str) -> None:
             ' {"name": "a", "parameters": {"b": "};"}} ; {"name": "c", "parameters": 1}\n',
             [("a", '{"b": "};"}'), ("c", "1")],
         ),
+        (' <|python_tag|> {"name": "look", "parameters": {}};', [("look", "{}")]),
     ],
 )
 def test_llama_calls_with_its_whole_answer(text: str, calls: list[tuple[str, str]]) -> None:
@@ -129,7 +133,12 @@ def qwen(name: str, **values: str) -> str:
         ({"days": "soon"}, {"days": "soon"}),
         ({"days": "true"}, {"days": "true"}),
         ({"days": "9" * 5000}, {"days": "9" * 5000}),
+        ({"days": "9007199254740993"}, {"days": 9007199254740993}),
         ({"near": "True"}, {"near": True}),
+        ({"size": "NaN"}, {"size": "NaN"}),
+        ({"size": "-1e999"}, {"size": "-1e999"}),
+        ({"more": '{"a": NaN}'}, {"more": '{"a": NaN}'}),
+        ({"more": '{"a": "\\ud800"}'}, {"more": '{"a": "\\ud800"}'}),
         ({"far": "12"}, {"far": "12"}),
         ({}, {}),
     ],
@@ -139,7 +148,25 @@ def test_qwen_writes_values_as_texts_and_the_tool_names_their_types(
 ) -> None:
     reply = QWEN.parse(f"Let me look.\n\n{qwen('look', **written)}\n{qwen('wait', days='3')}", OFFERED)
     assert (reply.content, [call.name for call in reply.calls]) == ("Let me look.", ["look", "wait"])
-    assert [json.loads(call.arguments) for call in reply.calls] == [value, {"days": "3"}]
+    assert [msgspec.json.decode(call.arguments) for call in reply.calls] == [value, {"days": "3"}]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        None,
+        "look",
+        ["look"],
+        {"name": ["look"]},
+        {"name": "look", "parameters": []},
+        {"name": "look", "parameters": {"properties": 5}},
+        {"name": "look", "parameters": {"properties": {"days": {"$ref": "#/$defs/days"}}}},
+        {"name": "look", "parameters": {"properties": {"days": {"type": [None, []], "anyOf": {}, "oneOf": [5]}}}},
+    ],
+)
+def test_what_a_schema_does_not_say_is_a_text(function: object) -> None:
+    reply = QWEN.parse(qwen("look", days="3"), [{"type": "function", "function": function}])
+    assert [(call.name, call.arguments) for call in reply.calls] == [("look", '{"days": "3"}')]
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ class ToolFormat(Protocol):
     markers: Sequence[str]
     """Texts that start or end a call; like control tokens they may not stand in what users and tools say."""
 
-    opening: str
-    """The marker that starts a call."""
+    openings: Sequence[str]
+    """Texts with which calls may begin: from the first of them on nothing is content, if the answer calls."""
     keeps_space: bool
     """White space before a call is content."""
 

@@ -14,7 +14,7 @@ class CallToken:
     """Splits at every `<|call|>`; the first space ends the name."""
 
     markers: Sequence[str] = (MARKER,)
-    opening = MARKER
+    openings: Sequence[str] = (MARKER,)
     keeps_space = True
 
     def parse(self, text: str, tools: Sequence[JsonObject]) -> Reply:  # noqa: ARG002 - arguments are JSON

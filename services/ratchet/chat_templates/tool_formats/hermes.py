@@ -11,6 +11,8 @@ import msgspec
 from ratchet.bus.message import JsonObject
 from ratchet.chat_templates.tool_formats.base import Reply, ToolCall
 
+_FIRST = re.compile(r"(?<!\s)\s*<tool_call>")
+"""Where a call begins, looked for from the first of the white space before it: long white space is read once."""
 _OPENING, _CLOSING = re.compile(r"\s*<tool_call>\s*(?=\{)"), re.compile(r"\s*</tool_call>")
 _OBJECT = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 """Finds where an object ends: a text in it may hold the closing marker."""
@@ -27,12 +29,12 @@ class Hermes:
     """Text before the calls is content. When anything but calls follows it, all of the text is content."""
 
     markers: Sequence[str] = ("<tool_call>", "</tool_call>")
-    opening = "<tool_call>"
+    openings: Sequence[str] = ("<tool_call>",)
     keeps_space = False
 
     def parse(self, text: str, tools: Sequence[JsonObject]) -> Reply:  # noqa: ARG002 - arguments are JSON
         """See `ToolFormat.parse`."""
-        start = re.search(r"\s*<tool_call>", text)
+        start = _FIRST.search(text)
         if start is None:
             return Reply(text or None)
         calls: list[ToolCall] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -12,7 +13,9 @@ from ratchet.chat_templates.tool_formats.base import Reply, ToolCall
 
 PREFIX = "<|python_tag|>"
 """May stand before the calls."""
-_SEPARATOR = ";"
+_BEFORE = re.compile(rf"\s*(?:{re.escape(PREFIX)}\s*)?")
+_BEHIND = re.compile(r"\s*(?:;\s*|\Z)")
+"""What parts two calls, or ends the last one."""
 _OBJECT = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 """Finds where an object ends."""
 
@@ -29,23 +32,24 @@ class Llama3Json:
     """Calls are the whole answer, parted by semicolons; with any text around them all of it is content."""
 
     markers: Sequence[str] = (PREFIX,)
-    opening = "{"
+    openings: Sequence[str] = ("{", PREFIX)
     keeps_space = False
 
     def parse(self, text: str, tools: Sequence[JsonObject]) -> Reply:  # noqa: ARG002 - arguments are JSON
         """See `ToolFormat.parse`."""
         calls: list[ToolCall] = []
-        rest = text.strip().removeprefix(PREFIX).lstrip()
-        while rest:
+        before = _BEFORE.match(text)
+        place = before.end() if before else 0
+        while place < len(text):
             try:
-                _, stop = _OBJECT.raw_decode(rest)
-                written = msgspec.json.decode(rest[:stop], type=_Written)
+                _, stop = _OBJECT.raw_decode(text, place)
+                written = msgspec.json.decode(text[place:stop], type=_Written)
             except (ValueError, RecursionError):
-                return Reply(text or None)
+                return Reply(text)
             arguments = written.parameters if written.arguments is msgspec.UNSET else written.arguments
-            rest = rest[stop:].lstrip()
-            if arguments is msgspec.UNSET or (rest and not rest.startswith(_SEPARATOR)):
+            parted = _BEHIND.match(text, stop)
+            if arguments is msgspec.UNSET or parted is None:
                 return Reply(text)
             calls.append(ToolCall(written.name, bytes(arguments).decode()))
-            rest = rest.removeprefix(_SEPARATOR).lstrip()
+            place = parted.end()
         return Reply(None, calls) if calls else Reply(text or None)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import msgspec
+
 from ratchet.bus.message import JsonObject
 from ratchet.chat_templates.tool_formats.base import Reply, ToolCall
 
@@ -34,7 +36,7 @@ class Qwen3Coder:
     """
 
     markers: Sequence[str] = ("<tool_call>", "</tool_call>")
-    opening = "<tool_call>"
+    openings: Sequence[str] = ("<tool_call>",)
     keeps_space = False
 
     def parse(self, text: str, tools: Sequence[JsonObject]) -> Reply:
@@ -43,9 +45,10 @@ class Qwen3Coder:
         if start is None:
             return Reply(text or None)
         calls: list[ToolCall] = []
+        declared = _declared(tools)
         end = start.start()
         while opening := _OPENING.match(text, end):
-            arguments, place = _arguments(text, opening.end(), _declared(opening[1], tools))
+            arguments, place = _arguments(text, opening.end(), declared.get(opening[1], {}))
             closing = _CLOSING.match(text, place)
             if closing is None:
                 break
@@ -74,7 +77,7 @@ def _typed(text: str, types: frozenset[str]) -> object:
     if not types - {"string"}:
         return text
     try:
-        value: object = json.loads(_PYTHON.get(text.strip(), text))
+        value: object = msgspec.json.decode(_PYTHON.get(text.strip(), text))  # strict: no NaN, no half of a character
     except (ValueError, RecursionError):
         return text
     kinds = tuple(_TYPES[name] for name in types if name in _TYPES)
@@ -83,20 +86,25 @@ def _typed(text: str, types: frozenset[str]) -> object:
     return value if any(isinstance(value, kind) for kind in kinds) else text
 
 
-def _declared(name: str, tools: Sequence[JsonObject]) -> Mapping[str, frozenset[str]]:
-    """The types that a tool's schema names for each of its parameters."""
-    functions = [cast("JsonObject", tool.get("function") or {}) for tool in tools]
-    schema: Any = next((one.get("parameters") for one in functions if one.get("name") == name), None)
-    properties: Any = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(properties, dict):
-        return {}
-    return {key: frozenset(_types(value)) for key, value in cast("JsonObject", properties).items()}
+def _declared(tools: Sequence[JsonObject]) -> Mapping[str, Mapping[str, frozenset[str]]]:
+    """The types that the schema of each tool names for its parameters; the first tool of a name counts."""
+    declared: dict[str, Mapping[str, frozenset[str]]] = {}
+    for tool in tools:
+        function = _members(tool.get("function"))
+        name = function.get("name")
+        if isinstance(name, str):
+            properties = _members(_members(function.get("parameters")).get("properties"))
+            declared.setdefault(name, {key: frozenset(_types(value)) for key, value in properties.items()})
+    return declared
+
+
+def _members(value: object) -> JsonObject:
+    """Those of an object; none of anything else that a client put in its place."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
 def _types(schema: object) -> set[str]:
-    if not isinstance(schema, dict):
-        return set()
-    members = cast("dict[str, Any]", schema)
+    members = _members(schema)
     named: Any = members.get("type")
     types = {one for one in (named if isinstance(named, list) else [named]) if isinstance(one, str)}
     for several in (members.get("anyOf"), members.get("oneOf")):

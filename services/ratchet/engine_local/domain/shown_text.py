@@ -105,9 +105,9 @@ class UntilWords:
 class BeforeCalls:
     """Passes on what stands before the first tool call, and nothing from there on."""
 
-    def __init__(self, opening: str, *, keeps_space: bool) -> None:
-        """`opening` begins a call; `keeps_space`: white space before it is content."""
-        self._opening = opening
+    def __init__(self, openings: Sequence[str], *, keeps_space: bool) -> None:
+        """`openings`: what may begin a call; `keeps_space`: white space before it is content."""
+        self._openings = openings
         self._keeps_space = keeps_space
         self._held = ""
         self._over = False
@@ -117,9 +117,9 @@ class BeforeCalls:
         if self._over:
             return ""
         text = self._held + text
-        place = text.find(self._opening)
-        self._over = place >= 0
-        content = text[: place if self._over else held_from(text, (self._opening,))]
+        places = [place for opening in self._openings if (place := text.find(opening)) >= 0]
+        self._over = bool(places)
+        content = text[: min(places, default=held_from(text, self._openings))]
         content = content if self._keeps_space else content.rstrip()
         self._held = text[len(content) :]
         return content
