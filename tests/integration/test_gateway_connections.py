@@ -92,6 +92,41 @@ async def conversation(server: HttpServer) -> bytes:
         writer.close()
 
 
+@pytest.mark.parametrize(("connections", "per_address"), [(3, 3), (6, 3)])
+async def test_the_connection_that_was_idle_longest_makes_room_for_one_too_many(
+    connections: int, per_address: int
+) -> None:
+    api = Api()
+    async with served(api, connections=connections, per_address=per_address) as server:
+        opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        (busy_reader, busy), *idle = opened
+        busy.write(HEAD + b"\r\n{}")
+        await api.asked.wait()
+        api.may_answer.set()
+        await busy_reader.readuntil(b'{"ok":true}')
+        for reader, writer in idle:
+            writer.write(HEAD + b"\r\n{}")
+            await reader.readuntil(b'{"ok":true}')
+        api.may_answer.clear()
+        api.asked.clear()
+        busy.write(HEAD + b"\r\n{}")  # it was idle before all others
+        await api.asked.wait()
+        for reader, writer in idle:
+            more_reader, more = await asyncio.open_connection("127.0.0.1", server.port)
+            opened.append((more_reader, more))
+            more.write(HEAD + b"\r\n{}")
+            async with asyncio.timeout(10):
+                assert await reader.read() == b""
+            writer.close()
+        one_too_many, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert (await one_too_many.read()).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+        api.may_answer.set()
+        for reader, writer in (opened[0], *opened[3:]):
+            await reader.readuntil(b'{"ok":true}')
+            writer.close()
+
+
 async def test_empty_lines_between_requests_hold_no_connection_open() -> None:
     api = Api()
     api.may_answer.set()

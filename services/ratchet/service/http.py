@@ -26,7 +26,8 @@ HEADER_S = 10.0
 """How long a client may take for its request's headers."""
 IDLE_S = 75
 """How long a connection may wait for its next request: longer than clients keep an idle one (httpx 5 s, load balancers
-60 s), so that the client closes it first. A request that is on its way while the server closes meets a reset."""
+60 s), so that the client closes it first. A request that is on its way while the server closes meets a reset. Where a
+connection is one too many, the one that has waited longest makes room for it."""
 BODY_S = 60.0
 """How long a client may take for its request's body."""
 READ_S = 60.0
@@ -76,13 +77,23 @@ class _Gate:
     per_address: int
     bounds: Bounds
     open: Counter[str] = field(default_factory=Counter[str])
+    idle: dict[_Connection, str] = field(default_factory=dict["_Connection", str])
+    """Connections that wait for their next request, with their address; first those that have waited longest."""
 
     def enter(self, address: str) -> bool:
-        """Count one more connection of the address; False when it is one too many."""
+        """Count one more connection of the address; False when it is one too many, and no idle one can make room."""
+        if self.open[address] >= self.per_address:
+            self._make_room(next((one for one, its in self.idle.items() if its == address), None))
+        elif self.open.total() >= self.limit:
+            self._make_room(next(iter(self.idle), None))
         if self.open.total() >= self.limit or self.open[address] >= self.per_address:
             return False
         self.open[address] += 1
         return True
+
+    def _make_room(self, idle: _Connection | None) -> None:
+        if idle is not None:
+            idle.give_way()
 
     def leave(self, address: str) -> None:
         """A connection ended."""
@@ -123,16 +134,35 @@ class _Connection(HttpToolsProtocol):
         self._due_in(self.config.gate.bounds.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._entered is not None:
-            self.config.gate.leave(self._entered)
-            self._entered = None
+        self._leave()
         self._due_in(None)
         self.resume_writing()
         super().connection_lost(exc)
 
+    def give_way(self) -> None:
+        """Make room for another connection."""
+        self._leave()
+        self.transport.close()
+
+    def _leave(self) -> None:
+        self.config.gate.idle.pop(self, None)
+        if self._entered is not None:
+            self.config.gate.leave(self._entered)
+            self._entered = None
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_next()
+
+    def _wait_for_next(self) -> None:
+        """Be idle, unless a request is being read or answered."""
+        if self._entered is not None and self._deadline is None and self.cycle.response_complete:
+            self.config.gate.idle[self] = self._entered
+
     def data_received(self, data: bytes) -> None:
         if self._entered is None or self.transport.is_closing():
             return
+        self.config.gate.idle.pop(self, None)
         # Without a deadline a request has come, so there is a cycle. Empty lines begin no request, but make uvicorn
         # wait for one.
         if self._deadline is None and self.cycle.response_complete:
@@ -185,6 +215,7 @@ class _Connection(HttpToolsProtocol):
         self._due_in(None)
         self._overhead = self._head = self._body = 0
         super().on_message_complete()
+        self._wait_for_next()  # where it was answered before its end
 
     def pause_writing(self) -> None:
         self._watch_unread(self.transport.get_write_buffer_size())

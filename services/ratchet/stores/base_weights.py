@@ -1,7 +1,8 @@
 """What a base model in a directory is: a digest of its weights, so that an adapter is never put on other ones.
 
 Reading all weights takes seconds per gigabyte. So the digest of each file is remembered beside the cached models for as
-long as the file's size, time of change and inode stay the same.
+long as the file's size, inode and time of change stay the same. That time (ctime) is the system's own: no tool that
+copies files sets it back.
 """
 
 from __future__ import annotations
@@ -9,42 +10,44 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 import msgspec
 
-from ratchet.errors import DigestMismatch
+from ratchet.errors import DigestMismatch, Unavailable
 from ratchet.service.files import write_whole
 
 PATTERNS = ("config.json", "*.safetensors", "*.bin")
 """Files that decide what a model computes. Those that decide how it reads text have a digest of their own."""
 REMEMBERED = "base-weights.json"
 """Beside the models of a cache: what was read once."""
+_REMEMBERING = Lock()
+"""Threads of one process stage a file under one name."""
 
 
 class _Known(msgspec.Struct, frozen=True):
     """A file as it was when it was read."""
 
     state: tuple[int, int, int]
-    """Bytes, time of change in nanoseconds, inode."""
+    """Bytes, time of change in nanoseconds (ctime), inode."""
     sha256: str
 
 
 def weights_digest(directory: Path, cache: Path) -> str | None:
     """sha256 over names and digests of a model's files; None where the directory holds no weights.
 
-    `cache`: the directory that remembers. Blocking: run it in a thread. Raises `OSError`.
+    `cache`: the directory that remembers; where it cannot be written, weights are read each time. Blocking: run it in a
+    thread. Raises `OSError`, and `Unavailable` where a file changes while it is read.
     """
-    files = sorted({file for pattern in PATTERNS for file in directory.resolve().glob(pattern)})
+    entries = {file for pattern in PATTERNS for file in directory.resolve().glob(pattern)}
+    files = sorted(file for file in entries if file.is_file())
     if all(file.suffix == ".json" for file in files):
         return None
     memory = cache / REMEMBERED
     known = _remembered(memory)
     current = {str(file): _read(file, known.get(str(file))) for file in files}
     if current.items() - known.items():
-        cache.mkdir(parents=True, exist_ok=True)
-        # Of two processes that write at a time one is forgotten, and reads its files again.
-        kept = {name: file for name, file in known.items() if Path(name).is_file()}
-        write_whole(memory, msgspec.json.encode(kept | current))
+        _remember(memory, current)
     whole = hashlib.sha256()
     for name, file in current.items():
         whole.update(f"{Path(name).name}\0{file.sha256}\0".encode())
@@ -61,12 +64,27 @@ def require_same_weights(name: str, actual: str | None, expected: str | None) ->
 
 
 def _read(file: Path, before: _Known | None) -> _Known:
-    status = file.stat()
-    state = (status.st_size, status.st_mtime_ns, status.st_ino)
+    state = _state(file)
     if before is not None and before.state == state:
         return before
     with file.open("rb") as content:
-        return _Known(state, hashlib.file_digest(content, "sha256").hexdigest())
+        sha256 = hashlib.file_digest(content, "sha256").hexdigest()
+    if _state(file) != state:
+        raise Unavailable(f"{file} changes while it is read")
+    return _Known(state, sha256)
+
+
+def _state(file: Path) -> tuple[int, int, int]:
+    status = file.stat()
+    return status.st_size, status.st_ctime_ns, status.st_ino
+
+
+def _remember(memory: Path, current: dict[str, _Known]) -> None:
+    """Of two processes that write at a time one is forgotten, and reads its files again."""
+    with _REMEMBERING, suppress(OSError):
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        kept = {name: file for name, file in _remembered(memory).items() if Path(name).is_file()}
+        write_whole(memory, msgspec.json.encode(kept | current))
 
 
 def _remembered(memory: Path) -> dict[str, _Known]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from ratchet.errors import DigestMismatch
+from ratchet.errors import DigestMismatch, Unavailable
 from ratchet.stores.base_weights import REMEMBERED, require_same_weights, weights_digest
 
 
@@ -31,13 +35,64 @@ def test_other_weights_have_another_digest(base: Path, tmp_path: Path, name: str
 
 
 def test_a_file_that_did_not_change_is_not_read_again(base: Path, tmp_path: Path) -> None:
+    before, memory = weights_digest(base, tmp_path), tmp_path / REMEMBERED
+    known = json.loads(memory.read_text())
+    known[str(base / "model.safetensors")]["sha256"] = "0" * 64
+    memory.write_text(json.dumps(known))
+    assert weights_digest(base, tmp_path) != before
+
+
+def test_weights_of_the_same_size_and_modification_time_are_read_again(base: Path, tmp_path: Path) -> None:
     weights = base / "model.safetensors"
     before, status = weights_digest(base, tmp_path), weights.stat()
     weights.write_text("WEIGHTS")
     os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert weights_digest(base, tmp_path) == before
-    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     assert weights_digest(base, tmp_path) != before
+
+
+def test_many_threads_remember_what_they_read(tmp_path: Path) -> None:
+    bases = [tmp_path / f"base{number}" for number in range(40)]
+    for directory in bases:
+        directory.mkdir()
+        (directory / "model.safetensors").write_text(directory.name)
+    with ThreadPoolExecutor(4) as threads:
+        digests = list(threads.map(weights_digest, bases, repeat(tmp_path / "cache")))
+    assert len({*digests}) == len(bases)
+    assert len(json.loads((tmp_path / "cache" / REMEMBERED).read_text())) == len(bases)
+
+
+def test_a_cache_that_cannot_be_written_remembers_nothing(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    assert weights_digest(base, tmp_path / "file") == weights_digest(base, tmp_path)
+
+
+def test_links_lead_to_weights_and_what_is_no_file_does_not_matter(base: Path, tmp_path: Path) -> None:
+    before, blob = weights_digest(base, tmp_path), tmp_path / "blob"
+    (base / "model.safetensors").rename(blob)
+    (base / "model.safetensors").symlink_to(blob)
+    (base / "old.bin").symlink_to("nowhere")
+    (base / "folder.bin").mkdir()
+    assert weights_digest(base, tmp_path) == before
+    blob.write_text("others")
+    assert weights_digest(base, tmp_path) != before
+
+
+def test_weights_that_change_while_they_are_read_have_no_digest(base: Path, tmp_path: Path) -> None:
+    weights, over = base / "model.safetensors", Event()
+    weights.write_bytes(bytes(64 << 20))
+
+    def touch() -> None:
+        while not over.wait(0.001):
+            os.utime(weights)
+
+    with ThreadPoolExecutor(1) as threads:
+        touching = threads.submit(touch)
+        try:
+            with pytest.raises(Unavailable, match=r"model\.safetensors changes while it is read"):
+                weights_digest(base, tmp_path)
+        finally:
+            over.set()
+        touching.result()
 
 
 def test_what_was_remembered_may_be_damaged_or_lost(base: Path, tmp_path: Path) -> None:
