@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -23,6 +24,9 @@ from ratchet.service.discovery import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 
 LINE = 4000
 """Columns for a file or a pipe, which take whole lines."""
+
+LINE_S = 15.0
+"""Between two lines on the progress of work, for a file or a pipe."""
 
 LONG = 4096
 """Characters of one text that are shown without `--full`."""
@@ -151,15 +155,34 @@ class Bar(Protocol):
 
 @contextmanager
 def progress(title: str, *, quiet: bool = False) -> Generator[Bar]:
-    """A bar on standard error while work goes on; none if `quiet` (`--json`) or if that is no terminal."""
+    """A bar on standard error while work goes on, or a line now and then if that is no terminal; none if `quiet`
+    (`--json`).
+    """
+    if not quiet and not errors.is_terminal:
+        yield progress_lines(title)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=quiet or not errors.is_terminal) as shown:
+    with Progress(*columns, console=errors, transient=True, disable=quiet) as shown:
         task: TaskID = shown.add_task(title, total=None, note="")
 
         def advance(done: float, total: float | None = None, note: str = "") -> None:
             shown.update(task, completed=done, total=total, note=note)
 
         yield advance
+
+
+def progress_lines(title: str, clock: Callable[[], float] = time.monotonic) -> Bar:
+    """Prints how far the work is on standard error, for logs: what is new, at most once in `LINE_S`."""
+    printed_at, before = clock(), ""
+
+    def advance(done: float, total: float | None = None, note: str = "") -> None:
+        nonlocal printed_at, before
+        text = note or (f"{done:.0f} of {total:.0f}" if total else f"{done:.0f}")
+        if text != before and clock() - printed_at >= LINE_S:
+            errors.print(f"{title}: {text}", markup=False)
+            printed_at, before = clock(), text
+
+    return advance
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:

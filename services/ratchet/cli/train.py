@@ -46,6 +46,8 @@ LEFT = (CHECKPOINTS, DOCUMENTS, "result", "temporary", "dataset.parquet", "job.j
 """What a training needs while it runs."""
 WRITTEN = (MODEL, TOKENIZER, RESULT_FILE, *OWN_DOCUMENTS, METRICS_FILE, *LEFT)
 """What it writes or removes in its output directory."""
+WAIT_POLICY = "OMP_WAIT_POLICY"
+"""Threads of torch that spin while they wait take ten times as long where they share processors with other work."""
 Scheduler = Literal["cosine", "linear", "constant", "constant_with_warmup"]
 
 
@@ -291,14 +293,16 @@ def trained(output: Path, bar: Bar) -> JsonObject:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=messages,
-            env={**os.environ, **library_settings(os.environ)},
+            env={WAIT_POLICY: "passive", **os.environ, **library_settings(os.environ)},
             start_new_session=True,
         )
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         with process, _stop_on_interrupt(process.terminate):
             last = last_event(process.stdout, bar)
     if last.get("type") == "stopped":
-        errors.print(f"stopped after train step {last['step']}: the same command goes on from its checkpoint")
+        has_checkpoint = any((output / CHECKPOINTS).glob("*"))
+        resumed = "goes on from its checkpoint" if has_checkpoint else "begins anew: there is no checkpoint yet"
+        errors.print(f"stopped after train step {last['step']}: the same command {resumed}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     if last.get("type") != "finished":
         reason = str(last.get("message") or "the training process ended").rstrip(".")
@@ -352,12 +356,13 @@ def finish(last: JsonObject, output: Path) -> None:
         if (model / name).is_file():
             shutil.copyfile(model / name, tokenizer / name)
     evaluation: JsonObject = last.get("evaluation") or {}
+    improvement = {name: value for name, value in evaluation.items() if name == "improvement_over_baseline"}
     result = {
         "model": str(model),
         "kind": last["kind"],
         "samples": last["samples"],
         "metrics": last["metrics"],
-        "scores": evaluation.get("benchmark_scores", {}),
+        "scores": evaluation.get("benchmark_scores", {}) | improvement,
         "peak_memory_gb": last["peak_memory_gb"],
         "findings": last["findings"],
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -19,7 +20,16 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.jobs import JOBS_LISTED, job_path, show_job, state_of
 from ratchet.cli.options import AsJson, Directory, DryRun, RolesArgument, json_file, options_beside
-from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_json, print_table, progress
+from ratchet.cli.output import (
+    console,
+    errors,
+    follow_up,
+    print_answer,
+    print_dry_run,
+    print_json,
+    print_table,
+    progress,
+)
 from ratchet.contract.http.jobs import JobOut
 from ratchet.contract.roles import DEFAULT_ROLE
 from ratchet.contract.state import ENDED
@@ -134,7 +144,7 @@ def submit(
         return
     job = post(endpoints, "coordinator", "/v1/jobs", JobOut, body)
     if wait:
-        job = wait_for(endpoints, job, timeout_s, quiet=as_json)
+        job = wait_for(endpoints, job, timeout_s, directory, quiet=as_json)
     if as_json:
         print_json(job)
     elif wait:
@@ -178,7 +188,9 @@ def submit_each(
         except RatchetError as error:
             answer.refused[role] = str(error)
     if wait and not dry_run:
-        answer.jobs = {role: wait_for(endpoints, job, timeout_s, quiet=as_json) for role, job in answer.jobs.items()}
+        answer.jobs = {
+            role: wait_for(endpoints, job, timeout_s, directory, quiet=as_json) for role, job in answer.jobs.items()
+        }
 
     def show() -> None:
         rows: list[tuple[str, str | None, str, str | None]] = [
@@ -201,8 +213,22 @@ def _with_place(endpoints: Endpoints, body: dict[str, object]) -> dict[str, obje
     return body | {"base_model": located(base_model, trains_here=trains_here)}
 
 
-def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, *, quiet: bool) -> JobOut:
-    """The job once it has ended, or the time is up. Interrupting the wait does not cancel the job."""
+@contextmanager
+def goes_on(job: str, directory: Path) -> Generator[None]:
+    """An interrupt ends the wait alone: says so, and how to end the job."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        show, cancel = (follow_up(*words, job, directory=directory) for words in (("jobs", "show"), ("cancel",)))
+        errors.print(f"job {job} goes on: `{show}` follows it, `{cancel}` ends it", markup=False)
+        raise
+
+
+def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, directory: Path, *, quiet: bool) -> JobOut:
+    """The job once it has ended, or the time is up. Interrupting the wait does not cancel the job, and says so."""
+    name = job.training_job_id
+    if not quiet:
+        errors.print(f"job {name} is {job.state}", markup=False)
     with progress(f"{job.algorithm} of {job.role}", quiet=quiet) as bar:
 
         def show(seen: JobOut) -> None:
@@ -210,7 +236,8 @@ def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, *, quie
             bar(percent or 0, None if percent is None else 100, seen.state)
 
         path = job_path(job.training_job_id)
-        return until_ended(job, lambda: get(endpoints, "coordinator", path, JobOut), show, Waiting(timeout_s))
+        with goes_on(name, directory):
+            return until_ended(job, lambda: get(endpoints, "coordinator", path, JobOut), show, Waiting(timeout_s))
 
 
 def hyperparameters(options: list[str]) -> dict[str, object]:

@@ -67,8 +67,9 @@ _MOST: Mapping[str, int] = {
     **dict.fromkeys(("max_steps", "warmup_steps"), 1_000_000_000),
     **dict.fromkeys(("max_length", "pass_tokens"), 2**26),  # no model takes a row that is nearly as long
     "seed": 2**32 - 1,  # of some generators of random numbers
+    "learning_rate": 10,
 }
-"""Whole number -> the most that it may be: beyond it something overflows, or the number is a slip of the pen."""
+"""Hyperparameter -> the most that it may be: beyond it something overflows, or the number is a slip of the pen."""
 MOST_RANK = 2**16
 """Of an adapter: no weight matrix is as wide."""
 
@@ -163,8 +164,8 @@ def holdout_of(evaluation: Evaluation | None) -> float:
 
 def _excesses(hyper: Hyperparameters) -> Iterator[str]:
     for name, most in _MOST.items():
-        value: int | None = getattr(hyper, name)
-        if value is not None and value > most:
+        value: float | None = getattr(hyper, name)
+        if value is not None and most < value < math.inf:
             yield f"{name} must be at most {most}, not {value}"
     for name in Hyperparameters.__struct_fields__:
         if getattr(hyper, name) == math.inf:

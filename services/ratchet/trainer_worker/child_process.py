@@ -25,6 +25,9 @@ log = structlog.get_logger()
 
 LINE_LIMIT = 1 << 22
 """Bytes of one event; a traceback and metrics are far smaller."""
+PASSIVE = ("OMP_WAIT_POLICY", "passive")
+"""Threads of torch that wait for each other sleep: where they share processors with other work, spinning ones take ten
+times as long."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 TRAINING = ("ratchet.trainer_worker.training.child",)
@@ -177,6 +180,7 @@ def library_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What the libraries of a training may know of our environment: no settings of ours, one thread, no hub."""
     kept = {name: value for name, value in environment.items() if not name.startswith("RATCHET_")}
     kept |= dict.fromkeys(THREAD_VARIABLES, "1")
+    kept.setdefault(*PASSIVE)
     kept |= {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     return kept | {"HF_HUB_OFFLINE": "1"}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.cli.output import (
+    LINE_S,
     flat,
     follow_up,
     least_width,
@@ -19,6 +20,7 @@ from ratchet.cli.output import (
     print_facts,
     print_table,
     progress,
+    progress_lines,
 )
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
@@ -63,10 +65,19 @@ def test_a_dry_run_shows_what_would_be_sent(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("would POST /v1/jobs\n{")
 
 
-def test_progress_is_silent_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_progress_is_silent_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("working") as bar:
         bar(1, 2, "half")
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_long_progress_is_a_line_now_and_then_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter([0.0, 1.0, *(many * LINE_S for many in (1, 1, 2, 2, 3, 3))])
+    bar = progress_lines("working", lambda: next(times))
+    for done in (1, 2, 2, 3):
+        bar(done, 4)
+    bar(4, 4, "done [now]")
+    assert capsys.readouterr() == ("", "working: 2 of 4\nworking: 3 of 4\nworking: done [now]\n")
 
 
 def test_a_terminal_without_unicode_gets_escapes_and_json_stays_json() -> None:

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from ratchet.cli.jobs import figures_of
-from ratchet.cli.training import POLL_S, SILENCE_S, Waiting, until_ended
+from ratchet.cli.training import POLL_S, SILENCE_S, Waiting, goes_on, until_ended
 from ratchet.contract.http.jobs import JobOut
 from ratchet.contract.training import CurrentMetrics, EvaluationResults
 from ratchet.errors import Unavailable
+from ratchet.service.discovery import DEFAULT_DIRECTORY
 from tests.support.messages import AT
 from tests.support.training import request
 
@@ -83,3 +84,10 @@ def test_the_figures_of_a_job_are_those_of_its_last_step_and_of_its_hold_out() -
     job = msgspec.structs.replace(RUNNING, metrics=CurrentMetrics(loss=0.5), evaluation_results=scores)
     assert figures_of(job) == {"loss": 0.5, "holdout_win_rate": 0.7}
     assert figures_of(RUNNING) == {}
+
+
+def test_an_interrupt_of_the_wait_names_the_job_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), goes_on("0192", DEFAULT_DIRECTORY):
+        raise KeyboardInterrupt
+    shown = "job 0192 goes on: `ratchet jobs show 0192` follows it, `ratchet cancel 0192` ends it\n"
+    assert capsys.readouterr().err == shown
