@@ -125,7 +125,7 @@ class Sampler:
                 trainable=True,
             )
         )
-        answer = self._served.text.reply(self._served.text.text(done.token_ids), tools=True)
+        answer = self._served.text.reply(self._served.text.text(done.token_ids), self._tools)
         reply = answer.message(f"call_{len(seat.calls)}")
         seat.messages += [reply, *seat.environment.answer(reply)]
         (self._ready if seat.environment.open else self._closed).append(seat)

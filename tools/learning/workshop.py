@@ -27,7 +27,7 @@ from ratchet.service.files import write_whole
 from ratchet.trainer_worker.errors import Diverged
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.algorithms.base import Step
+from ratchet.trainer_worker.training.algorithms.base import TrainStep
 from ratchet.trainer_worker.training.checkpoints import Checkpoint
 from ratchet.trainer_worker.training.policy import load_policy, save_policy
 from ratchet_helpdesk import ROLE
@@ -172,7 +172,7 @@ class Uninterrupted:
     def explained(self, findings: Sequence[str]) -> None:
         """See `Run`."""
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: TrainStep) -> None:
         """See `Run`."""
         if not all(map(math.isfinite, step.metrics.values())):
             raise Diverged(f"train step {step.number} is no longer finite: {dict(step.metrics)}")
