@@ -29,6 +29,7 @@ from ratchet.contract.local_training import LocalTraining, LoopOptions
 from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
 from ratchet.errors import MissingExtra, Rejected
 from ratchet.rules.model_hub import library_settings
+from ratchet.rules.torch_threads import PASSIVE
 from ratchet.rules.training_options import training_problems
 from ratchet.service.files import locked, write_whole
 from ratchet.stores.policies import TOKENIZER_FILES
@@ -46,8 +47,6 @@ LEFT = (CHECKPOINTS, DOCUMENTS, "result", "temporary", "dataset.parquet", "job.j
 """What a training needs while it runs."""
 WRITTEN = (MODEL, TOKENIZER, RESULT_FILE, *OWN_DOCUMENTS, METRICS_FILE, *LEFT)
 """What it writes or removes in its output directory."""
-WAIT_POLICY = "OMP_WAIT_POLICY"
-"""Threads of torch that spin while they wait take ten times as long where they share processors with other work."""
 Scheduler = Literal["cosine", "linear", "constant", "constant_with_warmup"]
 
 
@@ -293,7 +292,7 @@ def trained(output: Path, bar: Bar) -> JsonObject:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=messages,
-            env={WAIT_POLICY: "passive", **os.environ, **library_settings(os.environ)},
+            env={**PASSIVE, **os.environ, **library_settings(os.environ)},
             start_new_session=True,
         )
         assert process.stdout is not None  # noqa: S101 - it is a pipe

@@ -20,6 +20,7 @@ from ratchet.local_stack.program import STOP_S, Program
 from ratchet.local_stack.secrets import StackSecrets
 from ratchet.local_stack.servers import clickhouse_server, clickhouse_url, nats_server, seaweed_s3
 from ratchet.local_stack.settings import StackSettings
+from ratchet.rules.torch_threads import PASSIVE
 from ratchet.service.settings import PREFIX, SharedSettings, faults
 
 
@@ -130,7 +131,7 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
         # On few, shared cores one thread is many times faster than two that spin while they wait for each other; a
         # training job may still ask for more, which then sleep instead.
         own["OMP_NUM_THREADS"] = "1"
-        own["OMP_WAIT_POLICY"] = "passive"
+        own |= PASSIVE
     drain_s = _drain_s(spec, env)
     if spec.drain_s is not None:
         own[spec.drain_variable] = f"{drain_s:g}"

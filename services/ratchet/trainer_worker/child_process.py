@@ -17,6 +17,7 @@ import psutil
 import structlog
 
 from ratchet.rules.model_hub import HUB_VARIABLE
+from ratchet.rules.torch_threads import PASSIVE
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.domain import Exit
 from ratchet.trainer_worker.job import LOG_FILE, Event, JobSpec, decode_event, write_job
@@ -25,9 +26,6 @@ log = structlog.get_logger()
 
 LINE_LIMIT = 1 << 22
 """Bytes of one event; a traceback and metrics are far smaller."""
-PASSIVE = ("OMP_WAIT_POLICY", "passive")
-"""Threads of torch that wait for each other sleep: where they share processors with other work, spinning ones take ten
-times as long."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 TRAINING = ("ratchet.trainer_worker.training.child",)
@@ -178,9 +176,8 @@ def child_environment(environment: Mapping[str, str], spec: JobSpec, gpu: str | 
 
 def library_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What the libraries of a training may know of our environment: no settings of ours, one thread, no hub."""
-    kept = {name: value for name, value in environment.items() if not name.startswith("RATCHET_")}
+    kept = PASSIVE | {name: value for name, value in environment.items() if not name.startswith("RATCHET_")}
     kept |= dict.fromkeys(THREAD_VARIABLES, "1")
-    kept.setdefault(*PASSIVE)
     kept |= {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     return kept | {"HF_HUB_OFFLINE": "1"}
 

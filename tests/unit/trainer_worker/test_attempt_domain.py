@@ -369,6 +369,8 @@ def test_a_training_process_gets_no_secrets_and_its_thread_count(tmp_path: Path)
     assert "RATCHET_S3_SECRET_KEY" not in environment
     assert (environment["OMP_NUM_THREADS"], environment["HF_HUB_OFFLINE"]) == ("1", "1")
     assert "CUDA_VISIBLE_DEVICES" not in environment
+    assert environment["OMP_WAIT_POLICY"] == "passive"
+    assert child_environment({"OMP_WAIT_POLICY": "active"}, spec)["OMP_WAIT_POLICY"] == "active"
     by_name = job_spec("sft", base="org/model")
     assert child_environment({}, by_name)["HF_HUB_OFFLINE"] == "1"
     assert "HF_HUB_OFFLINE" not in child_environment({"RATCHET_HUB": "1"}, by_name)
