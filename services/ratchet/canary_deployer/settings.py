@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
@@ -17,6 +18,7 @@ from ratchet.canary_deployer.domain.rules import (
     Rules,
     Stage,
 )
+from ratchet.service.engine_list import ANY, EngineSettings, ReplicasText, replica_urls
 from ratchet.service.settings import SharedSettings
 
 T = TypeVar("T")
@@ -43,11 +45,12 @@ class Settings(BaseSettings):
     """Broker, object store and so on."""
     port: int = Field(default=8083, validation_alias=AliasChoices("RATCHET_DEPLOYER_PORT", "port"))
     """Port of the control API."""
-    engine_url: str = Field(
+    engine_url: ReplicasText = Field(
         default="http://127.0.0.1:8082",
         validation_alias=AliasChoices("RATCHET_CANARY_ENGINE_URL", "RATCHET_ENGINE_URL", "engine_url"),
     )
-    """The engine that must load and probe a policy before it meets traffic."""
+    """The engine that must load and probe a policy before it meets traffic; of several replicas their URLs with commas
+    between them. `RATCHET_ENGINES` takes the place of this and of `engine_api_key`."""
     gateway_url: str = Field(
         default="http://127.0.0.1:8080",
         validation_alias=AliasChoices("RATCHET_CANARY_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
@@ -197,6 +200,18 @@ class Settings(BaseSettings):
                 f"the shares of false rollbacks add up to {self.budget.total:g}, at most {LARGEST_BUDGET:g}"
             )
         return self
+
+    @property
+    def engines(self) -> Sequence[EngineSettings]:
+        """The engines that serve policies."""
+        one = EngineSettings(
+            name=self.shared.engine_kind,
+            kind=self.shared.engine_kind,
+            urls=replica_urls(self.engine_url),
+            roles=(ANY,),
+            api_key=self.engine_api_key,
+        )
+        return self.shared.engines or (one,)
 
     @property
     def stage_weights(self) -> tuple[float, ...]:

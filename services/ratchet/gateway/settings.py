@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    IPvAnyNetwork,
+    SecretStr,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ratchet.contract.roles import DEFAULT_ROLE
@@ -14,6 +23,7 @@ from ratchet.gateway.domain.prices import Price, Prices
 from ratchet.gateway.domain.requests import MODEL_CHARACTERS, is_model_name
 from ratchet.gateway.domain.routing import LEASE_S
 from ratchet.rules.arms import ROLE, parse_model
+from ratchet.service.engine_list import ANY, EngineSettings, LogprobsMode, PriceSettings, ReplicasText, replica_urls
 from ratchet.service.seat import Seat
 from ratchet.service.settings import SharedSettings
 
@@ -31,24 +41,6 @@ def _askable(name: str) -> str:
 
 ModelText = Annotated[str, AfterValidator(_askable)]
 """A model as an agent may name it."""
-
-
-class PriceSettings(BaseModel):
-    """US dollars for a million tokens."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    prompt: float = Field(ge=0, allow_inf_nan=False)
-    """Of the prompt."""
-    completion: float = Field(ge=0, allow_inf_nan=False)
-    """Of the answer, reasoning included."""
-    cached_prompt: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Of the part of the prompt that the server had in its cache; unset: as the rest of the prompt."""
-
-    @property
-    def price(self) -> Price:
-        """As the recorder takes it."""
-        return Price(self.prompt, self.completion, self.cached_prompt)
 
 
 class UpstreamSettings(BaseModel):
@@ -92,16 +84,20 @@ class Settings(BaseSettings):
     workers: int = Field(default=1, ge=1, le=64)
     """Processes that answer calls on the port, on Linux: one for each core that the gateway may use. With several, one
     more process starts them and reports for them. Bounds on memory, disk and connections are those of all together."""
-    engine_url: str = Field(
-        default="http://127.0.0.1:8082", validation_alias=AliasChoices("engine_url", "RATCHET_ENGINE_URL")
+    engine_url: ReplicasText = Field(
+        default="http://127.0.0.1:8082", validation_alias=AliasChoices("RATCHET_ENGINE_URL", "engine_url")
     )
-    """The engine: vLLM, or `engine_local`."""
-    engine_name: str = "engine_local"
+    """The engine, vLLM or `engine_local`; of several replicas their URLs with commas between them. `RATCHET_ENGINES`
+    takes the place of this and of `engine_name`, `engine_logprobs_mode`, `engine_api_key` and `engine_price`."""
+    engine_name: str = Field(default="engine_local", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     """The engine's name in turns."""
-    engine_logprobs_mode: Literal["processed_logprobs", "raw_logprobs"] | None = None
+    engine_logprobs_mode: LogprobsMode | None = None
     """vLLM's `--logprobs-mode`, where the engine's answers do not name the mode (those of `engine_local` do). While
     neither does, calls at another temperature than 1 are not trainable."""
-    engine_api_key: SecretStr | None = None
+    engine_api_key: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("RATCHET_ENGINE_API_KEY", "engine_api_key"),
+    )
     """The engine's bearer token (vLLM's `--api-key`); unset for an engine without keys."""
     engine_price: PriceSettings | None = None
     """Price of the tokens of Ratchet's own policies, for the cost of their turns. JSON."""
@@ -187,17 +183,38 @@ class Settings(BaseSettings):
     close_s: float = 3.0
     """How long a stop waits for the broker to take what is queued."""
 
+    @model_validator(mode="after")
+    def _names_differ(self) -> Settings:
+        names = {one.name for one in self.upstreams} & {one.name for one in self.engines}
+        if names:
+            raise ValueError(f"{', '.join(sorted(names))}: an engine and an upstream have the same name")
+        return self
+
+    @property
+    def engines(self) -> Sequence[EngineSettings]:
+        """The engines that serve policies."""
+        one = EngineSettings(
+            name=self.engine_name,
+            kind=self.shared.engine_kind,
+            urls=replica_urls(self.engine_url),
+            roles=(ANY,),
+            api_key=self.engine_api_key,
+            logprobs_mode=self.engine_logprobs_mode,
+            price=self.engine_price,
+        )
+        return self.shared.engines or (one,)
+
     @property
     def prices(self) -> Prices:
         """All prices that are set."""
-        upstreams = {one.name: {model: set_.price for model, set_ in one.prices.items()} for one in self.upstreams}
-        return Prices(self.engine_price.price if self.engine_price else None, upstreams)
+        upstreams = {one.name: {model: _price(set_) for model, set_ in one.prices.items()} for one in self.upstreams}
+        return Prices(_price(self.engine_price) if self.engine_price else None, upstreams)
 
     def unknown(self, environment: Iterable[str]) -> list[str]:
         """Of the names of variables those that are written like a setting of the gateway, and are none."""
         prefix = str(self.model_config.get("env_prefix"))
         own = {prefix + name.upper() for name, one in type(self).model_fields.items() if one.validation_alias is None}
-        known = own | _OF_OTHERS | {one.api_key_env for one in self.upstreams}
+        known = own | _OF_OTHERS | {one.api_key_env for one in (*self.upstreams, *self.engines)}
         return sorted(name for name in environment if name.upper().startswith(prefix) and name.upper() not in known)
 
     def share_of(self, seat: Seat) -> Settings:
@@ -209,6 +226,11 @@ class Settings(BaseSettings):
         shares = {name: share(getattr(self, name)) for name in _BOUNDS}
         shares["bodies_bytes"] = max(shares["bodies_bytes"], self.body_limit)
         return self.model_copy(update={**shares, "port": seat.port})
+
+
+def _price(settings: PriceSettings) -> Price:
+    """A price as the recorder takes it."""
+    return Price(settings.prompt, settings.completion, settings.cached_prompt)
 
 
 _OF_OTHERS = frozenset({"RATCHET_GATEWAY_URL", "RATCHET_GATEWAY_API_KEY"})

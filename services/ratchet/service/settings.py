@@ -15,6 +15,7 @@ from pydantic_settings.exceptions import SettingsError
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.errors import BadRequest, ConfigError
 from ratchet.rules.access import NAME, checked_scopes
+from ratchet.service.engine_list import EngineKind, EngineSettings, checked_engines
 
 PREFIX = "RATCHET_"
 """How the names of all our variables begin."""
@@ -104,6 +105,12 @@ class SharedSettings(BaseSettings):
     """Secret key; the local stack makes one of its own."""
     s3_bucket: str = "ratchet"
     """Bucket for snapshots, adapters and checkpoints."""
+    engines: Annotated[tuple[EngineSettings, ...], *FROM_JSON, AfterValidator(checked_engines)] = ()
+    """The engines that serve policies, in the place of the one at `RATCHET_ENGINE_URL`. JSON: `[{"name": "small",
+    "kind": "vllm", "urls": ["http://a:8000", "http://b:8000"], "roles": ["support"], "api_key_env": "SMALL_KEY"}]`; the
+    roles `["*"]` stand for all that no engine names."""
+    engine_kind: EngineKind = "engine_local"
+    """What runs at `RATCHET_ENGINE_URL`."""
     data_dir: Path = Path(".ratchet/data")
     """Local files of this process: caches and spools, nothing that cannot be rebuilt."""
     http_host: str = "127.0.0.1"

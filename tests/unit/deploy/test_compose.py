@@ -115,11 +115,12 @@ def test_no_container_is_killed_before_its_service_had_time_to_stop(name: str) -
     assert float(grace.removesuffix("s")) > own_s
 
 
-def test_gateway_and_deployer_send_the_engine_one_key() -> None:
+def test_gateway_and_deployer_ask_the_same_engines_with_the_same_key() -> None:
     gateway, deployer = (services()[name]["environment"] for name in ("gateway", "canary_deployer"))
 
-    assert gateway["RATCHET_ENGINE_URL"] == deployer["RATCHET_ENGINE_URL"]
-    assert gateway["RATCHET_GATEWAY_ENGINE_API_KEY"] == deployer["RATCHET_ENGINE_API_KEY"]
+    for name in ("URL", "KIND", "API_KEY"):
+        assert gateway[f"RATCHET_ENGINE_{name}"] == deployer[f"RATCHET_ENGINE_{name}"]
+    assert gateway["RATCHET_ENGINES"] == deployer["RATCHET_ENGINES"]
 
 
 def test_every_api_is_closed_from_the_start_and_the_services_know_one_another() -> None:

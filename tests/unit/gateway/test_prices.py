@@ -11,7 +11,8 @@ from ratchet.contract.turn import Usage
 from ratchet.gateway.domain.prices import FREE, Price, Prices, spent_tokens
 from ratchet.gateway.recorder import count_turn
 from ratchet.gateway.recorder_process import Counted
-from ratchet.gateway.settings import PriceSettings, Settings, UpstreamSettings
+from ratchet.gateway.settings import Settings, UpstreamSettings
+from ratchet.service.engine_list import PriceSettings
 from tests.unit.gateway.test_turns import HEADER
 
 counts = st.integers(0, 10_000_000)
