@@ -154,6 +154,7 @@ def _job(served: Served, prompt: Prompt, limit: int, rows: Rows, index: int) -> 
         partial(rows.add, index),
         stream=prompt.options.stream,
         top_logprobs=prompt.options.top_logprobs,
+        prompt_logprobs=None if index else prompt.options.prompt_logprobs,  # they are the same for every choice
         grammar=prompt.grammar,
         stops_in=served.text.stop_finder(sampling.stop) if sampling.stop else None,
     )

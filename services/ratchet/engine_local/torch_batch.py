@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ratchet.engine_local.domain.answers import Completion, Drawn
+from ratchet.engine_local.domain.answers import Completion, Drawn, Scored
 from ratchet.engine_local.domain.prefix_index import Match, PrefixIndex
 from ratchet.engine_local.domain.requests import Sampling
 from ratchet.engine_local.torch_sampling import Drawer, draw, drawer
+from ratchet.engine_local.torch_scoring import score_prompt
 from ratchet.engine_local.torch_slots import KeysValues, Network, Slots
 from ratchet.errors import BadRequest, RatchetError
 from ratchet.grammars.walk import Grammar
@@ -31,6 +32,8 @@ class Job:
     """Receives how the job ended, and before that each token when it streams; not called on the torch thread."""
     stream: bool = False
     top_logprobs: int = 0
+    prompt_logprobs: int | None = None
+    """Score the prompt's tokens too, with so many candidates each."""
     stops_in: Callable[[Sequence[int]], bool] | None = None
     """Whether the output so far contains a stop text."""
     grammar: Grammar | None = None
@@ -58,6 +61,7 @@ class _Row:
     output: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     top: list[Sequence[tuple[int, float]]] = field(default_factory=list[Sequence[tuple[int, float]]])
+    scored: list[Scored] | None = None
 
     @property
     def cached(self) -> int:
@@ -81,7 +85,7 @@ class Batch:
 
     def new_tokens(self, job: Job) -> int:
         """Prompt tokens that would have to be computed for `job`."""
-        match = self._prefixes.longest_prefix(job.prompt)
+        match = self._known_prefix(job)
         return len(job.prompt) - (match.length if match else 0)
 
     def join(self, jobs: Sequence[Job]) -> list[Update]:
@@ -89,23 +93,25 @@ class Batch:
         if not jobs:
             return []
         rows = [
-            _Row(
-                job,
-                drawer(job.sampling, job.top_logprobs, job.prompt, job.grammar),
-                self._prefixes.longest_prefix(job.prompt),
-            )
+            _Row(job, drawer(job.sampling, job.top_logprobs, job.prompt, job.grammar), self._known_prefix(job))
             for job in jobs
         ]
         first = len(self._rows)
         for row in rows:
             stored = row.reused.stored.payload if row.reused else None
-            self._slots.open(stored, row.cached)
+            slot = self._slots.open(stored, row.cached)
+            if row.job.prompt_logprobs is not None:
+                row.scored = score_prompt(self._slots, slot, row.job.prompt, row.job.prompt_logprobs)
         self._rows += rows
-        return self._advance(first, [row.job.prompt[row.cached :] for row in rows])
+        return self._advance(first, [row.job.prompt[self._slots.lengths[first + n] :] for n, row in enumerate(rows)])
 
     def step(self) -> list[Update]:
         """One more token for every row."""
         return self._advance(0, [row.output[-1:] for row in self._rows]) if self._rows else []
+
+    def _known_prefix(self, job: Job) -> Match[KeysValues] | None:
+        """What is kept of the prompt; its tokens are scored only where all of them are computed."""
+        return self._prefixes.longest_prefix(job.prompt) if job.prompt_logprobs is None else None
 
     def fail(self, error: Exception) -> list[Update]:
         """Give up every row; the batch is empty and usable afterwards."""
@@ -139,7 +145,7 @@ class Batch:
         if not isinstance(end, str):
             return Update(job, drawn if end is None else None, end)
         self._prefixes.add([*job.prompt, *row.output[:-1]], self._slots.contents(place), row.reused)
-        done = Completion(row.output, row.logprobs, end, len(job.prompt), row.cached, row.top)
+        done = Completion(row.output, row.logprobs, end, len(job.prompt), row.cached, row.top, row.scored)
         return Update(job, drawn if job.stream else None, done)
 
     def _add_token(self, row: _Row, drawn: Drawn) -> str | Exception | None:

@@ -64,7 +64,7 @@ class LlamaNetwork:
         self._cos_PD, self._sin_PD = _rotary_tables(model)
 
     def __call__(
-        self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin]
+        self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin], keep: int = 1
     ) -> Tensor:
         """See `Network`."""
         hidden_BTC = F.embedding(ids_BT, self._embedding)
@@ -72,7 +72,7 @@ class LlamaNetwork:
         for weights, cache in zip(self._layers, layers, strict=True):
             hidden_BTC = hidden_BTC + self._attention(weights, hidden_BTC, rotary, mask_B1TW, cache)
             hidden_BTC = hidden_BTC + self._mlp(weights, hidden_BTC)
-        return (self._normed(hidden_BTC[:, -1], self._norm_C) @ self._head_CV).float()
+        return (self._normed(hidden_BTC[:, -keep:], self._norm_C) @ self._head_CV).float()
 
     def _attention(
         self, weights: _Layer, hidden_BTC: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor, cache: CacheLayerMixin

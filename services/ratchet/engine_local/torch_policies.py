@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,22 +21,11 @@ from ratchet.engine_local.torch_llama import lean_network
 from ratchet.engine_local.torch_slots import FULL, SLIDING, Network, Slots
 from ratchet.engine_local.transformers_text import ChatText, load_text
 from ratchet.errors import Rejected
+from ratchet.rules.probes import difference_from
 from ratchet.stores.policies import tokenizer_digest
 
 DTYPES = {FLOAT32: torch.float32, BFLOAT16: torch.bfloat16}
 """By the name in a manifest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """How far our and the trainer's log-probabilities may be apart, over the tokens of a probe, in nats."""
-
-    mean: float
-    worst: float
-
-
-PROBE_TOLERANCE = {torch.float32: Tolerance(5e-4, 1e-3), torch.bfloat16: Tolerance(0.05, 0.3)}
-"""By what we compute in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,11 +123,6 @@ def refuse_unless_equal(probe: Probe, logprobs: Sequence[float], dtype: torch.dt
         raise Rejected("the manifest's probe has not one log-probability per token")
     if not all(map(math.isfinite, logprobs)):
         raise Rejected("the policy produces NaN or infinite log-probabilities on its probe")
-    apart = [abs(ours - theirs) for ours, theirs in zip(logprobs, probe.logprobs, strict=True)] or [0.0]
-    mean, worst = statistics.fmean(apart), max(apart)
-    tolerance = PROBE_TOLERANCE.get(dtype, PROBE_TOLERANCE[torch.bfloat16])
-    if not (mean <= tolerance.mean and worst <= tolerance.worst):
-        raise Rejected(
-            f"log-probabilities on the probe differ by {mean:.2g} nats in the mean and {worst:.2g} at most from the "
-            f"trainer's; in {str(dtype).removeprefix('torch.')} {tolerance.mean:g} and {tolerance.worst:g} are allowed"
-        )
+    format_name, difference = str(dtype).removeprefix("torch."), difference_from(probe, logprobs)
+    if not difference.within(format_name):
+        raise Rejected(difference.sentence(format_name))

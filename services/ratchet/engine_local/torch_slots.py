@@ -38,9 +38,9 @@ class Network(Protocol):
     """Number of logits; the tokenizer may have fewer tokens."""
 
     def __call__(
-        self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin]
+        self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin], keep: int = 1
     ) -> Tensor:
-        """Logits [B, V] after the last of the T tokens; the mask is added to attention scores.
+        """Logits [B, keep, V] after each of the last `keep` of the T tokens; the mask is added to attention scores.
 
         Keys and values go through `layers`.
         """
@@ -66,7 +66,7 @@ class TransformersNetwork:
         self.vocabulary: int = model.get_output_embeddings().weight.shape[0]
 
     def __call__(
-        self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin]
+        self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin], keep: int = 1
     ) -> Tensor:
         """See `Network`."""
         mask: Tensor | dict[str, Tensor] = mask_B1TW
@@ -81,9 +81,9 @@ class TransformersNetwork:
             position_ids=positions_BT,
             past_key_values=Cache(layers=list(layers)),
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=keep,
         ).logits
-        return logits[:, -1].float()
+        return logits[:, -keep:].float()
 
 
 @dataclass(slots=True)
@@ -217,6 +217,13 @@ class Slots:
 
     def forward(self, first: int, new_ids: Sequence[Sequence[int]]) -> Tensor:
         """Append `new_ids[n]` to slot `first + n`; returns the logits after each row's last token, [B, V]."""
+        return self._forward(first, new_ids, 1)[:, -1]
+
+    def forward_each(self, slot: int, ids: Sequence[int]) -> Tensor:
+        """Append `ids` to `slot`; returns the logits after each of them, [T, V]."""
+        return self._forward(slot, [ids], len(ids))[0]
+
+    def _forward(self, first: int, new_ids: Sequence[Sequence[int]], keep: int) -> Tensor:
         width_T = max(map(len, new_ids))
         have = self.lengths[first : first + len(new_ids)]
         ids_BT = torch.tensor([[0] * (width_T - len(ids)) + list(ids) for ids in new_ids])
@@ -231,10 +238,10 @@ class Slots:
             layer.plan = plan
         hidden_BTW = torch.arange(width_W) > positions_BT[..., None]
         mask_BTW = torch.zeros(hidden_BTW.shape, dtype=self._network.dtype).masked_fill_(hidden_BTW, -torch.inf)
-        logits_BV = self._network(ids_BT, positions_BT, mask_BTW[:, None], self._layers)
+        logits_BKV = self._network(ids_BT, positions_BT, mask_BTW[:, None], self._layers, keep)
         for row, ids in enumerate(new_ids):
             self.lengths[first + row] += len(ids)
-        return logits_BV
+        return logits_BKV
 
 
 def _grown(buffer: Tensor | None, slots: int, columns: int) -> Tensor:

@@ -25,6 +25,17 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """A token of a prompt: its log-probability after those before it, at temperature 1, and its rank (1: likeliest)."""
+
+    token: int
+    logprob: float
+    rank: int
+    top: Sequence[tuple[int, float]] = ()
+    """(id, log-probability), most likely first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """What came out of the sampler. `token_ids` includes the end token when there is one."""
 
@@ -37,6 +48,8 @@ class Completion:
     cached_tokens: int = 0
     top: Sequence[Sequence[tuple[int, float]]] = ()
     """Per token the most likely (id, log-probability), most likely first."""
+    scored: Sequence[Scored] | None = None
+    """The tokens of the prompt but the first, where they were asked for."""
 
     def tokens(self) -> Iterator[Drawn]:
         """The tokens one by one."""
@@ -47,6 +60,10 @@ class Completion:
 
 LOGPROBS_MODE = "processed_logprobs"
 """vLLM's name for log-probabilities of the distribution that was drawn from, after the temperature."""
+
+
+IMPOSSIBLE = -9999.0
+"""Stands for minus infinity, which JSON cannot express, as in vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +93,10 @@ class Given:
     options: AnswerOptions
     spell: Spell
 
+    def name(self, token: int) -> str:
+        """What log-probabilities call a token of the answer."""
+        return f"token_id:{token}" if self.options.tokens_as_ids else self.spell(token)
+
 
 def chat_answer(given: Given, done: Sequence[Completion], replies: Sequence[Reply]) -> JsonObject:
     """The body of `/v1/chat/completions`: one choice for each completion."""
@@ -102,6 +123,8 @@ def text_answer(given: Given, done: Sequence[Completion], replies: Sequence[Repl
         choices.append({"index": index, "text": reply.content or "", "logprobs": logprobs, "finish_reason": reason})
         if given.options.token_ids:
             choices[-1]["prompt_token_ids"] = list(given.prompt_ids)
+        if done[0].scored is not None:
+            choices[-1]["prompt_logprobs"] = prompt_logprobs(given, done[0].scored)
     return _answer(given, "text_completion", choices, done)
 
 
@@ -126,14 +149,24 @@ def text_logprobs(given: Given, tokens: Iterator[Drawn], offset: int) -> JsonObj
     if not given.options.logprobs:
         return None
     drawn = list(tokens)
-    spelled = [given.spell(one.token) for one in drawn]
-    top = [{given.spell(token): logprob for token, logprob in one.top} for one in drawn]
+    spelled = [given.name(one.token) for one in drawn]
+    top = [{given.name(token): logprob for token, logprob in one.top} for one in drawn]
     return {
         "tokens": spelled,
         "token_logprobs": [one.logprob for one in drawn],
         "top_logprobs": top if given.options.top_logprobs else None,
         "text_offset": list(accumulate(map(len, spelled), initial=offset))[:-1],
     }
+
+
+def prompt_logprobs(given: Given, scored: Sequence[Scored]) -> list[dict[str, JsonObject] | None]:
+    """`prompt_logprobs` of a text's choice in vLLM's form: nothing for the first token, then for each one its own value
+    and those of the most likely ones, by token id."""
+    listed: list[dict[str, JsonObject] | None] = [None]
+    for one in scored:
+        ranked = [(one.token, one.logprob, one.rank), *((*other, rank) for rank, other in enumerate(one.top, 1))]
+        listed.append({str(token): _ranked(given, token, logprob, rank) for token, logprob, rank in ranked})
+    return listed
 
 
 def usage(done: Sequence[Completion]) -> JsonObject:
@@ -157,5 +190,9 @@ def _answer(given: Given, kind: str, choices: list[JsonObject], done: Sequence[C
 
 
 def _spelled(given: Given, token: int, logprob: float) -> JsonObject:
-    text = given.spell(token)
+    text = given.name(token)
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _ranked(given: Given, token: int, logprob: float, rank: int) -> JsonObject:
+    return {"logprob": max(logprob, IMPOSSIBLE), "rank": rank, "decoded_token": given.spell(token)}

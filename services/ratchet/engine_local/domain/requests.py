@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ratchet.bus.message import JsonObject
@@ -12,6 +12,7 @@ from ratchet.errors import BadRequest
 from ratchet.rules.constraints import Irreproducible, constraint_of
 
 MAX_TOP_LOGPROBS = 20
+"""Most candidates of one token, also of a prompt's."""
 MAX_STOPS = 16
 MAX_CHOICES = 128
 """As OpenAI has it."""
@@ -50,6 +51,10 @@ class AnswerOptions:
     logprobs: bool = False
     top_logprobs: int = 0
     token_ids: bool = False
+    tokens_as_ids: bool = False
+    """Log-probabilities name a token by its id, as `token_id:7`: several tokens may have one text."""
+    prompt_logprobs: int | None = None
+    """Also the log-probabilities of the prompt's tokens, with so many candidates each; None: not asked for."""
     choices: int = 1
     """Answers to the one prompt."""
     stream: bool = False
@@ -84,7 +89,6 @@ _PENALTY: tuple[Callable[[float], bool], str] = (lambda x: -2 <= x <= 2, "betwee
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "echo": (False,),
     "suffix": ("",),
-    "prompt_logprobs": (0,),
     "functions": (),
     "function_call": (),
 }
@@ -95,6 +99,8 @@ distribution -> the values under which they change nothing."""
 def read_chat(body: JsonObject) -> ChatCall:
     """Raises `BadRequest` naming the member at fault."""
     _refuse_unsupported(body)
+    if body.get("prompt_logprobs"):
+        raise _wrong("prompt_logprobs", "is supported by /v1/completions alone")
     messages = _objects(body, "messages")
     if not messages:
         raise _wrong("messages", "must hold at least one message")
@@ -112,9 +118,19 @@ def read_completion(body: JsonObject) -> CompletionCall:
     if not isinstance(prompt, str) and not _is_token_ids(prompt):
         raise _wrong("prompt", "must be one text or one list of token ids")
     asked = _integer(body, "logprobs", 0, MAX_TOP_LOGPROBS)
-    options = _options(body, asked is not None, asked)
+    options = replace(_options(body, asked is not None, asked), prompt_logprobs=_prompt_logprobs(body))
     sampling, constraint = _sampling(body, "max_tokens"), _constraint(body, tools=False)
     return CompletionCall(_model(body), cast("str | list[int]", prompt), sampling, options, constraint)
+
+
+def _prompt_logprobs(body: JsonObject) -> int | None:
+    """How many candidates of each token of the prompt; as in vLLM a stream has none."""
+    count = _integer(body, "prompt_logprobs", 0, MAX_TOP_LOGPROBS)
+    if not _flag(body, "stream"):
+        return count
+    if count:
+        raise _wrong("prompt_logprobs", "are not available when stream is true")
+    return None
 
 
 def _constraint(body: JsonObject, *, tools: bool) -> Constraint | None:
@@ -136,6 +152,7 @@ def _options(body: JsonObject, logprobs: bool, top_logprobs: int | None) -> Answ
         logprobs=logprobs,
         top_logprobs=top_logprobs or 0,
         token_ids=_flag(body, "return_token_ids"),
+        tokens_as_ids=_flag(body, "return_tokens_as_token_ids"),
         choices=_integer(body, "n", 1, MAX_CHOICES) or 1,
         stream=stream,
         stream_usage=_flag(how, "include_usage"),
