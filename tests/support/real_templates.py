@@ -1,7 +1,7 @@
 """Chat templates of published models, with a tokenizer that knows their control tokens.
 
 Those of Qwen, Llama, Gemma, DeepSeek R1 and gpt-oss are read from the installed TRL. No installed package holds the
-ones of Mistral and SmolLM2: two of our own have their shape.
+one of Mistral: one of our own has its shape. SmolLM2's is the one in its GGUF; `smollm2_tools` is the demo's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
+from ratchet.demo.smollm2 import smollm2_template
 from tests.support.tiny_models import write_tokenizer
 
 TRL = (
@@ -62,16 +63,17 @@ MISTRAL = (
 )
 """In the shape of Mistral 7B v0.3's: the system prompt moves to the last user message, ids have nine characters."""
 
-SMOLLM2 = (
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}{% endif %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-"""In the shape of SmolLM2's: it knows no tools."""
+SMOLLM2 = """\
+{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system
+You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
+' }}{% endif %}{{'<|im_start|>' + message['role'] + '
+' + message['content'] + '<|im_end|>' + '
+'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant
+' }}{% endif %}"""
+"""It knows no tools."""
 
-NAMES = (*TRL, "mistral", "smollm2")
-_OWN = {"mistral": MISTRAL, "smollm2": SMOLLM2}
+NAMES = (*TRL, "mistral", "smollm2", "smollm2_tools")
+_OWN = {"mistral": MISTRAL, "smollm2": SMOLLM2, "smollm2_tools": smollm2_template()}
 _CONTROL = re.compile(
     r"<\|[a-z_]+\|>|<｜[^｜]+｜>|<(?:start|end)_of_turn>|\[/?(?:INST|[A-Z]+_[A-Z]+)\]|<\|?(?:turn|tool_\w+)\|?>"
 )

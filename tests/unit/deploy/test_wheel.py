@@ -57,12 +57,13 @@ def test_an_installed_package_finds_everything_that_it_reads(tmp_path: Path) -> 
     assert Path(read["example"]).is_relative_to(tmp_path)
 
 
-def test_beside_the_code_the_wheel_holds_schemas_registry_and_sql_only(tmp_path: Path) -> None:
+def test_beside_the_code_the_wheel_holds_schemas_registry_sql_and_a_template_only(tmp_path: Path) -> None:
     laid_out(tmp_path)
 
     assert {path.name for path in tmp_path.iterdir()} == {"ratchet", "ratchet_helpdesk"}
     shipped = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".py"}
     others = {path for path in shipped if path.suffix not in (".sql", ".json")}
-    assert {path.name for path in others} <= {"embedded.conf", "py.typed"}
+    assert {path.name for path in others} <= {"embedded.conf", "py.typed", "smollm2.jinja"}
     assert Path("ratchet/py.typed") in shipped
-    assert all(path.parts[:2] == ("ratchet", "_resources") for path in shipped if path.name != "py.typed")
+    beside_code = {"py.typed", "smollm2.jinja"}
+    assert all(path.parts[:2] == ("ratchet", "_resources") for path in shipped if path.name not in beside_code)
