@@ -96,6 +96,31 @@ def write_family(directory: Path, family: str, dtype: torch.dtype, vocabulary: i
     return directory
 
 
+def write_published(directory: Path, family: str, vocabulary: int, ends: Sequence[int]) -> None:
+    """Save random weights with what is a family's own: `qwen3` norms its heads, `llama3` scales rotary positions.
+
+    `ends`: ids that end an answer, the one that the tokenizer names first.
+    """
+    common = {"max_position_embeddings": 4096, "pad_token_id": ends[0], "eos_token_id": list(ends)}
+    own: dict[str, dict[str, Any]] = {
+        "qwen3": {"rope_theta": 1_000_000.0, "tie_word_embeddings": True},
+        "llama3": {
+            "rope_theta": 500_000.0,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 32.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 512,
+            },
+        },
+    }
+    config = tiny_configs(vocabulary)["qwen3" if family == "qwen3" else "llama"]
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(type(config)(**config.to_diff_dict() | common | own[family]))
+    model.save_pretrained(directory)
+
+
 def write_tokenizer(directory: Path, texts: Iterable[str], vocabulary: int = 400) -> Tokenizer:
     """A byte-level BPE tokenizer that keeps any text, with its chat template."""
     tokenizer = Tokenizer(models.BPE())
