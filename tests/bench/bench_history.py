@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -150,6 +150,7 @@ async def queries(warehouse: Explaining, rows: int) -> dict[str, Callable[[], Aw
     return {
         f"lookup of a batch of {BATCH} (collector)": lambda: facts.known(table, batch),
         f"lookup of a batch of {BATCH} (reward computer)": lambda: RewardFacts(warehouse).stored("trajectories", keys),
+        f"runs of {BATCH} ends (collector)": lambda: _all_of(facts.runs(keys.values())),
         "audit of the last window": lambda: ledger.balance(ACCOUNT, last, tail, FOREVER),
         "audit of an old window": lambda: ledger.balance(ACCOUNT, last // 2, middle, FOREVER),
         "search for silence (one tick)": lambda: facts.idle(
@@ -157,6 +158,11 @@ async def queries(warehouse: Explaining, rows: int) -> dict[str, Callable[[], Aw
         ),
         "candidates of a day": lambda: chosen.catalogue("support"),
     }
+
+
+async def _all_of(runs: AsyncIterator[Any]) -> None:
+    async for _ in runs:
+        pass
 
 
 async def measure(warehouse: Explaining, rows: int) -> dict[str, Measured]:

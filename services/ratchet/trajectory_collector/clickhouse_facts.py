@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from ratchet.bus.received import Received
 from ratchet.contract import Trajectory, Turn, decode
@@ -15,33 +15,51 @@ from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.domain import Report, Run, possible_children, report_of
 from ratchet.trajectory_collector.rows import TABLES, Row, Table, call_of
 
+M = TypeVar("M", Turn, Trajectory)
+
+RunKey = tuple[str, str]
+"""Role and trajectory id."""
+
 BLOCK_BYTES = 16 * 1024 * 1024
-"""Bodies in one insert. A body that is larger is inserted alone."""
+"""Bodies in one insert, or of runs that are read at once. A body, or a run, that is larger stands alone."""
 
 IDS_AT_ONCE = 1000
 """Ids in one query."""
 
-_LAST_TURN = """
-SELECT at, turn_index, attempt, turn_id, total
+_LAST_TURNS = """
+SELECT role, trajectory_id, at, turn_index, attempt, turn_id, place, bytes, total
 FROM (
-    SELECT at, turn_index, attempt, turn_id, row_number() OVER since AS place, sum(size) OVER since AS bytes,
-        count() OVER () AS total
+    SELECT role, trajectory_id, at, turn_index, attempt, turn_id,
+        row_number() OVER since AS place, sum(size) OVER since AS bytes,
+        count() OVER (PARTITION BY role, trajectory_id) AS total
     FROM (
-        SELECT at, turn_index, attempt, turn_id, length(body) AS size
-        FROM turns FINAL WHERE role = {role:String} AND trajectory_id = {id:String}
+        SELECT role, trajectory_id, at, turn_index, attempt, turn_id, length(body) AS size
+        FROM turns FINAL WHERE (role, trajectory_id) IN {runs:Array(Tuple(String, String))}
     )
-    WINDOW since AS (ORDER BY at, turn_index, attempt, turn_id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+    WINDOW since AS (
+        PARTITION BY role, trajectory_id
+        ORDER BY at, turn_index, attempt, turn_id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    )
 )
 WHERE place <= {turns:UInt64} AND (place = 1 OR bytes <= {bytes:UInt64})
-ORDER BY place DESC LIMIT 1
+ORDER BY place DESC LIMIT 1 BY role, trajectory_id
 """
-"""The last turn that one assembly takes of a run, and how many the run has."""
+"""The last turn that one assembly takes of each run: its place, the bytes up to it, and how many turns the run has."""
 _TURNS = """
-SELECT body FROM turns FINAL
-WHERE role = {role:String} AND trajectory_id = {id:String}
+SELECT role, trajectory_id, body FROM turns FINAL
+WHERE (role, trajectory_id) IN {runs:Array(Tuple(String, String))}
+ORDER BY role, trajectory_id, at, turn_index, attempt, turn_id
+"""
+_OLDEST_TURNS = """
+SELECT role, trajectory_id, body FROM turns FINAL
+WHERE role = {role:String} AND trajectory_id = {trajectory_id:String}
     AND (at, turn_index, attempt, turn_id)
         <= ({at:DateTime64(3, 'UTC')}, {turn_index:UInt32}, {attempt:UInt32}, {turn_id:String})
 ORDER BY at, turn_index, attempt, turn_id
+"""
+_REPORTED = """
+SELECT role, trajectory_id, body FROM trajectories FINAL
+WHERE (role, trajectory_id) IN {runs:Array(Tuple(String, String))}
 """
 _IDLE = """
 WITH heard AS (
@@ -181,29 +199,46 @@ class Facts:
         rows = await self._warehouse.rows(_IDLE, window)
         return [(Silence(row["heard_at"], row["role"], row["trajectory_id"]), bool(row["unreported"])) for row in rows]
 
-    async def reported(self, role: str, trajectory_id: str) -> Trajectory | None:
-        """How a trajectory is stored in a role; None when it is not."""
-        rows = await self._warehouse.rows(
-            "SELECT body FROM trajectories FINAL WHERE role = {role:String} AND trajectory_id = {id:String}",
-            {"role": role, "id": trajectory_id},
-        )
-        return decode(rows[0]["body"].encode(), Trajectory) if rows else None
+    async def runs(self, keys: Collection[RunKey]) -> AsyncIterator[tuple[RunKey, Run]]:
+        """The stored turns of these runs, oldest first, and what was assembled of each before; in any order.
 
-    async def run(self, role: str, trajectory_id: str) -> Run:
-        """The stored turns of a trajectory in a role, oldest first, and what was assembled of them before."""
-        which = {"role": role, "id": trajectory_id}
-        ends = await self._warehouse.rows(_LAST_TURN, {**which, "turns": self._most.turns, "bytes": self._most.bytes})
-        if not ends:
-            return Run([])
-        last = {name: ends[0][name] for name in ("at", "turn_index", "attempt", "turn_id")}
-        rows = await self._warehouse.rows(_TURNS, {**which, **last})
-        turns = await asyncio.to_thread(lambda: [decode(row["body"].encode(), Turn) for row in rows])
-        left_out = max(0, ends[0]["total"] - len(turns))
-        stored = await self.reported(role, trajectory_id)
-        if stored is None:
-            return Run(turns, left_out=left_out)
-        ids = await asyncio.to_thread(possible_children, role, trajectory_id, turns)
-        return Run(turns, stored, await self._trajectories(role, ids), left_out)
+        The number of queries does not depend on the number of runs, but on their size: what is in memory at once is
+        bounded, unless the caller keeps it.
+        """
+        ends: dict[RunKey, Row] = {}
+        for some in _in_parts(list(keys)):
+            limits = {"runs": some, "turns": self._most.turns, "bytes": self._most.bytes}
+            ends |= {_key_of(row): row for row in await self._warehouse.rows(_LAST_TURNS, limits)}
+        for key in keys:
+            if key not in ends:
+                yield key, Run([])
+        cut = [key for key, row in ends.items() if row["place"] < row["total"]]
+        whole = {key: row["bytes"] for key, row in ends.items() if row["place"] == row["total"]}
+        for part in [[key] for key in cut] + _in_blocks(whole):
+            for key, run in (await self._read_runs(part, ends)).items():
+                yield key, run
+
+    async def _read_runs(self, keys: Sequence[RunKey], ends: Mapping[RunKey, Row]) -> dict[RunKey, Run]:
+        """Runs that are whole, or a single one."""
+        last = ends[keys[0]]
+        if last["place"] < last["total"]:
+            limits = {name: last[name] for name in ("role", "trajectory_id", "at", "turn_index", "attempt", "turn_id")}
+            rows = await self._warehouse.rows(_OLDEST_TURNS, limits)
+        else:
+            rows = await self._warehouse.rows(_TURNS, {"runs": keys})
+        turns = await asyncio.to_thread(_decoded, rows, Turn)
+        reported = await asyncio.to_thread(_decoded, await self._warehouse.rows(_REPORTED, {"runs": keys}), Trajectory)
+        runs: dict[RunKey, Run] = {}
+        for key in keys:
+            stored = next(iter(reported.get(key, ())), None)
+            children = await self._children(key, turns[key]) if stored is not None else []
+            runs[key] = Run(turns[key], stored, children, max(0, ends[key]["total"] - len(turns[key])))
+        return runs
+
+    async def _children(self, key: RunKey, turns: Sequence[Turn]) -> list[Trajectory]:
+        """The further conversations of a run that are stored."""
+        ids = await asyncio.to_thread(possible_children, *key, turns)
+        return await self._trajectories(key[0], ids)
 
     async def _trajectories(self, role: str, ids: Sequence[str]) -> list[Trajectory]:
         """Those of these trajectories that are stored."""
@@ -216,6 +251,36 @@ class Facts:
             )
             bodies += [row["body"] for row in rows]
         return await asyncio.to_thread(lambda: [decode(body.encode(), Trajectory) for body in bodies])
+
+
+def _key_of(row: Row) -> RunKey:
+    return row["role"], row["trajectory_id"]
+
+
+def _decoded(rows: Sequence[Row], kind: type[M]) -> dict[RunKey, list[M]]:
+    """The bodies of rows as messages, by run, in the order of the rows."""
+    messages: dict[RunKey, list[M]] = {}
+    for row in rows:
+        messages.setdefault(_key_of(row), []).append(decode(row["body"].encode(), kind))
+    return messages
+
+
+def _in_parts(keys: Sequence[RunKey]) -> list[Sequence[RunKey]]:
+    """As many as one query may name."""
+    return [keys[start : start + IDS_AT_ONCE] for start in range(0, len(keys), IDS_AT_ONCE)]
+
+
+def _in_blocks(sizes: Mapping[RunKey, int]) -> list[Sequence[RunKey]]:
+    """Runs that fit into memory together; one that is larger stands alone."""
+    blocks: list[list[RunKey]] = []
+    total = 0
+    for key, size in sizes.items():
+        total += size
+        if not blocks or total > BLOCK_BYTES or len(blocks[-1]) == IDS_AT_ONCE:
+            blocks.append([])
+            total = size
+        blocks[-1].append(key)
+    return list(blocks)
 
 
 def _where(table: Table, batch: Sequence[Received[Any]]) -> tuple[str, Mapping[str, Any]]:

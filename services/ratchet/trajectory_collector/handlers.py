@@ -20,7 +20,7 @@ from ratchet.errors import RatchetError, Unavailable
 from ratchet.rules.chat import ChatError
 from ratchet.stores.stored_watch import AWAITED
 from ratchet.trajectory_collector import metrics
-from ratchet.trajectory_collector.clickhouse_facts import Facts, Place
+from ratchet.trajectory_collector.clickhouse_facts import Facts, Place, RunKey
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
 from ratchet.trajectory_collector.domain import (
     Assembled,
@@ -129,8 +129,20 @@ class Collector:
         return events
 
     async def end(self, batch: Batch) -> Sequence[Outcome]:
-        """Assemble each ended trajectory once its turns are stored."""
-        outcomes = [await self._assembled(received) for received in batch]
+        """Assemble each ended trajectory once its turns are stored.
+
+        Their runs are read together: a query for each end would let ends wait behind each other when ClickHouse is
+        slow, and outcomes that come late say nothing about a canary any more.
+        """
+        ends: dict[RunKey, list[Received[TrajectoryEnd]]] = {}
+        for received in batch:
+            ends.setdefault((received.message.role, received.message.trajectory_id), []).append(received)
+        assembled: dict[int, Outcome] = {}
+        with self._stopping_the_clock():
+            async for key, run in self.facts.runs(ends):
+                for received in ends[key]:
+                    assembled[received.sequence] = await self._assembled(received, run)
+        outcomes = [assembled[received.sequence] for received in batch]
         settled = [r for r, outcome in zip(batch, outcomes, strict=True) if isinstance(outcome, Done)]
         if settled:
             await self.store(TABLES[TrajectoryEnd.TOPIC], settled)
@@ -139,10 +151,8 @@ class Collector:
                 self._waiting_since.pop(received.sequence, None)
         return outcomes
 
-    async def _assembled(self, received: Received[TrajectoryEnd]) -> Outcome:
+    async def _assembled(self, received: Received[TrajectoryEnd], run: Run) -> Outcome:
         end = received.message
-        with self._stopping_the_clock():
-            run = await self.facts.run(end.role, end.trajectory_id)
         if not is_complete(end, run):
             now = self.now()
             if now - self._waiting_since.setdefault(received.sequence, now) < self.patience:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.halving import in_halves
 from ratchet.errors import ContractError, Unavailable
 from ratchet.rules.chat import ChatError
 from ratchet.trajectory_collector import metrics
-from ratchet.trajectory_collector.clickhouse_facts import Facts, Roles, Silence
-from ratchet.trajectory_collector.domain import Inference, assemble_idle, assembly_id
+from ratchet.trajectory_collector.clickhouse_facts import Facts, Roles, RunKey, Silence
+from ratchet.trajectory_collector.domain import Inference, Run, assemble_idle, assembly_id
 from ratchet.trajectory_collector.handlers import report_gaps
 from ratchet.trajectory_collector.nats_streams import Streams
 
@@ -85,15 +86,30 @@ class IdleAssembler:
             silent = await self._facts.idle(done, before, AT_ONCE, roles)
             unreported = [one for one, is_unreported in silent if is_unreported]
             for start in range(0, len(unreported), SIDE_BY_SIDE):
-                await asyncio.gather(*map(self._publish, unreported[start : start + SIDE_BY_SIDE]))
+                await self._publish_all(unreported[start : start + SIDE_BY_SIDE])
             if not silent:
                 return
             done = self._done[roles] = silent[-1][0]
 
-    async def _publish(self, silence: Silence) -> None:
-        """Publish what a run adds up to. Turns that cannot be assembled are counted, and the others go on."""
+    async def _publish_all(self, silent: Sequence[Silence]) -> None:
+        """Publish what these runs add up to. A run that cannot be read or assembled is counted, and the others go on.
+
+        Their runs are read together, and one group after the other: ends, which agents report, wait for the same
+        warehouse.
+        """
+        async for part, runs in in_halves(silent, self._runs):
+            if isinstance(runs, Unavailable):
+                raise runs
+            if isinstance(runs, Exception):
+                _count_unassembled(part[0], runs)
+            else:
+                await asyncio.gather(*(self._publish(one, runs[one.role, one.trajectory_id]) for one in part))
+
+    async def _runs(self, silent: Sequence[Silence]) -> Mapping[RunKey, Run]:
+        return {key: run async for key, run in self._facts.runs([(one.role, one.trajectory_id) for one in silent])}
+
+    async def _publish(self, silence: Silence, run: Run) -> None:
         try:
-            run = await self._facts.run(silence.role, silence.trajectory_id)
             assembled = await asyncio.to_thread(
                 assemble_idle, silence.role, silence.trajectory_id, run, self._inference
             )
@@ -103,9 +119,12 @@ class IdleAssembler:
         except Unavailable:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: what one agent sent must not stop the service
-            metrics.UNASSEMBLED.inc()
-            is_expected = isinstance(error, ChatError | ContractError)
-            report = log.warning if is_expected else log.error
-            report("idle trajectory cannot be assembled", trajectory=silence.trajectory_id, reason=str(error)[:500])
+            _count_unassembled(silence, error)
             return
         metrics.IDLE.inc()
+
+
+def _count_unassembled(silence: Silence, error: Exception) -> None:
+    metrics.UNASSEMBLED.inc()
+    report = log.warning if isinstance(error, ChatError | ContractError) else log.error
+    report("idle trajectory cannot be assembled", trajectory=silence.trajectory_id, reason=str(error)[:500])

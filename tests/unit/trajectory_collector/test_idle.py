@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Collection
 from datetime import datetime, timedelta
 
 from nats.aio.client import Client as Nats
@@ -9,8 +10,9 @@ from nats.aio.client import Client as Nats
 from ratchet.bus.connection import Bus
 from ratchet.bus.envelope import Record
 from ratchet.contract import Turn, named_id
+from ratchet.errors import ContractError
 from ratchet.service.contracts import load_contracts
-from ratchet.trajectory_collector.clickhouse_facts import EVERY_ROLE, Facts, Roles, Silence
+from ratchet.trajectory_collector.clickhouse_facts import EVERY_ROLE, Facts, Roles, RunKey, Silence
 from ratchet.trajectory_collector.domain import Inference, Run
 from ratchet.trajectory_collector.idle import IdleAssembler, Patience
 from ratchet.trajectory_collector.nats_streams import Streams
@@ -35,6 +37,7 @@ class Silent(Facts):
     def __init__(self, turns: dict[str, list[Turn]]) -> None:
         self._turns = {named_id("trajectory", name): part for name, part in turns.items()}
         self.read: list[str] = []
+        self.unreadable: set[str] = set()
 
     async def idle(
         self, after: Silence, before: datetime, limit: int, roles: Roles = EVERY_ROLE
@@ -42,9 +45,13 @@ class Silent(Facts):
         every = [Silence(AT - 2 * HOUR + timedelta(seconds=n), "support", name) for n, name in enumerate(self._turns)]
         return [(one, True) for one in every if after < one and one.heard_at <= before][:limit]
 
-    async def run(self, role: str, trajectory_id: str) -> Run:
-        self.read.append(trajectory_id)
-        return Run(self._turns[trajectory_id])
+    async def runs(self, keys: Collection[RunKey]) -> AsyncIterator[tuple[RunKey, Run]]:
+        for key in keys:
+            if key[1] in self.unreadable:
+                raise ContractError("a stored turn that cannot be read")
+        for key in keys:
+            self.read.append(key[1])
+            yield key, Run(self._turns[key[1]])
 
 
 class Publishing(Bus):
@@ -68,6 +75,14 @@ async def test_turns_that_cannot_be_assembled_hold_up_no_other_trajectory_and_no
         await idle.tick()
     assert facts.read == [named_id("trajectory", name) for name in ("unanswered", "deep", "broken", "fine")]
     assert bus.published == ["agent.rl.trajectory.v1.support"] * 3  # a failure, for that of which no call was answered
+
+
+async def test_a_run_that_cannot_be_read_holds_up_no_other() -> None:
+    facts, bus = Silent({name: [turn(name)] for name in ("one", "two", "three")}), Publishing()
+    facts.unreadable = {named_id("trajectory", "two")}
+    await assembler(bus, facts, Settled()).tick()
+    assert facts.read == [named_id("trajectory", name) for name in ("one", "three")]
+    assert len(bus.published) == 2
 
 
 async def test_a_trajectory_that_is_not_silent_for_long_enough_waits() -> None:
