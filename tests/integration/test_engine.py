@@ -1,10 +1,9 @@
-"""The local engine as a process: policies come from a real object store, wrong ones are refused, a restart reloads."""
+"""The local engine as a process: policies come from a real object store, wrong ones are refused."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -15,7 +14,7 @@ from ratchet.contract.policy_manifest import Probe
 from ratchet.rules.arms import policy_name
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
-from ratchet.stores.policies import Policy, publish_policy
+from ratchet.stores.policies import publish_policy
 from tests.support.engine_process import Published, logprobs_by_transformers, publish, running_engine
 from tests.support.servers import RunningServer, s3_settings
 
@@ -45,11 +44,6 @@ async def client(engine: RunningServer) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
-async def load(http: httpx.AsyncClient, policy: Policy, version: int) -> httpx.Response:
-    name = policy_name(ROLE, version, policy.digest)
-    return await http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": policy.uri})
-
-
 async def ask(http: httpx.AsyncClient, model: str, **members: Any) -> httpx.Response:
     body = {"model": model, "messages": ASKED, "logprobs": True, "return_token_ids": True, "max_tokens": 8, **members}
     return await http.post("/v1/chat/completions", json=body)
@@ -60,7 +54,6 @@ async def test_both_kinds_of_policy_give_the_logprobs_that_transformers_gives(
 ) -> None:
     async with client(engine) as http:
         for version, policy in ((1, published.model), (2, published.adapter)):
-            assert (await load(http, policy, version)).json()["digest"] == policy.digest
             answers = [ask(http, policy_name(ROLE, version, policy.digest), temperature=1.0) for _ in range(4)]
             for answer in await asyncio.gather(*answers):
                 (choice,) = answer.json()["choices"]
@@ -83,13 +76,14 @@ async def test_policies_that_differ_from_the_published_ones_are_refused(
         logprobs=[one - 0.01 for one in probe.logprobs],
     )
     wrong = publish_policy(objects, msgspec.structs.replace(published.adapter.manifest, probe=shifted))
-    missing = replace(wrong, uri=wrong.uri.replace(wrong.digest, "0" * 64), digest="0" * 64)
     async with client(engine) as http:
-        refused = await load(http, wrong, 3)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "policy_refused")
+        refused = await ask(http, policy_name(ROLE, 3, wrong.digest))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (424, "policy_refused")
         assert "differ by 0.01 nats" in refused.json()["error"]["message"]
-        assert (await load(http, missing, 4)).status_code == 404
-        assert (await ask(http, policy_name(ROLE, 3, wrong.digest))).status_code == 404
+        unknown = await ask(http, policy_name(ROLE, 4, "0" * 64))
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+        foreign = await ask(http, policy_name("planner", 2, published.adapter.digest))
+        assert (foreign.status_code, foreign.json()["error"]["code"]) == (424, "policy_refused")
 
 
 async def test_a_file_damaged_in_the_store_is_refused(
@@ -104,20 +98,16 @@ async def test_a_file_damaged_in_the_store_is_refused(
     ]
     damaged = publish_policy(objects, msgspec.structs.replace(published.adapter.manifest, files=files))
     async with client(engine) as http:
-        refused = await load(http, damaged, 5)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "digest_mismatch")
+        refused = await ask(http, policy_name(ROLE, 5, damaged.digest))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (424, "digest_mismatch")
 
 
-async def test_after_a_restart_policies_are_unknown_until_they_are_loaded_again(
-    engine: RunningServer, published: Published
-) -> None:
+async def test_after_a_restart_a_policy_answers_by_its_name_alone(engine: RunningServer, published: Published) -> None:
     name = policy_name(ROLE, 1, published.model.digest)
     async with client(engine) as http:
-        await load(http, published.model, 1)
+        assert (await ask(http, name)).status_code == 200
     await asyncio.to_thread(engine.kill)
     await asyncio.to_thread(engine.start)
     async with client(engine) as http:
-        unknown = await ask(http, name)
-        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
-        await load(http, published.model, 1)
+        assert (await http.get("/v1/models")).json()["data"] == []
         assert (await ask(http, name)).status_code == 200

@@ -29,14 +29,12 @@ HI: list[Any] = [{"role": "user", "content": "where is my order K47"}]
 
 @pytest.fixture(scope="module")
 def engine(s3: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, str]]:
-    """The engine with one policy, and the policy's name."""
+    """The engine beside a store with one policy, and the policy's name."""
     shared: SharedSettings = s3_settings(s3, "engine-clients")
     scratch: Path = tmp_path_factory.mktemp("engine")
     policy = publish(shared, scratch, "support").model
     name = policy_name("support", 1, policy.digest)
     with running_engine(shared, scratch) as server:
-        body = {"lora_name": name, "lora_path": policy.uri}
-        assert httpx.post(f"{server.url}/v1/load_lora_adapter", json=body, timeout=60).status_code == 200
         yield server, name
 
 

@@ -78,14 +78,14 @@ async def test_the_end_follows_its_turns_and_counts_them(nats: RunningServer, tm
         assert (end.trajectory_id, end.role, end.turns) == (trajectory, ROLE, 1)
 
 
-async def test_a_version_is_pinned_by_name_and_loaded_when_the_engine_does_not_hold_it(
+async def test_a_version_is_pinned_by_name_and_looked_up_by_the_engine_that_does_not_hold_it(
     nats: RunningServer, tmp_path: Any
 ) -> None:
     async with scene(nats, tmp_path) as here:
         asked = [{"role": "user", "content": "hi"}]
         by_name = await ask(here.client(), asked, model=f"{ROLE}@2")
         by_body = await ask(here.client(), asked, extra_body={"adapter_id": f"{ROLE}@2"})
-        assert here.engine.loads == [(version(2).name, version(2).uri)]
+        assert here.engine.loads == [version(2).name]
         assert {by_name.headers["x-ratchet-arm"], by_body.headers["x-ratchet-arm"]} == {"pinned"}
         assert {by_name.headers["x-ratchet-policy"], by_body.headers["x-ratchet-policy"]} == {version(2).name}
 

@@ -57,7 +57,6 @@ BODIES: dict[str, list[Any]] = {
     ],
     "feedback": [{"trajectory_id": ID, "role": "support", "kind": "comment", "value": "it was fine", "rater": "mia"}],
     "jobs": [{"role": "support", "algorithm": "grpo", "reason": "it is time", "hyperparameters": {"steps": 2}}],
-    "load_lora_adapter": [{"lora_name": "support@1-11111111", "lora_path": f"s3://ratchet/{SECRET}.json"}],
     "unload_lora_adapter": [{"lora_name": "support@1-11111111"}],
     "start": [{"version": 2, "actor": "an operator", "reason": "it is time", "override": True, "strategy": "auto"}],
     "promote": [{"actor": "an operator", "reason": "it is time", "override": True}],
@@ -90,21 +89,18 @@ def _environment(echo: str) -> dict[str, str]:
     }
 
 
-def _publish(shared: SharedSettings, folder: Path) -> dict[str, str]:
-    """Make a policy that the engine can load."""
-    published = publish(shared, folder, "support").adapter
-    return {"lora_name": policy_name("support", 1, published.digest), "lora_path": published.uri}
+def _publish(shared: SharedSettings, folder: Path) -> str:
+    """Make a policy that the engine can serve; its name."""
+    return policy_name("support", 1, publish(shared, folder, "support").adapter.digest)
 
 
-async def _plant(stack: Stack, bus: Bus, shared: SharedSettings, resident: dict[str, str]) -> None:
+async def _plant(stack: Stack, bus: Bus, shared: SharedSettings, resident: str) -> None:
     await put_routes(bus, support=1)
     engine, coordinator = stack.url("engine"), stack.url("coordinator")
     async with http_client() as http:
-        loaded = await http.post(f"{engine}/v1/load_lora_adapter", json=resident)
-        assert loaded.status_code == 200, loaded.text
         document = (await http.get(f"{coordinator}/openapi.json")).json()
         await eventually(lambda: _serves(http, stack.url("gateway")))
-    chat = {"chat/completions": [{**CHAT, "model": resident["lora_name"]}]}
+    chat = {"chat/completions": [{**CHAT, "model": resident}]}
     here = [
         (stack.url("gateway"), "gateway.openapi.yaml", {}),
         (engine, "engine.openapi.yaml", chat),

@@ -31,5 +31,8 @@ class MemoryBlobs:
             raise DigestMismatch(f"{uri} does not have sha256 {sha256}")
         return self.blobs[uri]
 
+    def find(self, prefix: str) -> list[str]:
+        return sorted(uri for uri in self.blobs if uri.startswith(f"s3://test/{prefix}"))
+
     def get_file(self, uri: str, path: Path, sha256: str) -> None:
         path.write_bytes(self.get(uri, sha256))

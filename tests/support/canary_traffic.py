@@ -18,13 +18,14 @@ from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import POLICIES, Route
 from ratchet.contract.training import Artifacts
 from ratchet.rules.arms import arm_of
+from ratchet.rules.engines import POLICY_REFUSED
 from ratchet.stores.objects import Objects
 from ratchet.stores.policies import publish_policy
 from tests.support.canary_world import ROLE, reward_of, start_of, turn_of
 
 
 class SmallEngine:
-    """Loads every adapter but those in `broken`, and answers every prompt with two tokens."""
+    """Finds every policy but those in `broken`, and answers every prompt with two tokens."""
 
     def __init__(self) -> None:
         self.resident: list[str] = []
@@ -32,7 +33,7 @@ class SmallEngine:
         self.app = Starlette(
             routes=[
                 HttpRoute("/v1/models", self._models),
-                HttpRoute("/v1/load_lora_adapter", self._load, methods=["POST"]),
+                HttpRoute("/v1/completions", self._complete, methods=["POST"]),
                 HttpRoute("/v1/chat/completions", self._chat, methods=["POST"]),
             ]
         )
@@ -40,19 +41,21 @@ class SmallEngine:
     async def _models(self, _: Request) -> Response:
         return JSONResponse({"data": [{"id": name} for name in self.resident]})
 
-    async def _load(self, request: Request) -> Response:
-        name = (await request.json())["lora_name"]
-        if name in self.broken or name.partition("-")[0] in self.broken:
-            return JSONResponse({"error": {"message": "sha256 differs"}}, 422)
-        self.resident.append(name)
-        return JSONResponse({})
+    async def _complete(self, request: Request) -> Response:
+        return self._refusal((await request.json())["model"]) or JSONResponse({"choices": [{"text": "a"}]})
 
     async def _chat(self, request: Request) -> Response:
-        name = (await request.json())["model"]
-        if name not in self.resident:
-            return JSONResponse({"error": {"message": f"no such model: {name}"}}, 404)
         content = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.5}]
-        return JSONResponse({"choices": [{"logprobs": {"content": content}}]})
+        answer = JSONResponse({"choices": [{"logprobs": {"content": content}}]})
+        return self._refusal((await request.json())["model"]) or answer
+
+    def _refusal(self, name: str) -> Response | None:
+        """The answer to a call for a policy that does not verify; any other one is resident now."""
+        if name in self.broken or name.partition("-")[0] in self.broken:
+            return JSONResponse({"error": {"message": "sha256 differs"}}, POLICY_REFUSED)
+        if name not in self.resident:
+            self.resident.append(name)
+        return None
 
 
 def finished_job(objects: Objects, number: int) -> TrainingStatus:

@@ -39,13 +39,16 @@ def tool_call(call_id: str, arguments: str = '{"order_id": "K47-2026"}') -> dict
 
 @dataclass
 class FakeEngine:
-    """Holds policies by name; answers everything with `answer`, or with `tool_calls` where tools are offered.
+    """Finds policies by name; answers everything with `answer`, or with `tool_calls` where tools are offered.
 
     It answers as often as `n` asks for, and streams as vLLM does.
     """
 
     resident: set[str] = field(default_factory=set[str])
-    loads: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    loads: list[str] = field(default_factory=list[str])
+    """Policies that it had to look up, because it did not hold them."""
+    unknown: set[str] = field(default_factory=set[str])
+    """Policies that it does not find."""
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     answer: str = "It arrives today."
     tool_calls: list[dict[str, Any]] | None = None
@@ -72,7 +75,6 @@ class FakeEngine:
         routes = {
             "/v1/chat/completions": self.chat,
             "/v1/completions": self.complete,
-            "/v1/load_lora_adapter": self.load,
             "/tokenize": self.tokenize,
         }
         if method != "POST" or path not in routes:
@@ -113,12 +115,6 @@ class FakeEngine:
         tokens = list(msgspec.json.encode(body["messages"]))
         return json_response({"count": len(tokens), "max_model_len": 8192, "tokens": tokens})
 
-    async def load(self, request: Request) -> Response:
-        body = request.json_object()
-        self.loads.append((body["lora_name"], body["lora_path"]))
-        self.resident.add(body["lora_name"])
-        return json_response({"status": "loaded"})
-
     def _answered(self, body: dict[str, Any], answer: dict[str, Any]) -> Answer:
         return EventStream(self._events(body, answer)) if body.get("stream") else json_response(answer)
 
@@ -145,8 +141,11 @@ class FakeEngine:
         if body["model"] in self.refusing:
             status, code = self.refusing[body["model"]]
             raise HttpError(status, code, code=code)
-        if body["model"] not in self.resident:
+        if body["model"] in self.unknown:
             raise HttpError(404, f"no model {body['model']}", code="model_not_found")
+        if body["model"] not in self.resident:
+            self.loads.append(body["model"])
+            self.resident.add(body["model"])
         return body
 
 

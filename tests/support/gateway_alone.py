@@ -131,7 +131,7 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
     models = Models(routes, upstreams, ModelNames(roles=["planner", "support"]))
     router = CallRouter(
         routes,
-        PolicyEngine(server, info, routes.version),
+        PolicyEngine(server, info),
         upstreams,
         announce=recorder.publish_start,
         is_blind=lambda: False,

@@ -11,7 +11,7 @@ from ratchet.errors import Rejected
 
 @dataclass
 class MemoryEngine:
-    """Holds policies by name and digest; answers only for those it holds."""
+    """Finds policies by name and digest, but for broken ones."""
 
     broken: set[str] = field(default_factory=set[str])
     """Digests whose files do not verify."""
@@ -19,16 +19,14 @@ class MemoryEngine:
     loads: int = 0
     """Loads that had to be done."""
 
-    async def load(self, policy: PolicyVersion) -> Loaded:
-        if self.resident.get(policy.name) == policy.digest:
-            return Loaded(compared=True)
+    async def resolve(self, policy: PolicyVersion) -> Loaded:
         if policy.digest in self.broken:
             raise Rejected(f"sha256 of {policy.uri} differs")
-        self.loads += 1
-        self.resident[policy.name] = policy.digest
+        if self.resident.get(policy.name) != policy.digest:
+            self.loads += 1
+            self.resident[policy.name] = policy.digest
         return Loaded(compared=True)
 
     async def ask(self, policy: PolicyVersion, prompt: str) -> Answer:
-        if policy.name not in self.resident:
-            raise Rejected(f"no such model: {policy.name}")
+        await self.resolve(policy)
         return Answer([-0.5 for _ in prompt.split()])

@@ -80,18 +80,12 @@ class HttpEngine:
         self._client = client
         self._load_timeout_s = load_timeout_s
 
-    async def load(self, policy: PolicyVersion) -> Loaded:
-        """Make the policy resident unless it is. Raises `Rejected` or `Unavailable`."""
-        known = await self._client.ask("GET", "/v1/models", _Models)
-        for model in known.data:
-            if model.id == policy.name:
-                return Loaded(model.probe == MATCHED)
-        body = {"lora_name": policy.name, "lora_path": policy.uri}
-        content = await self._post("/v1/load_lora_adapter", body, self._load_timeout_s)
-        try:
-            return Loaded(decode(content, _Resident).probe == MATCHED)
-        except msgspec.DecodeError:  # vLLM answers with a sentence
-            return Loaded(compared=False)
+    async def resolve(self, policy: PolicyVersion) -> Loaded:
+        """Ask for the policy by its name, under which the engine finds it. Raises `Rejected` or `Unavailable`."""
+        body = {"model": policy.name, "prompt": [0], "max_tokens": 1}
+        await self._post("/v1/completions", body, self._load_timeout_s)
+        resident = await self._client.ask("GET", "/v1/models", _Models)
+        return Loaded(any(model.id == policy.name and model.probe == MATCHED for model in resident.data))
 
     async def ask(self, policy: PolicyVersion, prompt: str) -> Answer:
         """The log-probabilities of a short answer to `prompt`. Raises `Rejected` or `Unavailable`."""

@@ -1,6 +1,6 @@
 """The local engine put together.
 
-HTTP API (raw ASGI) -> handlers -> registry of policies in memory
+HTTP API (raw ASGI) -> handlers -> resolver: a policy's name -> registry of policies in memory
                            |-> torch thread: running batch per policy, prefix cache
                            |-> loader thread: object store -> digest -> merge -> probe
                            |-> grammar thread: process that compiles what answers must follow
@@ -36,6 +36,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         from ratchet.engine_local.handlers import Engine  # noqa: PLC0415 - only here, so that its absence is explained
         from ratchet.engine_local.load_report import OBSERVE_S, LoadReport  # noqa: PLC0415
         from ratchet.engine_local.registry import Registry  # noqa: PLC0415
+        from ratchet.engine_local.resolving import Resolver  # noqa: PLC0415
         from ratchet.engine_local.s3_policies import PolicyLoader  # noqa: PLC0415
         from ratchet.engine_local.torch_worker import Limits, TorchWorker  # noqa: PLC0415
         from ratchet.grammars.compiler import Compiler  # noqa: PLC0415
@@ -52,7 +53,8 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     try:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as loading:
             load = partial(asyncio.get_running_loop().run_in_executor, loading, loader.load)
-            engine = Engine(settings, worker, registry, load, grammars, utc_now)
+            resolver = Resolver(registry, partial(asyncio.to_thread, loader.find), load, utc_now)
+            engine = Engine(settings, worker, registry, resolver, grammars, utc_now)
             load_report = Periodic(OBSERVE_S, LoadReport(registry, worker.load_of).observe, "load")
             api = JsonApi(engine.route, settings.body_limit, cancel_on_disconnect=True)
             server = HttpServer(

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import datetime
-
-import structlog
 
 from ratchet.engine_local import metrics
 from ratchet.engine_local.answering import Form, chat_form, events, text_form, whole_answer
@@ -19,49 +16,40 @@ from ratchet.engine_local.domain.requests import read_chat, read_completion
 from ratchet.engine_local.generation import Generations, Prompt, Worker
 from ratchet.engine_local.grammars import Grammars
 from ratchet.engine_local.registry import Entry, Registry
-from ratchet.engine_local.s3_policies import Fetched
+from ratchet.engine_local.resolving import Resolver, unknown_model
 from ratchet.engine_local.settings import Settings
 from ratchet.engine_local.torch_policies import Served
 from ratchet.engine_local.transformers_text import ChatText
-from ratchet.errors import BadRequest, Conflict, DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
-from ratchet.rules.arms import parse_model
+from ratchet.errors import BadRequest
 from ratchet.service.asgi import Answer, EventStream, Handler, Request, Response, json_response
 from ratchet.service.problems import HttpError
-from ratchet.stores.policies import digest_in
-
-log = structlog.get_logger()
 
 OPEN_PATHS = frozenset({"/health", "/version"})
 """Paths that need no key."""
-REFUSALS = {NotFound: "policy_not_found", DigestMismatch: "digest_mismatch", Rejected: "policy_refused"}
-"""Codes of a failed load: its caller must be able to tell a wrong request from a bad moment."""
 
 
 class Engine:
-    """The HTTP API. Runs on one event loop; computing happens in `worker`, loading and compiling
-    elsewhere too."""
+    """The HTTP API. Runs on one event loop; computing happens in `worker`, loading and compiling elsewhere too."""
 
     def __init__(
         self,
         settings: Settings,
         worker: Worker,
         registry: Registry[Served],
-        load: Callable[[str], Awaitable[Fetched]],
+        resolver: Resolver,
         grammars: Grammars,
         now: Callable[[], datetime],
     ) -> None:
         self._settings = settings
         self._generations = Generations(settings, worker)
         self._registry = registry
-        self._load = load
+        self._resolver = resolver
         self._grammars = grammars
         self._now = now
-        self._one_load = asyncio.Lock()
         self._routes: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): self.chat,
             ("POST", "/v1/completions"): self.complete,
             ("POST", "/tokenize"): self.tokenize,
-            ("POST", "/v1/load_lora_adapter"): self.load_policy,
             ("POST", "/v1/unload_lora_adapter"): self.unload_policy,
             ("GET", "/v1/models"): self.models,
             ("GET", "/health"): self.health,
@@ -91,7 +79,7 @@ class Engine:
         """`POST /v1/chat/completions`."""
         call = read_chat(request.json_object())
         async with AsyncExitStack() as held:
-            entry, text = self._use(call.model, held)
+            entry, text = await self._use(call.model, held)
             # Rendering and tokenising a long conversation takes a while: the loop does not wait for it.
             ids = await asyncio.to_thread(text.chat_ids, call.messages, call.tools)
             given = Given(self._stamp("chatcmpl", call.model), ids, call.options, text.spell)
@@ -103,7 +91,7 @@ class Engine:
         """`POST /v1/completions`."""
         call = read_completion(request.json_object())
         async with AsyncExitStack() as held:
-            entry, text = self._use(call.model, held)
+            entry, text = await self._use(call.model, held)
             ids = await asyncio.to_thread(_prompt_ids, text, call.prompt)
             given = Given(self._stamp("cmpl", call.model), ids, call.options, text.spell)
             grammar = await self._grammars.grammar(entry.served, call.constraint)
@@ -114,28 +102,15 @@ class Engine:
         """`POST /tokenize`: the tokens of a chat up to where its answer begins, as vLLM gives them."""
         call = read_chat(request.json_object())
         async with AsyncExitStack() as held:
-            entry, text = self._use(call.model, held)
+            entry, text = await self._use(call.model, held)
             ids = await asyncio.to_thread(text.chat_ids, call.messages, call.tools)
             return json_response({"count": len(ids), "max_model_len": entry.served.context, "tokens": ids})
 
-    async def load_policy(self, request: Request) -> Response:
-        """`POST /v1/load_lora_adapter {lora_name, lora_path, pin?}`: 200 means resident and probed."""
-        body = request.json_object()
-        name, uri = _text(body, "lora_name"), _text(body, "lora_path")
-        async with self._one_load:
-            entry = self._registry.get(name)
-            if entry is not None and entry.uri != uri:
-                raise Conflict(f"{name} is already loaded from {entry.uri}; names are never reused")
-            if entry is None:
-                entry = await self._loaded(name, uri)
-        entry.pinned = entry.pinned or body.get("pin") is True
-        return json_response({"lora_name": name, "digest": entry.digest, "probe": _probe(entry)})
-
     async def unload_policy(self, request: Request) -> Response:
-        """`POST /v1/unload_lora_adapter {lora_name}`."""
+        """`POST /v1/unload_lora_adapter {lora_name}`: the next call that names the policy loads it again."""
         name = _text(request.json_object(), "lora_name")
         if not self._registry.remove(name):
-            raise _unknown(name)
+            raise unknown_model(name)
         metrics.EVICTIONS.labels("unloaded").inc()
         metrics.RESIDENT.set(len(self._registry))
         return json_response({"lora_name": name})
@@ -163,11 +138,9 @@ class Engine:
         """`GET /version`."""
         return json_response({"version": "0.1.0", "engine": "engine_local"})
 
-    def _use(self, model: str, held: AsyncExitStack) -> tuple[Entry[Served], ChatText]:
+    async def _use(self, model: str, held: AsyncExitStack) -> tuple[Entry[Served], ChatText]:
         """The policy of a request, for as long as it is `held`."""
-        entry = self._registry.get(model)
-        if entry is None:
-            raise _unknown(model)
+        entry = await self._resolver.resolve(model)
         return entry, held.enter_context(self._registry.using(entry)).text
 
     async def _answer(self, entry: Entry[Served], form: Form, prompt: Prompt, held: AsyncExitStack) -> Answer:
@@ -177,30 +150,6 @@ class Engine:
             return json_response(await whole_answer(form, rows))
         await rows.begun()
         return EventStream(events(form, rows, held.pop_all()))
-
-    async def _loaded(self, name: str, uri: str) -> Entry[Served]:
-        if not self._registry.has_room():
-            raise Unavailable("no room for another policy: all resident ones are pinned or busy", code="no_room")
-        began = time.monotonic()
-        try:
-            fetched = await self._load(uri)
-            _refuse_other_digest(name, fetched.digest)
-        except Exception as error:
-            metrics.LOADS.labels("refused").inc()
-            # Only the kind of error: its text quotes what the caller sent, and only the caller may read it.
-            log.warning("policy not loaded", digest=digest_in(uri), error=type(error).__name__)
-            if isinstance(error, RatchetError):
-                error.code = next((code for kind, code in REFUSALS.items() if isinstance(error, kind)), error.code)
-            raise
-        now = time.monotonic()
-        entry = Entry(name, fetched.digest, uri, fetched.served, self._now().timestamp(), now)
-        evicted = self._registry.add(entry)
-        metrics.LOADS.labels("loaded").inc()
-        metrics.LOAD_SECONDS.observe(now - began)
-        metrics.EVICTIONS.labels("room").inc(len(evicted))
-        metrics.RESIDENT.set(len(self._registry))
-        log.info("policy loaded", policy=name, digest=fetched.digest, seconds=round(now - began, 3), evicted=evicted)
-        return entry
 
     def _stamp(self, kind: str, model: str) -> Stamp:
         return Stamp(f"{kind}-{uuid.uuid4().hex}", int(self._now().timestamp()), model)
@@ -225,17 +174,3 @@ def _text(body: dict[str, object], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise BadRequest(f"{name} must be a text", param=name)
     return value
-
-
-def _refuse_other_digest(name: str, digest: str) -> None:
-    """A name that carries a digest must carry this one."""
-    try:
-        named = parse_model(name).digest
-    except ValueError:
-        return
-    if named is not None and not digest.startswith(named):
-        raise Rejected(f"{name} names digest {named}..., the manifest's is {digest[:8]}...")
-
-
-def _unknown(name: str) -> HttpError:
-    return HttpError(404, f"The model `{name}` does not exist.", kind="NotFoundError", code="model_not_found")

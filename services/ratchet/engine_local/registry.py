@@ -18,7 +18,6 @@ class Resident:
     name: str
     used_at: float
     """Monotonic seconds of its last request (or its load)."""
-    pinned: bool = False
     busy: bool = False
     """It is answering requests right now."""
 
@@ -26,10 +25,10 @@ class Resident:
 def to_evict(residents: Sequence[Resident], capacity: int) -> list[str] | None:
     """Names to unload so that one more policy fits into `capacity`, least recently used first.
 
-    None when too few of them may go: pinned and busy ones stay.
+    None when too few of them may go: busy ones stay.
     """
     surplus = len(residents) + 1 - capacity
-    movable = sorted((one for one in residents if not one.pinned and not one.busy), key=lambda one: one.used_at)
+    movable = sorted((one for one in residents if not one.busy), key=lambda one: one.used_at)
     if surplus > len(movable):
         return None
     return [one.name for one in movable[: max(0, surplus)]]
@@ -47,7 +46,6 @@ class Entry(Generic[S]):
     """Unix seconds."""
     used_at: float
     """Monotonic seconds."""
-    pinned: bool = False
     users: int = 0
     """Requests that it is answering."""
 
@@ -103,5 +101,5 @@ class Registry(Generic[S]):
                 self._forget(entry.served)
 
     def _evictable(self) -> list[str] | None:
-        residents = [Resident(e.name, e.used_at, e.pinned, e.users > 0) for e in self._entries.values()]
+        residents = [Resident(e.name, e.used_at, e.users > 0) for e in self._entries.values()]
         return to_evict(residents, self._capacity)

@@ -1,4 +1,4 @@
-"""Policies fetched by digest from the object store and made ready to serve."""
+"""Policies found by name, fetched by digest from the object store and made ready to serve."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ratchet.engine_local.torch_policies import Served, Weights, load_weights, m
 from ratchet.errors import NotFound
 from ratchet.rules.model_hub import HUB_VARIABLE
 from ratchet.stores.base_weights import require_same_weights, weights_digest
-from ratchet.stores.policies import BlobStore, fetch_policy, is_manifest_uri
+from ratchet.stores.policies import BlobStore, Policy, fetch_policy, find_policy, is_manifest_uri
 
 BASES = 2
 """Base models kept in memory for the adapters to come."""
@@ -30,12 +30,16 @@ class Fetched:
 
 
 class PolicyLoader:
-    """Loads one policy at a time; its methods block and belong on a thread of their own."""
+    """Loads one policy at a time, on a thread of its own; any thread may find one. Its methods block."""
 
     def __init__(self, objects: BlobStore, cache: Path) -> None:
         self._objects = objects
         self._cache = cache
         self._bases: OrderedDict[tuple[str, str | None], Weights] = OrderedDict()
+
+    def find(self, name: str) -> Policy:
+        """The policy called `name`. Raises as `stores.policies.find_policy` does."""
+        return find_policy(self._objects, name)
 
     def load(self, uri: str) -> Fetched:
         """The policy behind a manifest's uri: verified, merged, probed.

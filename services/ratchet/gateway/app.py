@@ -95,7 +95,7 @@ async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[A
     models = Models(routes, upstreams, ModelNames(settings.aliases, settings.roles, settings.other_role))
     router = CallRouter(
         routes,
-        PolicyEngine(transports[0], EngineInfo(name=settings.engine_name), routes.version),
+        PolicyEngine(transports[0], EngineInfo(name=settings.engine_name)),
         upstreams,
         announce=recorder.publish_start,
         is_blind=publishing.is_blind,

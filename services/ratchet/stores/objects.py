@@ -143,6 +143,11 @@ class Objects:
         """Uris of all objects whose key starts with `prefix`, in key order."""
         return [one.uri for one in self.objects(prefix)]
 
+    def find(self, prefix: str) -> list[str]:
+        """Uris of all objects whose key starts with `prefix`, else of those set aside, which `get` takes back."""
+        listed = self.list(prefix) or self.list(TRASH + prefix)
+        return [uri.replace(f"s3://{self._bucket}/{TRASH}", f"s3://{self._bucket}/", 1) for uri in listed]
+
     def objects(self, prefix: str) -> list[StoredObject]:
         """All objects whose key starts with `prefix`, in key order: all of them, or an error."""
         with _classified(prefix):

@@ -18,7 +18,8 @@ import msgspec
 
 from ratchet.bus.message import decode
 from ratchet.contract.policy_manifest import DEPLOYABLE, REWARD_MODEL, ArtifactFile, PolicyManifest
-from ratchet.errors import DigestMismatch, Rejected
+from ratchet.errors import DigestMismatch, NotFound, Rejected
+from ratchet.rules.arms import parse_model
 
 if TYPE_CHECKING:
     from ratchet.stores.objects import ObjectRef
@@ -42,6 +43,8 @@ class BlobStore(Protocol):
     def get(self, uri: str, sha256: str | None = None) -> bytes: ...
 
     def get_file(self, uri: str, path: Path, sha256: str) -> None: ...
+
+    def find(self, prefix: str) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,43 @@ def read_policy(objects: BlobStore, uri: str, digest: str | None = None, kinds: 
     """Fetch and verify one manifest of `kinds`. Raises `NotFound`, `DigestMismatch` or `Rejected`."""
     body = objects.get(uri, digest or digest_in(uri))
     return Policy(uri=uri, digest=hashlib.sha256(body).hexdigest(), manifest=decode_manifest(body, uri, kinds))
+
+
+def is_policy_name(name: str) -> bool:
+    """True for a policy's immutable name, `<role>@<version>-<sha8>`, which is its address in the object store too."""
+    try:
+        return parse_model(name).digest is not None
+    except ValueError:
+        return False
+
+
+def find_policy(objects: BlobStore, name: str) -> Policy:
+    """The policy called `<role>@<version>-<sha8>`: its role's one manifest whose digest begins so, verified.
+
+    The version is the gateway's word: the digest fixes the weights. Raises `NotFound`, `ObjectsUnavailable`,
+    `DigestMismatch`, and `Rejected` where the digest is another role's, or two of its role begin so, or the manifest is
+    of no policy.
+    """
+    if not is_policy_name(name):
+        raise NotFound(f"{name!r} is not the full name of a policy, such as support@3-1a2b3c4d")
+    asked = parse_model(name)
+    uris = [uri for uri in objects.find(f"policies/{asked.digest}") if digest_in(uri) is not None]
+    policies = [read_policy(objects, uri, kinds=STORED) for uri in uris]
+    if not policies:
+        raise NotFound(
+            f"the object store has no policy whose digest begins with {asked.digest}, as that of {name} does"
+        )
+    own = [policy for policy in policies if policy.manifest.role == asked.role]
+    if not own:
+        roles = ", ".join(sorted({policy.manifest.role for policy in policies}))
+        raise Rejected(f"{name} names a policy of the role {roles}: its digest is not one of {asked.role}")
+    if len(own) > 1:
+        raise Rejected(
+            f"{name} could be {len(own)} policies of its role, whose digests begin alike: no engine can tell"
+        )
+    if own[0].manifest.kind not in DEPLOYABLE:
+        raise Rejected(f"{name} is a {own[0].manifest.kind}, which answers no requests")
+    return own[0]
 
 
 def upload_files(objects: BlobStore, directory: Path) -> list[ArtifactFile]:

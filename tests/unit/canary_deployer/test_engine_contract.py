@@ -41,14 +41,14 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 
 
 async def test_a_policy_is_loaded_once_however_often_it_is_asked_for(subject: Subject) -> None:
-    await subject.engine.load(policy(1))
-    await subject.engine.load(policy(1))
+    await subject.engine.resolve(policy(1))
+    await subject.engine.resolve(policy(1))
     assert subject.loads() == 1
 
 
 async def test_versions_are_resident_side_by_side(subject: Subject) -> None:
-    await subject.engine.load(policy(1))
-    await subject.engine.load(policy(2))
+    await subject.engine.resolve(policy(1))
+    await subject.engine.resolve(policy(2))
     assert subject.loads() == 2
     for version in (1, 2):
         answer = await subject.engine.ask(policy(version), "hello there")
@@ -59,11 +59,11 @@ async def test_versions_are_resident_side_by_side(subject: Subject) -> None:
 async def test_a_policy_that_does_not_verify_is_refused_and_does_not_answer(subject: Subject) -> None:
     subject.spoil(3)
     with pytest.raises(Rejected, match="differs"):
-        await subject.engine.load(policy(3))
+        await subject.engine.resolve(policy(3))
     with pytest.raises(Rejected):
         await subject.engine.ask(policy(3), "hello")
 
 
-async def test_a_policy_that_was_never_loaded_does_not_answer(subject: Subject) -> None:
-    with pytest.raises(Rejected):
-        await subject.engine.ask(policy(1), "hello")
+async def test_a_policy_that_no_one_has_asked_for_before_answers(subject: Subject) -> None:
+    assert (await subject.engine.ask(policy(1), "hello")).logprobs
+    assert subject.loads() == 1

@@ -41,7 +41,7 @@ class FakeEngine:
     loaded: list[str] = field(default_factory=list)
     compares: bool = True
 
-    async def load(self, one: PolicyVersion) -> Loaded:
+    async def resolve(self, one: PolicyVersion) -> Loaded:
         if self.refusal is not None:
             raise self.refusal
         self.loaded.append(one.name)
@@ -87,7 +87,7 @@ async def asked(name: str, **tools: object) -> GateResult:
     return await GATES[name](GateTools(**(plain | tools))).check(policy(2), policy(1))
 
 
-async def test_the_probe_loads_the_candidate_and_keeps_stable_resident() -> None:
+async def test_the_probe_asks_for_the_candidate_and_keeps_stable_resident() -> None:
     engine = FakeEngine()
     result = await asked("probe", engine=engine)
     assert (result.outcome, engine.loaded) == (PASSED, [policy(2).name, policy(1).name])

@@ -27,39 +27,31 @@ def models(*names: str) -> httpx.Response:
     return httpx.Response(200, json={"data": [{"id": name} for name in names]})
 
 
-async def test_a_policy_is_loaded_by_its_immutable_name_and_uri() -> None:
+async def test_a_policy_is_asked_for_by_its_immutable_name_alone() -> None:
     sent: list[httpx.Request] = []
-    loaded = await engine({"/v1/models": models(), "/v1/load_lora_adapter": httpx.Response(200)}, sent).load(policy(2))
-    assert not loaded.compared
-    assert sent[1].read() == b'{"lora_name":"%b","lora_path":"%b"}' % (NAME.encode(), policy(2).uri.encode())
+    held = await engine({"/v1/completions": httpx.Response(200), "/v1/models": models(NAME)}, sent).resolve(policy(2))
+    assert not held.compared
+    assert sent[0].read() == b'{"model":"%b","prompt":[0],"max_tokens":1}' % NAME.encode()
 
 
-async def test_the_answer_to_a_load_and_the_list_of_models_show_whether_the_probe_was_compared() -> None:
-    answer = httpx.Response(200, json={"lora_name": NAME, "probe": "matched"})
-    assert (await engine({"/v1/models": models(), "/v1/load_lora_adapter": answer}).load(policy(2))).compared
-    resident = httpx.Response(200, json={"data": [{"id": NAME, "probe": "matched"}]})
-    assert (await engine({"/v1/models": resident}).load(policy(2))).compared
-    text = httpx.Response(200, text="Success: LoRA adapter added")
-    assert not (await engine({"/v1/models": models(), "/v1/load_lora_adapter": text}).load(policy(2))).compared
-
-
-async def test_a_resident_policy_is_not_loaded_again() -> None:
-    sent: list[httpx.Request] = []
-    await engine({"/v1/models": models(NAME)}, sent).load(policy(2))
-    assert [request.url.path for request in sent] == ["/v1/models"]
+async def test_the_list_of_models_shows_whether_the_probe_was_compared() -> None:
+    for listed, compared in ((NAME, True), ("other@1-00000000", False)):
+        resident = httpx.Response(200, json={"data": [{"id": listed, "probe": "matched"}]})
+        answers = {"/v1/completions": httpx.Response(200), "/v1/models": resident}
+        assert (await engine(answers).resolve(policy(2))).compared == compared
 
 
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
-        (httpx.Response(422, json={"error": {"message": "sha256 differs"}}), "422: sha256 differs"),
+        (httpx.Response(424, json={"error": {"message": "sha256 differs"}}), "424: sha256 differs"),
         (httpx.Response(400, json={"detail": "no such base"}), "400: no such base"),
         (httpx.Response(500, text="broken"), "500: broken"),
     ],
 )
 async def test_a_refusal_is_one_line(answer: httpx.Response, line: str) -> None:
     with pytest.raises(Rejected) as caught:
-        await engine({"/v1/models": models(), "/v1/load_lora_adapter": answer}).load(policy(2))
+        await engine({"/v1/completions": answer}).resolve(policy(2))
     assert str(caught.value) == line
 
 
@@ -72,14 +64,14 @@ async def test_an_outage_is_reported_without_the_engines_words() -> None:
 
 async def test_an_outage_is_unavailable_and_no_refusal() -> None:
     with pytest.raises(Unavailable, match="answered 503"):
-        await engine({"/v1/models": httpx.Response(503)}).load(policy(2))
+        await engine({"/v1/completions": httpx.Response(503)}).resolve(policy(2))
 
     def gone(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
     client = AsyncApiClient(engine_peer("http://engine", None), httpx.MockTransport(gone))
     with pytest.raises(Unavailable, match="does not answer at http://engine"):
-        await HttpEngine(client, 5).load(policy(2))
+        await HttpEngine(client, 5).resolve(policy(2))
 
 
 async def test_log_probabilities_of_an_answer() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -12,9 +13,11 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from ratchet.bus.testing import eventually
 from ratchet.engine_local.grammars import Grammars
 from ratchet.engine_local.handlers import Engine
 from ratchet.engine_local.registry import Entry, Registry
+from ratchet.engine_local.resolving import REMEMBERED_S, WAITING, Resolver
 from ratchet.engine_local.s3_policies import Fetched
 from ratchet.engine_local.settings import Settings
 from ratchet.engine_local.torch_batch import Job
@@ -23,26 +26,47 @@ from ratchet.engine_local.torch_worker import Limits, TorchWorker
 from ratchet.errors import DigestMismatch, NotFound, ObjectsUnavailable, Rejected
 from ratchet.grammars.compiler import Compiler
 from ratchet.service.asgi import JsonApi
+from ratchet.stores.policies import Policy
 
 DIGEST = "1a2b3c4d" + "0" * 56
 NAME, URI = "helpdesk@1-1a2b3c4d", f"s3://ratchet/policies/{DIGEST}.json"
+NEW = "helpdesk@2-bbbbbbbb"
+NOTHING: Any = None
+"""In the place of a manifest, which loading reads for itself."""
 ASKED = [{"role": "user", "content": "where is my order K47"}]
 SMALL = Settings(max_requests=2, resident_policies=2, seed=1, body_limit=2000)
 
 
-class Loader:
-    """Loads the same tiny model for every uri, or raises."""
+class Store:
+    """Holds a policy for every name that it is asked for, the same tiny model, unless it raises."""
 
     def __init__(self, served: Served) -> None:
         self.served = served
         self.error: Exception | None = None
+        """Of loading."""
+        self.finds: list[str] = []
+        self.absent = False
         self.loads: list[str] = []
+
+    async def find(self, name: str) -> Policy:
+        self.finds.append(name)
+        if self.absent:
+            raise NotFound(f"no policy for {name}")
+        digest = name.rsplit("-", 1)[1] + "0" * 56
+        return Policy(f"s3://ratchet/policies/{digest}.json", digest, NOTHING)
+
+    async def has_looked_up(self, number: int) -> bool:
+        return len(self.finds) == number
 
     def load(self, uri: str) -> Fetched:
         self.loads.append(uri)
         if self.error is not None:
             raise self.error
         return Fetched(uri.rsplit("/", 1)[1].removesuffix(".json"), self.served)
+
+
+def now() -> datetime:
+    return datetime(2026, 1, 5, tzinfo=UTC)
 
 
 class Held:
@@ -61,20 +85,19 @@ class Api:
     """A client of an engine that runs in this process."""
 
     def __init__(self, worker: Any, served: Served, loading: ThreadPoolExecutor, settings: Settings = SMALL) -> None:
-        self.loader = Loader(served)
+        self.store = Store(served)
         self.registry: Registry[Served] = Registry(SMALL.resident_policies, lambda _: None)
-        load = partial(asyncio.get_running_loop().run_in_executor, loading, self.loader.load)
+        load = partial(asyncio.get_running_loop().run_in_executor, loading, self.store.load)
         self.grammars = Grammars(Compiler())
-        engine = Engine(settings, worker, self.registry, load, self.grammars, lambda: datetime(2026, 1, 5, tzinfo=UTC))
+        self.clock = 0.0
+        resolver = Resolver(self.registry, self.store.find, load, now, lambda: self.clock)
+        engine = Engine(settings, worker, self.registry, resolver, self.grammars, now)
         app: Any = JsonApi(engine.route, SMALL.body_limit)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine")
         self.registry.add(Entry(NAME, DIGEST, URI, served, 0.0, 0.0))
 
     async def chat(self, **members: Any) -> httpx.Response:
         return await self.http.post("/v1/chat/completions", json={"model": NAME, "messages": ASKED, **members})
-
-    async def load(self, name: str, uri: str, **members: Any) -> httpx.Response:
-        return await self.http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": uri, **members})
 
 
 @pytest.fixture
@@ -127,7 +150,7 @@ async def test_the_tokens_of_a_chat_are_those_of_its_prompt(api: Api) -> None:
     answer = (await api.chat(tools=tools, max_tokens=1, return_token_ids=True)).json()
     assert counted["tokens"] == answer["prompt_token_ids"]
     assert counted["count"] == answer["usage"]["prompt_tokens"] < counted["max_model_len"]
-    unknown = await api.http.post("/tokenize", json={"model": "helpdesk@9-1a2b3c4d", "messages": ASKED})
+    unknown = await api.http.post("/tokenize", json={"model": "helpdesk@9", "messages": ASKED})
     assert unknown.status_code == 404
 
 
@@ -148,7 +171,7 @@ async def test_a_plain_completion_takes_token_ids(api: Api) -> None:
 @pytest.mark.parametrize(
     ("members", "status", "code"),
     [
-        ({"model": "helpdesk@9-ffffffff"}, 404, "model_not_found"),
+        ({"model": "helpdesk@9"}, 404, "model_not_found"),
         ({"messages": [{"role": "user", "content": "x" * 2100}]}, 413, "body_too_large"),
         ({"temperature": 9}, 400, None),
     ],
@@ -176,53 +199,93 @@ async def test_bodies_that_are_not_json_and_unknown_routes_are_refused(api: Api)
     assert (await api.http.get("/nothing")).status_code == 404
 
 
-async def test_loading_makes_a_policy_resident_once(api: Api) -> None:
-    uri = "s3://ratchet/policies/" + "b" * 64 + ".json"
-    assert (await api.load("helpdesk@2-bbbbbbbb", uri)).json()["digest"] == "b" * 64
-    assert (await api.load("helpdesk@2-bbbbbbbb", uri)).status_code == 200
-    assert api.loader.loads == [uri]
+async def test_a_policy_is_looked_up_and_loaded_when_a_call_names_it_for_the_first_time(api: Api) -> None:
+    answers = await asyncio.gather(*(api.chat(model=NEW, max_tokens=1) for _ in range(2)))
+    assert {one.status_code for one in (*answers, await api.chat(model=NEW, max_tokens=1))} == {200}
+    assert (api.store.finds, api.store.loads) == ([NEW], ["s3://ratchet/policies/" + "bbbbbbbb" + "0" * 56 + ".json"])
     listed = (await api.http.get("/v1/models")).json()["data"]
-    assert [one["id"] for one in listed] == [NAME, "helpdesk@2-bbbbbbbb"]
-    assert (await api.chat(model="helpdesk@2-bbbbbbbb", max_tokens=1)).status_code == 200
+    assert [one["id"] for one in listed] == [NAME, NEW]
 
 
-async def test_a_name_is_never_used_for_other_bytes(api: Api) -> None:
-    other = "s3://ratchet/policies/" + "c" * 64 + ".json"
-    assert (await api.load(NAME, other)).status_code == 409
-    wrong = await api.load("helpdesk@2-bbbbbbbb", other)
-    assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "policy_refused")
+async def test_a_caller_that_leaves_does_not_end_a_load_for_which_others_wait(served: Served, worker: Any) -> None:
+    with ThreadPoolExecutor(1) as loading:
+        api = Api(worker, served, loading)
+        may_load = threading.Event()
+        loading.submit(may_load.wait, 60)
+        async with api.http:
+            first, second = (asyncio.create_task(api.chat(model=NEW, max_tokens=1)) for _ in range(2))
+            await eventually(lambda: api.store.has_looked_up(1))
+            first.cancel()
+            await asyncio.wait({first})
+            may_load.set()
+            assert (await second).status_code == 200
+            assert len(api.store.loads) == 1
+        api.grammars.close()
+
+
+async def test_a_name_that_the_store_does_not_hold_is_looked_up_once_in_a_while(api: Api) -> None:
+    api.store.absent = True
+    for _ in range(3):
+        unknown = await api.chat(model=NEW)
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    assert api.store.finds == [NEW]
+    api.store.absent = False
+    api.clock += REMEMBERED_S
+    assert (await api.chat(model=NEW, max_tokens=1)).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "helpdesk", "helpdesk@2", "../policies", "helpdesk@2-BBBBBBBB"])
+async def test_a_name_that_is_no_policys_asks_the_store_nothing(api: Api, name: str) -> None:
+    assert (await api.chat(model=name)).json()["error"]["code"] == "model_not_found"
+    assert api.store.finds == []
+
+
+async def test_only_so_many_names_are_looked_up_and_loaded_at_a_time(served: Served, worker: Any) -> None:
+    with ThreadPoolExecutor(1) as loading:
+        api = Api(worker, served, loading)
+        api.store.error = Rejected("not today")
+        may_load = threading.Event()
+        loading.submit(may_load.wait, 60)
+        async with api.http:
+            waiting = [asyncio.create_task(api.chat(model=f"helpdesk@2-{n:08x}")) for n in range(WAITING)]
+            await eventually(lambda: api.store.has_looked_up(WAITING))
+            full = await api.chat(model=NEW)
+            assert (full.status_code, full.json()["error"]["code"]) == (503, "loads_busy")
+            assert (await api.chat(max_tokens=1)).status_code == 200
+            may_load.set()
+            assert {one.status_code for one in await asyncio.gather(*waiting)} == {424}
+        api.grammars.close()
 
 
 @pytest.mark.parametrize(
-    ("error", "status"),
+    ("error", "status", "code"),
     [
-        (NotFound("no such object"), 404),
-        (DigestMismatch("not the bytes"), 422),
-        (Rejected("probe differs"), 422),
-        (ObjectsUnavailable("no answer"), 503),
+        (NotFound("no such object"), 404, "policy_not_found"),
+        (DigestMismatch("not the bytes"), 424, "digest_mismatch"),
+        (Rejected("probe differs"), 424, "policy_refused"),
+        (ObjectsUnavailable("no answer"), 503, "unavailable"),
     ],
 )
 async def test_a_policy_that_cannot_be_loaded_is_refused_with_the_reason(
-    api: Api, error: Exception, status: int
+    api: Api, error: Exception, status: int, code: str
 ) -> None:
-    api.loader.error = error
-    answer = await api.load("helpdesk@2-bbbbbbbb", URI)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (status, str(error))
-    assert api.registry.get("helpdesk@2-bbbbbbbb") is None
+    api.store.error = error
+    for _ in range(2):
+        answer = await api.chat(model=NEW)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (status, str(error))
+        assert answer.json()["error"]["code"] == code
+    assert len(api.store.loads) == (2 if status == 503 else 1)
+    assert api.registry.get(NEW) is None
+    api.store.error = None
+    api.clock += REMEMBERED_S
+    assert (await api.chat(model=NEW, max_tokens=1)).status_code == 200
 
 
-async def test_an_unloaded_policy_is_unknown(api: Api) -> None:
+async def test_an_unloaded_policy_is_loaded_again_by_the_next_call(api: Api) -> None:
     assert (await api.http.post("/v1/unload_lora_adapter", json={"lora_name": NAME})).status_code == 200
     assert (await api.http.post("/v1/unload_lora_adapter", json={"lora_name": NAME})).status_code == 404
-    assert (await api.chat(max_tokens=1)).status_code == 404
-
-
-async def test_pinned_policies_are_not_evicted(api: Api) -> None:
-    second, third = ("s3://ratchet/policies/" + letter * 64 + ".json" for letter in "de")
-    await api.load(NAME, URI, pin=True)
-    await api.load("helpdesk@4-dddddddd", second)
-    await api.load("helpdesk@5-eeeeeeee", third)
-    assert [one.name for one in api.registry] == [NAME, "helpdesk@5-eeeeeeee"]
+    assert (await api.chat(max_tokens=1)).status_code == 200
+    assert api.store.finds == [NAME]
 
 
 async def test_a_full_engine_refuses_and_a_dropped_request_makes_room(served: Served) -> None:
@@ -262,7 +325,7 @@ async def test_with_a_key_only_those_who_know_it_are_served(worker: TorchWorker,
             for given in ("", "Bearer wrong", "Bearer "):
                 api.http.headers["authorization"] = given
                 answers = [
-                    await api.load("helpdesk@2-bbbbbbbb", URI),
+                    await api.chat(model=NEW),
                     await api.http.post("/v1/unload_lora_adapter", json={"lora_name": NAME}),
                     await api.http.get("/v1/models"),
                     await api.http.post("/tokenize", json={"model": NAME, "messages": ASKED}),
@@ -270,7 +333,7 @@ async def test_with_a_key_only_those_who_know_it_are_served(worker: TorchWorker,
                 ]
                 assert {answer.status_code for answer in answers} == {401}
                 assert answers[0].json()["error"]["code"] == "invalid_api_key"
-            assert api.loader.loads == []
+            assert api.store.finds == []
             api.http.headers["authorization"] = "Bearer s3cret"
             assert (await api.chat(max_tokens=1)).status_code == 200
 

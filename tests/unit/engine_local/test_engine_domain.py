@@ -243,8 +243,8 @@ def test_joining_stays_within_rows_and_padded_tokens(new_tokens: list[int], free
     assert admissible(new_tokens, free, budget) == count
 
 
-def test_least_recently_used_policies_make_room_but_pinned_and_busy_ones_stay() -> None:
-    residents = [Resident("a", 1.0, pinned=True), Resident("b", 2.0), Resident("c", 3.0, busy=True), Resident("d", 4.0)]
+def test_least_recently_used_policies_make_room_but_busy_ones_stay() -> None:
+    residents = [Resident("a", 1.0, busy=True), Resident("b", 2.0), Resident("c", 3.0, busy=True), Resident("d", 4.0)]
     assert to_evict(residents, 5) == []
     assert to_evict(residents, 4) == ["b"]
     assert to_evict(residents, 3) == ["b", "d"]

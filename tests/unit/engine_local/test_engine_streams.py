@@ -19,6 +19,7 @@ from ratchet.engine_local.grammars import Grammars
 from ratchet.engine_local.handlers import Engine
 from ratchet.engine_local.load_report import LoadReport
 from ratchet.engine_local.registry import Entry, Registry
+from ratchet.engine_local.resolving import Resolver
 from ratchet.engine_local.settings import Settings
 from ratchet.engine_local.torch_batch import Job, Update
 from ratchet.engine_local.torch_policies import Served
@@ -49,12 +50,16 @@ class Scripted:
 
 
 def client(worker: Any, served: Served) -> tuple[httpx.AsyncClient, Registry[Served]]:
-    async def load(uri: str) -> Any:
-        raise AssertionError(uri)
+    async def never(name: str) -> Any:
+        raise AssertionError(name)
+
+    def now() -> datetime:
+        return datetime(2026, 1, 5, tzinfo=UTC)
 
     registry: Registry[Served] = Registry(2, lambda _: None)
     settings = Settings(max_requests=4)
-    engine = Engine(settings, worker, registry, load, Grammars(Compiler()), lambda: datetime(2026, 1, 5, tzinfo=UTC))
+    resolver = Resolver(registry, never, never, now)
+    engine = Engine(settings, worker, registry, resolver, Grammars(Compiler()), now)
     registry.add(Entry(NAME, "0" * 64, "s3://b/p.json", served, 0.0, 0.0))
     app: Any = JsonApi(engine.route, 10_000)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine"), registry

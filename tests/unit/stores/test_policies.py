@@ -10,11 +10,13 @@ import pytest
 
 from ratchet.contract.policy_manifest import ADAPTER, REWARD_MODEL, ArtifactFile, PolicyManifest, Probe
 from ratchet.errors import DigestMismatch, NotFound, Rejected
+from ratchet.rules.arms import policy_name
 from ratchet.stores.policies import (
     STORED,
     Policy,
     encode_manifest,
     fetch_policy,
+    find_policy,
     is_manifest_uri,
     publish_policy,
     read_policy,
@@ -68,6 +70,60 @@ def test_fetching_gives_the_verified_files_once(tmp_path: Path) -> None:
     weights = next(file for file in policy.manifest.files if file.name == "adapter_model.safetensors")
     del blobs.blobs[weights.uri]
     assert fetch_policy(blobs, policy.uri, tmp_path / "cache").directory == local.directory
+
+
+def named(policy: Policy, role: str = "support", version: int = 3) -> str:
+    return policy_name(role, version, policy.digest)
+
+
+class Alike(MemoryBlobs):
+    """A store in which the digests of all manifests begin alike."""
+
+    def find(self, prefix: str) -> list[str]:
+        return [uri for uri in self.blobs if "/policies/" in uri]
+
+
+def test_a_policys_name_is_its_address_whatever_its_version(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    published(blobs, tmp_path / "files", role="planner")
+    assert find_policy(blobs, named(policy)) == find_policy(blobs, named(policy, version=9)) == policy
+
+
+@pytest.mark.parametrize("name", ["support@3-00000000", "support@3", "support", "gpt-4o", "../x@1-00000000"])
+def test_a_name_without_a_manifest_is_not_found(tmp_path: Path, name: str) -> None:
+    blobs = MemoryBlobs()
+    published(blobs, tmp_path / "files")
+    with pytest.raises(NotFound, match=name):
+        find_policy(blobs, name)
+
+
+def test_a_name_with_the_digest_of_another_roles_policy_is_refused(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files", role="planner")
+    with pytest.raises(Rejected, match="of the role planner: its digest is not one of support"):
+        find_policy(blobs, named(policy))
+
+
+def test_of_policies_whose_digests_begin_alike_the_role_decides_and_two_of_one_are_refused(tmp_path: Path) -> None:
+    blobs = Alike()
+    policy = published(blobs, tmp_path / "files")
+    published(blobs, tmp_path / "files", role="planner")
+    assert find_policy(blobs, named(policy)) == policy
+    published(blobs, tmp_path / "files", algorithm="sft")
+    with pytest.raises(Rejected, match="2 policies of its role"):
+        find_policy(blobs, named(policy))
+
+
+def test_a_manifest_that_is_damaged_or_of_no_policy_is_refused_by_name(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    scores = published(blobs, tmp_path / "files", kind=REWARD_MODEL)
+    with pytest.raises(Rejected, match="is a reward_model, which answers no requests"):
+        find_policy(blobs, named(scores))
+    blobs.blobs[policy.uri] += b" "
+    with pytest.raises(DigestMismatch):
+        find_policy(blobs, named(policy))
 
 
 def test_a_damaged_file_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:

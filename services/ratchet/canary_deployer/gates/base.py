@@ -44,8 +44,8 @@ class Loaded:
 class Engine(Protocol):
     """The part of an inference engine that gates need."""
 
-    async def load(self, policy: PolicyVersion) -> Loaded:
-        """Make the policy resident. Raises `Rejected` when it cannot be, `Unavailable` for now."""
+    async def resolve(self, policy: PolicyVersion) -> Loaded:
+        """Have the engine find and hold the policy. Raises `Rejected` when it cannot, `Unavailable` for now."""
         ...
 
     async def ask(self, policy: PolicyVersion, prompt: str) -> Answer:

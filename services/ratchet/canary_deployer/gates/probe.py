@@ -1,4 +1,4 @@
-"""Gate `probe`: the engine loads the policy, and compares log-probabilities on the probe with the trainer's if it can.
+"""Gate `probe`: the engine finds the policy by its name, and compares log-probabilities on its probe if it can.
 
 An engine that compares nothing (vLLM), or a manifest without a probe, passes as loaded: reason and evidence say that
 nothing was compared.
@@ -24,14 +24,14 @@ class ProbeGate:
     engine: Engine
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
-        """Load the candidate, and stable too, so that both are resident before traffic moves."""
+        """Ask for the candidate by name, and for stable too, so that both are resident before traffic moves."""
         evidence = {"policy": candidate.name, "digest": candidate.digest, "uri": candidate.uri}
         try:
-            loaded = await self.engine.load(candidate)
+            loaded = await self.engine.resolve(candidate)
         except Rejected as error:
             return GateResult(NAME, FAILED, f"the engine cannot serve it: {error}", evidence)
         if stable is not None:
-            await self.engine.load(stable)
+            await self.engine.resolve(stable)
         result = (
             "its log-probabilities on the probe match" if loaded.compared else "log-probabilities were not compared"
         )

@@ -1,15 +1,14 @@
-"""An engine that holds our policies by their immutable names: vLLM, or engine_local."""
+"""An engine that serves our policies by their immutable names: vLLM, or engine_local.
+
+The name is a policy's address: an engine that does not hold it fetches it, so the gateway loads nothing.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 import msgspec
 
-from ratchet.contract.state import PolicyVersion, ServedPolicy
+from ratchet.contract.state import ServedPolicy
 from ratchet.contract.turn import EngineInfo
-from ratchet.errors import NotFound, Unavailable
 from ratchet.gateway.domain.anthropic_messages import asked_of, count_body, count_of
 from ratchet.gateway.domain.forms import CHAT, ENGINE_FIELDS, Form
 from ratchet.gateway.domain.requests import CallRequest
@@ -24,6 +23,7 @@ from ratchet.gateway.engines.base import (
     Transport,
     gateway_refused,
 )
+from ratchet.rules.engines import POLICY_REFUSED
 
 NAME = "the engine"
 """Its name in errors."""
@@ -31,27 +31,24 @@ TOKENIZE = "/tokenize"
 """The path at which the engine tells how many tokens a chat has."""
 NO_ROUTE = frozenset({404, 405, 501})
 """Answers of an engine without it."""
-FindVersion = Callable[[str, int], Awaitable[PolicyVersion]]
-"""Role and version to the registered policy. Raises `NotFound` or `Unavailable`."""
+NOT_LOADED = "was found but could not be loaded"
+"""What vLLM says, with status 400, of an adapter that its own workers refuse; its log has the reason."""
 
 
 class PolicyEngine:
-    """Asks for a policy by name, and loads it when a restart made the engine forget it."""
+    """Asks for a policy by name."""
 
-    def __init__(self, transport: Transport, info: EngineInfo, find_version: FindVersion) -> None:
+    def __init__(self, transport: Transport, info: EngineInfo) -> None:
         self._transport = transport
         self._info = info
-        self._find_version = find_version
-        self._loading: dict[str, asyncio.Future[Reply]] = {}
-        """Loads in flight, by the policy's name."""
 
     @property
     def info(self) -> EngineInfo:
         """The engine as turns name it."""
         return self._info
 
-    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:
-        """The engine's answer; `role` is the policy's.
+    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:  # noqa: ARG002
+        """The engine's answer.
 
         Raises `EngineFailed`, `CallRefused` for a request that the engine refuses, and `BadRequest` for one that has no
         equivalent in an API that the engine speaks.
@@ -61,60 +58,29 @@ class PolicyEngine:
         body = msgspec.json.encode(ENGINE_FIELDS[form.name](request, policy.name))
         send = self._transport.stream if request.stream else self._transport.post
         reply = await send("/v1" + form.path, body, request.headers)
-        if isinstance(reply, Reply) and reply.status == 404:
-            loaded = await self._load(role, policy)
-            reply = await send("/v1" + form.path, body, request.headers)
-            if isinstance(reply, Reply) and reply.status == 404 and loaded.status != 200:
-                message = f"the engine cannot load {policy.name}: {loaded.reason}; its log has the details"
-                raise EngineFailed(502, message, code="engine_unavailable")
         if isinstance(reply, EventReply) or reply.status == 200:
             return EngineAnswer(form, request, reply, of_policy=True)
-        raise _problem(form.name, reply)
+        raise _problem(form.name, reply, policy.name)
 
-    async def count_tokens(self, call: CallRequest, policy: ServedPolicy, role: str) -> int | None:
+    async def count_tokens(self, call: CallRequest, policy: ServedPolicy, role: str) -> int | None:  # noqa: ARG002
         """See `Engine`: vLLM and engine_local apply the policy's own template and tokenizer."""
         body = msgspec.json.encode(count_body(asked_of(call), policy.name))
         reply = await self._transport.post(TOKENIZE, body)
-        if reply.status == 404:
-            await self._load(role, policy)
-            reply = await self._transport.post(TOKENIZE, body)
         if reply.status in NO_ROUTE:
             return None
         if reply.status != 200:
-            raise _problem(CHAT.name, reply)
+            raise _problem(CHAT.name, reply, policy.name)
         return count_of(reply.body, "count")
 
-    async def _load(self, role: str, policy: ServedPolicy) -> Reply:
-        """Load the policy under its immutable name: once for all calls that wait, also when the first one is cancelled.
 
-        A refusal is not yet a failure: another gateway may have loaded the policy first, and vLLM refuses to load what
-        it holds.
-        """
-
-        async def load() -> Reply:
-            try:
-                version = await self._find_version(role, policy.version)
-            except (NotFound, Unavailable) as error:
-                message = f"the engine does not hold {policy.name}, and the gateway cannot look up its file: {error}"
-                raise EngineFailed(502, message, code="engine_unavailable") from error
-            body = msgspec.json.encode({"lora_name": version.name, "lora_path": version.uri})
-            loaded = await self._transport.post("/v1/load_lora_adapter", body)
-            if loaded.status in WRONG_KEY:
-                raise gateway_refused(NAME, loaded)
-            return loaded
-
-        loading = self._loading.get(policy.name)
-        if loading is None:
-            loading = self._loading[policy.name] = asyncio.ensure_future(load())
-            loading.add_done_callback(lambda _: self._loading.pop(policy.name))
-        return await asyncio.shield(loading)
-
-
-def _problem(api: str, reply: Reply) -> EngineFailed | CallRefused:
-    """The problem that an answer with another status than 200 says."""
+def _problem(api: str, reply: Reply, policy: str) -> EngineFailed | CallRefused:
+    """The problem that an answer with another status than 200 says; `policy` is the name that was asked for."""
     if reply.status in WRONG_KEY:
         return gateway_refused(NAME, reply)
-    if reply.status >= 500 or reply.status == 404:
+    if reply.status in {404, POLICY_REFUSED} or (reply.status == 400 and NOT_LOADED in reply.reason):
+        message = f"the engine cannot serve {policy}: {reply.reason}"
+        return EngineFailed(502, message, code="engine_unavailable")
+    if reply.status >= 500:
         return EngineFailed(502, reply.reason, code="engine_failed")
     code = reply.member("code")
     if reply.status in BUSY:

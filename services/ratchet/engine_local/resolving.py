@@ -1,0 +1,137 @@
+"""Policies come into memory when a request names them for the first time: the name is the address in the object store.
+
+Each is loaded once, however many requests wait for it, and one at a time. Names that the store does not hold cost it
+little: one without a digest nothing, any other one listing in `REMEMBERED_S`, and only `WAITING` names wait at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import structlog
+
+from ratchet.engine_local import metrics
+from ratchet.engine_local.registry import Entry, Registry
+from ratchet.engine_local.s3_policies import Fetched
+from ratchet.engine_local.torch_policies import Served
+from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
+from ratchet.rules.engines import POLICY_REFUSED
+from ratchet.service.problems import HttpError
+from ratchet.stores.policies import Policy, is_policy_name
+
+log = structlog.get_logger()
+
+WAITING = 16
+"""Names that are looked up or loaded at a time; a call for another one is refused."""
+REMEMBERED_S = 5.0
+"""How long a name that was not found, or refused, is not looked up again."""
+REMEMBERED = 1000
+"""Such names kept in memory; the oldest goes first."""
+
+
+class Resolver:
+    """Finds and loads policies by name. Runs on one event loop; `find` and `load` do their work elsewhere."""
+
+    def __init__(
+        self,
+        registry: Registry[Served],
+        find: Callable[[str], Awaitable[Policy]],
+        load: Callable[[str], Awaitable[Fetched]],
+        now: Callable[[], datetime],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`find`: a policy's name to its manifest; `load`: the manifest's uri to what answers."""
+        self._registry = registry
+        self._find = find
+        self._load = load
+        self._now = now
+        self._clock = clock
+        self._one_load = asyncio.Lock()
+        self._resolving: dict[str, asyncio.Task[Entry[Served]]] = {}
+        self._failed: OrderedDict[str, tuple[float, RatchetError]] = OrderedDict()
+        """Name -> until when its failure is remembered, and the failure."""
+
+    async def resolve(self, name: str) -> Entry[Served]:
+        """The policy called `name`, in memory. A caller that goes away leaves the load to those that wait with it.
+
+        Raises `HttpError` 404 for a name that the store does not hold, `HttpError` `POLICY_REFUSED`, and `Unavailable`.
+        """
+        entry = self._registry.get(name)
+        if entry is not None:
+            return entry
+        if not is_policy_name(name):
+            raise unknown_model(name)
+        self._raise_remembered(name)
+        resolving = self._resolving.get(name)
+        if resolving is None:
+            if len(self._resolving) >= WAITING:
+                raise Unavailable(f"{WAITING} other policies are being loaded: try again later", code="loads_busy")
+            resolving = self._resolving[name] = asyncio.create_task(self._resolved(name))
+            resolving.add_done_callback(lambda task: self._end(name, task))
+        return await asyncio.shield(resolving)
+
+    def _raise_remembered(self, name: str) -> None:
+        until, failure = self._failed.get(name, (0.0, None))
+        if failure is None:
+            return
+        if self._clock() < until:
+            raise failure.with_traceback(None)  # it would grow with each time
+        del self._failed[name]
+
+    def _end(self, name: str, task: asyncio.Task[Entry[Served]]) -> None:
+        del self._resolving[name]
+        failure = None if task.cancelled() else task.exception()
+        if isinstance(failure, HttpError):
+            self._failed[name] = self._clock() + REMEMBERED_S, failure
+            self._failed.move_to_end(name)
+            while len(self._failed) > REMEMBERED:
+                self._failed.popitem(last=False)
+
+    async def _resolved(self, name: str) -> Entry[Served]:
+        try:
+            policy = await self._find(name)
+        except NotFound as error:
+            raise unknown_model(name) from error
+        except (Rejected, DigestMismatch) as error:
+            raise _refused(error) from error
+        async with self._one_load:
+            return await self._loaded(name, policy)
+
+    async def _loaded(self, name: str, policy: Policy) -> Entry[Served]:
+        if not self._registry.has_room():
+            raise Unavailable("no room for another policy: all resident ones are busy", code="no_room")
+        began = time.monotonic()
+        try:
+            fetched = await self._load(policy.uri)
+        except Exception as error:
+            metrics.LOADS.labels("refused").inc()
+            # Only the kind of error: its text may quote the store's, and only the caller may read it.
+            log.warning("policy not loaded", policy=name, error=type(error).__name__)
+            if isinstance(error, NotFound):  # of its base, or of one of its files
+                raise HttpError(404, str(error), kind="NotFoundError", code="policy_not_found") from error
+            if isinstance(error, Rejected | DigestMismatch):
+                raise _refused(error) from error
+            raise
+        now = time.monotonic()
+        entry = Entry(name, fetched.digest, policy.uri, fetched.served, self._now().timestamp(), now)
+        evicted = self._registry.add(entry)
+        metrics.LOADS.labels("loaded").inc()
+        metrics.LOAD_SECONDS.observe(now - began)
+        metrics.EVICTIONS.labels("room").inc(len(evicted))
+        metrics.RESIDENT.set(len(self._registry))
+        log.info("policy loaded", policy=name, digest=fetched.digest, seconds=round(now - began, 3), evicted=evicted)
+        return entry
+
+
+def unknown_model(name: str) -> HttpError:
+    """The error of a name that is no policy's."""
+    return HttpError(404, f"The model `{name}` does not exist.", kind="NotFoundError", code="model_not_found")
+
+
+def _refused(error: RatchetError) -> HttpError:
+    code = "digest_mismatch" if isinstance(error, DigestMismatch) else "policy_refused"
+    return HttpError(POLICY_REFUSED, str(error), code=code)
