@@ -1,13 +1,16 @@
-"""Until when outcomes are known, as the deployer reads it off the real broker while the reward computer is behind."""
+"""Until when outcomes are known, as the deployer reads it off the real broker while a service is behind."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from ratchet.canary_deployer.nats_events import SCORER, TRAJECTORIES, NatsEventSource, Places, Read
+from ratchet.bus.connection import Bus
+from ratchet.canary_deployer.nats_events import ASSEMBLER, SCORER, TRAJECTORIES, TURNS, NatsEventSource, Places, Read
 from ratchet.service.settings import SharedSettings
 from tests.support.canary_world import ROLE
-from tests.support.messages import trajectory
+from tests.support.messages import trajectory, trajectory_end
 from tests.support.running import connected
 
 TICK_S = 0.05
@@ -16,6 +19,63 @@ TICK_S = 0.05
 def behind(read: Read) -> bool:
     assert read.batch.read_until is not None
     return read.batch.as_of < read.batch.read_until
+
+
+async def consumer(bus: Bus, name: str, stream: str) -> Any:
+    """A service's durable consumer, of which a test takes messages in its place."""
+    await bus.nc.jetstream().add_consumer(stream, ConsumerConfig(durable_name=name, ack_policy=AckPolicy.EXPLICIT))
+    return await bus.nc.jetstream().pull_subscribe_bind(name, stream)
+
+
+async def test_an_end_that_the_collector_has_not_assembled_holds_outcomes_open(
+    shared_settings: SharedSettings,
+) -> None:
+    """A collector that is slow would else make every outcome on both arms missing, and no test could speak."""
+    async with connected(shared_settings) as bus:
+        collector, computer = await consumer(bus, ASSEMBLER, TURNS), await consumer(bus, SCORER, TRAJECTORIES)
+        await bus.publish(trajectory_end("one"))
+        events = await NatsEventSource(bus).open(ROLE, Places())
+        try:
+            ended_at = (await bus.nc.jetstream().get_msg(TURNS, 1)).time.timestamp()
+            waiting = await events.next(TICK_S)
+            assert waiting.batch.as_of <= ended_at
+            assert waiting.behind is not None
+            assert waiting.behind.service == "trajectory_collector"
+
+            (end,) = await collector.fetch(1, timeout=5)
+            await bus.publish(trajectory("one"))
+            await end.ack_sync()
+            assembled = await events.next(TICK_S)
+            assert assembled.batch.as_of <= ended_at, "the trajectory that came of it has no reward yet"
+            assert assembled.behind is not None
+            assert assembled.behind.service == "reward_computer"
+
+            (scored,) = await computer.fetch(1, timeout=5)
+            await scored.ack_sync()
+            after = await events.next(TICK_S)
+            assert after.behind is None
+            assert after.batch.as_of > assembled.batch.read_until - TICK_S
+        finally:
+            await events.close()
+
+
+async def test_how_long_the_oldest_report_has_waited_is_known_from_the_first_look(
+    shared_settings: SharedSettings,
+) -> None:
+    """Else each restart of the deployer would let a canary go on that no test can judge."""
+    async with connected(shared_settings) as bus:
+        await consumer(bus, ASSEMBLER, TURNS)
+        await bus.publish(trajectory_end("one"))
+        first = await NatsEventSource(bus).open(ROLE, Places())
+        await first.next(1.0)
+        await first.close()
+        again = await NatsEventSource(bus).open(ROLE, Places())
+        try:
+            read = await again.next(TICK_S)
+            assert read.behind is not None
+            assert read.behind.seconds >= 0.9
+        finally:
+            await again.close()
 
 
 async def test_outcomes_are_known_up_to_the_reward_computers_last_acknowledged_message(
@@ -27,9 +87,7 @@ async def test_outcomes_are_known_up_to_the_reward_computers_last_acknowledged_m
             alone = await events.next(TICK_S)
             assert not behind(alone), "without a reward computer no outcome can be late"
 
-            config = ConsumerConfig(durable_name=SCORER, ack_policy=AckPolicy.EXPLICIT)
-            await bus.nc.jetstream().add_consumer(TRAJECTORIES, config)
-            computer = await bus.nc.jetstream().pull_subscribe_bind(SCORER, TRAJECTORIES)
+            computer = await consumer(bus, SCORER, TRAJECTORIES)
             before = await events.next(TICK_S)
             await bus.publish(trajectory("one"))
             first = await events.next(TICK_S)

@@ -180,6 +180,10 @@ async def test_a_trajectory_is_assembled_from_its_turns_once_they_are_all_stored
         assert assembled.policy == turn("ride").policy
         assert [entry.action.raw_response for entry in assembled.turns] == ["answer 0", "answer 1"]
         assert assembled.task_context.group_key == "group-ride"
+        ended = await bus.nc.jetstream().get_msg("RL_TURNS", subject=f"{TrajectoryEnd.TOPIC}.support", seq=1, next=True)
+        assert ended.time is not None
+        assert assembled.metadata.reported_at is not None
+        assert abs(assembled.metadata.reported_at - ended.time) < timedelta(milliseconds=1), "nats-py rounds twice"
 
 
 async def test_a_silent_run_of_which_no_call_was_answered_is_a_failure(

@@ -94,8 +94,8 @@ def outage(begins_s: float, lasts_s: float) -> Draw:
     return draw
 
 
-def unassembled(begins_s: float, lasts_s: float, seconds: tuple[float, float]) -> Draw:
-    """The collector is away for a while: what ends meanwhile is reported when it is back."""
+def held_up(begins_s: float, lasts_s: float, seconds: tuple[float, float]) -> Draw:
+    """Reports do not reach the broker for a while: what ends meanwhile is reported after it."""
 
     def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
         shape = (runs, len(start_s))
@@ -212,6 +212,6 @@ FALSE_PROMOTIONS: dict[str, Scene] = {
 """Worse by the margin at every moment, or nothing to see: at most 5 % may be promoted."""
 
 LIMITS: dict[str, Scene] = {
-    "silent collector, slower canary": Scene(unassembled(600, 500, seconds=(60, 300))),
+    "reports held up, slower canary": Scene(held_up(600, 500, seconds=(60, 300))),
 }
-"""Not promised: a trajectory that is assembled after the horizon counts as missing, against the slower arm."""
+"""Not promised: a trajectory that is reported after the horizon counts as missing, against the slower arm."""

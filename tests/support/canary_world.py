@@ -20,7 +20,7 @@ from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Chunk, Event, call_of, score_of, started_of
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import NotLeading
-from ratchet.canary_deployer.nats_events import EvidenceLost, Places, Read
+from ratchet.canary_deployer.nats_events import Behind, EvidenceLost, Places, Read
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.contract import PolicyClaim, Reward, Start, Turn, named_id
 from ratchet.contract.reward import RewardComponent, RewardMetadata
@@ -176,6 +176,7 @@ class FakeEvents:
 
     bus: FakeBus
     places: Places
+    source: FakeSource
 
     async def next(self, wait_s: float) -> Read:
         starts, turns, rewards = (
@@ -192,7 +193,7 @@ class FakeEvents:
         self.places = Places(
             before.start_seq + len(starts), before.turn_seq + len(turns), before.reward_seq + len(rewards)
         )
-        return Read(Batch(events, self.bus.now().timestamp()), self.places)
+        return Read(Batch(events, self.bus.now().timestamp()), self.places, self.source.behind)
 
     async def close(self) -> None:
         return None
@@ -200,10 +201,11 @@ class FakeEvents:
 
 @dataclass
 class FakeSource:
-    """Places and events of the fake bus, and a count of starts that a test sets."""
+    """Places and events of the fake bus, and a count of starts and a late service that a test sets."""
 
     bus: FakeBus
     traffic: FakeTraffic
+    behind: Behind | None = None
 
     async def newest_places(self) -> Places:
         return Places(*[await self.bus.last_sequence(stream) for stream in STREAMS])
@@ -211,7 +213,7 @@ class FakeSource:
     async def open(self, role: str, places: Places) -> FakeEvents:
         if places.start_seq > await self.bus.last_sequence("RL_STARTS"):
             raise EvidenceLost("RL_STARTS was made anew")
-        return FakeEvents(self.bus, places)
+        return FakeEvents(self.bus, places, self)
 
     async def recent_starts(self, role: str, now: datetime) -> tuple[int, float]:
         return self.traffic.per_day, 86400.0

@@ -101,6 +101,11 @@ class Controllers:
         controller = self._controllers.get(role)
         return controller.fault if controller else None
 
+    def late(self, role: str) -> str | None:
+        """Why the outcomes of the role's rollout come late; None when they do not, or when another deployer leads."""
+        controller = self._controllers.get(role)
+        return controller.observer.late if controller else None
+
     async def check(self) -> str | None:
         """Readiness: why a rollout cannot go on, None when all can."""
         faults = [f"{role}: {one.fault}" for role, one in self._controllers.items() if one.fault]

@@ -153,7 +153,7 @@ class Api:
         return RolePoliciesOut(role=role, route=route, policies=await self._policies.versions(role))
 
     def _summary(self, role: str, rollout: Rollout) -> RolloutOut:
-        return summary(rollout, self._rules, self._controllers.fault(role))
+        return summary(rollout, self._rules, self._controllers.fault(role), self._controllers.late(role))
 
 
 def _checked(role: str) -> str:

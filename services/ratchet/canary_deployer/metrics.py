@@ -19,6 +19,11 @@ ERRORS = Counter("agent_rl_model_errors_total", "Calls that ended in an error.",
 BENCHMARK = Gauge("agent_rl_model_benchmark_score", "Mean held-out score, 0..1.", ["model_version", "task_type"])
 E_VALUE = Gauge("ratchet_rollout_e_value", "Combined e-value of the running rollout.", ["role", "test"])
 LEASE = Gauge("ratchet_rollout_lease", "Lease number of the running canary.", ["role"])
+BEHIND = Gauge(
+    "ratchet_rollout_outcomes_behind_seconds",
+    "For how long the oldest report without a reward has waited, while a rollout has traffic.",
+    ["role"],
+)
 LEADING = Gauge("ratchet_deployer_leading", "1 while this deployer leads, 0 while it is a standby.")
 
 # From 0 on, so that the first event already shows as an increase.

@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -15,7 +15,7 @@ import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import Error as JetStreamError
+from nats.js.errors import Error as JetStreamError, NotFoundError
 
 from ratchet.bus.connection import Bus, Extent
 from ratchet.bus.ordered_reader import OrderedReader
@@ -38,12 +38,23 @@ RECENT = timedelta(days=1)
 """The starts of this long forecast a role's traffic."""
 INACTIVE_S = 5.0
 """The broker forgets the consumer that counts starts after this long."""
+ASSEMBLER = "collector-turns"
+"""The collector's consumer of RL_TURNS, which has ends of trajectories behind their turns (`contracts/topics.json`)."""
 TRAJECTORIES, SCORER = "RL_TRAJECTORIES", "reward-trajectories"
-"""What first rewards are computed from, and the reward computer's consumer of it (`contracts/topics.json`)."""
+"""What first rewards are computed from, and the reward computer's consumer of it."""
 DOES_NOT_EXIST = (10014, 10059)
 """The broker's codes for a consumer, and a stream, that do not exist."""
 MOST_INSTANTS = 20_000
-"""Instants to remember while the reward computer is behind: hours of ticks."""
+"""Instants to remember while a consumer is behind: hours of ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A service on the way from the end of a trajectory to its reward has not kept up."""
+
+    service: str
+    seconds: float
+    """For how long its oldest message has waited."""
 
 
 class EvidenceLost(RatchetError):
@@ -66,6 +77,8 @@ class Read:
 
     batch: Batch
     places: Places
+    behind: Behind | None = None
+    """What makes outcomes late; None when they are not."""
 
 
 class Events(Protocol):
@@ -188,6 +201,7 @@ class _Round:
     scores: list[Event]
     as_of: float
     read_until: float
+    behind: Behind | None
     turns: int
     """So many messages of the consumer of turns, ..."""
     starts: int
@@ -204,8 +218,8 @@ class NatsEvents:
         self._streams_made = places.streams_made
         self._scoring = _Scoring(bus)
         self._round: _Round | None = None
-        self._last = Batch((), 0.0)
-        """The last round that was handed out whole."""
+        self._last = Read(Batch((), 0.0), places)
+        """The last round that was handed out whole, without its events."""
         self._reward_seq = places.reward_seq
         """The last reward that was handed out."""
 
@@ -220,12 +234,13 @@ class NatsEvents:
         events = await self._starts.portion(current.starts, PORTION)
         events += await self._turns.portion(current.turns, PORTION - len(events))
         if self._starts.reader.count < current.starts or self._turns.reader.count < current.turns:
-            return Read(Batch(events, self._last.as_of, self._last.read_until), self._places())
+            before = self._last.batch
+            return Read(Batch(events, before.as_of, before.read_until), self._places(), self._last.behind)
         await self._starts.skip_ahead()
         await self._turns.skip_ahead()
         self._round, self._reward_seq = None, self._rewards.applied_seq
-        self._last = Batch((), current.as_of, current.read_until)
-        return Read(Batch([*events, *current.scores], current.as_of, current.read_until), self._places())
+        self._last = Read(Batch((), current.as_of, current.read_until), self._places(), current.behind)
+        return replace(self._last, batch=replace(self._last.batch, events=[*events, *current.scores]))
 
     async def close(self) -> None:
         """See `Events`."""
@@ -234,12 +249,12 @@ class NatsEvents:
 
     async def _next_round(self, wait_s: float) -> _Round:
         """Some rewards, then how many turns and starts have come since: in this order."""
-        scored_until = await self._scoring.scored_until()
+        scored_until, behind = await self._scoring.scored_until()
         scores = await self._rewards.next(wait_s)
         read_until = await self._rewards.read_until()
         turns = (await self._turns.reader.state()).total
         starts = (await self._starts.reader.state()).total
-        return _Round(scores, min(scored_until, read_until), read_until, turns, starts)
+        return _Round(scores, min(scored_until, read_until), read_until, behind, turns, starts)
 
     def _places(self) -> Places:
         return Places(self._starts.applied_seq, self._turns.applied_seq, self._reward_seq, self._streams_made)
@@ -342,32 +357,76 @@ class _StreamInfo(msgspec.Struct):
 
 
 class _Scoring:
-    """Until when every reported trajectory has its first reward.
+    """Until when every report has its first reward, and which service is behind.
 
-    The reward computer acknowledges a trajectory when its reward is stored. `_seen` are instants, each with the
-    stream's last message of then: the newest instant up to which all is acknowledged is the answer.
+    The end of a trajectory becomes a trajectory (collector), and that a reward (reward computer). Each acknowledges
+    what it has read when its answer is stored.
     """
 
     def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._seen: deque[tuple[float, int]] = deque(maxlen=MOST_INSTANTS)
-        self._until = -math.inf
+        self._assembled = _Settled(bus, TURNS, ASSEMBLER)
+        self._scored = _Settled(bus, TRAJECTORIES, SCORER)
 
-    async def scored_until(self) -> float:
+    async def scored_until(self) -> tuple[float, Behind | None]:
         """An instant by the broker's clock; infinite where no reward computer of Ratchet's reads trajectories."""
-        progress = await self._bus.ask(f"CONSUMER.INFO.{TRAJECTORIES}.{SCORER}", _ConsumerProgress)
+        assembled = await self._assembled.until()
+        scored = await self._scored.until(assembled)
+        waits = [("trajectory_collector", self._assembled.behind_s), ("reward_computer", self._scored.behind_s)]
+        service, seconds = max(waits, key=lambda one: one[1])
+        return scored, Behind(service, seconds) if seconds > 0 else None
+
+
+class _Settled:
+    """Until when a consumer has settled everything that its stream holds.
+
+    `_seen` are instants, each with the stream's last message of then: the newest instant up to which all is
+    acknowledged is the answer.
+    """
+
+    def __init__(self, bus: Bus, stream: str, consumer: str) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._consumer = consumer
+        self._seen: deque[tuple[float, float, int]] = deque(maxlen=MOST_INSTANTS)
+        """When, until when the stream held every report then, and its last message."""
+        self._until = -math.inf
+        self._settled_at: float | None = None
+        self.behind_s = 0.0
+        """For how long the oldest message that is not settled has waited, to a tick."""
+
+    async def until(self, complete: float = math.inf) -> float:
+        """An instant by the broker's clock; infinite where there is no such consumer.
+
+        `complete`: an instant up to which the stream holds every report now.
+        """
+        progress = await self._bus.ask(f"CONSUMER.INFO.{self._stream}.{self._consumer}", _ConsumerProgress)
         if progress.error is not None:
             if progress.error.get("err_code") in DOES_NOT_EXIST:
-                return math.inf
-            raise BusUnavailable(f"cannot ask how far {SCORER} is: {progress.error}")
+                return complete
+            raise BusUnavailable(f"cannot ask how far {self._consumer} is: {progress.error}")
         if progress.ts is not None and progress.num_pending + progress.num_ack_pending == 0:
             self._seen.clear()
-            self._until = progress.ts.timestamp()
+            self._settled_at, self.behind_s = progress.ts.timestamp(), 0.0
+            self._until = min(self._settled_at, complete)
             return self._until
         floor = int(progress.ack_floor.get("stream_seq", 0))
-        while self._seen and self._seen[0][1] <= floor:
-            self._until = self._seen.popleft()[0]
-        info = await self._bus.ask(f"STREAM.INFO.{TRAJECTORIES}", _StreamInfo)
-        if not self._seen or self._seen[-1][1] != info.state.last_seq:
-            self._seen.append((info.ts.timestamp(), info.state.last_seq))
+        while self._seen and self._seen[0][2] <= floor:
+            self._settled_at, self._until, _ = self._seen.popleft()
+        info = await self._bus.ask(f"STREAM.INFO.{self._stream}", _StreamInfo)
+        now = info.ts.timestamp()
+        if not self._seen or self._seen[-1][2] != info.state.last_seq:
+            self._seen.append((now, min(now, complete), info.state.last_seq))
+        if self._settled_at is None:
+            self._settled_at = await self._oldest_after(floor) or now
+        self.behind_s = max(0.0, now - self._settled_at)
         return self._until
+
+    async def _oldest_after(self, floor: int) -> float | None:
+        """When the first message that is not settled was stored; None when the stream no longer holds one."""
+        try:
+            oldest = await self._bus.nc.jetstream().get_msg(self._stream, floor + 1, subject=">", next=True)
+        except NotFoundError:
+            return None
+        except (nats.errors.Error, JetStreamError, TimeoutError) as error:
+            raise BusUnavailable(f"cannot read {self._stream}: {error!r}") from error
+        return oldest.time.timestamp() if oldest.time is not None else None

@@ -1,4 +1,9 @@
-"""Observes a canary with traffic: keeps its lease, reads what happens to trajectories, and decides on the evidence."""
+"""Observes a canary with traffic: keeps its lease, reads what happens to trajectories, and decides on the evidence.
+
+Outcomes come through two other services. While these are behind by more than a trajectory waits for its outcome,
+nothing of what the canary does can be judged: its lease ends, as when the streams cannot be read, and grows again when
+outcomes come within the horizon.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.serving import renewed_route
 from ratchet.canary_deployer.domain.verdicts import decide
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.nats_events import Events, EventSource, EvidenceLost, Places
+from ratchet.canary_deployer.nats_events import Behind, Events, EventSource, EvidenceLost, Places
 from ratchet.canary_deployer.reconciler import RolloutReconciler
 from ratchet.canary_deployer.rollout_store import RolloutStore
 
+log = structlog.get_logger()
+
 BLIND_S = 15.0
 """A lease grows for this long after its evidence was last read, judged and saved, and no longer until it is again."""
+LATE_S = 10.0
+"""Operators see that outcomes are late by more than this: less is the way that a message goes."""
 
 
 @dataclass(kw_only=True)
@@ -43,6 +54,18 @@ class Observer:
         """For which rollout and since when its evidence has not been read, judged and saved."""
         self._leased: tuple[int, float] | None = None
         """The record's generation and the instant of the last renewal."""
+        self._behind: Behind | None = None
+        self._unjudged: str | None = None
+        """The rollout whose outcomes come too late to judge it."""
+
+    @property
+    def late(self) -> str | None:
+        """Why outcomes are late, and what follows; None when they are not."""
+        behind = self._behind
+        if behind is None or behind.seconds < LATE_S:
+            return None
+        reason = f"outcomes are {behind.seconds:.0f} s late: {behind.service} is behind"
+        return f"{reason}; the canary gets no traffic until they come within the horizon" if self._unjudged else reason
 
     async def observe(self, rollout: Rollout) -> None:
         """Renew the lease, wait for events, fold them into the statistics, and take the decision that they ask for.
@@ -71,19 +94,37 @@ class Observer:
                 else:
                     await self.store.keep_statistics(observed)
         self._blind_since = None
+        self._note_lateness(rollout, read.behind)
+
+    def _note_lateness(self, rollout: Rollout, behind: Behind | None) -> None:
+        """The lease ends when the oldest report has waited for as long as a trajectory waits for its outcome.
+
+        It goes on only when reports come within the horizon again, so that it does not come and go.
+        """
+        self._behind, rules = behind, rollout.under(self.rules)
+        metrics.BEHIND.labels(rollout.role).set(behind.seconds if behind else 0.0)
+        was = self._unjudged == rollout.rollout_id
+        limit_s = rules.horizon_s if was else rules.patience_s
+        unjudged = behind is not None and behind.seconds > limit_s
+        self._unjudged = rollout.rollout_id if unjudged else None
+        if unjudged and not was:
+            log.warning("lease not renewed", role=rollout.role, policy=rollout.candidate.name, reason=self.late)
+        if was and not unjudged:
+            log.info("lease renewed again", role=rollout.role, policy=rollout.candidate.name)
 
     async def close(self) -> None:
         """Stop reading events."""
         events, self._events, self._reading = self._events, None, None
+        self._behind = None
         if events is not None:
             await events.close()
 
     async def _renew_lease(self, rollout: Rollout) -> None:
-        """Let the canary's lease grow when it is time, unless its evidence has been out of sight for too long."""
+        """Let the canary's lease grow when it is time, unless its evidence has been unseen, or late, for too long."""
         now = self.monotonic()
         if self._blind_since is None or self._blind_since[0] != rollout.rollout_id:
             self._blind_since = (rollout.rollout_id, now)
-        if now - self._blind_since[1] >= BLIND_S:
+        if now - self._blind_since[1] >= BLIND_S or self._unjudged == rollout.rollout_id:
             return
         async with self.store.lock:
             current = await self.store.load()  # an operator may have ended it while this waited for the lock

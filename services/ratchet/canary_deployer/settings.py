@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     """An outcome that has not come this long after a trajectory's start is missing, where stable's history says too
     little: each rollout freezes its own horizon at its start, 1.5 times what .99 of stable's outcomes took."""
     horizon_min_s: float = Field(default=600, gt=0)
-    """The shortest horizon that is taken from history: it leaves room for an outage of the reward computer."""
+    """The shortest horizon that is taken from history: it leaves room for reports that are held up."""
     horizon_max_s: float = Field(default=21600, gt=0)
     """The longest one: a pending outcome holds back the promotion for that long."""
     min_coverage: float = Field(default=0.8, ge=0, le=1)

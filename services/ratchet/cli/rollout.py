@@ -165,7 +165,7 @@ def show(rollouts: Sequence[RolloutOut]) -> None:
             one.stable.name if one.stable else None,
             one.stage if one.weight > 0 else None,
             one.weight if one.weight > 0 else None,
-            one.fault or one.reason,
+            one.fault or one.late or one.reason,
         )
         for one in rollouts
     ]
@@ -190,6 +190,8 @@ def show_one(rollout: RolloutOut) -> None:
     evidence = [(test, name, value) for test, values in rollout.e_values.items() for name, value in values.items()]
     _section(("test", "metric", "e-value"), evidence)
     console.print(f"thresholds: {', '.join(f'{name} {value:g}' for name, value in rollout.thresholds.items())}")
+    if rollout.late is not None:
+        console.print(rollout.late, markup=False)
     for reason in rollout.waiting_for:
         console.print(f"waiting for {reason}", markup=False)
 

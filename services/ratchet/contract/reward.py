@@ -66,7 +66,7 @@ class Reward(Message, frozen=True, kw_only=True, omit_defaults=True):
     role: str = DEFAULT_ROLE
     revision: int = 0
     reported_at: datetime | None = None
-    """When the stream stored the trajectory whose first reward this is."""
+    """When a stream stored the report that this first reward is computed from: the end, else the trajectory."""
     reward_function: RewardFunction | None = None
     turn_rewards: list[TurnReward] | None = None
 

@@ -83,6 +83,8 @@ class TrajectoryMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
     """`client`, `assembled` (by the collector from turns) or `import:<format>`."""
     error: str | None = None
     """What ended a run of which no call was answered, or whose last call failed."""
+    reported_at: datetime | None = None
+    """When the stream stored the end from which the collector assembled it; None where no end was reported."""
 
 
 class Outcome(Value, frozen=True, kw_only=True, omit_defaults=True):

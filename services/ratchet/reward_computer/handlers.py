@@ -152,7 +152,8 @@ class RewardComputer:
             return Done()
         past = self._history(trajectory, received.sequence)
         evidence = Evidence(trajectory, known.opinions.get(key, ()), past)
-        when = Circumstances(self.now(), 0, self._windows(trajectory), reported_at=received.time)
+        reported_at = trajectory.metadata.reported_at or received.time
+        when = Circumstances(self.now(), 0, self._windows(trajectory), reported_at=reported_at)
         reward = reward_of(self.spec, evidence, when)
         metrics.REWARD.observe(reward.total_reward)
         return Done([reward])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import msgspec
 
@@ -109,6 +110,12 @@ def report_of(trajectory: Trajectory, superseded_by: int = 0) -> Report:
         has_outcome=trajectory.outcome is not None and trajectory.outcome.inferred_from is None,
         superseded_by=superseded_by,
     )
+
+
+def reported(trajectory: Trajectory, at: datetime) -> Trajectory:
+    """The trajectory of an end that the stream stored at this instant: its outcome was known then, whenever this is
+    assembled."""
+    return msgspec.structs.replace(trajectory, metadata=msgspec.structs.replace(trajectory.metadata, reported_at=at))
 
 
 def is_fuller(trajectory: Trajectory, stored: Report) -> bool:

@@ -30,6 +30,7 @@ from ratchet.trajectory_collector.domain import (
     is_complete,
     is_fuller,
     report_of,
+    reported,
     update_of,
 )
 from ratchet.trajectory_collector.incarnations import Incarnations
@@ -165,7 +166,7 @@ class Collector:
         except ChatError as error:
             return Dead("rejected", f"trajectory {end.trajectory_id} cannot be assembled: {error}")
         report_gaps(end.trajectory_id, run, assembled)
-        return Done(assembled.trajectories)
+        return Done([reported(one, received.time) for one in assembled.trajectories])
 
     async def restore(self, batch: Batch) -> Sequence[Message]:
         """Store settled messages again; returns the events to publish, each of which was published before.

@@ -10,7 +10,7 @@ from ratchet.bus.kv import Entry
 from ratchet.bus.testing import FakeBucket
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import Rollout
-from ratchet.canary_deployer.nats_events import Places
+from ratchet.canary_deployer.nats_events import Behind, Places
 from ratchet.contract import named_id
 from ratchet.contract.state import POLICIES, ROLLOUTS, Route
 from ratchet.errors import BusUnavailable
@@ -20,6 +20,7 @@ from tests.support.canary_world import (
     CanaryWorld,
     FakeEvents,
     FakeSource,
+    quick_rules,
     reward_of,
     served,
     start_of,
@@ -101,6 +102,48 @@ async def test_a_canary_whose_evidence_cannot_be_read_is_not_kept_alive() -> Non
     renewed = (await world.route()).canary
     assert renewed is not None
     assert renewed.lease == 5
+
+
+async def lease_after(world: CanaryWorld, seconds: float) -> int:
+    """Of the canary, after a step so much later."""
+    world.clock.advance(seconds)
+    await world.controller.step()
+    canary = (await world.route()).canary
+    assert canary is not None
+    return canary.lease
+
+
+async def test_a_canary_whose_outcomes_come_too_late_to_judge_it_gets_no_traffic_until_they_come_in_time() -> None:
+    """Else a collector that cannot keep up would leave a bad canary in traffic for as long as it stays behind."""
+    world = await CanaryWorld(quick_rules(horizon_s=300.0)).with_policies(1, 2)
+    source = FakeSource(world.bus, world.traffic)
+    world.controller = world.new_controller(source=source)
+    await world.until("running")
+    grown: list[tuple[float, bool]] = []
+    for late_s in (0.0, 590.0, 610.0, 310.0, 290.0, 590.0):
+        source.behind = Behind("trajectory_collector", late_s)
+        before = await lease_after(world, 5)
+        grown.append((late_s, await lease_after(world, 5) > before))
+    assert grown == [(0.0, True), (590.0, True), (610.0, False), (310.0, False), (290.0, True), (590.0, True)]
+    assert world.controller.observer.late == "outcomes are 590 s late: trajectory_collector is behind"
+
+
+async def test_operators_see_which_service_makes_outcomes_late_and_that_the_canary_gets_no_traffic() -> None:
+    world = await CanaryWorld(quick_rules(horizon_s=300.0)).with_policies(1, 2)
+    source = FakeSource(world.bus, world.traffic, Behind("reward_computer", 2.0))
+    world.controller = world.new_controller(source=source)
+    await world.until("running")
+    await lease_after(world, 5)
+    assert world.controller.observer.late is None, "less than anybody has to know of"
+    source.behind = Behind("reward_computer", 700.0)
+    await lease_after(world, 5)
+    assert world.controller.observer.late == (
+        "outcomes are 700 s late: reward_computer is behind;"
+        " the canary gets no traffic until they come within the horizon"
+    )
+    source.behind = None
+    await lease_after(world, 5)
+    assert world.controller.observer.late is None
 
 
 class UnwritableRecords:

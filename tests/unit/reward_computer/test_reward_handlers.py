@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from random import Random
 
+import msgspec
 from hypothesis import given, settings, strategies as st
 
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
@@ -50,6 +51,14 @@ async def first(facts: StoredFacts, message: Trajectory, sequence: int = 1) -> O
 async def test_a_trajectory_gets_its_first_reward() -> None:
     (reward,) = published(await first(holding(trajectory()), trajectory()))
     assert (reward.trajectory_id, reward.revision, reward.role) == (trajectory().trajectory_id, 0, "support")
+
+
+async def test_a_first_reward_has_the_instant_of_the_report_however_late_the_collector_assembled_it() -> None:
+    ended = AT - timedelta(minutes=5)
+    plain = trajectory()
+    late = trajectory(metadata=msgspec.structs.replace(plain.metadata, source="assembled", reported_at=ended))
+    rewards = [published(await first(holding(one), one))[0] for one in (plain, late)]
+    assert [one.reported_at for one in rewards] == [AT, ended]
 
 
 async def test_a_trajectory_that_is_not_stored_yet_waits() -> None:

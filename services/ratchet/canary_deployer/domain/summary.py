@@ -20,8 +20,10 @@ LARGEST_SHOWN = 1e12
 """Beyond it an e-value says nothing more."""
 
 
-def summary(rollout: Rollout, rules: Rules, fault: str | None = None) -> RolloutOut:
-    """Everything about a rollout but its bookkeeping. `fault`: why it cannot go on, where it cannot.
+def summary(rollout: Rollout, rules: Rules, fault: str | None = None, late: str | None = None) -> RolloutOut:
+    """Everything about a rollout but its bookkeeping.
+
+    `fault`: why it cannot go on, where it cannot. `late`: why its outcomes come late, where they do.
 
     `deadline_in_s`: for how long it may go on undecided; None when it does not gather evidence.
     """
@@ -56,6 +58,7 @@ def summary(rollout: Rollout, rules: Rules, fault: str | None = None) -> Rollout
         "decisions": rollout.decisions,
         "last_hash": rollout.last_hash,
         "fault": fault,
+        "late": late,
     }
     return msgspec.convert(members, RolloutOut)
 

@@ -8,11 +8,11 @@ one whose start comes twice counts at its first. From then on
   within the horizon;
 - its **outcome** settles once: with the first reward that knows an outcome reported within the horizon; as a failure at
   once when another policy answered because a call on its arm failed (intention to treat: a failure belongs to the arm
-  on which it happened, whichever policy repairs it); as *missing* once the reward computer has scored everything that
-  was reported within the horizon. Later revisions are shown, never folded;
-- while the reward computer is away it stays pending, up to `Rules.patience_s` after its start: then it is *unscored*,
-  with the values that are worst for the claim. An outage hits both arms, but the slower one loses more outcomes to it:
-  counted as missing these would be evidence against it. A bound is evidence for nothing;
+  on which it happened, whichever policy repairs it); as *missing* once everything that was reported within the horizon
+  is scored. Later revisions are shown, never folded;
+- while collector or reward computer is behind it stays pending, up to `Rules.patience_s` after its start: then it is
+  *unscored*, with the values that are worst for the claim. An outage hits both arms, but the slower one loses
+  more outcomes to it: counted as missing these would be evidence against it. A bound is evidence for nothing;
 - a trajectory that was **moved** without a failure of its arm (a lapsed lease) stays, with the values that are worst
   for the claim (`cohorts.py`).
 
@@ -35,8 +35,8 @@ from ratchet.contract.turn import TurnSummary
 from ratchet.rules.arms import CANARY, STABLE
 
 PENDING, SUCCESS, FAILED, MISSING, MOVED, UNSCORED = range(6)
-"""Outcomes. `MOVED`: another policy answered from some call on, through no fault of the arm. `UNSCORED`: the reward
-computer was away for too long."""
+"""Outcomes. `MOVED`: another policy answered from some call on, through no fault of the arm. `UNSCORED`: it was
+reported, if ever, to a collector or a reward computer that was behind for too long."""
 
 SHORTEST_MS = 1e-3
 """A latency is at least this: no clock measures a shorter one."""
@@ -227,8 +227,8 @@ class Batch:
     """The first reward of every report that was stored before this instant, by the stream's clock, is in this batch or
     an earlier one."""
     read_until: float | None = None
-    """Every reward that was stored before this instant is, too; None: `as_of`. The reward computer is behind by the
-    difference."""
+    """Every reward that was stored before this instant is, too; None: `as_of`. Collector and reward
+    computer are behind by the difference."""
 
 
 def started_of(start: Start, stored_at: float) -> Started:

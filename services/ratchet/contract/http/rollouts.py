@@ -158,6 +158,8 @@ class RolloutOut(Answer, frozen=True, kw_only=True):
     last_hash: str | None
     fault: str | None = None
     """Why it cannot go on; null when it can, or when another deployer leads."""
+    late: str | None = None
+    """Why outcomes come late, and what follows; null when they do not, or when another deployer leads."""
 
 
 class RolloutsOut(Answer, frozen=True, kw_only=True):

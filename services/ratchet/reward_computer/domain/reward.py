@@ -65,7 +65,8 @@ class Circumstances:
     windows: ScoreWindows = NO_PAST
     previous: Reward | None = None
     reported_at: datetime | None = None
-    """When the stream stored the trajectory; None for later revisions, which have equal content in every process."""
+    """When a stream stored the report of the trajectory; None for later revisions, which have equal content in every
+    process."""
 
 
 def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Reward:
