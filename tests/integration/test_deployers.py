@@ -25,10 +25,11 @@ from ratchet.local_stack.ports import free_ports
 from ratchet.service.http import HttpServer
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
-from tests.support.canary_traffic import SmallEngine, finished_job
+from tests.support.canary_traffic import finished_job
 from tests.support.canary_world import ROLE
 from tests.support.consuming import messages_of
 from tests.support.running import connected, http_client, prepared_objects, running
+from tests.support.scoring_engine import ScoringEngine
 from tests.support.servers import RunningServer, s3_settings, variables
 
 TAKEN_OVER_S = 10.0
@@ -116,7 +117,7 @@ class Pair:
 @asynccontextmanager
 async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncIterator[Pair]:
     """Servers, an engine, and two deployers; the first leads."""
-    engine = HttpServer(SmallEngine().app, "127.0.0.1", 0)
+    engine = HttpServer(ScoringEngine().app, "127.0.0.1", 0)
     bucket = f"deployers-{os.getpid()}-{time.monotonic_ns()}"
     shared = s3_settings(s3, bucket, nats_url=nats.url, data_dir=tmp_path / "data")
     objects = await asyncio.to_thread(prepared_objects, shared)

@@ -32,10 +32,10 @@ from ratchet.stores.policies import publish_policy
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
-from tests.support.canary_traffic import SmallEngine
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
 from tests.support.preferences import preferred
 from tests.support.running import connected, migrated, prepared_objects, running, running_app
+from tests.support.scoring_engine import ScoringEngine
 from tests.support.training import NOON, changed, registered, reward, trajectory
 
 
@@ -238,7 +238,7 @@ async def walked_back(warehouse: Warehouse, event_id: str) -> list[Stored]:
 @asynccontextmanager
 async def deploying(shared: SharedSettings) -> AsyncIterator[None]:
     """The deployer with an engine that loads everything."""
-    engine = HttpServer(SmallEngine().app, "127.0.0.1", 0)
+    engine = HttpServer(ScoringEngine().app, "127.0.0.1", 0)
     settings = DeployerSettings(
         shared=shared, port=free_ports(1)[0], engine_url=f"http://127.0.0.1:{engine.port}", tick_s=0.1
     )

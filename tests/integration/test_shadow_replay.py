@@ -30,11 +30,11 @@ from ratchet.service.settings import SharedSettings
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
-from tests.support.canary_traffic import SmallEngine
 from tests.support.canary_world import ROLE, policy, served
 from tests.support.coordinator import Workshop, coordinating, tid
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.running import connected, migrated, prepared_objects, running, running_app
+from tests.support.scoring_engine import ScoringEngine
 from tests.support.training import NOON, conversation, reward, trajectory
 
 HELDOUT = "import json\nfor n in range(400): print(json.dumps({'task': str(n), 'success': True}))"
@@ -111,7 +111,7 @@ def fresh(count: int, at: datetime) -> list[Message]:
 @asynccontextmanager
 async def deploying(shared: SharedSettings, tmp_path: Path, gateway: str, coordinator: str) -> AsyncIterator[None]:
     """A deployer for which every rollout takes too long, so that each begins with a replay."""
-    engine = HttpServer(SmallEngine().app, "127.0.0.1", 0)
+    engine = HttpServer(ScoringEngine().app, "127.0.0.1", 0)
     async with running(engine):
         settings = DeployerSettings(
             shared=shared.model_copy(update={"data_dir": tmp_path / "deployer"}),

@@ -21,9 +21,10 @@ from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVer
 from ratchet.local_stack.ports import free_ports
 from ratchet.service.http import HttpServer
 from ratchet.stores.objects import Objects
-from tests.support.canary_traffic import SmallEngine, Traffic, finished_job
+from tests.support.canary_traffic import Traffic, finished_job
 from tests.support.canary_world import ROLE
 from tests.support.running import connected, prepared_objects, running
+from tests.support.scoring_engine import ScoringEngine
 from tests.support.servers import RunningServer, s3_settings
 from tests.support.stored_values import check_buckets
 
@@ -39,7 +40,7 @@ for n in range(tasks):
 class Stage:
     """The servers, an engine, and readers of what the deployer stored."""
 
-    def __init__(self, settings: Settings, bus: Bus, objects: Objects, engine: SmallEngine) -> None:
+    def __init__(self, settings: Settings, bus: Bus, objects: Objects, engine: ScoringEngine) -> None:
         self.settings = settings
         self.bus = bus
         self.objects = objects
@@ -125,7 +126,7 @@ async def stage(
     """
     rates = {f"{ROLE}@{version}": rate for version, rate in enumerate(heldout, 1)}
     await asyncio.to_thread((tmp_path / "success.json").write_text, json.dumps(rates))
-    engine = SmallEngine()
+    engine = ScoringEngine()
     server = HttpServer(engine.app, "127.0.0.1", 0)
     settings = settings_of(nats, s3, tmp_path, server.port, changes)
     objects = await asyncio.to_thread(prepared_objects, settings.shared)

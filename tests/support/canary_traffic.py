@@ -1,4 +1,4 @@
-"""A small engine, finished jobs, and traffic through the broker, for integration tests of the deployer."""
+"""Finished jobs, and traffic through the broker, for integration tests of the deployer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import random
 from typing import Any
 
 import uuid_utils
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route as HttpRoute
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import START
@@ -18,44 +14,10 @@ from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import POLICIES, Route
 from ratchet.contract.training import Artifacts
 from ratchet.rules.arms import arm_of
-from ratchet.rules.engines import POLICY_REFUSED
 from ratchet.stores.objects import Objects
 from ratchet.stores.policies import publish_policy
 from tests.support.canary_world import ROLE, reward_of, start_of, turn_of
-
-
-class SmallEngine:
-    """Finds every policy but those in `broken`, and answers every prompt with two tokens."""
-
-    def __init__(self) -> None:
-        self.resident: list[str] = []
-        self.broken: set[str] = set()
-        self.app = Starlette(
-            routes=[
-                HttpRoute("/v1/models", self._models),
-                HttpRoute("/v1/completions", self._complete, methods=["POST"]),
-                HttpRoute("/v1/chat/completions", self._chat, methods=["POST"]),
-            ]
-        )
-
-    async def _models(self, _: Request) -> Response:
-        return JSONResponse({"data": [{"id": name} for name in self.resident]})
-
-    async def _complete(self, request: Request) -> Response:
-        return self._refusal((await request.json())["model"]) or JSONResponse({"choices": [{"text": "a"}]})
-
-    async def _chat(self, request: Request) -> Response:
-        content = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.5}]
-        answer = JSONResponse({"choices": [{"logprobs": {"content": content}}]})
-        return self._refusal((await request.json())["model"]) or answer
-
-    def _refusal(self, name: str) -> Response | None:
-        """The answer to a call for a policy that does not verify; any other one is resident now."""
-        if name in self.broken or name.partition("-")[0] in self.broken:
-            return JSONResponse({"error": {"message": "sha256 differs"}}, POLICY_REFUSED)
-        if name not in self.resident:
-            self.resident.append(name)
-        return None
+from tests.support.scoring_engine import probe
 
 
 def finished_job(objects: Objects, number: int) -> TrainingStatus:
@@ -69,6 +31,7 @@ def finished_job(objects: Objects, number: int) -> TrainingStatus:
         created_at=START,
         training_job_id=job,
         training_samples=8,
+        probe=probe(),
     )
     policy = publish_policy(objects, manifest)
     artifacts = Artifacts(final_checkpoint=policy.uri, digest=policy.digest, kind="adapter")

@@ -4,10 +4,11 @@ BrokerClock: the broker's time, by which all of this works
 Leadership: one of several deployers leads; the others answer reads, and wait
 RL_TRAINING --training.status--> Handlers --> policies KV (next version) --> Controllers.on_registered   (while leading)
 Controllers, while leading: one RolloutController per role
-    Preparation: gates (engine, held-out command, approval, shadow replay)
+    Preparation: gates (every replica of the role's engine, held-out command, approval, shadow replay)
     Observer: RL_STARTS, RL_TURNS, RL_REWARDS --> NatsEvents --> domain (fold, decide)
     OperatorActs: the orders of operators
     RolloutReconciler makes their decisions true: RolloutStore (rollouts KV), policies KV, RL_DEPLOYMENTS, RL_ALERTS
+Unloader, while leading: frees the engines of policies that no route names
 Api on `port`: rollouts, policies and audits to read; operators' acts
 """
 
@@ -37,12 +38,11 @@ from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.http_api import Api
 from ratchet.canary_deployer.http_clients import (
     HttpCoordinator,
-    HttpEngine,
     HttpGateway,
     coordinator_peer,
-    engine_peer,
     gateway_peer,
 )
+from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Lead, Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_clock import SYNCHRONIZE_S, BrokerClock
@@ -52,9 +52,12 @@ from ratchet.canary_deployer.observer import Observer
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.preparation import History, Preparation
 from ratchet.canary_deployer.reconciler import Publish, RolloutReconciler
+from ratchet.canary_deployer.replicas import Engines, ReplicaChecks
 from ratchet.canary_deployer.rollout_store import LONGEST_TICK_S, RolloutStore
+from ratchet.canary_deployer.s3_manifests import S3Manifests
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_evaluations import HeldoutPlan, SubprocessHeldout, SubprocessJudge
+from ratchet.canary_deployer.unloading import SWEEP_S, Unloader
 from ratchet.contract import TrainingStatus
 from ratchet.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
 from ratchet.service.authentication import Authentication
@@ -77,23 +80,27 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         await bus.ensure_streams()
         clock = BrokerClock(bus)
         await clock.synchronize()
-        engine_key, gateway_key = _secret(settings.engine_api_key), _gateway_key(settings)
-        service_key = _secret(settings.shared.service_key)
+        gateway_key, service_key = _gateway_key(settings), _secret(settings.shared.service_key)
         async with (
-            AsyncApiClient(engine_peer(settings.engine_url, engine_key)) as engine,
+            HttpEngines(settings.engines, settings.load_timeout_s) as engines,
             AsyncApiClient(coordinator_peer(settings.coordinator_url or "", service_key)) as coordinator,
             AsyncApiClient(gateway_peer(settings.gateway_url, gateway_key)) as gateway,
         ):
             history = HttpCoordinator(coordinator if settings.coordinator_url else None)
             replay = _replay_tools(settings, history, HttpGateway(gateway)) if settings.replay_command else None
-            tools = _gate_tools(settings, HttpEngine(engine, settings.load_timeout_s), replay)
-            yield assembled(settings, bus, clock, history, build_gates(settings.further_gates, tools))
+            tools = _gate_tools(settings, engines, replay)
+            yield assembled(settings, bus, clock, history, engines, build_gates(settings.further_gates, tools))
     finally:
         await bus.close()
 
 
 def assembled(
-    settings: Settings, bus: Bus, clock: BrokerClock, history: HttpCoordinator, gates: Mapping[str, Gate]
+    settings: Settings,
+    bus: Bus,
+    clock: BrokerClock,
+    history: HttpCoordinator,
+    engines: Engines,
+    gates: Mapping[str, Gate],
 ) -> App:
     """The deployer on connections that are open."""
     leadership = Leadership(bus.bucket(ROLLOUTS, Leader), settings.url, settings.takeover_s)
@@ -117,6 +124,7 @@ def assembled(
     )
     controllers = Controllers(new_controller, policies, rollouts, leadership)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.shared)
+    unloader = Unloader(engines, policies, settings.unload_after_s, time.monotonic)
     handlers = Handlers(policies, jobs, objects, controllers.on_registered, announcer, clock)
 
     async def connected() -> Bus:
@@ -130,6 +138,7 @@ def assembled(
             Periodic(SYNCHRONIZE_S, clock.synchronize, "broker clock"),
             leadership,
             WhileLeading(leadership, lambda: controllers),
+            WhileLeading(leadership, lambda: Periodic(SWEEP_S, unloader.sweep, "unload policies")),
             WhileLeading(leadership, lambda: bus.subscribe(NAME, {TrainingStatus: each(handlers.on_training_status)})),
             keys,
             http_server(settings, Authentication(api.app(), keys.caller_of)),
@@ -245,7 +254,7 @@ def _secret(key: SecretStr | None) -> str | None:
     return key.get_secret_value() if key else None
 
 
-def _gate_tools(settings: Settings, engine: HttpEngine, replay: ReplayTools | None) -> GateTools:
+def _gate_tools(settings: Settings, engines: Engines, replay: ReplayTools | None) -> GateTools:
     heldout = None
     if settings.heldout_command:
         plan = HeldoutPlan(
@@ -259,7 +268,8 @@ def _gate_tools(settings: Settings, engine: HttpEngine, replay: ReplayTools | No
         )
         heldout = SubprocessHeldout(plan)
     return GateTools(
-        engine=engine,
+        checks=ReplicaChecks(engines, time.monotonic),
+        manifests=S3Manifests(Objects(settings.shared)),
         heldout=heldout,
         heldout_margin=settings.heldout_margin,
         heldout_confidence=settings.heldout_confidence,

@@ -164,7 +164,9 @@ class Settings(BaseSettings):
     warmup_prompts: tuple[str, ...] = ("Hello.", "What can you do?")
     """Messages (a JSON list) that a fresh policy must answer with finite log-probabilities."""
     load_timeout_s: float = Field(default=300, gt=0)
-    """Longest time the engine may take to load and probe a policy."""
+    """Longest time a replica may take to fetch a policy and answer for it."""
+    unload_after_s: float = Field(default=3600, ge=0)
+    """Engines are freed of a policy when no route has named it for this long, in the present deployer's term."""
 
     takeover_s: float = Field(default=5, ge=0.5, le=8)
     """A standby takes over when the leading deployer has given no sign of life for this long."""

@@ -112,7 +112,8 @@ def tools(**changes: Any) -> ReplayTools:
 
 async def replayed(replay: ReplayTools | None) -> GateResult:
     given = GateTools(
-        engine=None,  # type: ignore[arg-type] - this gate asks no engine
+        checks=None,  # type: ignore[arg-type] - this gate asks no engine
+        manifests=None,  # type: ignore[arg-type] - and reads no manifest
         heldout=None,
         heldout_margin=0.05,
         heldout_confidence=0.8,

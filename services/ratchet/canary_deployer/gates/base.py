@@ -1,4 +1,4 @@
-"""The interface of gates, and of the servers and commands that gates use.
+"""The interface of gates, and of the servers and commands that gates use beside engines (`replicas`).
 
 A gate checks a candidate before traffic. It passes, fails, or leaves the decision to an operator.
 """
@@ -14,6 +14,8 @@ import msgspec
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.domain.rollout import GateResult
+from ratchet.canary_deployer.replicas import ReplicaChecks
+from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import PolicyVersion
 
 
@@ -25,31 +27,11 @@ class Gate(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The engine's answer to one prompt."""
+class Manifests(Protocol):
+    """The manifests of registered policies."""
 
-    logprobs: Sequence[float | None]
-    """Of the output's tokens; None or not finite where the engine computed none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A policy that the engine holds."""
-
-    compared: bool
-    """The engine compared its log-probabilities on the manifest's probe with the trainer's, and they match."""
-
-
-class Engine(Protocol):
-    """The part of an inference engine that gates need."""
-
-    async def resolve(self, policy: PolicyVersion) -> Loaded:
-        """Have the engine find and hold the policy. Raises `Rejected` when it cannot, `Unavailable` for now."""
-        ...
-
-    async def ask(self, policy: PolicyVersion, prompt: str) -> Answer:
-        """One short chat completion. Raises `Rejected` when the policy does not answer, `Unavailable` for now."""
+    async def read(self, policy: PolicyVersion) -> PolicyManifest:
+        """Verified by digest. Raises `NotFound`, `DigestMismatch`, `Rejected` or `Unavailable`."""
         ...
 
 
@@ -142,7 +124,9 @@ class ReplayTools:
 class GateTools:
     """Everything that a gate can be built from. A gate takes the members that it needs."""
 
-    engine: Engine
+    checks: ReplicaChecks
+    """Asks every replica of the role's engine."""
+    manifests: Manifests
     heldout: Heldout | None
     """None when no held-out command is configured."""
     heldout_margin: float

@@ -1,42 +1,233 @@
-"""Gate `probe`: the engine finds the policy by its name, and compares log-probabilities on its probe if it can.
+"""Gate `probe`: every replica that serves the role gives the trainer's log-probabilities on the manifest's probe.
 
-An engine that compares nothing (vLLM), or a manifest without a probe, passes as loaded: reason and evidence say that
-nothing was compared.
+The gate plays the probe through the engine's API, teacher-forced, `PLAYS` times on each replica, and compares with the
+tolerance of the manifest's number format (`rules.probes`). It also tells whether the log-probabilities of drawn tokens
+are the processed ones, at a temperature other than 1. Reason and evidence say what was compared on which replica, and
+what was not: a manifest without a probe, an engine that scores no prompts or names no candidates, a replica that is
+away.
+
+A mismatch refuses the candidate where no replica ever gives the trainer's values, and none fails on stable's probe.
+Else a replica is at fault: the gate waits, and names it.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import PROBE
+from ratchet.canary_deployer.domain.probing import (
+    PROCESSED,
+    RAW,
+    TEMPERATURE,
+    WORDS,
+    ReplicaProbe,
+    reported_mode,
+    widest_pair,
+)
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
-from ratchet.canary_deployer.gates.base import Engine, GateTools
+from ratchet.canary_deployer.gates.base import GateTools, Manifests
+from ratchet.canary_deployer.replicas import CONTROL_IDS, Checked, Replica, ReplicaChecks, ScoredToken
+from ratchet.contract.policy_manifest import MODEL, PolicyManifest
 from ratchet.contract.state import PolicyVersion
-from ratchet.errors import Rejected
+from ratchet.errors import DigestMismatch, NotFound, Rejected, Unavailable
+from ratchet.rules.probes import damage_of, difference_from, tolerance_in
 
 NAME = PROBE
+PLAYS = 3
+"""A replica whose answers differ only now and then shows it in one of several tries, or not at all."""
+CANDIDATES = 20
+"""As many as vLLM gives by default (`--max-logprobs`)."""
+NO_PROBE = "the manifest has no probe: no log-probabilities were compared"
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeGate:
-    """Reports how the engine loaded the policy."""
+    """Compares log-probabilities where they can be compared."""
 
-    engine: Engine
+    checks: ReplicaChecks
+    manifests: Manifests
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
-        """Ask for the candidate by name, and for stable too, so that both are resident before traffic moves."""
-        evidence = {"policy": candidate.name, "digest": candidate.digest, "uri": candidate.uri}
+        """Play the candidate's probe; stable answers first, and so is resident too before traffic moves."""
+        evidence: JsonObject = {"policy": candidate.name, "digest": candidate.digest, "uri": candidate.uri}
         try:
-            loaded = await self.engine.resolve(candidate)
-        except Rejected as error:
-            return GateResult(NAME, FAILED, f"the engine cannot serve it: {error}", evidence)
+            manifest = await self.manifests.read(candidate)
+            if (damage := damage_of(manifest.probe) if manifest.probe else None) is not None:
+                raise Rejected(damage)
+            if manifest.kind == MODEL:
+                _refuse_adapters_only(self.checks.replicas(candidate.role))
+            played = await self.checks.on_each(candidate, stable, partial(_play, candidate.name, manifest))
+        except (Rejected, NotFound, DigestMismatch) as error:
+            return GateResult(NAME, FAILED, f"the engine cannot serve it: {error}", {**evidence, "compared": False})
+        evidence |= _figures(played, manifest)
+        mismatch = await self._mismatch(played, manifest.dtype, stable)
+        if mismatch is not None:
+            return GateResult(NAME, FAILED, mismatch, evidence)
+        return GateResult(NAME, PASSED, _summary(played, manifest), evidence)
+
+    async def _mismatch(
+        self, played: Checked[ReplicaProbe], dtype: str | None, stable: PolicyVersion | None
+    ) -> str | None:
+        """Why the candidate does not match its probe; None when it does. Raises `Unavailable` for a replica's fault."""
+        wrong = {name: one for name, one in played.results.items() if not one.matches(dtype)}
+        if not wrong:
+            return None
+        sentence = "; ".join(f"{name}: {one.sentence(dtype)}" for name, one in wrong.items())
+        if len(wrong) < len(played.results) or not all(one.never_matches(dtype) for one in wrong.values()):
+            raise Unavailable(
+                f"{sentence}; but not always, or not on every replica: end or repair the ones named here, and compare "
+                "their base model and options with those of the others"
+            )
         if stable is not None:
-            await self.engine.resolve(stable)
-        result = (
-            "its log-probabilities on the probe match" if loaded.compared else "log-probabilities were not compared"
-        )
-        return GateResult(NAME, PASSED, f"loaded; {result}", {**evidence, "compared": loaded.compared})
+            await self._refuse_unless_stable_matches(stable, sentence)
+        return sentence
+
+    async def _refuse_unless_stable_matches(self, stable: PolicyVersion, sentence: str) -> None:
+        """Raise `Unavailable` when a replica that fails on the candidate's probe fails on stable's, too."""
+        try:
+            manifest = await self.manifests.read(stable)
+        except (NotFound, DigestMismatch, Rejected):
+            return
+        if manifest.probe is None or damage_of(manifest.probe) is not None:
+            return
+        try:
+            usual = await self.checks.on_each(stable, None, partial(_play, stable.name, manifest))
+        except Rejected as error:
+            raise Unavailable(f"{sentence}; and {stable.name}, which serves the role, is refused: {error}") from error
+        wrong = [f"{name}: {one.sentence(manifest.dtype)}" for name, one in usual.results.items()]
+        if not all(one.matches(manifest.dtype) for one in usual.results.values()):
+            raise Unavailable(
+                f"{sentence}; and so it is with {stable.name}, which serves the role ({'; '.join(wrong)}): was the "
+                "engine's base model or number format exchanged?"
+            )
 
 
 def build(tools: GateTools) -> ProbeGate:
-    return ProbeGate(tools.engine)
+    return ProbeGate(tools.checks, tools.manifests)
+
+
+def _refuse_adapters_only(replicas: Sequence[Replica]) -> None:
+    for replica in replicas:
+        if replica.adapters_only:
+            raise Rejected(f"it is a whole model, and {replica.name} (vllm) holds adapters of its one base model only")
+
+
+async def _play(model: str, manifest: PolicyManifest, replica: Replica) -> ReplicaProbe:
+    """What a replica answers to the probe. Raises `Unavailable` where it does not report what settings say it does."""
+    probe = manifest.probe
+    prompt = probe.prompt_token_ids if probe else CONTROL_IDS[:1]
+    output = probe.output_token_ids if probe else CONTROL_IDS[1:]
+    ids = [*prompt, *output]
+    plays: list[Sequence[ScoredToken]] = []
+    for _ in range(PLAYS):
+        scored = await replica.score(model, ids, CANDIDATES)
+        if scored is None:
+            why = "its log-probabilities: the engine scores no prompts (prompt_logprobs)"
+            return ReplicaProbe(not_checked=[why, *await _heard(model, replica)])
+        plays.append(scored[len(prompt) - 1 :])
+    logprobs = [[token.logprob for token in scored] for scored in plays]
+    broken = next(filter(None, map(_broken, logprobs)), None)
+    if broken is not None:
+        return ReplicaProbe(broken=broken)
+    values = [[value for value in one if value is not None] for one in logprobs]
+    differences = [difference_from(probe, one) for one in values] if probe else []
+    mode, not_checked = await _mode(model, manifest.dtype, replica, prompt, output, plays[0])
+    if probe is None:
+        not_checked = [NO_PROBE, *not_checked]
+    return ReplicaProbe(differences, mode, not_checked)
+
+
+async def _heard(model: str, replica: Replica) -> Sequence[str]:
+    """Make a replica that scores nothing fetch the policy at least."""
+    await replica.candidates(model, CONTROL_IDS, 1.0, 1)
+    return ["its log-probabilities at another temperature"]
+
+
+def _broken(logprobs: Sequence[float | None]) -> str | None:
+    for place, value in enumerate(logprobs):
+        if value is None or not math.isfinite(value):
+            return f"log-probability of token {place} of the probe is not finite"
+    if any(value is not None and value > 1e-3 for value in logprobs):
+        return "values above 0 are no log-probabilities (does it run with --logprobs-mode raw_logits?)"
+    return None
+
+
+async def _mode(
+    model: str,
+    dtype: str | None,
+    replica: Replica,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    scored: Sequence[ScoredToken],
+) -> tuple[str | None, Sequence[str]]:
+    """The log-probabilities of drawn tokens, or what could not be checked about them."""
+    subject = f"log-probabilities at temperature {TEMPERATURE:g}"
+    pair = widest_pair([token.candidates for token in scored])
+    if pair is None:
+        return None, [f"{subject}: the engine names no candidates"]
+    if not pair.told_apart(dtype):
+        return None, [f"{subject}: candidates are at most {pair.gap:.2g} nats apart, too few to tell"]
+    try:
+        drawn = await replica.candidates(model, [*prompt, *output[: pair.place]], TEMPERATURE, CANDIDATES)
+    except Rejected as error:
+        return None, [f"{subject}: {error}"]
+    found, said = reported_mode(pair, drawn, dtype), replica.logprobs_mode
+    if found is None:
+        return None, [f"{subject}: the engine does not name the same candidates again"]
+    if said is not None and found != said:
+        seen = WORDS.get(found, found)
+        raise Unavailable(
+            f"{replica.name}: {seen}, where settings say {said}: start it with --logprobs-mode {said}, or correct "
+            "logprobs_mode in RATCHET_ENGINES"
+        )
+    return (found, ()) if found in (PROCESSED, RAW) else (None, [found])
+
+
+def _figures(played: Checked[ReplicaProbe], manifest: PolicyManifest) -> JsonObject:
+    tolerance = tolerance_in(manifest.dtype)
+    return {
+        "compared": any(one.differences for one in played.results.values()),
+        "dtype": manifest.dtype or "unknown",
+        "allowed": {"mean": tolerance.mean, "worst": tolerance.worst},
+        "replicas": {name: _figures_of(one) for name, one in played.results.items()},
+        "away": list(played.away),
+    }
+
+
+def _figures_of(one: ReplicaProbe) -> JsonObject:
+    worst = one.worst
+    compared: Mapping[str, object] = (
+        {"tokens": worst.tokens, "plays": len(one.differences), "mean": worst.mean, "worst": worst.worst}
+        if worst is not None
+        else {}
+    )
+    return {**compared, "logprobs_mode": one.mode or "unknown", "not_checked": list(one.not_checked)}
+
+
+def _summary(played: Checked[ReplicaProbe], manifest: PolicyManifest) -> str:
+    """What was compared, and what was not, in words."""
+    worst = [one.worst for one in played.results.values() if one.worst is not None]
+    compared = f"on {len(worst)} of {len(played.results) + len(played.away)} replicas"
+    parts = [NO_PROBE if manifest.probe is None else "no log-probabilities were compared"]
+    if worst:
+        largest = max(worst, key=lambda one: one.worst)
+        mean = max(one.mean for one in worst)
+        parts = [
+            f"its log-probabilities on the probe match {compared}: {largest.worst:.2g} nats apart at most and "
+            f"{mean:.2g} in the mean, over {largest.tokens} tokens"
+        ]
+    for mode in (PROCESSED, RAW):
+        names = [name for name, one in played.results.items() if one.mode == mode]
+        if names:
+            parts.append(WORDS[mode] if len(names) == len(played.results) else f"{', '.join(names)}: {WORDS[mode]}")
+    for name, one in played.results.items():
+        missing = [why for why in one.not_checked if why != NO_PROBE]
+        if missing:
+            parts.append(f"{name}: not checked: {', '.join(missing)}")
+    if played.away:
+        parts.append(f"not checked, for they are away: {', '.join(played.away)}")
+    return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Gate `warmup`: the policy answers a few prompts, and every token has a finite log-probability."""
+"""Gate `warmup`: the policy answers a few prompts on every replica, and every token has a finite log-probability."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import WARMUP
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
-from ratchet.canary_deployer.gates.base import Engine, GateTools
+from ratchet.canary_deployer.gates.base import GateTools
+from ratchet.canary_deployer.replicas import Replica, ReplicaChecks
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import Rejected
 
@@ -16,33 +18,50 @@ NAME = WARMUP
 
 
 @dataclass(frozen=True, slots=True)
+class _Warm:
+    """What a replica answered."""
+
+    prompts: int
+    tokens: int
+    problem: str | None = None
+    """Why the last answer is broken."""
+
+
+@dataclass(frozen=True, slots=True)
 class WarmupGate:
     """Catches NaN weights and broken output, which log-probabilities of one probe can miss."""
 
-    engine: Engine
+    checks: ReplicaChecks
     prompts: Sequence[str]
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
-        """Ask every prompt; the first broken answer decides."""
-        del stable
-        tokens = 0
-        for number, prompt in enumerate(self.prompts, 1):
-            try:
-                logprobs = (await self.engine.ask(candidate, prompt)).logprobs
-            except Rejected as error:
-                problem = str(error)
-            else:
-                problem = _problem(logprobs)
+        """Ask every prompt; the first broken answer of a replica decides."""
+
+        async def warm(replica: Replica) -> _Warm:
+            tokens = 0
+            for number, prompt in enumerate(self.prompts, 1):
+                logprobs = (await replica.ask(candidate.name, prompt)).logprobs
                 tokens += len(logprobs)
-            if problem is not None:
-                evidence = {"prompts": number, "tokens": tokens, "broken_prompt": prompt}
-                return GateResult(NAME, FAILED, f"broken output on prompt {number}: {problem}", evidence)
-        evidence = {"prompts": len(self.prompts), "tokens": tokens}
-        return GateResult(NAME, PASSED, f"{len(self.prompts)} prompts answered, {tokens} tokens, all finite", evidence)
+                if (problem := _problem(logprobs)) is not None:
+                    return _Warm(number, tokens, f"broken output on prompt {number}: {problem}")
+            return _Warm(len(self.prompts), tokens)
+
+        try:
+            warmed = await self.checks.on_each(candidate, stable, warm)
+        except Rejected as error:
+            return GateResult(NAME, FAILED, f"it does not answer: {error}")
+        replicas = {name: {"prompts": one.prompts, "tokens": one.tokens} for name, one in warmed.results.items()}
+        evidence: JsonObject = {"replicas": replicas, "away": list(warmed.away)}
+        for name, one in warmed.results.items():
+            if one.problem is not None:
+                return GateResult(NAME, FAILED, f"{name}: {one.problem}", evidence)
+        tokens = sum(one.tokens for one in warmed.results.values())
+        answered = f"{len(self.prompts)} prompts answered by {len(replicas)} replicas, {tokens} tokens, all finite"
+        return GateResult(NAME, PASSED, answered, evidence)
 
 
 def build(tools: GateTools) -> WarmupGate:
-    return WarmupGate(tools.engine, tools.warmup_prompts)
+    return WarmupGate(tools.checks, tools.warmup_prompts)
 
 
 def _problem(logprobs: Sequence[float | None]) -> str | None:

@@ -1,0 +1,102 @@
+"""What log-probabilities on a probe say: of the policy that a replica serves, and of how it reports what it draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ratchet.rules.probes import ProbeDifference, tolerance_in
+
+PROCESSED, RAW = "processed_logprobs", "raw_logprobs"
+"""vLLM's words for log-probabilities after and before the temperature."""
+TEMPERATURE = 2.0
+"""At which they are told apart."""
+MARGIN = 3.0
+"""The two kinds must be apart by so many tolerances."""
+WORDS = {
+    PROCESSED: f"at temperature {TEMPERATURE:g} log-probabilities are the processed ones",
+    RAW: f"at temperature {TEMPERATURE:g} log-probabilities are raw: calls at another temperature than 1 train nothing",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two candidates for one place of the probe, and how far their log-probabilities are apart at temperature 1."""
+
+    place: int
+    """Of the token of the output that they are candidates for."""
+    likely: int
+    unlikely: int
+    gap: float
+
+    def told_apart(self, dtype: str | None) -> bool:
+        """Whether processed and raw log-probabilities of the pair can be told apart in a number format."""
+        return self.gap * (1 - 1 / TEMPERATURE) >= MARGIN * tolerance_in(dtype).worst
+
+
+def widest_pair(places: Sequence[Mapping[int, float]]) -> Pair | None:
+    """The pair of candidates that are furthest apart, of all places; None where no place has two."""
+    pairs: list[Pair] = []
+    for place, candidates in enumerate(places):
+        finite = {token: logprob for token, logprob in candidates.items() if _usable(logprob)}
+        if len(finite) > 1:
+            likely, unlikely = max(finite, key=finite.__getitem__), min(finite, key=finite.__getitem__)
+            pairs.append(Pair(place, likely, unlikely, finite[likely] - finite[unlikely]))
+    return max(pairs, key=lambda pair: pair.gap, default=None)
+
+
+def reported_mode(pair: Pair, candidates: Mapping[int, float], dtype: str | None) -> str | None:
+    """Whether candidates that a replica reports at `TEMPERATURE` are processed or raw.
+
+    A temperature divides every difference of two log-probabilities, and changes nothing else: raw ones keep it. None
+    where the pair is not among them; a sentence where they are neither.
+    """
+    if not {pair.likely, pair.unlikely} <= candidates.keys():
+        return None
+    gap, slack = candidates[pair.likely] - candidates[pair.unlikely], tolerance_in(dtype).worst
+    for mode, expected in ((PROCESSED, pair.gap / TEMPERATURE), (RAW, pair.gap)):
+        if abs(gap - expected) <= slack:
+            return mode
+    return (
+        f"at temperature {TEMPERATURE:g} log-probabilities are neither processed nor raw: two tokens that are "
+        f"{pair.gap:.3g} nats apart are {gap:.3g} apart"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaProbe:
+    """What one replica's answers were compared with, and what could not be."""
+
+    differences: Sequence[ProbeDifference] = ()
+    """From the trainer's log-probabilities, once for every time the probe was played; none where that is impossible."""
+    mode: str | None = None
+    """The log-probabilities that it reports at `TEMPERATURE`; None where that cannot be told."""
+    not_checked: Sequence[str] = ()
+    """What could not be checked, and why."""
+    broken: str | None = None
+    """Why its log-probabilities on the probe are none."""
+
+    def matches(self, dtype: str | None) -> bool:
+        """Whether the trainer's log-probabilities came back every time, where they could be compared."""
+        return self.broken is None and all(one.within(dtype) for one in self.differences)
+
+    def never_matches(self, dtype: str | None) -> bool:
+        """Whether they came back not even once."""
+        return self.broken is not None or (
+            bool(self.differences) and not any(one.within(dtype) for one in self.differences)
+        )
+
+    @property
+    def worst(self) -> ProbeDifference | None:
+        """The largest difference."""
+        return max(self.differences, key=lambda one: one.worst, default=None)
+
+    def sentence(self, dtype: str | None) -> str:
+        """Why it does not match."""
+        return self.broken or (self.worst.sentence(dtype) if self.worst else "")
+
+
+def _usable(logprob: float) -> bool:
+    """vLLM writes -9999 for minus infinity."""
+    return math.isfinite(logprob) and logprob > -1000

@@ -1,0 +1,291 @@
+"""The engines that serve policies, over vLLM's API as vLLM and engine_local speak it.
+
+What an engine answers is classified here, once. Its words reach people where they are about the policy (`REFUSED`, in
+the form of an error); all else is a fault of the engine, in our words with what an operator can do about it. The
+engine's key is in none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+import httpx
+import msgspec
+
+from ratchet.bus.message import decode
+from ratchet.canary_deployer.replicas import Answer, Away, Broke, ScoredToken
+from ratchet.errors import RatchetError, Rejected, Unavailable
+from ratchet.rules.engines import POLICY_REFUSED
+from ratchet.service.engine_list import EngineSettings, engine_of
+from ratchet.service.http_client import QUOTED, AsyncApiClient, Peer, Reply, bearer
+
+T = TypeVar("T")
+
+ANSWER_TOKENS = 16
+"""Enough to see whether output is broken."""
+PRESENT_S = 5.0
+"""How long a replica may take to say that it is there."""
+GONE = frozenset({502, 503, 504})
+"""Statuses of a proxy whose server is away."""
+BUSY = frozenset({408, 425, 429, 503})
+"""Statuses that say "later"."""
+WRONG_KEY = frozenset({401, 403})
+REFUSED = frozenset({400, 422, POLICY_REFUSED})
+"""Statuses of a refusal in the engine's words: vLLM's own are the first two."""
+LACKS_PART = "policy_not_found"
+"""Code of engine_local's 404 where the object store holds the policy, and not its base or one of its files."""
+PROCESSED = "processed_logprobs"
+TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM spells a token by its id
+
+
+class _Model(msgspec.Struct, frozen=True):
+    id: str
+
+
+class _Models(msgspec.Struct, frozen=True):
+    data: Sequence[_Model]
+
+
+class _Token(msgspec.Struct, frozen=True):
+    logprob: float | None
+    rank: int | None = None
+
+
+class _ChatLogprobs(msgspec.Struct, frozen=True):
+    content: Sequence[_Token]
+
+
+class _ChatChoice(msgspec.Struct, frozen=True):
+    logprobs: _ChatLogprobs
+
+
+class _Chat(msgspec.Struct, frozen=True):
+    choices: Sequence[_ChatChoice]
+
+
+class _TextLogprobs(msgspec.Struct, frozen=True):
+    top_logprobs: Sequence[Mapping[str, float | None] | None] | None = None
+
+
+class _TextChoice(msgspec.Struct, frozen=True):
+    prompt_logprobs: Sequence[Mapping[int, _Token] | None] | None = None
+    logprobs: _TextLogprobs | None = None
+
+
+class _Text(msgspec.Struct, frozen=True):
+    choices: Sequence[_TextChoice]
+
+
+class _Blame(msgspec.Struct, frozen=True):
+    message: str
+    code: str | int | None = None
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: _Blame
+
+
+class HttpReplica:
+    """One server of an engine."""
+
+    def __init__(
+        self,
+        engine: EngineSettings,
+        url: str,
+        load_timeout_s: float,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._engine = engine
+        self._load_timeout_s = load_timeout_s
+        self._key = engine.key()
+        self.name = f"{engine.name} at {url}"
+        self.adapters_only = engine.kind == "vllm"
+        self.logprobs_mode = engine.logprobs_mode or (PROCESSED if engine.kind == "engine_local" else None)
+        self.client = AsyncApiClient(Peer(self.name, url, bearer(self._key)), transport)
+
+    async def models(self) -> Sequence[str]:
+        """See `Replica`."""
+        try:
+            reply = await self.client.exchange("GET", "/v1/models", timeout_s=PRESENT_S)
+        except Unavailable as error:
+            raise Away(str(error)) from error
+        if reply.status in GONE:
+            raise Away(f"{self.name} answers {reply.status}")
+        return [model.id for model in self._read(reply, _Models, "/v1/models").data]
+
+    async def ask(self, model: str, prompt: str) -> Answer:
+        """See `Replica`."""
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": ANSWER_TOKENS,
+            "logprobs": True,
+        }
+        answer = await self._asked("/v1/chat/completions", body, model, _Chat)
+        if not answer.choices:
+            raise Unavailable(f"{self.name} gives an answer without a choice")
+        return Answer([token.logprob for token in answer.choices[0].logprobs.content])
+
+    async def score(self, model: str, ids: Sequence[int], candidates: int) -> Sequence[ScoredToken] | None:
+        """See `Replica`."""
+        try:
+            listed = await self._scored(model, ids, candidates)
+        except Rejected:
+            if not candidates:
+                raise
+            candidates = 0
+            listed = await self._scored(model, ids, 0)  # an engine with a small `--max-logprobs` gives no candidates
+        if listed is None:
+            return None
+        if len(listed) != len(ids):
+            raise Unavailable(f"{self.name} gives {len(listed)} log-probabilities for a prompt of {len(ids)} tokens")
+        return [_scored_token(token, of or {}, candidates) for token, of in zip(ids[1:], listed[1:], strict=True)]
+
+    async def candidates(self, model: str, ids: Sequence[int], temperature: float, count: int) -> Mapping[int, float]:
+        """See `Replica`."""
+        body = {
+            **_one_token(model, ids),
+            "temperature": temperature,
+            "logprobs": count,
+            "return_tokens_as_token_ids": True,
+        }
+        (choice,) = await self._choices(body)
+        listed = choice.logprobs.top_logprobs if choice.logprobs else None
+        first = listed[0] if listed else None
+        return {
+            int(token.removeprefix(TOKEN_ID)): logprob
+            for token, logprob in (first or {}).items()
+            if logprob is not None and token.removeprefix(TOKEN_ID).isdecimal() and token.startswith(TOKEN_ID)
+        }
+
+    async def unload(self, model: str) -> None:
+        """See `Replica`."""
+        reply = await self.client.exchange("POST", "/v1/unload_lora_adapter", body={"lora_name": model})
+        if reply.status != 404:
+            self._content(reply, model)
+
+    async def _scored(
+        self, model: str, ids: Sequence[int], candidates: int
+    ) -> Sequence[Mapping[int, _Token] | None] | None:
+        (choice,) = await self._choices({**_one_token(model, ids), "prompt_logprobs": candidates})
+        return choice.prompt_logprobs
+
+    async def _choices(self, body: Mapping[str, object]) -> Sequence[_TextChoice]:
+        answer = await self._asked("/v1/completions", body, str(body["model"]), _Text)
+        if len(answer.choices) != 1:
+            raise Unavailable(f"{self.name} gives {len(answer.choices)} choices where one was asked for")
+        return answer.choices
+
+    async def _asked(self, path: str, body: Mapping[str, object], model: str, kind: type[T]) -> T:
+        """The answer for a policy, which the replica may have to fetch first."""
+        try:
+            reply = await self.client.exchange("POST", path, body=body, timeout_s=self._load_timeout_s)
+        except Unavailable as error:
+            if isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout):
+                raise Away(str(error)) from error
+            ended = not isinstance(error.__cause__, TimeoutError | httpx.TimeoutException)
+            raise Broke(f"{self.name} does not finish an answer for {model}: {error}", ended=ended) from error
+        return self._read(reply, kind, model)
+
+    def _read(self, reply: Reply, kind: type[T], model: str) -> T:
+        content = self._content(reply, model)
+        try:
+            return decode(content, kind)
+        except msgspec.DecodeError as error:
+            raise Unavailable(
+                f"the answer of {self.name} is none of an engine that gives log-probabilities: does a proxy answer in "
+                f"its place? ({error})"
+            ) from error
+
+    def _content(self, reply: Reply, model: str) -> bytes:
+        if not 200 <= reply.status < 300:
+            raise self._error(reply, model)
+        return reply.content
+
+    def _error(self, reply: Reply, model: str) -> RatchetError:
+        """The error that an answer stands for."""
+        status, name = reply.status, self.name
+        if status in WRONG_KEY:
+            variable = self._engine.api_key_env or "RATCHET_ENGINE_API_KEY"
+            return Unavailable(f"{name} refuses the deployer's key ({status}): set {variable} to the engine's key")
+        words, code = self._words(reply)
+        if status == 404 and code == LACKS_PART and words is not None:
+            return Unavailable(f"{name} cannot fetch all of {model}: {words}")
+        if status == 404:
+            return Unavailable(
+                f"{name} does not find {model} ({status}): does it run with Ratchet's plugin, on the same "
+                "object store? (docs/guides/vllm.md)"
+            )
+        if status in BUSY:
+            return Unavailable(f"{name} is busy ({status})")
+        if status >= 500:
+            return Broke(f"{name} answers {status} for {model}; its log says why", ended=False)
+        if status not in REFUSED or words is None:
+            return Unavailable(f"{name} answers {status}, and not as an engine: does a proxy answer in its place?")
+        return Rejected(words)
+
+    def _words(self, reply: Reply) -> tuple[str | None, str | int | None]:
+        """The engine's reason on one line, without the key, and its code; no reason from what is no engine's error."""
+        try:
+            error = decode(reply.content, _Refusal).error
+        except msgspec.DecodeError:
+            return None, None
+        line = " ".join(error.message.split())
+        line = line.replace(self._key, "***") if self._key else line
+        return line[:QUOTED] or f"it answers {reply.status} without a reason", error.code
+
+
+class HttpEngines:
+    """All engines of the settings."""
+
+    def __init__(
+        self,
+        engines: Sequence[EngineSettings],
+        load_timeout_s: float,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._engines = engines
+        self._replicas = {
+            engine.name: [HttpReplica(engine, url, load_timeout_s, transport) for url in engine.urls]
+            for engine in engines
+        }
+
+    async def __aenter__(self) -> HttpEngines:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for replica in self.everywhere():
+            await replica.client.close()
+
+    def replicas(self, role: str) -> Sequence[HttpReplica]:
+        """See `Engines`."""
+        return self._replicas[engine_of(self._engines, role).name]
+
+    def everywhere(self) -> Sequence[HttpReplica]:
+        """See `Engines`."""
+        return [replica for replicas in self._replicas.values() for replica in replicas]
+
+
+def _one_token(model: str, ids: Sequence[int]) -> dict[str, object]:
+    """A completion of one token, drawn from the whole distribution whatever the model's own defaults are."""
+    neutral = {
+        "top_p": 1,
+        "top_k": 0,
+        "min_p": 0,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "repetition_penalty": 1,
+    }
+    return {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 1, **neutral}
+
+
+def _scored_token(token: int, of: Mapping[int, _Token], candidates: int) -> ScoredToken:
+    """The token itself stands among its candidates, also where it is not one of the likeliest."""
+    own = of.get(token)
+    likely = {other: one for other, one in of.items() if (one.rank or 1) <= candidates}
+    known = {other: one.logprob for other, one in likely.items() if one.logprob is not None}
+    return ScoredToken(own.logprob if own else None, known)

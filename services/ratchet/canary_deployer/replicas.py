@@ -1,0 +1,227 @@
+"""Checks of a candidate on every replica of its role's engine, and whose fault it is when one fails.
+
+A replica that does not answer at all is away: the check leaves it out and names it, as long as another one answers.
+Everything else that an engine does wrong makes the check impossible for now (`Unavailable`, with a line for an
+operator): stable goes on serving, and the deployer asks again. Two things are the candidate's own (`Rejected`):
+
+- the engine refuses it in words, while it answers for stable;
+- the engine breaks over it `BREAKS` times, each time right after it answered for stable, and not because it could not
+  fetch it: it holds the policy, or ended while it computed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Rejected, Unavailable
+
+T = TypeVar("T")
+
+BREAKS = 3
+"""How often a replica breaks over a policy before the policy is refused."""
+BREAK_SPACING_S = 20.0
+"""Breaks that follow one another faster count once: a short fault must not refuse a policy."""
+CONTROL_IDS = (1, 2, 3, 4, 5)
+"""Tokens that every vocabulary has."""
+
+
+class Away(Unavailable):
+    """A replica does not answer at all."""
+
+
+class Broke(Unavailable):
+    """A replica failed while it computed an answer."""
+
+    def __init__(self, message: str, *, ended: bool) -> None:
+        super().__init__(message)
+        self.ended = ended
+        """The connection ended without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """A token of a prompt: its log-probability after those before it, None where the engine computed none."""
+
+    logprob: float | None
+    candidates: Mapping[int, float]
+    """The log-probabilities of the most likely tokens in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The engine's answer to one prompt."""
+
+    logprobs: Sequence[float | None]
+    """Of the output's tokens; None or not finite where the engine computed none."""
+
+
+class Replica(Protocol):
+    """One server of an engine. It finds a policy by its name, and refuses one that does not fit it (`Rejected`).
+
+    Every method raises `Unavailable` for a fault of the replica, `Away` where it does not answer at all, and `Broke`
+    where it fails while it computes.
+    """
+
+    @property
+    def name(self) -> str:
+        """How people find it: the engine's name and its address."""
+        ...
+
+    @property
+    def adapters_only(self) -> bool:
+        """Whether it can hold no whole model."""
+        ...
+
+    @property
+    def logprobs_mode(self) -> str | None:
+        """The log-probabilities that it is said to give, in vLLM's words; None where nobody says it."""
+        ...
+
+    async def models(self) -> Sequence[str]:
+        """The names of the models that it holds."""
+        ...
+
+    async def ask(self, model: str, prompt: str) -> Answer:
+        """One short chat completion. Raises `Rejected`."""
+        ...
+
+    async def score(self, model: str, ids: Sequence[int], candidates: int) -> Sequence[ScoredToken] | None:
+        """Each of `ids` but the first, at temperature 1; None from an engine that scores no prompts.
+
+        At most so many candidates each, none where the engine gives none. Raises `Rejected`.
+        """
+        ...
+
+    async def candidates(self, model: str, ids: Sequence[int], temperature: float, count: int) -> Mapping[int, float]:
+        """The likeliest tokens after `ids`, with log-probabilities as the engine reports them for what it draws.
+
+        Empty where it names none. Raises `Rejected`.
+        """
+        ...
+
+    async def unload(self, model: str) -> None:
+        """No longer hold a policy; nothing happens where it holds none of that name."""
+        ...
+
+
+class Engines(Protocol):
+    """The engines that serve policies."""
+
+    def replicas(self, role: str) -> Sequence[Replica]:
+        """Those of the role's engine. Raises `Unavailable` where no engine serves the role."""
+        ...
+
+    def everywhere(self) -> Sequence[Replica]:
+        """All of them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checked(Generic[T]):
+    """A check's results by replica, and the replicas that did not answer."""
+
+    results: Mapping[str, T]
+    away: Sequence[str]
+
+
+class ReplicaChecks:
+    """Runs checks on all replicas at the same time."""
+
+    def __init__(self, engines: Engines, monotonic: Callable[[], float]) -> None:
+        self._engines = engines
+        self._monotonic = monotonic
+        self._breaks: dict[str, tuple[int, float]] = {}
+        """By digest: how often a replica broke over the policy, and when it last did."""
+
+    def replicas(self, role: str) -> Sequence[Replica]:
+        """Those of the role's engine. Raises `Unavailable` where no engine serves the role."""
+        return self._engines.replicas(role)
+
+    async def on_each(
+        self,
+        candidate: PolicyVersion,
+        stable: PolicyVersion | None,
+        check: Callable[[Replica], Awaitable[T]],
+    ) -> Checked[T]:
+        """`check` on every replica that answers. Raises `Rejected` or `Unavailable`, and names the replicas."""
+        present, away = await self._present(candidate.role)
+        outcomes = await asyncio.gather(
+            *(self._checked(replica, candidate, stable, check) for replica in present), return_exceptions=True
+        )
+        faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for fault in sorted(faults, key=lambda one: isinstance(one, Unavailable)):
+            if not isinstance(fault, Unavailable):
+                raise fault
+        if faults:
+            raise Unavailable("; ".join(str(fault) for fault in faults))
+        self._breaks.pop(candidate.digest, None)
+        results = {
+            replica.name: outcome
+            for replica, outcome in zip(present, outcomes, strict=True)
+            if not isinstance(outcome, BaseException)
+        }
+        return Checked(results, away)
+
+    async def _present(self, role: str) -> tuple[list[Replica], list[str]]:
+        """The replicas that answer, and the names of those that are away. Raises `Unavailable` when all are."""
+        replicas = self._engines.replicas(role)
+        outcomes = await asyncio.gather(*(replica.models() for replica in replicas), return_exceptions=True)
+        away = [str(outcome) for outcome in outcomes if isinstance(outcome, Away)]
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Away):
+                raise outcome
+        if len(away) == len(replicas):
+            raise Unavailable(f"no replica answers: {'; '.join(away)}; start one, or correct RATCHET_ENGINES")
+        pairs = zip(replicas, outcomes, strict=True)
+        names = [replica.name for replica, outcome in pairs if isinstance(outcome, Away)]
+        return [replica for replica in replicas if replica.name not in names], names
+
+    async def _checked(
+        self,
+        replica: Replica,
+        candidate: PolicyVersion,
+        stable: PolicyVersion | None,
+        check: Callable[[Replica], Awaitable[T]],
+    ) -> T:
+        """The result of `check` on a replica that has just answered for stable."""
+        if stable is not None:
+            try:
+                await replica.score(stable.name, CONTROL_IDS, 0)
+            except Rejected as error:
+                raise Unavailable(
+                    f"{replica.name} refuses {stable.name} too, which serves the role: {error}; compare its base model "
+                    "and options with those of the other replicas"
+                ) from error
+        try:
+            return await check(replica)
+        except Broke as error:
+            raise await self._blamed(replica, candidate, stable, error) from error
+        except Rejected as error:
+            raise Rejected(f"{replica.name}: {error}") from error
+
+    async def _blamed(
+        self, replica: Replica, candidate: PolicyVersion, stable: PolicyVersion | None, error: Broke
+    ) -> Rejected | Unavailable:
+        """The error that stands for a break: the replica's for now, the candidate's when it has come often enough."""
+        if stable is None or not (error.ended or await _holds(replica, candidate.name)):
+            return Unavailable(str(error))
+        now = self._monotonic()
+        count, last = self._breaks.get(candidate.digest, (0, -BREAK_SPACING_S))
+        if now - last >= BREAK_SPACING_S:
+            count, last = count + 1, now
+            self._breaks[candidate.digest] = count, last
+        whenever = f"each time right after it answered for {stable.name}"
+        if count >= BREAKS:
+            return Rejected(f"{error}; {count} times, {whenever}")
+        return Unavailable(f"{error}; time {count} of {BREAKS} before the policy is refused, {whenever}")
+
+
+async def _holds(replica: Replica, model: str) -> bool:
+    try:
+        return model in await replica.models()
+    except Unavailable:
+        return False

@@ -1,0 +1,76 @@
+"""Frees the engines of policies that no route names any more.
+
+Each sweep compares what the replicas hold with what routes and the registry say, and remembers nothing that a crash
+could lose: a new leader begins to wait again. An unloaded policy that is asked for by name all the same is found again
+by its name, so a sweep can never make one unreachable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import structlog
+
+from ratchet.canary_deployer.replicas import Engines, Replica
+from ratchet.contract.state import PolicyStage, PolicyVersion, Route
+from ratchet.errors import Rejected, Unavailable
+from ratchet.rules.arms import VARIANTS, newest_by
+
+log = structlog.get_logger()
+
+SWEEP_S = 60.0
+ENDED = frozenset({PolicyStage.REFUSED, PolicyStage.ROLLED_BACK, PolicyStage.SUPERSEDED, PolicyStage.ARCHIVED})
+"""Stages of policies that get no new trajectories."""
+
+
+class Registry(Protocol):
+    """Routes and policies."""
+
+    async def roles(self) -> list[str]: ...
+
+    async def route(self, role: str) -> Route | None: ...
+
+    async def versions(self, role: str) -> list[PolicyVersion]: ...
+
+
+def unneeded(route: Route | None, versions: Iterable[PolicyVersion]) -> set[str]:
+    """The names of a role's policies that have ended, and that neither its route nor the name of a variant leads to."""
+    known = list(versions)
+    named = [route.stable, route.previous, route.canary.policy if route.canary else None] if route else []
+    named += [newest_by(algorithm, known) for algorithm in VARIANTS]
+    return {one.name for one in known if one.stage in ENDED} - {one.name for one in named if one is not None}
+
+
+class Unloader:
+    """Unloads a policy once every sweep of the last `after_s` seconds saw it held and not needed."""
+
+    def __init__(self, engines: Engines, registry: Registry, after_s: float, monotonic: Callable[[], float]) -> None:
+        self._engines = engines
+        self._registry = registry
+        self._after_s = after_s
+        self._monotonic = monotonic
+        self._seen: dict[tuple[str, str], float] = {}
+        """By replica and policy: when it was first seen held and not needed."""
+
+    async def sweep(self) -> None:
+        """To be called every `SWEEP_S`. Raises `Unavailable` where routes cannot be read; nothing is unloaded then."""
+        names: set[str] = set()
+        for role in await self._registry.roles():
+            names |= unneeded(await self._registry.route(role), await self._registry.versions(role))
+        seen: dict[tuple[str, str], float] = {}
+        for replica in self._engines.everywhere():
+            try:
+                await self._sweep(replica, names, seen)
+            except (Unavailable, Rejected) as error:
+                log.info("policies not unloaded", replica=replica.name, reason=type(error).__name__)
+        self._seen = seen
+
+    async def _sweep(self, replica: Replica, names: set[str], seen: dict[tuple[str, str], float]) -> None:
+        now = self._monotonic()
+        for name in names.intersection(await replica.models()):
+            since = seen[replica.name, name] = self._seen.get((replica.name, name), now)
+            if now - since >= self._after_s:
+                await replica.unload(name)
+                del seen[replica.name, name]
+                log.info("policy unloaded", replica=replica.name, policy=name)

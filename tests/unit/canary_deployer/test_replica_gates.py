@@ -1,0 +1,390 @@
+"""The gates that ask every replica: what passes, what refuses a candidate, and what is a replica's own fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from starlette.responses import JSONResponse, Response
+
+from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
+from ratchet.canary_deployer.gates import GATES
+from ratchet.canary_deployer.gates.base import GateTools
+from ratchet.canary_deployer.replicas import BREAK_SPACING_S, ReplicaChecks
+from ratchet.contract.policy_manifest import MODEL, PolicyManifest, Probe
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import NotFound, RatchetError, Unavailable
+from tests.support.canary_world import policy
+from tests.support.scoring_engine import RAW, Answers, Fleet, ScoringEngine, probe, refused
+
+CANDIDATE, STABLE = policy(2).name, policy(1).name
+
+
+@dataclass
+class Manifests:
+    """Manifests by version."""
+
+    probes: dict[int, Probe | None] = field(default_factory=lambda: {1: probe(), 2: probe()})
+    changes: dict[str, Any] = field(default_factory=lambda: {"dtype": "float32"})
+    error: RatchetError | None = None
+
+    async def read(self, one: PolicyVersion) -> PolicyManifest:
+        if self.error is not None:
+            raise self.error
+        plain: dict[str, Any] = {
+            "kind": "adapter",
+            "base_model": "base",
+            "files": [],
+            "role": one.role,
+            "created_at": datetime(2026, 1, 5, tzinfo=UTC),
+            "probe": self.probes[one.version],
+        }
+        return PolicyManifest(**(plain | self.changes))
+
+
+@dataclass
+class World:
+    """Replicas, manifests, and the clock of the checks."""
+
+    fleet: Fleet
+    manifests: Manifests = field(default_factory=Manifests)
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    now: float = 1000.0
+
+    def __post_init__(self) -> None:
+        self.checks = ReplicaChecks(self.fleet.served(**self.settings), lambda: self.now)
+
+    async def ask(self, gate: str = "probe", *, stable: bool = True) -> GateResult:
+        tools = GateTools(
+            checks=self.checks,
+            manifests=self.manifests,
+            heldout=None,
+            heldout_margin=0.05,
+            heldout_confidence=0.8,
+            warmup_prompts=("hello", "what can you do?"),
+            approval=False,
+        )
+        return await GATES[gate](tools).check(policy(2), policy(1) if stable else None)
+
+    async def waits(self, gate: str = "probe") -> str:
+        """Why the gate has no result yet."""
+        with pytest.raises(Unavailable) as caught:
+            await self.ask(gate)
+        return str(caught.value)
+
+
+def world(*engines: ScoringEngine, **settings: Any) -> World:
+    return World(Fleet(dict(zip("abc", engines, strict=False))), settings=settings)
+
+
+def for_candidate(answer: Callable[[], Response]) -> Answers:
+    """Answers so to every completion of the candidate."""
+    return lambda path, body: answer() if body.get("model") == CANDIDATE and "completions" in path else None
+
+
+async def test_the_right_policy_passes_on_every_replica_and_stable_is_there_too() -> None:
+    here = world(ScoringEngine(), ScoringEngine())
+    result = await here.ask()
+    assert result.outcome == PASSED
+    assert result.reason.startswith("its log-probabilities on the probe match on 2 of 2 replicas: ")
+    assert result.reason.endswith("over 4 tokens; at temperature 2 log-probabilities are the processed ones")
+    assert result.evidence["compared"]
+    assert result.evidence["allowed"] == {"mean": 5e-4, "worst": 1e-3}
+    for name in ("small at http://a", "small at http://b"):
+        figures = result.evidence["replicas"][name]
+        assert figures == figures | {"tokens": 4, "plays": 3, "logprobs_mode": "processed_logprobs", "not_checked": []}
+        assert figures["worst"] < 1e-9
+    for engine in here.fleet.engines.values():
+        assert sorted(engine.resident) == [STABLE, CANDIDATE]
+    msgspec.json.encode(result)
+
+
+async def test_another_policys_weights_fail_with_the_numbers() -> None:
+    here = world(*(ScoringEngine(weights={CANDIDATE: 7}) for _ in range(2)))
+    result = await here.ask()
+    assert (result.outcome, result.evidence["compared"]) == (FAILED, True)
+    for host in "ab":
+        assert f"small at http://{host}: log-probabilities on the probe differ by " in result.reason
+    assert result.reason.endswith("in float32 0.0005 and 0.001 are allowed")
+
+
+async def test_the_tolerance_is_that_of_the_number_format() -> None:
+    near = probe()
+    moved = msgspec.structs.replace(near, logprobs=[value - 0.02 for value in near.logprobs])
+    for dtype, outcome in (("bfloat16", PASSED), ("float32", FAILED), (None, PASSED)):
+        here = world(ScoringEngine())
+        here.manifests = Manifests({1: None, 2: moved}, {"dtype": dtype})
+        assert (await here.ask()).outcome == outcome
+
+
+async def test_one_replica_with_other_weights_is_at_fault_and_not_the_policy() -> None:
+    here = world(ScoringEngine(), ScoringEngine(weights={CANDIDATE: 7}))
+    waiting = await here.waits()
+    assert waiting.startswith("small at http://b: log-probabilities on the probe differ by ")
+    assert "http://a" not in waiting
+    assert "end or repair the ones named here" in waiting
+
+
+async def test_an_engine_whose_base_was_exchanged_fails_for_stable_too_and_refuses_no_candidate() -> None:
+    here = world(ScoringEngine(weights={CANDIDATE: 7, STABLE: 7}))
+    assert "was the engine's base model or number format exchanged?" in await here.waits()
+
+
+async def test_a_replica_whose_answers_differ_now_and_then_is_at_fault() -> None:
+    engine = ScoringEngine()
+    scored = 0
+
+    def sometimes(path: str, body: dict[str, Any]) -> None:
+        nonlocal scored
+        if body.get("model") == CANDIDATE and "prompt_logprobs" in body:
+            scored += 1
+            engine.weights[CANDIDATE] = 7 if scored == 2 else 0
+
+    engine.answers = sometimes
+    waiting = await world(engine).waits()
+    assert waiting.startswith("small at http://a: log-probabilities on the probe differ by ")
+    assert "but not always" in waiting
+
+
+async def test_a_manifest_without_a_probe_says_that_nothing_was_compared() -> None:
+    here = world(ScoringEngine())
+    here.manifests = Manifests({1: None, 2: None})
+    result = await here.ask()
+    assert (result.outcome, result.evidence["compared"]) == (PASSED, False)
+    assert result.reason == (
+        "the manifest has no probe: no log-probabilities were compared; at temperature 2 log-probabilities are the "
+        "processed ones"
+    )
+
+
+async def test_an_engine_that_scores_no_prompts_claims_nothing() -> None:
+    plain = ScoringEngine(answers=for_candidate(lambda: JSONResponse({"choices": [{"text": "x"}]})))
+    result = await world(plain).ask()
+    assert (result.outcome, result.evidence["compared"]) == (PASSED, False)
+    assert result.reason == (
+        "no log-probabilities were compared; small at http://a: not checked: its log-probabilities: the engine scores "
+        "no prompts (prompt_logprobs), its log-probabilities at another temperature"
+    )
+
+
+async def test_an_engine_that_names_no_candidates_is_compared_all_the_same() -> None:
+    result = await world(ScoringEngine(max_logprobs=0)).ask()
+    assert (result.outcome, result.evidence["compared"]) == (PASSED, True)
+    assert "not checked: log-probabilities at temperature 2: the engine names no candidates" in result.reason
+
+
+async def test_raw_log_probabilities_are_detected() -> None:
+    here = world(ScoringEngine(), ScoringEngine(logprobs_mode=RAW))
+    waiting = await here.waits()
+    assert waiting == (
+        "small at http://b: at temperature 2 log-probabilities are raw: calls at another temperature than 1 train "
+        "nothing, where settings say processed_logprobs: start it with --logprobs-mode processed_logprobs, or correct "
+        "logprobs_mode in RATCHET_ENGINES"
+    )
+    for settings in ({"logprobs_mode": RAW}, {"logprobs_mode": None}):
+        result = await world(ScoringEngine(logprobs_mode=RAW), **settings).ask()
+        assert result.outcome == PASSED
+        assert "at temperature 2 log-probabilities are raw" in result.reason
+
+
+async def test_a_temperature_that_does_something_else_is_named() -> None:
+    def odd(path: str, body: dict[str, Any]) -> None:
+        if body.get("logprobs"):
+            body["temperature"] = 5.0
+
+    result = await world(ScoringEngine(answers=odd), logprobs_mode=None).ask()
+    assert "at temperature 2 log-probabilities are neither processed nor raw" in result.reason
+
+
+async def test_a_flat_model_leaves_the_temperature_unchecked() -> None:
+    def flat(path: str, body: dict[str, Any]) -> Response | None:
+        if not body.get("prompt_logprobs"):
+            return None
+        ids = body["prompt"]
+        values = [None, *({str(token): {"logprob": -3.0}, "30": {"logprob": -3.001}} for token in ids[1:])]
+        return JSONResponse({"choices": [{"prompt_logprobs": values}]})
+
+    here = world(ScoringEngine(answers=flat))
+    here.manifests = Manifests({1: None, 2: msgspec.structs.replace(probe(), logprobs=[-3.0] * 4)})
+    result = await here.ask()
+    assert result.outcome == PASSED
+    assert "candidates are at most 0.001 nats apart, too few to tell" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(None, "log-probability of token 0 of the probe is not finite"), (4.0, "values above 0 are no")],
+)
+async def test_values_that_are_no_log_probabilities_fail(value: float | None, reason: str) -> None:
+    def odd(path: str, body: dict[str, Any]) -> Response | None:
+        if body.get("model") != CANDIDATE or "prompt_logprobs" not in body:
+            return None
+        values = [None, *({str(token): {"logprob": value}} for token in body["prompt"][1:])]
+        return JSONResponse({"choices": [{"prompt_logprobs": values}]})
+
+    result = await world(ScoringEngine(answers=odd)).ask()
+    assert result.outcome == FAILED
+    assert reason in result.reason
+
+
+async def test_a_refusal_in_the_engines_words_fails_the_gate_with_these_words() -> None:
+    here = world(ScoringEngine(), ScoringEngine(broken={CANDIDATE}))
+    result = await here.ask()
+    assert result.outcome == FAILED
+    assert result.reason == (
+        f"the engine cannot serve it: small at http://b: sha256 of the files of {CANDIDATE} differs"
+    )
+    assert (await here.ask("warmup")).reason.startswith("it does not answer: small at http://b: sha256 of the files")
+
+
+async def test_a_replica_that_refuses_stable_too_is_at_fault() -> None:
+    waiting = await world(ScoringEngine(broken={CANDIDATE, STABLE})).waits()
+    assert waiting.startswith(f"small at http://a refuses {STABLE} too, which serves the role: sha256 of")
+
+
+async def test_a_first_policy_that_is_refused_fails() -> None:
+    result = await world(ScoringEngine(broken={CANDIDATE})).ask(stable=False)
+    assert result.outcome == FAILED
+
+
+async def test_a_replica_that_is_away_is_named_and_does_not_block() -> None:
+    here = world(ScoringEngine(), ScoringEngine())
+    here.fleet.away.add("b")
+    for gate in ("probe", "warmup"):
+        result = await here.ask(gate)
+        assert (result.outcome, result.evidence["away"]) == (PASSED, ["small at http://b"])
+    reason = (await here.ask()).reason
+    assert "match on 1 of 2 replicas" in reason
+    assert reason.endswith("not checked, for they are away: small at http://b")
+    here.fleet.away.add("a")
+    waiting = await here.waits()
+    assert waiting.startswith("no replica answers: small at http://a does not answer at http://a")
+    assert waiting.endswith("start one, or correct RATCHET_ENGINES")
+
+
+async def test_faults_of_a_replica_are_never_the_policys() -> None:
+    faults = [refused(401, "key"), refused(404, "none"), refused(429, "busy"), JSONResponse("page")]
+    for fault in faults:
+        here = world(ScoringEngine(), ScoringEngine(answers=for_candidate(lambda fault=fault: fault)))
+        for _ in range(9):
+            here.now += 100
+            assert "small at http://b" in await here.waits()
+
+
+async def test_a_policy_that_an_engine_does_not_find_although_it_is_stored_waits() -> None:
+    waiting = await world(ScoringEngine(missing={CANDIDATE})).waits()
+    assert waiting.startswith(f"small at http://a does not find {CANDIDATE} (404): does it run with Ratchet's plugin")
+
+
+@pytest.mark.parametrize("gate", ["probe", "warmup"])
+async def test_a_policy_that_breaks_an_engine_again_and_again_is_refused(gate: str) -> None:
+    here = world(ScoringEngine(resident=[CANDIDATE], answers=for_candidate(lambda: refused(500, "NaN"))))
+    for count in (1, 2):
+        assert f"time {count} of 3 before the policy is refused" in await here.waits(gate)
+        here.now += BREAK_SPACING_S
+    result = await here.ask(gate)
+    assert result.outcome == FAILED
+    assert f"answers 500 for {CANDIDATE}; its log says why; 3 times, each time right after it answered" in result.reason
+
+
+async def test_breaks_in_quick_succession_count_once() -> None:
+    here = world(ScoringEngine(resident=[CANDIDATE], answers=for_candidate(lambda: refused(500, "short fault"))))
+    for _ in range(9):
+        here.now += 1
+        assert "time 1 of 3" in await here.waits()
+    here.fleet.engines["a"].answers = None
+    assert (await here.ask()).outcome == PASSED
+
+
+async def test_a_policy_that_an_engine_could_not_fetch_is_not_to_blame() -> None:
+    """The object store may be away for the engine alone: it holds nothing of the policy, and answers 500."""
+    here = world(ScoringEngine(answers=for_candidate(lambda: refused(500, "no store"))))
+    for _ in range(9):
+        here.now += 100
+        assert "before the policy is refused" not in await here.waits()
+
+
+async def test_a_policy_that_ends_the_engine_each_time_is_refused() -> None:
+    class Ending(Fleet):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if b'"model":"' + CANDIDATE.encode() in request.read():
+                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+            return await super().handle_async_request(request)
+
+    here = World(Ending({"a": ScoringEngine()}))
+    for _ in range(2):
+        assert "does not finish an answer for" in await here.waits()
+        here.now += 60
+    assert (await here.ask()).outcome == FAILED
+
+
+async def test_a_replica_that_breaks_for_stable_as_well_blames_nobody() -> None:
+    here = world(
+        ScoringEngine(resident=[CANDIDATE], answers=lambda path, _: refused(500, "") if "comp" in path else None)
+    )
+    for _ in range(9):
+        here.now += 100
+        assert f"answers 500 for {STABLE}" in await here.waits()
+
+
+async def test_a_whole_model_is_refused_where_only_adapters_are_held() -> None:
+    here = world(ScoringEngine())
+    here.manifests.changes["kind"] = MODEL
+    result = await here.ask()
+    assert result.outcome == FAILED
+    assert "it is a whole model, and small at http://a (vllm) holds adapters" in result.reason
+    here = World(here.fleet, here.manifests, {"kind": "engine_local"})
+    assert (await here.ask()).outcome == PASSED
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        Probe(prompt_token_ids=[1], output_token_ids=[2, 3], logprobs=[-1.0]),
+        Probe(prompt_token_ids=[], output_token_ids=[2], logprobs=[-1.0]),
+        Probe(prompt_token_ids=[1], output_token_ids=[2], logprobs=[float("nan")]),
+    ],
+)
+async def test_a_damaged_probe_fails(damaged: Probe) -> None:
+    here = world(ScoringEngine())
+    here.manifests.probes[2] = damaged
+    result = await here.ask()
+    assert result.outcome == FAILED
+    assert "the manifest's probe has " in result.reason
+
+
+async def test_a_manifest_that_is_gone_fails_and_a_store_that_is_away_waits() -> None:
+    here = world(ScoringEngine())
+    here.manifests.error = NotFound("no object s3://ratchet/policies/2.json")
+    result = await here.ask()
+    assert (result.outcome, result.reason) == (
+        FAILED,
+        "the engine cannot serve it: no object s3://ratchet/policies/2.json",
+    )
+    here.manifests.error = Unavailable("the object store does not answer")
+    assert await here.waits() == "the object store does not answer"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ([{"logprob": -1.0}, {"logprob": None}], "broken output on prompt 1: log-probability of token 1 is not finite"),
+        ([], "broken output on prompt 1: no tokens"),
+    ],
+)
+async def test_broken_output_fails_the_warmup(content: list[Any], reason: str) -> None:
+    answer = {"choices": [{"logprobs": {"content": content}}]}
+    result = await world(ScoringEngine(answers=for_candidate(lambda: JSONResponse(answer)))).ask("warmup")
+    assert (result.outcome, result.reason) == (FAILED, f"small at http://a: {reason}")
+
+
+async def test_finite_answers_of_all_replicas_pass_the_warmup() -> None:
+    result = await world(ScoringEngine(), ScoringEngine()).ask("warmup")
+    assert result.outcome == PASSED
+    assert result.reason == "2 prompts answered by 2 replicas, 8 tokens, all finite"
+    assert result.evidence["replicas"]["small at http://b"] == {"prompts": 2, "tokens": 4}
