@@ -84,9 +84,9 @@ class ScoringEngine:
         kinds = {"/v1/completions": self._complete, "/v1/chat/completions": self._chat}
         if path not in kinds:
             return refused(404, f"no such route: {path}")
-        return self._found(body["model"]) or kinds[path](body)
+        return self._refusal(body["model"]) or kinds[path](body)
 
-    def _found(self, name: str) -> Response | None:
+    def _refusal(self, name: str) -> Response | None:
         """The refusal of a policy; None once it is resident."""
         if self.broken & {name, name.partition("-")[0]}:
             return refused(POLICY_REFUSED, f"sha256 of the files of {name} differs")

@@ -36,6 +36,9 @@ REFUSED = frozenset({400, 422, POLICY_REFUSED})
 """Statuses of a refusal in the engine's words: vLLM's own are the first two."""
 LACKS_PART = "policy_not_found"
 """Code of engine_local's 404 where the object store holds the policy, and not its base or one of its files."""
+NOT_FOUND = (
+    "does not find {model} (404): does it run with Ratchet's plugin, on the same object store? (docs/guides/vllm.md)"
+)
 PROCESSED = "processed_logprobs"
 TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM spells a token by its id
 
@@ -211,13 +214,9 @@ class HttpReplica:
             variable = self._engine.api_key_env or "RATCHET_ENGINE_API_KEY"
             return Unavailable(f"{name} refuses the deployer's key ({status}): set {variable} to the engine's key")
         words, code = self._words(reply)
-        if status == 404 and code == LACKS_PART and words is not None:
-            return Unavailable(f"{name} cannot fetch all of {model}: {words}")
         if status == 404:
-            return Unavailable(
-                f"{name} does not find {model} ({status}): does it run with Ratchet's plugin, on the same "
-                "object store? (docs/guides/vllm.md)"
-            )
+            lacks = f"cannot fetch all of {model}: {words}" if code == LACKS_PART else NOT_FOUND.format(model=model)
+            return Unavailable(f"{name} {lacks}")
         if status in BUSY:
             return Unavailable(f"{name} is busy ({status})")
         if status >= 500:

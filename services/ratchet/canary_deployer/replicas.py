@@ -78,7 +78,7 @@ class Replica(Protocol):
 
     @property
     def logprobs_mode(self) -> str | None:
-        """The log-probabilities that it is said to give, in vLLM's words; None where nobody says it."""
+        """The log-probabilities that settings expect of it, in vLLM's words; None where they name none."""
         ...
 
     async def models(self) -> Sequence[str]:

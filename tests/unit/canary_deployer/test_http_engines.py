@@ -113,7 +113,7 @@ async def test_an_answer_that_is_no_engines_is_a_fault_and_nothing_of_it_is_quot
         (httpx.ReadTimeout("late"), False),
     ],
 )
-async def test_a_connection_that_ends_within_an_answer_breaks_and_a_wait_is_told_apart(
+async def test_a_connection_that_ends_within_an_answer_breaks_and_a_wait_does_so_otherwise(
     fault: Exception, ended: bool
 ) -> None:
     error = await failure(replica(fault))
@@ -156,7 +156,7 @@ async def test_the_key_is_sent_and_never_quoted(monkeypatch: pytest.MonkeyPatch)
     assert "set SMALL_KEY to the engine's key" in str(await failure(one))
 
 
-async def test_an_engine_that_scores_no_prompts_or_names_no_candidates_says_so_by_absence() -> None:
+async def test_an_engine_that_scores_no_prompts_or_names_no_candidates_gives_none() -> None:
     assert await replica(JSONResponse({"choices": [{"text": "x"}]})).score(NAME, [1, 2, 3], 5) is None
     few = ScoringEngine(max_logprobs=0)
     (one,) = Fleet({"a": few}).served().replicas("support")

@@ -151,7 +151,7 @@ async def test_a_replica_whose_answers_differ_now_and_then_is_at_fault() -> None
     assert "but not always" in waiting
 
 
-async def test_a_manifest_without_a_probe_says_that_nothing_was_compared() -> None:
+async def test_without_a_probe_the_reason_is_that_nothing_was_compared() -> None:
     here = world(ScoringEngine())
     here.manifests = Manifests({1: None, 2: None})
     result = await here.ask()

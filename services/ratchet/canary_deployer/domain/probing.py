@@ -11,7 +11,7 @@ from ratchet.rules.probes import ProbeDifference, tolerance_in
 PROCESSED, RAW = "processed_logprobs", "raw_logprobs"
 """vLLM's words for log-probabilities after and before the temperature."""
 TEMPERATURE = 2.0
-"""At which they are told apart."""
+"""At which they differ."""
 MARGIN = 3.0
 """The two kinds must be apart by so many tolerances."""
 WORDS = {
@@ -30,8 +30,8 @@ class Pair:
     unlikely: int
     gap: float
 
-    def told_apart(self, dtype: str | None) -> bool:
-        """Whether processed and raw log-probabilities of the pair can be told apart in a number format."""
+    def distinguishable(self, dtype: str | None) -> bool:
+        """Whether processed and raw log-probabilities of the pair differ by more than a number format hides."""
         return self.gap * (1 - 1 / TEMPERATURE) >= MARGIN * tolerance_in(dtype).worst
 
 
@@ -71,7 +71,7 @@ class ReplicaProbe:
     differences: Sequence[ProbeDifference] = ()
     """From the trainer's log-probabilities, once for every time the probe was played; none where that is impossible."""
     mode: str | None = None
-    """The log-probabilities that it reports at `TEMPERATURE`; None where that cannot be told."""
+    """The log-probabilities that it reports at `TEMPERATURE`; None where that is unknown."""
     not_checked: Sequence[str] = ()
     """What could not be checked, and why."""
     broken: str | None = None

@@ -169,22 +169,22 @@ async def _mode(
     pair = widest_pair([token.candidates for token in scored])
     if pair is None:
         return None, [f"{subject}: the engine names no candidates"]
-    if not pair.told_apart(dtype):
+    if not pair.distinguishable(dtype):
         return None, [f"{subject}: candidates are at most {pair.gap:.2g} nats apart, too few to tell"]
     try:
         drawn = await replica.candidates(model, [*prompt, *output[: pair.place]], TEMPERATURE, CANDIDATES)
     except Rejected as error:
         return None, [f"{subject}: {error}"]
-    found, said = reported_mode(pair, drawn, dtype), replica.logprobs_mode
-    if found is None:
+    mode, configured = reported_mode(pair, drawn, dtype), replica.logprobs_mode
+    if mode is None:
         return None, [f"{subject}: the engine does not name the same candidates again"]
-    if said is not None and found != said:
-        seen = WORDS.get(found, found)
+    if configured is not None and mode != configured:
+        seen = WORDS.get(mode, mode)
         raise Unavailable(
-            f"{replica.name}: {seen}, where settings say {said}: start it with --logprobs-mode {said}, or correct "
-            "logprobs_mode in RATCHET_ENGINES"
+            f"{replica.name}: {seen}, where settings say {configured}: start it with --logprobs-mode {configured}, "
+            "or correct logprobs_mode in RATCHET_ENGINES"
         )
-    return (found, ()) if found in (PROCESSED, RAW) else (None, [found])
+    return (mode, ()) if mode in (PROCESSED, RAW) else (None, [mode])
 
 
 def _figures(played: Checked[ReplicaProbe], manifest: PolicyManifest) -> JsonObject:
