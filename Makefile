@@ -14,6 +14,7 @@ GATEWAYS := .cache/gateways
 # vLLM itself, in an environment of its own.
 VLLM := .vllm
 VLLM_STAMP := $(VLLM)/.ratchet-ready
+VLLM_PLUGIN := $(VLLM)/.ratchet-plugin
 # An MLflow server, likewise.
 MLFLOW := .mlflow
 # Ray, in an environment that has all of .venv below it.
@@ -48,10 +49,17 @@ $(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json | $(STAMP)
 		ci --prefix $(NODE) --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
-vllm: $(VLLM_STAMP) ## vLLM itself, built for CPUs, in .vllm beside .venv: 3 GB; for `make test-vllm`
+vllm: $(VLLM_PLUGIN) ## vLLM itself, built for CPUs, with Ratchet's plugin, in .vllm beside .venv: 3 GB; for `make test-vllm`
 
 $(VLLM_STAMP): tools/environment/vllm.txt tools/environment/vllm.sh | $(STAMP)
 	@INSTALLER="$(INSTALLER)" bash tools/environment/vllm.sh $(VENV) $(VLLM)
+	@touch $@
+
+# The tree's own, with its entry points. It needs the base alone, in versions that fit vLLM's.
+$(VLLM_PLUGIN): pyproject.toml $(VLLM_STAMP)
+	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
+		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --python $(VLLM)/bin/python -c tools/environment/vllm.txt -e '.[vllm]'; \
+		else $(VLLM)/bin/pip install --quiet -c tools/environment/vllm.txt -e '.[vllm]'; fi
 	@touch $@
 
 mlflow: $(MLFLOW_STAMP) ## an MLflow server on SQLite, in .mlflow beside .venv: 210 MB; for the experiment tracker and `make test-trackers`

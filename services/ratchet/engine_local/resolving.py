@@ -1,14 +1,13 @@
 """Policies come into memory when a request names them for the first time: the name is the address in the object store.
 
 Each is loaded once, however many requests wait for it, and one at a time. Names that the store does not hold cost it
-little: one without a digest nothing, any other one listing in `REMEMBERED_S`, and only `WAITING` names wait at a time.
+little: one without a digest nothing, any other one listing in five seconds, and only `WAITING` names wait at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 
@@ -21,16 +20,15 @@ from ratchet.engine_local.torch_policies import Served
 from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.rules.engines import POLICY_REFUSED
 from ratchet.service.problems import HttpError
+from ratchet.stores.failed_names import FailedNames
 from ratchet.stores.policies import Policy, is_policy_name
 
 log = structlog.get_logger()
 
+REFUSALS = {NotFound: "policy_not_found", DigestMismatch: "digest_mismatch"}
+"""Codes of refusals that are not `policy_refused`."""
 WAITING = 16
 """Names that are looked up or loaded at a time; a call for another one is refused."""
-REMEMBERED_S = 5.0
-"""How long a name that was not found, or refused, is not looked up again."""
-REMEMBERED = 1000
-"""Such names kept in memory; the oldest goes first."""
 
 
 class Resolver:
@@ -49,11 +47,9 @@ class Resolver:
         self._find = find
         self._load = load
         self._now = now
-        self._clock = clock
         self._one_load = asyncio.Lock()
         self._resolving: dict[str, asyncio.Task[Entry[Served]]] = {}
-        self._failed: OrderedDict[str, tuple[float, RatchetError]] = OrderedDict()
-        """Name -> until when its failure is remembered, and the failure."""
+        self._failed = FailedNames(clock)
 
     async def resolve(self, name: str) -> Entry[Served]:
         """The policy called `name`, in memory. A caller that goes away leaves the load to those that wait with it.
@@ -65,7 +61,7 @@ class Resolver:
             return entry
         if not is_policy_name(name):
             raise unknown_model(name)
-        self._raise_remembered(name)
+        self._failed.raise_remembered(name)
         resolving = self._resolving.get(name)
         if resolving is None:
             if len(self._resolving) >= WAITING:
@@ -74,22 +70,11 @@ class Resolver:
             resolving.add_done_callback(lambda task: self._end(name, task))
         return await asyncio.shield(resolving)
 
-    def _raise_remembered(self, name: str) -> None:
-        until, failure = self._failed.get(name, (0.0, None))
-        if failure is None:
-            return
-        if self._clock() < until:
-            raise failure.with_traceback(None)  # it would grow with each time
-        del self._failed[name]
-
     def _end(self, name: str, task: asyncio.Task[Entry[Served]]) -> None:
         del self._resolving[name]
         failure = None if task.cancelled() else task.exception()
         if isinstance(failure, HttpError):
-            self._failed[name] = self._clock() + REMEMBERED_S, failure
-            self._failed.move_to_end(name)
-            while len(self._failed) > REMEMBERED:
-                self._failed.popitem(last=False)
+            self._failed.remember(name, failure)
 
     async def _resolved(self, name: str) -> Entry[Served]:
         try:
@@ -111,9 +96,7 @@ class Resolver:
             metrics.LOADS.labels("refused").inc()
             # Only the kind of error: its text may quote the store's, and only the caller may read it.
             log.warning("policy not loaded", policy=name, error=type(error).__name__)
-            if isinstance(error, NotFound):  # of its base, or of one of its files
-                raise HttpError(404, str(error), kind="NotFoundError", code="policy_not_found") from error
-            if isinstance(error, Rejected | DigestMismatch):
+            if isinstance(error, NotFound | Rejected | DigestMismatch):  # not found: its base, or one of its files
                 raise _refused(error) from error
             raise
         now = time.monotonic()
@@ -133,5 +116,5 @@ def unknown_model(name: str) -> HttpError:
 
 
 def _refused(error: RatchetError) -> HttpError:
-    code = "digest_mismatch" if isinstance(error, DigestMismatch) else "policy_refused"
+    code = next((code for kind, code in REFUSALS.items() if isinstance(error, kind)), "policy_refused")
     return HttpError(POLICY_REFUSED, str(error), code=code)

@@ -8,12 +8,15 @@ copies files sets it back.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from threading import Lock
 
 import msgspec
 
+from ratchet.contract.policy_manifest import ArtifactFile
 from ratchet.errors import DigestMismatch, Unavailable
 from ratchet.service.files import write_whole
 
@@ -48,9 +51,20 @@ def weights_digest(directory: Path, cache: Path) -> str | None:
     current = {str(file): _read(file, known.get(str(file))) for file in files}
     if current.items() - known.items():
         _remember(memory, current)
+    return _whole({Path(name).name: file.sha256 for name, file in current.items()})
+
+
+def stored_weights_digest(files: Iterable[ArtifactFile]) -> str | None:
+    """What `weights_digest` gives for a directory with these files of a manifest."""
+    deciding = {file.name: file.sha256 for file in files if any(fnmatch(file.name, one) for one in PATTERNS)}
+    return None if all(name.endswith(".json") for name in deciding) else _whole(dict(sorted(deciding.items())))
+
+
+def _whole(files: Mapping[str, str]) -> str:
+    """sha256 over names and digests."""
     whole = hashlib.sha256()
-    for name, file in current.items():
-        whole.update(f"{Path(name).name}\0{file.sha256}\0".encode())
+    for name, sha256 in files.items():
+        whole.update(f"{name}\0{sha256}\0".encode())
     return whole.hexdigest()
 
 

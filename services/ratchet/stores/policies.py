@@ -156,7 +156,11 @@ def publish_policy(objects: BlobStore, manifest: PolicyManifest) -> Policy:
 
 def fetch_policy(objects: BlobStore, uri: str, cache: Path, digest: str | None = None) -> LocalPolicy:
     """The policy's files in `cache/<digest>`, downloaded and verified once. Several processes may fetch at a time."""
-    policy = read_policy(objects, uri, digest)
+    return fetch_files(objects, read_policy(objects, uri, digest), cache)
+
+
+def fetch_files(objects: BlobStore, policy: Policy, cache: Path) -> LocalPolicy:
+    """The same of a policy whose manifest was read."""
     directory = cache / policy.digest
     if not (directory / COMPLETE_MARK).exists():
         _download(objects, policy, directory)

@@ -17,7 +17,7 @@ from ratchet.bus.testing import eventually
 from ratchet.engine_local.grammars import Grammars
 from ratchet.engine_local.handlers import Engine
 from ratchet.engine_local.registry import Entry, Registry
-from ratchet.engine_local.resolving import REMEMBERED_S, WAITING, Resolver
+from ratchet.engine_local.resolving import WAITING, Resolver
 from ratchet.engine_local.s3_policies import Fetched
 from ratchet.engine_local.settings import Settings
 from ratchet.engine_local.torch_batch import Job
@@ -26,6 +26,7 @@ from ratchet.engine_local.torch_worker import Limits, TorchWorker
 from ratchet.errors import DigestMismatch, NotFound, ObjectsUnavailable, Rejected
 from ratchet.grammars.compiler import Compiler
 from ratchet.service.asgi import JsonApi
+from ratchet.stores.failed_names import REMEMBERED_S
 from ratchet.stores.policies import Policy
 
 DIGEST = "1a2b3c4d" + "0" * 56
@@ -260,7 +261,7 @@ async def test_only_so_many_names_are_looked_up_and_loaded_at_a_time(served: Ser
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
-        (NotFound("no such object"), 404, "policy_not_found"),
+        (NotFound("no such object"), 424, "policy_not_found"),
         (DigestMismatch("not the bytes"), 424, "digest_mismatch"),
         (Rejected("probe differs"), 424, "policy_refused"),
         (ObjectsUnavailable("no answer"), 503, "unavailable"),

@@ -1,0 +1,146 @@
+"""Downloaded adapters in a bounded directory, which several replicas of vLLM may share.
+
+A directory that a replica uses is locked (`flock`, shared) for as long as it does: no other one deletes it, and a crash
+releases it. Downloads appear whole or not at all (`stores.policies.fetch_files`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.errors import Rejected, Unavailable
+from ratchet.stores.policies import COMPLETE_MARK, BlobStore, Policy, fetch_files
+
+ABANDONED_S = 3600.0
+"""A download that has not changed for so long belongs to a process that is gone."""
+_LOCKS = ".locks"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A verified directory that nothing deletes before `release`."""
+
+    directory: Path
+    release: Callable[[], None]
+
+
+class AdapterCache:
+    """At most `capacity` bytes of policies, beside those that are held and what replicas download at the same time.
+
+    Its methods block. Threads and processes may use one directory together.
+    """
+
+    def __init__(self, objects: BlobStore, directory: Path, capacity: int) -> None:
+        self._objects = objects
+        self._directory = directory
+        self._capacity = capacity
+
+    def hold(self, policy: Policy) -> Held:
+        """The policy's files, from the object store unless they are here.
+
+        Raises `NotFound`, `DigestMismatch`, `Rejected` for a policy that is larger than the cache, and `Unavailable`,
+        also where all room is taken by policies in use.
+        """
+        lock = self._lock(policy.digest)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        try:
+            os.utime(lock)
+            directory = self._directory / policy.digest
+            if (directory / COMPLETE_MARK).exists() and not _is_whole(policy, directory):
+                shutil.rmtree(directory)
+            if not (directory / COMPLETE_MARK).exists():
+                self._make_room(policy)
+                fetch_files(self._objects, policy, self._directory)
+        except BaseException:
+            os.close(lock)
+            raise
+        return Held(directory, lambda: _release(lock))
+
+    def _make_room(self, policy: Policy) -> None:
+        """Delete what is abandoned, then the least recently used policies that nothing uses."""
+        needed = sum(file.size for file in policy.manifest.files)
+        if needed > self._capacity:
+            raise Rejected(f"its {needed:,} bytes are more than RATCHET_VLLM_CACHE_BYTES ({self._capacity:,})")
+        for partial in self._directory.glob(".*-*"):
+            with suppress(OSError):
+                if time.time() - partial.stat().st_mtime > ABANDONED_S:
+                    shutil.rmtree(partial)
+        kept = {one: _bytes(one) for one in self._kept()}
+        surplus = sum(kept.values()) + needed - self._capacity
+        for directory in sorted(kept, key=self._used_at):
+            if surplus <= 0:
+                return
+            if self._deleted(directory):
+                surplus -= kept[directory]
+        if surplus > 0:
+            raise Unavailable(
+                f"no room: all {len(kept)} adapters in the cache are in use; unload some, or raise"
+                " RATCHET_VLLM_CACHE_BYTES",
+                code="no_room",
+            )
+
+    def _kept(self) -> Iterator[Path]:
+        return (mark.parent for mark in self._directory.glob(f"*/{COMPLETE_MARK}"))
+
+    def _deleted(self, directory: Path) -> bool:
+        """Whether the directory is gone: one in use stays."""
+        with _open(self._lock(directory.name)) as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            (directory / COMPLETE_MARK).unlink(missing_ok=True)  # first: what a crash leaves is not taken for whole
+            shutil.rmtree(directory, ignore_errors=True)
+        return True
+
+    def _used_at(self, directory: Path) -> float:
+        try:
+            return (self._directory / _LOCKS / directory.name).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def _lock(self, digest: str) -> int:
+        """An open lock file of its own: two of one process exclude each other too."""
+        locks = self._directory / _LOCKS
+        locks.mkdir(parents=True, exist_ok=True)
+        return os.open(locks / digest, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _is_whole(policy: Policy, directory: Path) -> bool:
+    """Whether the files are the manifest's: a machine that lost power may have kept a name without its bytes."""
+    for file in policy.manifest.files:
+        try:
+            with (directory / file.name).open("rb") as content:
+                if hashlib.file_digest(content, "sha256").hexdigest() != file.sha256:
+                    return False
+        except FileNotFoundError:
+            return False
+    return True
+
+
+def _bytes(directory: Path) -> int:
+    with suppress(OSError):  # deleted meanwhile
+        return sum(file.stat().st_size for file in directory.iterdir())
+    return 0
+
+
+def _release(lock: int) -> None:
+    with suppress(OSError):
+        os.utime(lock)
+    os.close(lock)
+
+
+@contextmanager
+def _open(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
