@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -149,6 +149,11 @@ def engine_of(engines: Iterable[EngineSettings], role: str) -> EngineSettings:
     if engine is None:
         raise Unavailable(f"no engine serves the role {role}: name it, or *, in the roles of one (RATCHET_ENGINES)")
     return engine
+
+
+def engine_kinds(engines: Iterable[EngineSettings], otherwise: EngineKind) -> Mapping[str, EngineKind]:
+    """What serves each role, `*` for every other one; without a list it is one engine, of kind `otherwise`, for all."""
+    return {role: engine.kind for engine in engines for role in engine.roles} or {ANY: otherwise}
 
 
 def _repeated(values: Iterable[str]) -> str | None:

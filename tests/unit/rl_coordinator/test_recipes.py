@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from ratchet.contract.training import Dataset
+from ratchet.contract.training import Dataset, Hyperparameters
 from ratchet.errors import ConfigError
 from ratchet.rl_coordinator.jobs.domain import Abilities
 from ratchet.rl_coordinator.triggers.recipes import read_recipes, recipe_for
@@ -52,9 +53,13 @@ def test_a_role_without_a_recipe_is_trained_by_hand_unless_there_is_one_for_all(
             entry(config=msgspec.to_builtins(config(dataset=FEW))),
             "rloo needs at least 8",
         ),
+        (
+            entry(config=msgspec.to_builtins(config(hyperparameters=Hyperparameters(full_finetune=True)))),
+            "full_finetune makes a whole model, and the engine of support (vllm) holds adapters",
+        ),
     ],
 )
 def test_a_recipe_that_could_never_be_run_stops_the_start(wrong: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match="training recipe of role support") as raised:
-        read_recipes({"support": wrong}, 5000, OFFERED)
+        read_recipes({"support": wrong}, 5000, replace(OFFERED, engines={"*": "vllm"}))
     assert reason in str(raised.value)

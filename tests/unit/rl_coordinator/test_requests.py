@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from ratchet.contract.training import (
     Hyperparameters,
     Lora,
     SnapshotRef,
+    TrainingRequest,
 )
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
 from ratchet.rules.training_options import Amounts
@@ -121,3 +123,22 @@ def test_a_role_that_no_subject_can_carry_is_refused() -> None:
 def test_disabled_training_is_a_reason_of_its_own() -> None:
     off = Abilities(training_enabled=False, algorithms=ABILITIES.algorithms, amounts=AMOUNTS)
     assert problems(request(), off) == ["training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)"]
+
+
+def full(algorithm: str = "rloo", role: str = "support") -> TrainingRequest:
+    return request(role=role, training_config=config(algorithm, hyperparameters=Hyperparameters(full_finetune=True)))
+
+
+def test_a_whole_model_is_refused_for_a_role_whose_engine_holds_adapters_only() -> None:
+    vllm = dataclasses.replace(ABILITIES, engines={"support": "vllm", "*": "engine_local"})
+    (problem,) = problems(full(), vllm)
+    assert problem.startswith("full_finetune makes a whole model, and the engine of support (vllm) holds adapters")
+    assert problems(full(role="sales"), vllm) == []
+    assert problems(request(), vllm) == []
+    assert problems(full(), dataclasses.replace(ABILITIES, engines={"*": "vllm"})) != []
+    assert problems(full(), ABILITIES) == []
+
+
+def test_a_reward_model_of_all_weights_is_trained_whatever_serves_the_role() -> None:
+    able = dataclasses.replace(ABILITIES, engines={"*": "vllm"}, algorithms=ABILITIES.algorithms | {"reward_model"})
+    assert not any("whole model" in problem for problem in problems(full("reward_model"), able))

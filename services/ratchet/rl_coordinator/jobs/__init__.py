@@ -38,6 +38,7 @@ from ratchet.rl_coordinator.jobs.preparer import Preparer
 from ratchet.rl_coordinator.jobs.reconciler import JobReconciler
 from ratchet.rl_coordinator.registry import KvPolicies
 from ratchet.rules.training_options import Amounts
+from ratchet.service.engine_list import engine_kinds
 from ratchet.service.runtime import Component, Periodic
 from ratchet.stores.objects import Objects
 from ratchet.stores.warehouse import Warehouse
@@ -74,7 +75,8 @@ def abilities(settings: Settings) -> Abilities:
         pairs=settings.minimum_pairs,
         labels=settings.minimum_labels,
     )
-    return Abilities(settings.training_enabled, settings.algorithms, amounts)
+    engines = engine_kinds(settings.shared.engines, settings.shared.engine_kind)
+    return Abilities(settings.training_enabled, settings.algorithms, amounts, engines)
 
 
 async def build_jobs(

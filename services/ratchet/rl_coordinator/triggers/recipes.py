@@ -13,7 +13,7 @@ from ratchet.contract.snapshot import PAIRS
 from ratchet.contract.training import TrainingConfig
 from ratchet.errors import ConfigError
 from ratchet.rl_coordinator.jobs import abilities
-from ratchet.rl_coordinator.jobs.domain import PRIORITIES, Abilities, config_problems
+from ratchet.rl_coordinator.jobs.domain import PRIORITIES, Abilities, config_problems, serving_problems
 from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.triggers.schedules import schedule_problem
 from ratchet.rules.algorithms import dataset_format
@@ -81,7 +81,7 @@ def read_recipes(document: Mapping[str, Mapping[str, Any]], threshold: int, able
             recipe = msgspec.convert({"threshold": threshold, **entry}, Recipe)
         except msgspec.ValidationError as error:
             raise ConfigError(f"training recipe of role {role}: {error}") from error
-        problems = config_problems(recipe.config, able)
+        problems = [*config_problems(recipe.config, able), *serving_problems(role, recipe.config, able)]
         if recipe.priority not in PRIORITIES:
             problems.append(f"priority must be one of {', '.join(PRIORITIES)}")
         if recipe.cron is not None and (wrong := schedule_problem(recipe.cron)) is not None:

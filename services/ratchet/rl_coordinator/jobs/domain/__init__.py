@@ -8,7 +8,7 @@ from ratchet.rl_coordinator.jobs.domain.jobs import (
     usage_of,
 )
 from ratchet.rl_coordinator.jobs.domain.planning import AUTO, Shape
-from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems, serving_problems
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES, RetryRule
 from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES
 
@@ -24,5 +24,6 @@ __all__ = [
     "config_problems",
     "learns_from_trajectories",
     "queue_wait_s",
+    "serving_problems",
     "usage_of",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
 from ratchet.contract.training import TrainingConfig, TrainingRequest
@@ -12,6 +12,8 @@ from ratchet.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.rules.arms import ROLE
 from ratchet.rules.training_options import Amounts, evaluation_problems, training_problems
 
+VLLM, EVERY_OTHER_ROLE = "vllm", "*"
+"""In the list of engines: a kind that holds adapters only, and the roles that no engine names."""
 TRANSFORMS = frozenset({"identity", "negate"})
 
 
@@ -22,6 +24,8 @@ class Abilities:
     training_enabled: bool
     algorithms: frozenset[str]
     amounts: Amounts
+    engines: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The kind of engine that serves a role; `*` for every other one."""
 
 
 def problems(request: TrainingRequest, abilities: Abilities) -> list[str]:
@@ -35,6 +39,7 @@ def problems(request: TrainingRequest, abilities: Abilities) -> list[str]:
     if not ROLE.fullmatch(request.role):
         reasons.append(f"role {request.role!r} is not of the form [a-z0-9_-]{{1,64}}")
     reasons += config_problems(request.training_config, abilities)
+    reasons += serving_problems(request.role, request.training_config, abilities)
     reasons += evaluation_problems(request)
     evaluation = request.evaluation
     if evaluation is not None and evaluation.enabled is not False:
@@ -69,6 +74,17 @@ def config_problems(config: TrainingConfig, abilities: Abilities) -> list[str]:
         if config.dataset.snapshot is None and size < (config.dataset.min_rows or 0):
             reasons.append(f"dataset.min_rows {config.dataset.min_rows} is more than dataset.sample_size {size}")
     return [*reasons, *_source(config), *_selection(config), *_fitting_filter(config), *_placement(config)]
+
+
+def serving_problems(role: str, config: TrainingConfig, abilities: Abilities) -> Iterator[str]:
+    """Why the role's engine could not hold what the training makes. A reward model is served by none."""
+    kind = abilities.engines.get(role, abilities.engines.get(EVERY_OTHER_ROLE))
+    known = ALGORITHMS.get(config.algorithm)
+    if config.hyperparameters.full_finetune and kind == VLLM and not (known and known.makes_reward_model):
+        yield (
+            f"full_finetune makes a whole model, and the engine of {role} (vllm) holds adapters of its one base model "
+            "only: leave full_finetune out to train an adapter"
+        )
 
 
 def _source(config: TrainingConfig) -> Iterator[str]:
