@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
+
 import msgspec
 import pytest
 
@@ -116,6 +119,30 @@ async def test_a_backlog_is_read_in_portions_and_is_not_taken_for_a_loss(
         assert max(len(one.batch.events) for one in reads) <= PORTION + BATCH
         assert [one.batch.as_of > 0 for one in reads] == [False] * (len(reads) - 1) + [True]
         await events.close()
+
+
+async def test_rewards_that_the_broker_has_and_does_not_send_are_noticed(settings: SharedSettings) -> None:
+    """Else a reader that lost its deliveries would look like a role without outcomes, for ever."""
+    async with connected(settings) as bus:
+        events = await NatsEventSource(bus).open(ROLE, Places())
+        (reader,) = await bus.nc.jetstream().consumers_info("RL_REWARDS")
+        paused = {"pause_until": (bus.now() + timedelta(hours=1)).isoformat().replace("+00:00", "Z")}
+        await bus.nc.request(f"$JS.API.CONSUMER.PAUSE.RL_REWARDS.{reader.name}", json.dumps(paused).encode())
+        await bus.publish(reward_of(named_id(ROLE, 1), success=True))
+
+        async def noticed() -> str | None:
+            try:
+                read_now = await events.next(0.1)
+            except BusUnavailable as error:
+                return str(error)
+            assert not read_now.batch.events
+            return None
+
+        assert await eventually(noticed) == "RL_REWARDS holds messages that do not come: reading again"
+        await events.close()
+        again = await NatsEventSource(bus).open(ROLE, Places())
+        assert (await read(again, 1)).reward_seq == 1
+        await again.close()
 
 
 async def test_places_move_over_events_of_other_roles(settings: SharedSettings) -> None:

@@ -18,7 +18,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError, NotFoundError
 
 from ratchet.bus.connection import Bus, Extent
-from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.bus.ordered_reader import PATIENCE_S, OrderedReader
 from ratchet.bus.pull_consumer import ANSWER_S
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
 from ratchet.contract import Alert, Message, Reward, Start, Turn, named_id
@@ -269,6 +269,8 @@ class _Tail:
         self._stream = stream
         self._headers_only = headers_only
         self._skipped_at = 0.0
+        self._waiting_since: tuple[int, float] | None = None
+        """After how many messages the broker had more, and since when; None when it had none."""
         self.reader = OrderedReader(bus, stream, [subject], start=applied_seq + 1, headers_only=headers_only)
         """Its `count` are the messages that were handed out, valid or not."""
         self.applied_seq = applied_seq
@@ -308,11 +310,19 @@ class _Tail:
         return events
 
     async def read_until(self) -> float:
-        """An instant by the broker's clock: every message that was stored before it has been handed out."""
+        """An instant by the broker's clock: every message that was stored before it has been handed out.
+
+        Raises `BusUnavailable` when the broker has more for too long and nothing comes: the caller reads again.
+        """
         await self.skip_ahead()
         state = await self.reader.state()
         if self.reader.is_at_end(state):
+            self._waiting_since = None
             return state.ts.timestamp()
+        if self._waiting_since is None or self._waiting_since[0] != self.reader.count:
+            self._waiting_since = (self.reader.count, time.monotonic())
+        if time.monotonic() - self._waiting_since[1] > PATIENCE_S:
+            raise BusUnavailable(f"{self._stream} holds messages that do not come: reading again")
         newest = self.reader.newest
         return newest.metadata.timestamp.timestamp() if newest else 0.0
 
