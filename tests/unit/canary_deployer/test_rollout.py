@@ -216,6 +216,21 @@ def test_a_concern_holds_once_and_never_rolls_back() -> None:
     assert decide(take(held, Verdict.RESUME), RULES) is None
 
 
+@pytest.mark.parametrize(
+    ("started", "unannounced", "holds"), [(0, 19, False), (0, 20, True), (30, 29, False), (30, 30, True)]
+)
+def test_a_canary_whose_traffic_is_in_no_statistic_asks_an_operator(
+    started: int, unannounced: int, holds: bool
+) -> None:
+    """Calls reach the canary and its starts do not reach the deployer: it can judge nothing, and says so."""
+    watch = Statistics(canary=ArmCounts(started=started, unannounced=unannounced))
+    decision = decide(msgspec.structs.replace(running(), statistics=watch), RULES)
+    assert (decision is not None) == holds
+    if holds:
+        assert decision.verdict is Verdict.HOLD
+        assert f"{unannounced} canary trajectories have calls and no start that counts" in decision.reason
+
+
 def test_a_safety_violation_and_complaints_ask_an_operator() -> None:
     arms = {"stable": ArmCounts(rated=20, negative=1), "canary": ArmCounts(rated=20, negative=3, violations=1)}
     watch = msgspec.structs.replace(Statistics(), **arms)

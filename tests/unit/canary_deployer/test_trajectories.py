@@ -86,6 +86,16 @@ def test_a_trajectory_without_a_start_is_in_no_statistic() -> None:
     assert (window.chunks, window.canary.calls) == ([], 0)
 
 
+def test_canary_trajectories_without_a_start_are_counted_by_their_first_calls() -> None:
+    window = folded(
+        start("a"),
+        *(call("a"), call("a", first=False)),
+        *(call("b"), call("b", first=False), call("c")),
+        *(call("d", "stable"), call("e", "pinned"), call("f", version=7)),
+    )
+    assert (window.canary.unannounced, window.stable.unannounced) == (2, 0)
+
+
 @pytest.mark.parametrize(
     "left_out",
     [

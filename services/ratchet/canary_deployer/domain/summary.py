@@ -137,6 +137,7 @@ def _arm(counts: ArmCounts) -> JsonObject:
     mean = counts.reward_mean
     return {
         "started": counts.started,
+        "unannounced": counts.unannounced,
         "trajectories": counts.trajectories,
         "failures": counts.failures,
         "failure_rate": ratio(counts.failures, counts.trajectories, "no trajectories"),

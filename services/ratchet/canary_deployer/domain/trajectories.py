@@ -172,6 +172,8 @@ class ArmCounts(msgspec.Struct):
     """Totals of one arm, for operators. Tests use the cohorts."""
 
     started: int = 0
+    unannounced: int = 0
+    """First calls of trajectories of this rollout's canary that are in no statistic; 0 for stable."""
     trajectories: int = 0
     """Those whose outcome has settled."""
     failures: int = 0
@@ -368,7 +370,10 @@ class Window:
         Later feedback is about the answers of the other policy then, so it counts for neither arm.
         """
         place = self._places.get(key_of(call.trajectory_id))
-        if place is None or place[1].done:
+        if place is None:
+            self.canary.unannounced += call.first and (call.arm, call.version) == (CANARY, compared.canary_version)
+            return
+        if place[1].done:
             return
         chunk, one = place
         own = (CANARY, compared.canary_version) if one.canary else (STABLE, compared.stable_version)

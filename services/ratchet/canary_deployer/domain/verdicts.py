@@ -20,7 +20,9 @@ from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decisio
 from ratchet.canary_deployer.domain.rules import Rules, threshold
 from ratchet.canary_deployer.domain.strategies import STRATEGIES
 
-FEEDBACK = "negative_feedback"
+FEEDBACK, UNANNOUNCED = "negative_feedback", "unannounced"
+FEWEST_UNANNOUNCED = 20
+"""Fewer trajectories without a start may be those of one gateway's bad moment."""
 
 
 def decide(rollout: Rollout, rules: Rules) -> Decision | None:
@@ -94,6 +96,9 @@ def concerns(rollout: Rollout, rules: Rules) -> Mapping[str, str]:
     ratio = rollout.statistics.evidence.rollback.get(SAMPLE_RATIO, 1.0)
     if ratio >= threshold(rules.ratio_error):
         reasons[SAMPLE_RATIO] = f"the arms do not get the shares that were drawn: e-value {ratio:.3g}"
+    if canary.unannounced >= max(FEWEST_UNANNOUNCED, canary.started):
+        called = f"{canary.unannounced} canary trajectories have calls and no start that counts"
+        reasons[UNANNOUNCED] = f"{called}, {canary.started} have one: most of its traffic is in no statistic"
     return reasons
 
 

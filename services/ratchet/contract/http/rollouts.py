@@ -85,6 +85,8 @@ class ArmOut(Answer, frozen=True, kw_only=True):
     hung_calls: int
     negative_feedback: float | str
     safety_violations: int
+    unannounced: int = 0
+    """Trajectories of the canary that have calls and no start that counts: they are in no statistic."""
 
 
 class ArmsOut(Answer, frozen=True, kw_only=True):
