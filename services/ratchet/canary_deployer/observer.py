@@ -116,6 +116,7 @@ class Observer:
         """Stop reading events."""
         events, self._events, self._reading = self._events, None, None
         self._behind = None
+        metrics.BEHIND.labels(self.store.role).set(0.0)
         if events is not None:
             await events.close()
 

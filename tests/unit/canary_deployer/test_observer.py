@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from ratchet.bus.kv import Entry
 from ratchet.bus.testing import FakeBucket
@@ -141,9 +142,12 @@ async def test_operators_see_which_service_makes_outcomes_late_and_that_the_cana
         "outcomes are 700 s late: reward_computer is behind;"
         " the canary gets no traffic until they come within the horizon"
     )
-    source.behind = None
-    await lease_after(world, 5)
+    assert REGISTRY.get_sample_value("ratchet_rollout_outcomes_behind_seconds", {"role": ROLE}) == 700
+    await world.operators.act(Act.ROLLBACK, Order("ann", "nothing can be judged"))
+    world.controller.wake()
+    await world.controller.step()
     assert world.controller.observer.late is None
+    assert REGISTRY.get_sample_value("ratchet_rollout_outcomes_behind_seconds", {"role": ROLE}) == 0
 
 
 class UnwritableRecords:
