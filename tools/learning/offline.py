@@ -1,8 +1,7 @@
-"""Policies at work in one process: they play tickets through the engine's own batch and text, and take exams."""
+"""Policies at work in one process: they play tasks through the engine's own batch and text, and take exams."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -10,42 +9,36 @@ from pathlib import Path
 
 import torch
 
+from ratchet.bus.message import JsonObject
 from ratchet.contract.snapshot import Call, TrajectoryRow
 from ratchet.demo.exams import Exam
 from ratchet.engine_local.domain.answers import Completion
 from ratchet.engine_local.domain.requests import Sampling
 from ratchet.engine_local.torch_batch import Batch, Job, Update
 from ratchet.engine_local.torch_policies import Served, load_weights, merge_adapter, serve
-from ratchet_helpdesk.agent import MAX_TOKENS
+from ratchet.engine_local.transformers_text import ChatText
 from ratchet_helpdesk.heldout import TEMPERATURES, Answer
-from ratchet_helpdesk.world import HELD_OUT, ChatMessage, Environment, Task, Verdict, draw_tasks, tool_definitions
-
-OFFLINE = "offline"
-"""Source of rows that no store has seen."""
-SEATS = 128
-"""Tickets at work at the same time."""
-PREFIX_TOKENS = 20_000
-"""Tokens whose keys and values are kept: system prompt and tools are the same in every ticket."""
+from tools.learning.worlds.base import OFFLINE, Engine, Episode, Task, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedByPolicy:
-    """A ticket that a policy worked on."""
+    """A task that a policy worked on."""
 
     trajectory_id: str
-    """Follows from the place of the ticket in the pile: a seed trains the same policy again."""
+    """Follows from the place of the task in the pile: a seed trains the same policy again."""
     task: Task
     verdict: Verdict
-    messages: list[ChatMessage]
+    messages: list[JsonObject]
     calls: list[Call]
 
     @property
     def reward(self) -> float:
-        """1 for a solved ticket, else 0."""
+        """1 for a solved task, else 0."""
         return float(self.verdict.success)
 
     def logged(self, baseline: float | None = None) -> TrajectoryRow:
-        """As a snapshot holds it, with the persistent baseline of its ticket."""
+        """As a snapshot holds it, with the persistent baseline of its task."""
         return TrajectoryRow(
             trajectory_id=self.trajectory_id,
             task_key=self.task.task_id,
@@ -55,7 +48,7 @@ class PlayedByPolicy:
             success=self.verdict.success,
             source=OFFLINE,
             messages=list(self.messages),
-            tools=tool_definitions(),
+            tools=self.task.tools,
             calls=self.calls,
         )
 
@@ -64,47 +57,74 @@ class PlayedByPolicy:
 class _Seat:
     trajectory_id: str
     task: Task
-    environment: Environment
-    messages: list[ChatMessage]
+    episode: Episode
+    messages: list[JsonObject]
     calls: list[Call] = field(default_factory=list[Call])
 
     def played(self) -> PlayedByPolicy:
         """Once it is closed."""
-        return PlayedByPolicy(self.trajectory_id, self.task, self.environment.verdict(), self.messages, self.calls)
+        return PlayedByPolicy(self.trajectory_id, self.task, self.episode.verdict(), self.messages, self.calls)
 
 
 class Sampler:
-    """Tickets that one policy works on side by side."""
+    """Tasks that one policy works on side by side."""
 
-    def __init__(self, served: Served, temperature: float, seed: int) -> None:
+    def __init__(self, served: Served, engine: Engine, seed: int) -> None:
         self._served = served
-        self._sampling = Sampling(temperature=temperature, max_tokens=MAX_TOKENS)
-        self._batch = Batch(served.network, served.text.end_ids, PREFIX_TOKENS, seed)
-        self._tools = tool_definitions()
-        self._ready: deque[_Seat] = deque()
-        self._closed: list[_Seat] = []
+        self._engine = engine
+        self._batch = Batch(served.network, served.text.end_ids, engine.prefix_tokens, seed)
 
     @torch.inference_mode()
-    def play(self, tasks: Sequence[Task]) -> list[PlayedByPolicy]:
-        """Play every ticket once, in the order in which they close."""
+    def play(self, tasks: Sequence[Task], temperature: float) -> list[PlayedByPolicy]:
+        """Play every task once, in the order in which they close."""
+        sampling = Sampling(temperature=temperature, max_tokens=self._engine.max_tokens)
+        table = _Table(self._served.text, sampling)
         pile, opened = enumerate(tasks), 0
-        self._closed = []
-        while len(self._closed) < len(tasks):
-            fresh = [self._seat(*ticket) for ticket in islice(pile, SEATS - opened + len(self._closed))]
+        while len(table.closed) < len(tasks):
+            fresh = [_seat(*task) for task in islice(pile, self._engine.seats - opened + len(table.closed))]
             opened += len(fresh)
-            jobs = [self._job(seat) for seat in (*self._ready, *fresh)]
-            self._ready.clear()
-            for update in (*self._batch.join(jobs), *self._batch.step()):
+            table.ready += fresh
+            if len(table.ready) >= self._engine.together or not len(self._batch):
+                jobs = [table.job(seat) for seat in table.ready]
+                table.ready.clear()
+            else:
+                jobs = []
+            joined = [update for alike in self._passes(jobs) for update in self._batch.join(alike)]
+            for update in (*joined, *self._batch.step()):
                 update.job.on_progress(update)
-        return [seat.played() for seat in self._closed]
+        return [seat.played() for seat in table.closed]
 
-    @staticmethod
-    def _seat(place: int, task: Task) -> _Seat:
-        environment = Environment(task)
-        return _Seat(f"{task.task_id}#{place}", task, environment, environment.opening())
+    def _passes(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """The prompts that are computed together: the longest has at most twice the new tokens of the shortest."""
+        if self._engine.together == 1:
+            return [list(jobs)]
+        new = {id(job): self._batch.new_tokens(job) for job in jobs}
+        passes: list[list[Job]] = []
+        for job in sorted(jobs, key=lambda job: new[id(job)]):
+            if passes and new[id(job)] <= 2 * new[id(passes[-1][0])]:
+                passes[-1].append(job)
+            else:
+                passes.append([job])
+        return passes
 
-    def _job(self, seat: _Seat) -> Job:
-        prompt = self._served.text.chat_ids(seat.messages, self._tools)
+
+def _seat(place: int, task: Task) -> _Seat:
+    episode = task.begin()
+    return _Seat(f"{task.task_id}#{place}", task, episode, episode.opening())
+
+
+@dataclass(slots=True)
+class _Table:
+    """Who waits for the policy, and who is done."""
+
+    text: ChatText
+    sampling: Sampling
+    ready: list[_Seat] = field(default_factory=list[_Seat])
+    closed: list[_Seat] = field(default_factory=list[_Seat])
+
+    def job(self, seat: _Seat) -> Job:
+        """The next answer of a task."""
+        prompt = self.text.chat_ids(seat.messages, seat.task.tools)
 
         def ended(update: Update) -> None:
             if isinstance(update.end, Exception):
@@ -112,7 +132,7 @@ class Sampler:
             if update.end is not None:
                 self._answered(seat, prompt, update.end)
 
-        return Job(prompt, self._sampling, MAX_TOKENS, ended)
+        return Job(prompt, self.sampling, self.sampling.max_tokens or 1, ended)
 
     def _answered(self, seat: _Seat, prompt: Sequence[int], done: Completion) -> None:
         seat.calls.append(
@@ -121,29 +141,37 @@ class Sampler:
                 prompt_token_ids=list(prompt),
                 output_token_ids=list(done.token_ids),
                 behavior_logprobs=list(done.logprobs),
-                temperature=self._sampling.temperature,
+                temperature=self.sampling.temperature,
                 trainable=True,
             )
         )
-        answer = self._served.text.reply(self._served.text.text(done.token_ids), self._tools)
+        answer = self.text.reply(self.text.text(done.token_ids), seat.task.tools)
         reply = answer.message(f"call_{len(seat.calls)}")
-        seat.messages += [reply, *seat.environment.answer(reply)]
-        (self._ready if seat.environment.open else self._closed).append(seat)
+        seat.messages += [reply, *seat.episode.answer(reply)]
+        (self.ready if seat.episode.open else self.closed).append(seat)
 
 
-def take_exam(served: Served, count: int, seed: int) -> Exam:
-    """The held-out tickets that the gate plays, once in each mode."""
-    tasks = draw_tasks(HELD_OUT, count, seed)
+def take_exam(served: Served, engine: Engine, tasks: Sequence[Task], seed: int) -> Exam:
+    """The held-out tasks, once in each mode; the second mode finds the prompts of the first computed."""
+    sampler = Sampler(served, engine, seed)
     return Exam(
-        [
-            Answer.of(one.task, mode, one.verdict)
-            for mode, temperature in TEMPERATURES.items()
-            for one in Sampler(served, temperature, seed).play(tasks)
-        ]
+        [_answer(one, mode) for mode, temperature in TEMPERATURES.items() for one in sampler.play(tasks, temperature)]
     )
 
 
-def serve_folder(first: Path, adapter: Path | None) -> Served:
+def _answer(played: PlayedByPolicy, mode: str) -> Answer:
+    verdict = played.verdict
+    return Answer(
+        task=played.task.task_id,
+        kind=played.task.kind,
+        mode=mode,
+        success=verdict.success,
+        calls=verdict.tool_calls,
+        valid_calls=verdict.valid_tool_calls,
+    )
+
+
+def serve_folder(first: Path, adapter: Path | None, dtype: str | None = None) -> Served:
     """A policy as the engine serves it."""
-    weights = load_weights(first)
+    weights = load_weights(first, dtype)
     return serve(weights if adapter is None else merge_adapter(weights, adapter, None), None)

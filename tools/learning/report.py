@@ -2,7 +2,8 @@
 
 A cell is one variant of an experiment with one seed; its file below docs/learning appears when it ends, so a run that
 was stopped goes on with the next one, and policies in `--work` are used again. To measure a cell again, delete its
-file. World, base model, trainer and engine are the product's; there is no bus, service, gate or canary.
+file. World, base model, trainer and engine are the product's; there is no bus, service, gate or canary. With `--public`
+the cells are those on public tasks (`make bench-learning`, in the environment of `make tasks`), else those of the demo.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pathlib import Path
 
 from ratchet.demo.plan import DEMO
 from ratchet.service.files import write_whole
-from tools.learning.cells import OF_MISJUDGED, OVERALL, Cell, all_cells, read_results, result_file
+from tools.learning.cells import OF_MISJUDGED, OVERALL, Cell, all_cells, is_public, read_results, result_file
 from tools.learning.pairs import draw_pairs
+from tools.learning.public_tables import draw_public
 from tools.learning.tables import ClaimedRise, draw_tables
 
 REPORT, CELLS = Path("docs", "learning.md"), Path("docs", "learning")
@@ -37,12 +39,12 @@ def claimed_rises() -> list[ClaimedRise]:
     ]
 
 
-def measure_cell(cell: Cell, work: Path, cells: Path) -> None:
+def measure_cell(cell: Cell, work: Path, cells: Path, threads: int = 1) -> None:
     """Measure a cell and write its file."""
     # Torch takes seconds to import: only the processes that train need it.
     from tools.learning.measure import measure  # noqa: PLC0415
 
-    result = measure(cell, DEMO, work)
+    result = measure(cell, work, threads)
     path = cell.file(cells)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, result_file(result))
@@ -54,9 +56,11 @@ def write_report() -> None:
 
 
 def draw_report(cells: Path = CELLS) -> str:
-    """The report: of the demo's world, and of few real pairs where they were measured."""
-    few = draw_pairs(cells)
-    return draw_tables(read_results(cells), claimed_rises()) + (f"\n{few}\n" if few else "")
+    """The report: of the demo's world, of few real pairs where they were measured, and of public tasks."""
+    results = read_results(cells)
+    few, public = draw_pairs(cells), draw_public([one for one in results if is_public(one)])
+    own = draw_tables([one for one in results if not is_public(one)], claimed_rises())
+    return own + (f"\n{few}\n" if few else "") + f"\n{public}\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,18 +69,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="which cells: 'staleness/*'")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="cells at the same time")
     parser.add_argument("--work", type=Path, default=WORK, help="policies are kept here")
+    parser.add_argument("--public", action="store_true", help="cells on public tasks, not those of the demo")
+    parser.add_argument("--threads", type=int, default=1, help="of torch, for a cell")
     parser.add_argument("--list", action="store_true", help="name the missing cells, and measure none")
     options = parser.parse_args(argv)
     missing = [
         cell
         for cell in all_cells()
-        if not cell.file(CELLS).is_file() and any(fnmatch(str(cell), pattern) for pattern in options.only)
+        if is_public(cell) == options.public
+        and not cell.file(CELLS).is_file()
+        and any(fnmatch(str(cell), pattern) for pattern in options.only)
     ]
     if options.list:
         sys.stdout.writelines(f"{cell}\n" for cell in missing)
         return 0
     with ProcessPoolExecutor(options.processes, get_context("spawn"), max_tasks_per_child=1) as pool:
-        waiting = {pool.submit(measure_cell, cell, options.work, CELLS): cell for cell in missing}
+        waiting = {pool.submit(measure_cell, cell, options.work, CELLS, options.threads): cell for cell in missing}
         for done in as_completed(waiting):
             done.result()
             sys.stderr.write(f"{waiting[done]}\n")

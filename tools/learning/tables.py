@@ -13,14 +13,15 @@ from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from ratchet_helpdesk.world import MISJUDGED
 from tools.learning.cells import (
     ALGORITHMS,
-    EXPERIMENTS,
     OF_MISJUDGED,
     OVERALL,
+    OWN,
     RLOO,
     Experiment,
     Measured,
     Result,
     all_cells,
+    is_public,
 )
 
 SAFE = 0.99
@@ -117,7 +118,7 @@ class Safety:
 
 def safety(results: Sequence[Result], claim: ClaimedRise) -> Safety:
     """How large a rise by RLOO is safe to claim."""
-    cells = [one for one in _of(results, ALGORITHMS, RLOO) if len(one.measured) > claim.cycles]
+    cells = [one for one in cells_of(results, ALGORITHMS, RLOO) if len(one.measured) > claim.cycles]
     pairs = [
         (one.measured[0].success(GREEDY, claim.kinds), one.measured[claim.cycles].success(GREEDY, claim.kinds))
         for one in cells
@@ -133,7 +134,7 @@ def safety(results: Sequence[Result], claim: ClaimedRise) -> Safety:
 def draw_tables(results: Sequence[Result], claims: Sequence[ClaimedRise]) -> str:
     """The whole report as Markdown."""
     parts = [_head(results)]
-    for experiment in EXPERIMENTS.values():
+    for experiment in OWN:
         parts += [f"## {experiment.title}", experiment.asks]
         if any(one.experiment == experiment.name for one in results):
             parts += [_means(results, experiment), *_notes(results, experiment)]
@@ -172,7 +173,7 @@ _HEADS = " | ".join(f"{mode}, {kinds}" for mode, kinds in _COLUMNS)
 def _means(results: Sequence[Result], experiment: Experiment) -> str:
     heads = ["policy", "seeds", _HEADS, "gain, greedy", "gain, sampled", *experiment.figures.values()]
     rows = [f"| {' | '.join(heads)} |", "|---" * (len(heads) + len(_COLUMNS) - 1) + "|"]
-    for name, cells, cycle in _points(results, experiment):
+    for name, cells, cycle in points(results, experiment):
         exams = [one.measured[cycle] for one in cells]
         means = [str(OverSeeds([exam.success(mode, kinds).rate for exam in exams])) for mode, kinds in _COLUMNS]
         gains = [_gain(cells, cycle, mode) if cycle else "" for mode in (GREEDY, SAMPLED)]
@@ -201,8 +202,8 @@ def _notes(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
 
 def _each_seed(results: Sequence[Result]) -> str:
     rows = [f"| experiment | policy | seed | {_HEADS} |", "|---" * 7 + "|"]
-    for experiment in EXPERIMENTS.values():
-        for name, cells, cycle in _points(results, experiment):
+    for experiment in OWN:
+        for name, cells, cycle in points(results, experiment):
             for one in cells:
                 cells_of_row = " | ".join(str(one.measured[cycle].success(mode, kinds)) for mode, kinds in _COLUMNS)
                 rows.append(f"| {experiment.name} | {name} | {one.seed} | {cells_of_row} |")
@@ -212,9 +213,9 @@ def _each_seed(results: Sequence[Result]) -> str:
 
 def _kinds(results: Sequence[Result]) -> str:
     """Rare cases apart: the newest policy of each algorithm, kind by kind."""
-    columns = [(START, _of(results, ALGORITHMS), 0)]
+    columns = [(START, cells_of(results, ALGORITHMS), 0)]
     last = ALGORITHMS.cycles
-    columns += [(one.name, _of(results, ALGORITHMS, one.name), last) for one in ALGORITHMS.variants]
+    columns += [(one.name, cells_of(results, ALGORITHMS, one.name), last) for one in ALGORITHMS.variants]
     shown = [(name, kept, cycle) for name, cells, cycle in columns if (kept := _reached(cells, cycle))]
     first = results[0].measured[0]
     rows = ["| kind | tickets | " + " | ".join(name for name, _, _ in shown) + " |", "|---" * (2 + len(shown)) + "|"]
@@ -235,7 +236,11 @@ def _mean_of(exams: Sequence[Measured], mode: str, kind: str) -> str:
 
 def _cells(results: Sequence[Result]) -> str:
     there = {(one.experiment, one.variant, one.seed) for one in results}
-    missing = [str(cell) for cell in all_cells() if (cell.experiment, cell.variant, cell.seed) not in there]
+    missing = [
+        str(cell)
+        for cell in all_cells()
+        if not is_public(cell) and (cell.experiment, cell.variant, cell.seed) not in there
+    ]
     longest = max(one.seconds for one in results) / 60
     learners = ", ".join(f"`{digest}` ({count})" for digest, count in Counter(one.learner for one in results).items())
     lines = [
@@ -283,7 +288,7 @@ def _bound(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3f}"
 
 
-def _of(results: Sequence[Result], experiment: Experiment, variant: str | None = None) -> list[Result]:
+def cells_of(results: Sequence[Result], experiment: Experiment, variant: str | None = None) -> list[Result]:
     """Cells of a variant, or one of each seed, by seed."""
     chosen: dict[int, Result] = {}
     for one in results:
@@ -296,13 +301,13 @@ def _reached(cells: Sequence[Result], cycle: int) -> list[Result]:
     return [one for one in cells if len(one.measured) > cycle]
 
 
-def _points(results: Sequence[Result], experiment: Experiment) -> Iterator[tuple[str, list[Result], int]]:
+def points(results: Sequence[Result], experiment: Experiment) -> Iterator[tuple[str, list[Result], int]]:
     """(name, cells that came so far, cycle) of every policy of an experiment."""
-    first = _of(results, experiment)
+    first = cells_of(results, experiment)
     if first:
         yield START, first, 0
     for variant in experiment.variants:
         for cycle in range(1, experiment.cycles + 1):
-            cells = _reached(_of(results, experiment, variant.name), cycle)
+            cells = _reached(cells_of(results, experiment, variant.name), cycle)
             if cells:
                 yield variant.name + (f", cycle {cycle}" if experiment.cycles > 1 else ""), cells, cycle

@@ -1,4 +1,4 @@
-"""Policies made in one process, by the trainer's own algorithms on one thread: without bus, services or snapshots.
+"""Policies made in one process, by the trainer's own algorithms: without bus, services or snapshots.
 
 Everything follows from the seed, and what is in the folder already is not made again.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import fcntl
 import math
-import shutil
 import uuid
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,9 @@ from typing import Any
 import msgspec
 import torch
 
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.training import Dataset, Hyperparameters, Lora, TrainingConfig
+from ratchet.contract.training import Dataset, Hyperparameters, TrainingConfig
 from ratchet.demo.exams import Exam
-from ratchet.demo.plan import ALPHA, RANK, Plan, Supervised
+from ratchet.engine_local.torch_policies import Served
 from ratchet.rules.algorithms import ALGORITHMS
 from ratchet.service.files import write_whole
 from ratchet.trainer_worker.errors import Diverged
@@ -31,11 +29,10 @@ from ratchet.trainer_worker.training.algorithms.base import TrainStep
 from ratchet.trainer_worker.training.checkpoints import Checkpoint
 from ratchet.trainer_worker.training.policy import load_policy, save_policy
 from ratchet_helpdesk import ROLE
-from ratchet_helpdesk.base_model import Shape, write_base_model
 from ratchet_helpdesk.heldout import Answer
-from ratchet_helpdesk.logbook import Logged, drills, tickets
-from ratchet_helpdesk.world import tool_definitions
-from tools.learning.offline import OFFLINE, PlayedByPolicy, Sampler, serve_folder, take_exam
+from tools.learning.folders import becoming
+from tools.learning.offline import PlayedByPolicy, Sampler, serve_folder, take_exam
+from tools.learning.worlds.base import Stage, Task, World
 
 FIGURES, EXAM = "figures.json", "exam.json"
 """Beside a policy's files: what its training measured, and its answers in the exam."""
@@ -50,7 +47,7 @@ class Lesson:
 
     algorithm: str
     options: Mapping[str, Any]
-    """Hyperparameters beside those of the demo's recipe; `Any` because they are a request's."""
+    """Hyperparameters beside those of the world's recipe; `Any` because they are a request's."""
     number: int
     """Of the cycle: it changes the order of the data."""
     rows: Rows
@@ -74,60 +71,62 @@ class Policy:
 
 
 class Workshop:
-    """Makes the policies of one seed, in folders below `root`."""
+    """Makes the policies of one seed of a world, in folders below `root`."""
 
-    def __init__(self, plan: Plan, root: Path) -> None:
-        self._plan = plan
+    def __init__(self, world: World, root: Path, threads: int = 1) -> None:
+        self.world = world
         self._root = root
+        self._threads = threads
         root.mkdir(parents=True, exist_ok=True)
 
-    def first(self) -> Policy:
-        """The policy that imitates the biased clerk, on a base that can call tools and copy and knows no house rule."""
-        random_model = self._root / "random"
+    def base(self) -> Policy:
+        """The model before any training."""
         with self.alone():
-            if not random_model.is_dir():
-                with _becoming(random_model) as partial:
-                    write_base_model(partial, self._plan.seed, Shape())
-            base = self._supervised(
-                random_model, self._plan.drills, lambda: drills(self._plan.drills.examples, self._plan.seed), "base"
-            )
-            return Policy(
-                self._supervised(
-                    base, self._plan.tickets, lambda: tickets(self._plan.tickets.examples, self._plan.seed), "first"
-                )
-            )
+            return Policy(self.world.base(self._root))
+
+    def first(self) -> Policy:
+        """The policy before the first cycle."""
+        with self.alone():
+            policy = Policy(self.world.base(self._root))
+            for stage in self.world.stages():
+                folder = self._supervised(policy, stage)
+                policy = Policy(folder) if stage.full_finetune else Policy(policy.first, folder)
+            return policy
 
     def learn(self, start: Policy, lesson: Lesson, name: str) -> Policy:
         """The next policy: an adapter that goes on from `start`.
 
         Raises `TrainingFailed` when the training is refused or ends.
         """
-        recipe = self._plan.cycle
+        recipe = self.world.cycle
         clipped = "kl_beta" in ALGORITHMS[lesson.algorithm].hyperparameters
         chosen: dict[str, Any] = ({"kl_beta": 0.0} if clipped else {}) | dict(lesson.options)
         hyper = Hyperparameters(
-            lora=Lora(r=RANK, alpha=ALPHA),
+            lora=self.world.lora,
             learning_rate=recipe.learning_rate,
             batch_size=recipe.batch,
             epochs=recipe.epochs,
-            seed=self._plan.seed + lesson.number,
+            seed=self.world.seed + lesson.number,
             **chosen,
         )
         return Policy(start.first, self._trained(lesson.algorithm, start, hyper, lesson.rows, name))
 
-    def play(self, policy: Policy, tasks: Sequence[Any], seed: int) -> list[PlayedByPolicy]:
-        """Tickets played by sampling; `Any` is the world's task."""
-        return Sampler(serve_folder(policy.first, policy.adapter), 1.0, seed).play(tasks)
+    def play(self, policy: Policy, tasks: Sequence[Task], seed: int) -> list[PlayedByPolicy]:
+        """Tasks played by sampling."""
+        return Sampler(self._served(policy), self.world.engine, seed).play(tasks, 1.0)
 
     def exam(self, policy: Policy) -> Exam:
-        """The held-out exam of a policy."""
-        kept, rollouts = policy.folder / EXAM, self._plan.rollouts
+        """The held-out exam of a policy; that of a model which lies elsewhere is kept for all seeds."""
+        own = policy.folder.is_relative_to(self._root)
+        kept = (policy.folder if own else self._root.parent) / EXAM
         if kept.is_file():
             return Exam(msgspec.json.decode(kept.read_bytes(), type=list[Answer]))
-        served = serve_folder(policy.first, policy.adapter)
-        exam = take_exam(served, rollouts.heldout_tasks, rollouts.heldout_seed)
+        exam = take_exam(self._served(policy), self.world.engine, self.world.held_out(), self.world.exam_seed)
         write_whole(kept, msgspec.json.encode(exam.answers), durable=False)
         return exam
+
+    def _served(self, policy: Policy) -> Served:
+        return serve_folder(policy.first, policy.adapter, self.world.engine.dtype)
 
     @contextmanager
     def alone(self) -> Generator[None]:
@@ -136,15 +135,17 @@ class Workshop:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _supervised(self, base: Path, recipe: Supervised, chats: Callable[[], Iterable[Logged]], name: str) -> Path:
+    def _supervised(self, start: Policy, stage: Stage) -> Path:
+        recipe = stage.recipe
         hyper = Hyperparameters(
-            full_finetune=True,
+            full_finetune=stage.full_finetune,
+            lora=None if stage.full_finetune else self.world.lora,
             learning_rate=recipe.learning_rate,
             batch_size=recipe.batch,
             max_steps=recipe.steps,
-            seed=self._plan.seed,
+            seed=self.world.seed,
         )
-        return self._trained("sft", Policy(base), hyper, lambda: [_logged(one) for one in chats()], name)
+        return self._trained("sft", start, hyper, stage.rows, stage.name)
 
     def _trained(self, algorithm: str, start: Policy, hyper: Hyperparameters, rows: Rows, name: str) -> Path:
         folder = self._root / name
@@ -152,10 +153,10 @@ class Workshop:
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(hyper.seed or 0)
-        spec = _spec(algorithm, start, hyper)
+        spec = _spec(algorithm, start, hyper, self._threads)
         policy = load_policy(spec)
         outcome = load_train(algorithm)(spec, policy, rows(), Uninterrupted())
-        with _becoming(folder) as partial:
+        with becoming(folder) as partial:
             save_policy(policy, partial, str(start.first))
             (partial / FIGURES).write_bytes(msgspec.json.encode(outcome.metrics))
         return folder
@@ -189,32 +190,7 @@ class Uninterrupted:
         """See `Run`."""
 
 
-@contextmanager
-def _becoming(folder: Path) -> Generator[Path]:
-    """A folder to fill, which gets its name when it is whole."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    yield partial
-    partial.rename(folder)
-
-
-def _logged(chat: Logged) -> TrajectoryRow:
-    """A chat of the log book as a snapshot holds it: without outcome."""
-    tools = tool_definitions() if chat.tools else []
-    return TrajectoryRow(
-        trajectory_id=chat.task_id,
-        task_key=chat.task_id,
-        reward=0.0,
-        raw_reward=0.0,
-        source=OFFLINE,
-        messages=list(chat.messages),
-        tools=tools,
-        calls=[],
-    )
-
-
-def _spec(algorithm: str, start: Policy, hyper: Hyperparameters) -> JobSpec:
+def _spec(algorithm: str, start: Policy, hyper: Hyperparameters, threads: int) -> JobSpec:
     config = TrainingConfig(
         algorithm=algorithm,
         base_model=str(start.first),
@@ -229,6 +205,6 @@ def _spec(algorithm: str, start: Policy, hyper: Hyperparameters) -> JobSpec:
         dataset="",
         base=str(start.first),
         base_name="first",
-        threads=1,
+        threads=threads,
         adapter=str(start.adapter) if start.adapter else None,
     )

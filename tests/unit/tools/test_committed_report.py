@@ -12,15 +12,26 @@ from ratchet.demo.exams import Proportion
 from ratchet.demo.plan import DEMO
 from ratchet.rules.algorithms import BUILT_IN
 from ratchet_helpdesk.heldout import GREEDY
-from tools.learning.cells import ALGORITHMS, EXPERIMENTS, REJECTION, RLOO, SEEDS, Cell, read_results, recipe_of
+from tools.learning.cells import (
+    ALGORITHMS,
+    EXPERIMENTS,
+    REJECTION,
+    RLOO,
+    SEEDS,
+    Cell,
+    is_public,
+    read_results,
+)
 from tools.learning.pairs import DPO, PAIRS, REWARD_MODEL, SEEDS as PAIR_SEEDS, read_cells
 from tools.learning.report import CELLS, REPORT, claimed_rises, draw_report
 from tools.learning.tables import ClaimedRise, safety
+from tools.learning.worlds.helpdesk import recipe_of
 
 ABSOLUTE = re.compile(r"(?<![\w.:/])/\w[\w.-]*/")
 """How a path from the root of a file system begins; a link of the web does not."""
 ROOT = Path(__file__).parents[3]
-RESULTS = read_results(ROOT / CELLS)
+EVERY = read_results(ROOT / CELLS)
+RESULTS = [one for one in EVERY if not is_public(one)]
 LONGEST_S = 40 * 60
 CLAIMS = pytest.mark.parametrize("claim", claimed_rises(), ids=lambda claim: f"{claim.run} {claim.kinds}")
 
@@ -31,7 +42,7 @@ def test_the_report_is_drawn_from_the_cells() -> None:
 
 def test_every_file_is_a_cell_of_an_experiment_by_its_name() -> None:
     files = {path.relative_to(ROOT) for path in (ROOT / CELLS).rglob("*.json") if path.parent.name != PAIRS}
-    assert files == {Cell(one.experiment, one.variant, one.seed).file(CELLS) for one in RESULTS}
+    assert files == {Cell(one.experiment, one.variant, one.seed).file(CELLS) for one in EVERY}
 
 
 def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
@@ -41,7 +52,7 @@ def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
 
 
 def test_every_cell_is_whole_or_refused_and_took_no_longer_than_it_may() -> None:
-    for one in RESULTS:
+    for one in EVERY:
         assert len(one.measured) == 1 + EXPERIMENTS[one.experiment].cycles or one.refused
         assert 0 < one.seconds < LONGEST_S
 

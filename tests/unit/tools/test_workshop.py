@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from ratchet.demo.plan import DEMO, Supervised
-from ratchet_helpdesk.world import TRAIN, Verdict, draw_tasks
+from ratchet_helpdesk.world import Verdict
 from tools.learning.cells import Experiment, Variant
 from tools.learning.measure import Lessons, label_row, name_in, pair_rows, rows_of
 from tools.learning.offline import PlayedByPolicy
 from tools.learning.workshop import Lesson, Workshop
+from tools.learning.worlds.helpdesk import HelpDesk
 
 FEW = Supervised(examples=16, steps=1, learning_rate=1e-3, batch=16)
 PLAN = replace(
@@ -29,15 +30,15 @@ ONE_TICKET = Experiment(
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(PLAN, tmp_path_factory.mktemp("seed"))
+    return Workshop(HelpDesk(PLAN), tmp_path_factory.mktemp("seed"))
 
 
 def played(number: int, *, solved: bool, ticket: int = 0) -> PlayedByPolicy:
     """A try that said its number."""
-    task = draw_tasks(TRAIN, 1, ticket)[0]
+    task = HelpDesk(PLAN).training(1, ticket)[0]
     messages = [
         {"role": "system", "content": "help"},
-        {"role": "user", "content": task.opening},
+        {"role": "user", "content": "where is it"},
         {"role": "assistant", "content": f"answer {number}"},
     ]
     verdict = Verdict(success=solved, fault="", model_calls=1, tool_calls=0, valid_tool_calls=0)
@@ -70,7 +71,7 @@ def test_a_policy_that_is_there_is_not_made_again(workshop: Workshop) -> None:
 
 
 def test_a_cell_whose_training_is_refused_has_the_reason_and_the_exams_before(workshop: Workshop) -> None:
-    measured, refused = Lessons(PLAN, ONE_TICKET, "solved", workshop).measured()
+    measured, refused = Lessons(ONE_TICKET, "solved", workshop).measured()
     assert [one.cycle for one in measured] == [0]
     assert refused is not None
     assert refused.startswith("cycle 1: ")

@@ -1,0 +1,26 @@
+"""The worlds whose tasks the learning report plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ratchet.demo.plan import DEMO
+from tools.learning.worlds.base import World
+from tools.learning.worlds.bfcl import bfcl
+from tools.learning.worlds.games import games
+from tools.learning.worlds.helpdesk import HelpDesk
+from tools.learning.worlds.retail import retail
+
+WORLDS: dict[str, Callable[[int], World]] = {
+    "helpdesk": lambda seed: HelpDesk(replace(DEMO, seed=seed)),
+    "bfcl": bfcl,
+    "games": games,
+    "retail": retail,
+}
+"""By name: the world of a seed."""
+
+
+def open_world(name: str, seed: int) -> World:
+    """Raises `NoTasks` where the package with its tasks is not installed."""
+    return WORLDS[name](seed)

@@ -1,0 +1,104 @@
+"""Public tasks and SmolLM2: the first policy imitates a few demonstrations with an adapter."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.bus.message import JsonObject
+from ratchet.contract.snapshot import TrajectoryRow
+from ratchet.contract.training import Lora
+from ratchet.demo.plan import Reinforced, Supervised
+from ratchet.demo.smollm2 import smollm2
+from ratchet.errors import RatchetError
+from tools.learning.worlds.base import OFFLINE, Engine, Stage, Task
+
+LORA = Lora(r=16, alpha=32)
+EXAM_SEED = 11
+
+
+class NoTasks(RatchetError):
+    """The package with the tasks is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A task solved by somebody else."""
+
+    task: Task
+    messages: list[JsonObject]
+
+    def row(self, number: int) -> TrajectoryRow:
+        """As a snapshot holds it: without outcome."""
+        return TrajectoryRow(
+            trajectory_id=f"{self.task.task_id} shown {number}",
+            task_key=self.task.task_id,
+            reward=0.0,
+            raw_reward=0.0,
+            source=OFFLINE,
+            messages=self.messages,
+            tools=self.task.tools,
+            calls=[],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicTasks:
+    """`World` of tasks that others published."""
+
+    seed: int
+    tasks: Sequence[Task]
+    """To learn from."""
+    exam: Sequence[Task]
+    """Held out."""
+    shown: Sequence[Demonstration]
+    """Of training tasks; a seed draws from them."""
+    engine: Engine
+    imitation: Supervised
+    cycle: Reinforced
+    lora: Lora = LORA
+    exam_seed: int = EXAM_SEED
+    judges_base: bool = True
+
+    def recipe(self) -> Mapping[str, float]:
+        """See `World`."""
+        return {
+            "training tasks": len(self.tasks),
+            "held-out tasks": len(self.exam),
+            "demonstrations": self.imitation.examples,
+            "imitation steps": self.imitation.steps,
+            "imitation batch": self.imitation.batch,
+            "imitation rate": self.imitation.learning_rate,
+            "rank": self.lora.r,
+            "learning rate": self.cycle.learning_rate,
+            "passes": self.cycle.epochs,
+            "batch": self.cycle.batch,
+            "tokens of an answer": self.engine.max_tokens,
+        }
+
+    def base(self, root: Path) -> Path:  # noqa: ARG002 - the protocol's
+        """See `World`: SmolLM2, kept for all that use it."""
+        return smollm2()
+
+    def stages(self) -> Sequence[Stage]:
+        """See `World`."""
+        return [Stage("first", self.imitation, self._demonstrations, full_finetune=False)]
+
+    def training(self, count: int, seed: int) -> list[Task]:
+        """See `World`: each task once before any comes again."""
+        draw = random.Random(f"training {seed}")
+        drawn: list[Task] = []
+        while len(drawn) < count:
+            drawn += draw.sample(self.tasks, min(count - len(drawn), len(self.tasks)))
+        return drawn
+
+    def held_out(self) -> list[Task]:
+        """See `World`."""
+        return list(self.exam)
+
+    def _demonstrations(self) -> list[TrajectoryRow]:
+        draw = random.Random(f"shown {self.seed}")
+        count = min(self.imitation.examples, len(self.shown))
+        return [one.row(number) for number, one in enumerate(draw.sample(self.shown, count))]
