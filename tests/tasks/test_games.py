@@ -56,9 +56,9 @@ def test_whoever_halves_or_mirrors_wins_every_held_out_game() -> None:
 def test_demonstrations_are_legal_and_lose_often() -> None:
     won = {GUESS: 0, NIM: 0}
     for game in TRAINING:
-        said = iter([one["content"] for one in demonstrated(game, 0).messages if one["role"] == "assistant"])
-        won[game.kind] += play(game, lambda _, said=said: next(said))
-        assert next(said, None) is None
+        moves = iter([one["content"] for one in demonstrated(game, 0).messages if one["role"] == "assistant"])
+        won[game.kind] += play(game, lambda _, moves=moves: next(moves))
+        assert next(moves, None) is None
     assert all(0.15 < count / 96 < 0.65 for count in won.values())
 
 
@@ -103,7 +103,7 @@ def test_tries_of_a_game_side_by_side_do_not_touch_each_other() -> None:
         assert one.answer(move) == other.answer(move)
 
 
-def test_the_policy_is_not_told_its_own_moves_nor_old_boards() -> None:
+def test_the_policy_reads_neither_its_own_moves_nor_old_boards() -> None:
     nim = next(one for one in TRAINING if one.kind == NIM and min(one.numbers) > 2)
     episode = nim.begin()
     assert episode.opening()[0]["content"].count("pile 0:") == 1

@@ -21,7 +21,7 @@ from ratchet_helpdesk.world import MISJUDGED
 OVERALL, OF_MISJUDGED = "all kinds", "misjudged kinds"
 RLOO, REJECTION = "rloo", "rejection sampling"
 SEEDS = (0, 1, 2)
-HELP_DESK = "helpdesk"
+HELPDESK = "helpdesk"
 """The world of the demo; others are public."""
 
 
@@ -50,7 +50,7 @@ class Experiment:
     """A question, and the variants that answer it."""
 
     name: str
-    world: str = HELP_DESK
+    world: str = HELPDESK
     """Whose tasks are played."""
     title: str
     asks: str
@@ -334,7 +334,7 @@ def learner_digest() -> str:
 
 def is_public(cell: Cell | Result) -> bool:
     """Whether its tasks are public ones."""
-    return EXPERIMENTS[cell.experiment].world != HELP_DESK
+    return EXPERIMENTS[cell.experiment].world != HELPDESK
 
 
 def _solved(exam: Exam, mode: str) -> str:

@@ -26,7 +26,7 @@ from ratchet.trainer_worker.errors import TrainingFailed
 from ratchet_helpdesk import ROLE
 from tools.learning.cells import (
     EXPERIMENTS,
-    HELP_DESK,
+    HELPDESK,
     RLOO,
     Cell,
     Experiment,
@@ -121,7 +121,7 @@ class Lessons:
 
     @property
     def _public(self) -> bool:
-        return self.experiment.world != HELP_DESK
+        return self.experiment.world != HELPDESK
 
     @property
     def _variant(self) -> Variant:

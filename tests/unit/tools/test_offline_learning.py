@@ -13,7 +13,7 @@ from ratchet_helpdesk.world import MAX_CALLS, Verdict
 from tools.learning.offline import PlayedByPolicy, Sampler, serve_folder, take_exam
 from tools.learning.worlds import open_world
 
-DESK = open_world("helpdesk", 0)
+WORLD = open_world("helpdesk", 0)
 TINY = Shape(hidden=8, layers=1, heads=2, feed_forward=16)
 
 
@@ -25,13 +25,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
 
 
 def play(served: Served, seed: int, count: int, tries: int = 1) -> list[PlayedByPolicy]:
-    return Sampler(served, DESK.engine, seed).play(DESK.training(count, 0) * tries, 1.0)
+    return Sampler(served, WORLD.engine, seed).play(WORLD.training(count, 0) * tries, 1.0)
 
 
 def test_every_ticket_is_played_to_its_end_and_every_call_is_kept(served: Served) -> None:
-    count = DESK.engine.seats + 9
+    count = WORLD.engine.seats + 9
     played = play(served, 0, count)
-    assert {one.task.task_id for one in played} == {task.task_id for task in DESK.training(count, 0)}
+    assert {one.task.task_id for one in played} == {task.task_id for task in WORLD.training(count, 0)}
     for one in played:
         assert isinstance(one.verdict, Verdict)
         assert 1 <= one.verdict.model_calls == len(one.calls) <= MAX_CALLS
@@ -54,5 +54,5 @@ def test_what_was_played_is_a_row_of_a_snapshot(served: Served) -> None:
 
 
 def test_an_exam_plays_every_ticket_in_both_modes(served: Served) -> None:
-    exam = take_exam(served, DESK.engine, DESK.held_out()[:6], 0)
+    exam = take_exam(served, WORLD.engine, WORLD.held_out()[:6], 0)
     assert {mode: exam.success(mode).trials for mode in (GREEDY, SAMPLED)} == {GREEDY: 6, SAMPLED: 6}  # pyright: ignore[reportOptionalMemberAccess] - it is there

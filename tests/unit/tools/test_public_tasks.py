@@ -109,7 +109,7 @@ def test_what_is_required_has_to_be_there(missing: str) -> None:
         '{"kind": ' + "[" * 100_000 + "]" * 100_000 + "}",
     ],
 )
-def test_what_is_no_object_of_json_or_says_something_twice_is_wrong(text: str) -> None:
+def test_what_is_no_object_of_json_or_names_something_twice_is_wrong(text: str) -> None:
     assert not judged(TEA, ("order_tea", text))
 
 

@@ -12,7 +12,7 @@ from tools.learning.cells import Experiment, Variant
 from tools.learning.measure import Lessons, label_row, name_in, pair_rows, rows_of
 from tools.learning.offline import PlayedByPolicy
 from tools.learning.workshop import Lesson, Workshop
-from tools.learning.worlds.helpdesk import HelpDesk
+from tools.learning.worlds.helpdesk import Helpdesk
 
 FEW = Supervised(examples=16, steps=1, learning_rate=1e-3, batch=16)
 PLAN = replace(
@@ -30,12 +30,12 @@ ONE_TICKET = Experiment(
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(HelpDesk(PLAN), tmp_path_factory.mktemp("seed"))
+    return Workshop(Helpdesk(PLAN), tmp_path_factory.mktemp("seed"))
 
 
 def played(number: int, *, solved: bool, ticket: int = 0) -> PlayedByPolicy:
     """A try that said its number."""
-    task = HelpDesk(PLAN).training(1, ticket)[0]
+    task = Helpdesk(PLAN).training(1, ticket)[0]
     messages = [
         {"role": "system", "content": "help"},
         {"role": "user", "content": "where is it"},

@@ -9,11 +9,11 @@ from ratchet.demo.plan import DEMO
 from tools.learning.worlds.base import World
 from tools.learning.worlds.bfcl import bfcl
 from tools.learning.worlds.games import games
-from tools.learning.worlds.helpdesk import HelpDesk
+from tools.learning.worlds.helpdesk import Helpdesk
 from tools.learning.worlds.retail import retail
 
 WORLDS: dict[str, Callable[[int], World]] = {
-    "helpdesk": lambda seed: HelpDesk(replace(DEMO, seed=seed)),
+    "helpdesk": lambda seed: Helpdesk(replace(DEMO, seed=seed)),
     "bfcl": bfcl,
     "games": games,
     "retail": retail,

@@ -26,7 +26,7 @@ MOST_ANSWERS = 12
 SIZES = range(10, 16)
 """Numbers in a range: four guesses find any of them, if every guess halves what is left."""
 GUESSES = 3
-"""As TextArena is told: it announces so many and takes one more."""
+"""TextArena announces so many and takes one more."""
 PILES = range(1, 7)
 TRAINING_GAMES, HELD_OUT_GAMES = 96, 48
 """Of each game."""
@@ -94,7 +94,7 @@ class GameEpisode:
         try:
             with _own_draws():
                 done, _ = self._environment.step(text)
-        except Exception:  # noqa: BLE001 - some answers break the games themselves: whoever gave one has lost
+        except Exception:  # noqa: BLE001 - some answers break the games themselves: such an answer loses
             self.open = False
             return
         if done:
@@ -102,11 +102,11 @@ class GameEpisode:
             self.open, self._won = False, rewards[0] == 1
 
     def _seen(self) -> str:
-        """What player 0 is told: all news of the game, and of boards the last."""
+        """What player 0 reads: all news of the game, and of boards the last."""
         _, news = self._environment.get_observation()
-        told = [(text, kind.name) for sender, text, kind in news if sender == _GAME]
-        boards = [place for place, (_, kind) in enumerate(told) if kind == "GAME_BOARD"]
-        return "\n".join(text for place, (text, _) in enumerate(told) if place not in boards[:-1])
+        texts = [(text, kind.name) for sender, text, kind in news if sender == _GAME]
+        boards = [place for place, (_, kind) in enumerate(texts) if kind == "GAME_BOARD"]
+        return "\n".join(text for place, (text, _) in enumerate(texts) if place not in boards[:-1])
 
     def _piles(self) -> Sequence[int]:
         return self._environment.state.game_state["piles"]

@@ -18,7 +18,7 @@ from tools.learning.worlds.base import OFFLINE, Engine, Stage, Task
 
 
 @dataclass(frozen=True, slots=True)
-class HelpDeskTask:
+class HelpdeskTask:
     """A ticket."""
 
     ticket: Ticket
@@ -44,7 +44,7 @@ class HelpDeskTask:
 
 
 @dataclass(frozen=True, slots=True)
-class HelpDesk:
+class Helpdesk:
     """`World` of the demo's plan."""
 
     plan: Plan
@@ -100,12 +100,12 @@ class HelpDesk:
 
     def training(self, count: int, seed: int) -> list[Task]:
         """See `World`."""
-        return [HelpDeskTask(one) for one in draw_tasks(TRAIN, count, seed)]
+        return [HelpdeskTask(one) for one in draw_tasks(TRAIN, count, seed)]
 
     def held_out(self) -> list[Task]:
         """See `World`: the tickets that the gate plays."""
         rollouts = self.plan.rollouts
-        return [HelpDeskTask(one) for one in draw_tasks(HELD_OUT, rollouts.heldout_tasks, rollouts.heldout_seed)]
+        return [HelpdeskTask(one) for one in draw_tasks(HELD_OUT, rollouts.heldout_tasks, rollouts.heldout_seed)]
 
 
 def recipe_of(plan: Plan) -> dict[str, float]:

@@ -25,7 +25,7 @@ class NoTasks(RatchetError):
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A task solved by somebody else."""
+    """A task with an answer to imitate."""
 
     task: Task
     messages: list[JsonObject]
