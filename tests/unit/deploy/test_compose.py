@@ -41,7 +41,7 @@ def test_every_service_of_the_embedded_stack_is_there() -> None:
 
 
 def test_every_variable_is_in_the_example_and_a_missing_secret_names_the_remedy() -> None:
-    known = EXAMPLE
+    known = {name: value for name, value in EXAMPLE.items() if name != "COMPOSE_PROFILES"}  # compose itself reads it
     used = {match[1]: match[0] for match in VARIABLE.finditer(TEXT)}
 
     assert set(used) == set(known)
@@ -98,8 +98,9 @@ def test_trainer_and_engine_fetch_base_models_from_the_hub_only_when_it_is_switc
 def test_every_user_of_the_object_store_can_reach_one_elsewhere() -> None:
     users = [name for name, one in services().items() if "RATCHET_S3_ENDPOINT" in one.get("environment", {})]
 
-    workers = {"rl_coordinator", "trainer_worker", "trainer_gpu", "engine_local", "canary_deployer", TRACKER.name}
-    assert {"init", *workers} == set(users)
+    engines = {"engine_local", "engine_vllm"}
+    workers = {"rl_coordinator", "trainer_worker", "trainer_gpu", "canary_deployer", TRACKER.name}
+    assert {"init", *workers, *engines} == set(users)
     assert all("front" in services()[name]["networks"] for name in users)
     assert compose()["x-objects"]["RATCHET_S3_ENDPOINT"] == "${S3_ENDPOINT:-" + EXAMPLE["S3_ENDPOINT"] + "}"
 
@@ -144,12 +145,33 @@ def test_the_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool() -
     assert "trainer_gpu" not in {needed for one in services().values() for needed in one.get("depends_on", {})}
 
 
+def test_vllm_comes_with_the_profile_of_gpus_in_the_place_of_the_local_engine() -> None:
+    vllm = services()["engine_vllm"]
+
+    assert (vllm["profiles"], services()["engine_local"]["profiles"]) == (["gpu"], ["local"])
+    assert EXAMPLE["COMPOSE_PROFILES"] == "local"
+    assert vllm["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+    assert {"--enable-lora", "--logprobs-mode=processed_logprobs"} <= set(vllm["command"])
+    assert vllm["environment"]["VLLM_API_KEY"] == services()["gateway"]["environment"]["RATCHET_ENGINE_API_KEY"]
+    for caller in ("gateway", "canary_deployer"):
+        waits = services()[caller]["depends_on"]
+        assert {name: waits[name]["required"] for name in ("engine_local", "engine_vllm")} == {
+            "engine_local": False,
+            "engine_vllm": False,
+        }
+
+
 def test_mlflow_and_the_tracker_come_with_their_profile_and_nothing_waits_for_them() -> None:
     profiles = {name: one["profiles"] for name, one in services().items() if "profiles" in one}
 
-    assert profiles == {"trainer_gpu": ["gpu"], TRACKER.name: ["mlflow"], MLFLOW: ["mlflow"]}
+    engines = {"engine_local": ["local"], "engine_vllm": ["gpu"]}
+    assert profiles == {"trainer_gpu": ["gpu"], TRACKER.name: ["mlflow"], MLFLOW: ["mlflow"], **engines}
     needed = {
-        needed for name, one in services().items() if name not in profiles for needed in one.get("depends_on", {})
+        needed
+        for name, one in services().items()
+        if name not in profiles
+        for needed, how in one.get("depends_on", {}).items()
+        if how.get("required", True)
     }
     assert not needed & set(profiles)
     url = services()[TRACKER.name]["environment"]["RATCHET_TRACKER_MLFLOW_URL"]
@@ -249,8 +271,9 @@ def test_prometheus_scrapes_every_service_at_its_health_port() -> None:
     config = yaml.safe_load((REPOSITORY / "deploy/prometheus/prometheus.yml").read_text())
 
     targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
-    assert set(targets) == {f"{name}:9100" for name in OURS}
-    assert config["scrape_configs"][0]["dns_sd_configs"][0]["names"] == ["trainer_gpu", TRACKER.name]
+    assert set(targets) == {f"{name}:9100" for name in set(OURS) - {"engine_local"}}
+    of_profiles = config["scrape_configs"][0]["dns_sd_configs"][0]["names"]
+    assert of_profiles == ["engine_local", "trainer_gpu", TRACKER.name]
 
 
 def test_every_alert_links_a_section_of_the_operations_guide() -> None:

