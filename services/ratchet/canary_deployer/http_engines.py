@@ -34,8 +34,6 @@ BUSY = frozenset({408, 425, 429, 503})
 WRONG_KEY = frozenset({401, 403})
 REFUSED = frozenset({400, 422, POLICY_REFUSED})
 """Statuses of a refusal in the engine's words: vLLM's own are the first two."""
-LACKS_PART = "policy_not_found"
-"""Code of engine_local's 404 where the object store holds the policy, and not its base or one of its files."""
 NOT_FOUND = (
     "does not find {model} (404): does it run with Ratchet's plugin, on the same object store? (docs/guides/vllm.md)"
 )
@@ -83,7 +81,6 @@ class _Text(msgspec.Struct, frozen=True):
 
 class _Blame(msgspec.Struct, frozen=True):
     message: str
-    code: str | int | None = None
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -213,27 +210,26 @@ class HttpReplica:
         if status in WRONG_KEY:
             variable = self._engine.api_key_env or "RATCHET_ENGINE_API_KEY"
             return Unavailable(f"{name} refuses the deployer's key ({status}): set {variable} to the engine's key")
-        words, code = self._words(reply)
         if status == 404:
-            lacks = f"cannot fetch all of {model}: {words}" if code == LACKS_PART else NOT_FOUND.format(model=model)
-            return Unavailable(f"{name} {lacks}")
+            return Unavailable(f"{name} {NOT_FOUND.format(model=model)}")
+        words = self._words(reply)
         if status in BUSY:
-            return Unavailable(f"{name} is busy ({status})")
+            return Unavailable(f"{name} cannot answer now ({status}): {words or 'without a reason'}")
         if status >= 500:
             return Broke(f"{name} answers {status} for {model}; its log says why", ended=False)
         if status not in REFUSED or words is None:
             return Unavailable(f"{name} answers {status}, and not as an engine: does a proxy answer in its place?")
         return Rejected(words)
 
-    def _words(self, reply: Reply) -> tuple[str | None, str | int | None]:
-        """The engine's reason on one line, without the key, and its code; no reason from what is no engine's error."""
+    def _words(self, reply: Reply) -> str | None:
+        """The engine's reason on one line, without the key; None for a body that is no engine's error."""
         try:
-            error = decode(reply.content, _Refusal).error
+            message = decode(reply.content, _Refusal).error.message
         except msgspec.DecodeError:
-            return None, None
-        line = " ".join(error.message.split())
+            return None
+        line = " ".join(message.split())
         line = line.replace(self._key, "***") if self._key else line
-        return line[:QUOTED] or f"it answers {reply.status} without a reason", error.code
+        return line[:QUOTED] or f"it answers {reply.status} without a reason"
 
 
 class HttpEngines:

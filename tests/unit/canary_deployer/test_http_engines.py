@@ -41,11 +41,6 @@ async def failure(one: HttpReplica) -> RatchetError:
     [
         (refused(400, "rank 64 is above 32"), Rejected, "rank 64 is above 32"),
         (refused(424, "its base differs"), Rejected, "its base differs"),
-        (
-            JSONResponse({"error": {"message": "no base model 'x'", "code": "policy_not_found"}}, 404),
-            Unavailable,
-            f"small at http://a cannot fetch all of {NAME}: no base model 'x'",
-        ),
         (refused(422, "sha256\nof x  differs"), Rejected, "sha256 of x differs"),
         (refused(400, "x" * 9000), Rejected, "x" * 500),
         (refused(400, ""), Rejected, "it answers 400 without a reason"),
@@ -60,8 +55,9 @@ async def failure(one: HttpReplica) -> RatchetError:
             Unavailable,
             "small at http://a refuses the deployer's key (401): set RATCHET_ENGINE_API_KEY to the engine's key",
         ),
-        (refused(429, KEY), Unavailable, "small at http://a is busy (429)"),
-        (refused(503, KEY), Unavailable, "small at http://a is busy (503)"),
+        (refused(429, "too many"), Unavailable, "small at http://a cannot answer now (429): too many"),
+        (refused(503, f"{KEY} no\nroom"), Unavailable, "small at http://a cannot answer now (503): *** no room"),
+        (PlainTextResponse(PAGE, 503), Unavailable, "small at http://a cannot answer now (503): without a reason"),
         (refused(500, KEY), Broke, f"small at http://a answers 500 for {NAME}; its log says why"),
         (PlainTextResponse(PAGE, 502), Broke, f"small at http://a answers 502 for {NAME}; its log says why"),
         (
@@ -77,7 +73,7 @@ async def failure(one: HttpReplica) -> RatchetError:
     ],
 )
 async def test_each_status_is_one_line_for_people(answer: Response, kind: type[RatchetError], line: str) -> None:
-    error = await failure(replica(answer))
+    error = await failure(replica(answer, api_key=KEY))
     assert (type(error), str(error)) == (kind, line)
 
 

@@ -12,8 +12,8 @@ PROCESSED, RAW = "processed_logprobs", "raw_logprobs"
 """vLLM's words for log-probabilities after and before the temperature."""
 TEMPERATURE = 2.0
 """At which they differ."""
-MARGIN = 3.0
-"""The two kinds must be apart by so many tolerances."""
+MARGIN = 2.0
+"""The two kinds must be apart by so many tolerances: then a value within one of them is of one kind alone."""
 WORDS = {
     PROCESSED: f"at temperature {TEMPERATURE:g} log-probabilities are the processed ones",
     RAW: f"at temperature {TEMPERATURE:g} log-probabilities are raw: calls at another temperature than 1 train nothing",
