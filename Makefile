@@ -100,7 +100,7 @@ $(RAY)/.ratchet-ready: tools/environment/ray.txt constraints.txt | $(STAMP)
 tasks: $(TASKS)/.ratchet-ready ## public tasks (bfcl-eval, tau-trait, textarena) beside all packages of .venv, in .tasks: 60 MB; for `make bench-learning` and `make test-tasks`
 
 # Without what the packages ask for: providers of models, and what they serve models with.
-$(TASKS)/.ratchet-ready: tools/environment/tasks.txt | $(STAMP)
+$(TASKS)/.ratchet-ready: tools/learning/worlds/tasks.txt | $(STAMP)
 	@$(BIN)/python -m venv --clear $(TASKS)
 	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
 		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --no-deps --python $(TASKS)/bin/python -r $<; \
