@@ -10,6 +10,7 @@ import pytest
 from ratchet.bus.testing import FakeBus, eventually
 from ratchet.canary_deployer import app as deployer
 from ratchet.canary_deployer.http_clients import HttpCoordinator
+from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.nats_clock import BrokerClock
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.reward_computer import app as reward
@@ -59,7 +60,7 @@ async def deploying(bus: FakeBus) -> None:
     clock = BrokerClock(bus)
     await clock.synchronize()
     settings = DeployerSettings(port=0, shared=SharedSettings())
-    app = deployer.assembled(settings, bus, clock, HttpCoordinator(None), {})
+    app = deployer.assembled(settings, bus, clock, HttpCoordinator(None), HttpEngines([], 1.0), {})
     async with running(*app.components):
 
         async def opened() -> bool:
