@@ -25,10 +25,12 @@ from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity, MemoryIndex
 from ratchet.gateway.domain.memory import AnswerCache
 from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.replicas import Look
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.engines.policies import PolicyEngine
+from ratchet.gateway.engines.replicas import Replicas
 from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
@@ -66,6 +68,9 @@ class Server:
         if self.after_answer is not None:
             asyncio.get_running_loop().call_soon(self.after_answer)
         return Reply(200, msgspec.json.encode(ANSWER))
+
+    async def look(self) -> Look:
+        return Look.WELL
 
     async def stream(self, path: str, body: bytes, headers: Headers = ()) -> Reply | EventReply:
         """Its events; or it answers whole, and the gateway streams in its place."""
@@ -129,9 +134,10 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
     recorder = Recorder(outbox, InThisProcess(sealer), 1_000_000, memory, notes, lambda *used: spent.append(used))
     upstreams = [OpenAiEngine(server, "provider", {"*": "model"})]
     models = Models(routes, upstreams, ModelNames(roles=["planner", "support"]))
+    engine = PolicyEngine(Replicas("engine", {"one": server}, answer_s=60.0), info)
     router = CallRouter(
         routes,
-        PolicyEngine(server, info),
+        lambda _: engine,
         upstreams,
         announce=recorder.publish_start,
         is_blind=lambda: False,

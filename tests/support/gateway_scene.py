@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from ratchet.contract.state import CanaryRoute, PolicyVersion, Route, ServedPoli
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
 from ratchet.rules.arms import policy_name
+from ratchet.service.engine_list import EngineSettings
 from ratchet.service.runtime import App
 from ratchet.service.settings import SharedSettings
 from tests.support.consuming import messages_of
@@ -82,8 +83,13 @@ def canary_route(*, weight: float = 1.0, lease: int = 1) -> CanaryRoute:
 
 
 @asynccontextmanager
-async def scene(nats: RunningServer, folder: Path, **options: Any) -> AsyncIterator[Scene]:
-    shared = SharedSettings(nats_url=nats.url, data_dir=folder)
+async def scene(
+    nats: RunningServer, folder: Path, *, engines: Sequence[Any] = (), **options: Any
+) -> AsyncIterator[Scene]:
+    """`engines`: entries of `RATCHET_ENGINES`, in the place of the scene's own engine; `options`: further settings."""
+    shared = SharedSettings(
+        nats_url=nats.url, data_dir=folder, engines=tuple(map(EngineSettings.model_validate, engines))
+    )
     engine = FakeEngine(resident={version(1).name})
     async with connected(shared) as bus, serving(engine) as engine_url:
         for number in (1, 2):

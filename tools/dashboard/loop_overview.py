@@ -273,6 +273,23 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             },
         ),
         Panel(
+            "Open calls by replica",
+            "Calls that replicas of engines have not answered to the end.",
+            "short",
+            {"{{engine}} {{replica}}": "sum by (engine, replica) (ratchet_gateway_replica_calls)"},
+        ),
+        Panel(
+            "Failures by replica",
+            "Calls per second that failed by the fault of a replica, and those that another one answered instead.",
+            "cps",
+            {
+                "{{engine}} {{replica}}": "sum by (engine, replica)"
+                " (rate(ratchet_gateway_replica_failures_total[$__rate_interval]))",
+                "{{engine}} sent elsewhere": "sum by (engine)"
+                " (rate(ratchet_gateway_repeated_calls_total[$__rate_interval]))",
+            },
+        ),
+        Panel(
             "Cache of answers",
             "Look-ups per second, by outcome.",
             "cps",
@@ -308,6 +325,14 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "short",
             {"{{role}}": "max by (role) (ratchet_gateway_lease_lapsed)"},
             alarm=1,
+            limits=(0, 1),
+        ),
+        Panel(
+            "Replicas away",
+            "1 while a replica of an engine gets no calls.",
+            "short",
+            {"{{engine}} {{replica}}": "max by (engine, replica) (ratchet_gateway_replica_away)"},
+            warn=1,
             limits=(0, 1),
         ),
         Panel(

@@ -49,6 +49,8 @@ class Constraint(Value, frozen=True, kw_only=True, omit_defaults=True):
 class EngineInfo(Value, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     version: str | None = None
+    replica: str | None = None
+    """Which one of the engine's answered, or failed last."""
 
 
 class Usage(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -22,7 +23,14 @@ from ratchet.gateway.domain.routing import claim_of
 from ratchet.gateway.domain.streams import UNREADABLE
 from ratchet.gateway.domain.turns import CACHED, CANCELLED, TurnHeader, policy_label
 from ratchet.gateway.engine_answers import Answer, Answered, LiveAnswer, checked
-from ratchet.gateway.engines.base import CallRefused, EngineAnswer, EngineFailed, EventReply, request_id_of
+from ratchet.gateway.engines.base import (
+    CallRefused,
+    EngineAnswer,
+    EngineError,
+    EngineFailed,
+    EventReply,
+    request_id_of,
+)
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recorder_process import CallJob
 from ratchet.rules.capture import Reason
@@ -44,16 +52,16 @@ class Answering:
         cache: AnswerCache,
         recorder: Recorder,
         identity: Identity,
-        logprob_mode: str | None = None,
+        logprob_modes: Mapping[str, str] | None = None,
         prices: Prices = NO_PRICES,
     ) -> None:
-        """`logprob_mode`: which distribution the policies' engine logs, where its answers do not name one."""
+        """`logprob_modes`: by engine, which distribution it logs, where its answers do not name one."""
         self._router = router
         self._cache = cache
         self._recorder = recorder
         self.identity = identity
         """Recognises the trajectories of calls; remembers what becomes of them."""
-        self._logprob_mode = logprob_mode
+        self._logprob_modes = logprob_modes or {}
         self._prices = prices
 
     async def answer(self, call: Call) -> Answer:
@@ -139,6 +147,8 @@ class Answering:
                 self.identity.answered(call.recognised, call.header.turn_id, prompt, message, response_id)
 
     def _record_failure(self, call: Call, failure: HttpError) -> None:
+        if isinstance(failure, EngineError):
+            _name_replica(call, failure.replica)
         self._record(call, failure.status, error=failure)
 
     def _record(
@@ -173,7 +183,7 @@ class Answering:
             first_token_ms=(begun_s - call.started) * 1000 if begun_s is not None else None,
             error=None if error is None else str(error),
             barred=barred,
-            logprob_mode=self._logprob_mode if call.engine is self._router.policies else None,
+            logprob_mode=self._logprob_modes.get(call.engine.info.name),
             price=self._price_of(call),
             request_id=request_id_of(answer.headers if answer else failure.headers if failure else ()),
         )
@@ -183,8 +193,7 @@ class Answering:
         if call.cached:
             return FREE
         engine = call.engine.info.name
-        upstream = None if call.engine is self._router.policies else engine
-        return self._prices.price_of(upstream, call.assignment.policy.name.removeprefix(f"{engine}:"))
+        return self._prices.price_of(engine, call.assignment.policy.name.removeprefix(f"{engine}:"))
 
     async def _ask(self, call: Call) -> Answer:
         """From the cache, else from the engine. Raises `EngineFailed`, or `HttpError` for a request that it refuses."""
@@ -201,6 +210,7 @@ class Answering:
                 call.cached, call.header = True, msgspec.structs.replace(call.header, engine=CACHE)
                 return Answered(form, request, cached, of_policy=True)
         answer = await call.engine.ask(call.form, call.request, policy, call.arm.role)
+        _name_replica(call, answer.reply.replica)
         if isinstance(answer.reply, EventReply):
             return await self._begun(answer, answer.reply)
         return checked(call.engine.info.name, answer, answer.reply)
@@ -236,12 +246,19 @@ class Answering:
         call.started = time.perf_counter()
         policy = claim_of(failed.role, call.assignment, mixed=call.arm.mixed)
         call.header = msgspec.structs.replace(failed, policy=policy, engine=call.engine.info)
-        to = "stable" if call.engine is self._router.policies else call.engine.info.name
+        to = "stable" if self._router.serves_policies(call.engine) else call.engine.info.name
         metrics.FALLBACKS.labels(failed.role, to).inc()
         return True
 
     def _count(self, header: TurnHeader, status: int) -> None:
         metrics.series(metrics.CALLS, policy_label(header), header.policy.arm, str(status)).inc()
+
+
+def _name_replica(call: Call, replica: str | None) -> None:
+    """The turn says which replica of its engine answered, or failed last."""
+    if replica is not None:
+        engine = msgspec.structs.replace(call.engine.info, replica=replica)
+        call.header = msgspec.structs.replace(call.header, engine=engine)
 
 
 def _response_id(call: Call, answer: Answer) -> str | None:

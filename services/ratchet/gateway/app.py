@@ -24,21 +24,19 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Spool
 from ratchet.contract.state import RESPONSES, SealedResponse
-from ratchet.contract.turn import EngineInfo
 from ratchet.errors import ConfigError
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import CallOpener, new_id
 from ratchet.gateway.completions import Completions
 from ratchet.gateway.continuing import Continuing
-from ratchet.gateway.domain.answers import MODES
 from ratchet.gateway.domain.identity import Identity, MemoryIndex
 from ratchet.gateway.domain.memory import AnswerCache
 from ratchet.gateway.domain.notes import Notes
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines import build_upstream, transport_to
-from ratchet.gateway.engines.http_transport import Address, HttpTransport
-from ratchet.gateway.engines.policies import NAME, PolicyEngine
+from ratchet.gateway.engines.policy_engines import Limits, PolicyEngines
+from ratchet.gateway.engines.replicas import LOOK_EVERY_S
 from ratchet.gateway.error_shapes import MessagesErrors, error_json
 from ratchet.gateway.guard import Guard, RateLimit
 from ratchet.gateway.handlers import Handlers
@@ -90,12 +88,13 @@ async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[A
     key_file = KeyFile(settings.api_keys_file, keys.replace_more) if settings.api_keys_file is not None else None
     routes = Routes(broker.bus, folder, lease_s=settings.lease_s, monotonic=time.monotonic)
     arms = Arms(settings.arms_bytes)
-    transports = [engine_transport(settings), *map(transport_to, settings.upstreams)]
-    upstreams = list(map(build_upstream, settings.upstreams, transports[1:]))
+    engines = policy_engines(settings)
+    transports = list(map(transport_to, settings.upstreams))
+    upstreams = list(map(build_upstream, settings.upstreams, transports))
     models = Models(routes, upstreams, ModelNames(settings.aliases, settings.roles, settings.other_role))
     router = CallRouter(
         routes,
-        PolicyEngine(transports[0], EngineInfo(name=settings.engine_name)),
+        engines.of,
         upstreams,
         announce=recorder.publish_start,
         is_blind=publishing.is_blind,
@@ -106,7 +105,7 @@ async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[A
     limit = RateLimit(time.monotonic)
     memory = Memory(identity, arms, notes.calls, recorder.order, (quotas.learn, limit.learn))
     sharing = Sharing(broker.bus, notes, memory, time.time)
-    cache, mode = AnswerCache(settings.cache_bytes), MODES.get(settings.engine_logprobs_mode)
+    cache = AnswerCache(settings.cache_bytes)
     continuing = Continuing(Responses(partial(responses_bucket, broker)))
     reader = RequestReader()
     calls = CallOpener(
@@ -120,7 +119,7 @@ async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[A
         settings.user_key.get_secret_value() if settings.user_key else None,
         utc_now,
     )
-    answering = Answering(router, cache, recorder, identity, mode, settings.prices)
+    answering = Answering(router, cache, recorder, identity, settings.logprob_modes, settings.prices)
     completions = Completions(calls, answering, continuing, settings.keep_alive_s)
     handlers = Handlers(
         models=models,
@@ -152,12 +151,14 @@ async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[A
                 quotas,
                 *([Periodic(LOOK_S, key_file.look, "key file")] if key_file is not None else []),
                 Periodic(OBSERVE_S, publishing.observe, "observation"),
+                Periodic(LOOK_EVERY_S, engines.look, "replicas"),
                 http_server(settings, guard, keys, shared=seat is not None),
             ],
             {"routes": routes.ready, "other_gateways": sharing.ready, "keys": keys.ready, "files": has_files},
             notes={
                 "broker": broker.check,
                 "canaries": routes.check,
+                "engines": engines.check,
                 "spool": publishing.check,
                 "unreadable_keys": keys.check,
                 **({"key_file": key_file.check} if key_file is not None else {}),
@@ -167,6 +168,7 @@ async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[A
     finally:
         reader.close()
         await continuing.close()
+        await engines.close()
         for transport in transports:
             await transport.close()
         await coordinator.close()
@@ -192,18 +194,10 @@ def responses_bucket(broker: BackgroundConnection) -> Bucket[SealedResponse] | N
     return bus.bucket(RESPONSES, SealedResponse) if bus is not None else None
 
 
-def engine_transport(settings: Settings) -> HttpTransport:
-    """The way to the engine that holds the policies."""
-    key = settings.engine_api_key
-    headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
-    address = Address(
-        settings.engine_url,
-        headers,
-        connect_s=settings.engine_connect_timeout_s,
-        answer_s=settings.engine_timeout_s,
-        idle_s=settings.engine_idle_s,
-    )
-    return HttpTransport(NAME, address)
+def policy_engines(settings: Settings) -> PolicyEngines:
+    """The ways to the engines that hold the policies."""
+    limits = Limits(settings.engine_connect_timeout_s, settings.engine_timeout_s, settings.engine_idle_s)
+    return PolicyEngines(settings.engines, limits)
 
 
 def http_server(settings: Settings, guard: Guard, keys: KnownKeys, *, shared: bool) -> HttpServer:

@@ -16,25 +16,26 @@ from ratchet.rules.arms import Assignment
 
 
 class CallRouter:
-    """Chooses among the policies' engine and the upstreams, in their order."""
+    """Chooses among the policies' engines and the upstreams, in their order."""
 
     def __init__(
         self,
         routes: Routes,
-        policies: Engine,
+        engine_of: Callable[[str], Engine],
         upstreams: Sequence[Upstream],
         *,
         announce: Callable[[Start], None],
         is_blind: Callable[[], bool],
         now: Callable[[], datetime],
     ) -> None:
-        """`announce`: takes each drawn arm's start; `is_blind`: whether nothing could observe a canary now."""
+        """`engine_of`: the engine of a role's policies; `announce`: takes each drawn arm's start; `is_blind`: whether
+        nothing could observe a canary now."""
         self._routes = routes
         self._upstreams = upstreams
         self._announce = announce
         self._is_blind = is_blind
         self._now = now
-        self.policies = policies
+        self._engine_of = engine_of
 
     def assign(self, arm: Arm, version: PolicyVersion | None, asked: str) -> tuple[Engine, Assignment]:
         """Who answers the trajectory's call: the named version, else its arm's policy, else an upstream.
@@ -44,7 +45,7 @@ class CallRouter:
         Announces an arm that it draws, before the gateway asks any engine. Raises `NotFound`.
         """
         if version is not None:
-            return self.policies, pin(version, arm)
+            return self._engine_of(arm.role), pin(version, arm)
         route, is_first = self._routes.get_route(arm.role), arm.assignment is None
         if route is not None:
             lapsed = self._routes.has_lapsed(arm.role) or self._is_blind()
@@ -53,7 +54,7 @@ class CallRouter:
             if assignment is not None:
                 if is_first:
                     self._announce(start_of(route, arm, assignment, lapsed=lapsed, at=self._now()))
-                return self.policies, assignment
+                return self._engine_of(arm.role), assignment
         upstream = _first_upstream(self._upstreams, arm, asked, None)
         if upstream is None:
             raise unserved(asked, arm.role)
@@ -66,14 +67,18 @@ class CallRouter:
         """
         if version is not None:
             served = ServedPolicy(version=version.version, name=version.name, digest=version.digest)
-            return self.policies, served
+            return self._engine_of(role), served
         route = self._routes.get_route(role)
         if route is not None and route.stable is not None:
-            return self.policies, route.stable
+            return self._engine_of(role), route.stable
         others = self.upstreams_for(role, asked)
         if not others:
             raise unserved(asked, role)
         return others[0]
+
+    def serves_policies(self, engine: Engine) -> bool:
+        """Whether an engine serves Ratchet's own policies."""
+        return all(engine is not upstream for upstream in self._upstreams)
 
     def upstreams_for(self, role: str, asked: str) -> list[tuple[Upstream, ServedPolicy]]:
         """The upstreams that map a role, or every one, each with its model."""
@@ -85,10 +90,10 @@ class CallRouter:
     ) -> tuple[Engine, Assignment] | None:
         """Who answers after `engine` has failed: stable after another policy, unless the engine is unreachable, then
         the upstreams after `engine`. None when no one is left."""
-        if engine is self.policies and not failure.unreachable:
+        if self.serves_policies(engine) and not failure.unreachable:
             stable = fall_back(self._routes.get_route(arm.role), arm, failed)
             if stable is not None:
-                return self.policies, stable
+                return self._engine_of(arm.role), stable
         position = next((n for n, upstream in enumerate(self._upstreams) if upstream is engine), -1)
         return _first_upstream(self._upstreams[position + 1 :], arm, asked, failed)
 

@@ -124,13 +124,6 @@ class CallOpener:
                 sent = msgspec.json.encode(continued.fields)
             asked = continued
         at = self.now()
-        asked = msgspec.structs.replace(
-            asked,
-            headers=passed_headers(request),
-            query=request.query,
-            answer_id=RESPONSE_PREFIX + secrets.token_hex(20),
-            at=int(at.timestamp()),
-        )
         try:
             model, version = await self.models.resolve(asked.model, caller, exact=exact)
             recognised = await self.sharing.recognise(
@@ -140,6 +133,14 @@ class CallOpener:
             engine, assignment = self._assign(recognised, arm, version, asked.model)
         except NotFound as error:
             raise NotFound(str(error), param=asked.named_by, code="model_not_found") from error
+        asked = msgspec.structs.replace(
+            asked,
+            headers=passed_headers(request),
+            query=request.query,
+            answer_id=RESPONSE_PREFIX + secrets.token_hex(20),
+            at=int(at.timestamp()),
+            trajectory_id=recognised.trajectory_id,
+        )
         header = TurnHeader(
             turn_id=new_id(),
             trajectory_id=recognised.trajectory_id,

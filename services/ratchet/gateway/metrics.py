@@ -45,6 +45,14 @@ FALLBACKS = Counter(
     "Failed calls that fell back, by the engine asked next.",
     ["role", "to"],
 )
+OUTSTANDING = Gauge("ratchet_gateway_replica_calls", "Open calls of a replica of an engine.", ["engine", "replica"])
+AWAY = Gauge(
+    "ratchet_gateway_replica_away", "1 while a replica of an engine gets no calls: it fails.", ["engine", "replica"]
+)
+REPLICA_FAILURES = Counter(
+    "ratchet_gateway_replica_failures_total", "Calls that failed by a replica's fault.", ["engine", "replica"]
+)
+REPEATED = Counter("ratchet_gateway_repeated_calls_total", "Calls sent to another replica of their engine.", ["engine"])
 CACHE_LOOKUPS = Counter("ratchet_gateway_cache_lookups_total", "Calls that the answer cache may serve.", ["outcome"])
 CACHE_BYTES = Gauge("ratchet_gateway_cache_bytes", "Bytes of the answers in the cache.")
 EMBEDDINGS = Counter("ratchet_gateway_embeddings_total", "Calls for embeddings.", ["upstream", "status"])
@@ -58,7 +66,7 @@ UNREADABLE_NOTES = Counter(
     "ratchet_gateway_unreadable_notes_total", "Messages of other gateways that break their contract."
 )
 WORKER_DEATHS = Counter("ratchet_gateway_worker_deaths_total", "Workers that ended without being asked.")
-LARGEST = frozenset({"ratchet_gateway_lease_lapsed"})
+LARGEST = frozenset({"ratchet_gateway_lease_lapsed", "ratchet_gateway_replica_away"})
 """Gauges of which the largest value is that of all workers; of the others it is the sum."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ratchet.contract.roles import DEFAULT_ROLE
+from ratchet.gateway.domain.answers import MODES
 from ratchet.gateway.domain.prices import Price, Prices
 from ratchet.gateway.domain.requests import MODEL_CHARACTERS, is_model_name
 from ratchet.gateway.domain.routing import LEASE_S
@@ -208,7 +209,12 @@ class Settings(BaseSettings):
     def prices(self) -> Prices:
         """All prices that are set."""
         upstreams = {one.name: {model: _price(set_) for model, set_ in one.prices.items()} for one in self.upstreams}
-        return Prices(_price(self.engine_price) if self.engine_price else None, upstreams)
+        return Prices({one.name: _price(one.price) if one.price else None for one in self.engines}, upstreams)
+
+    @property
+    def logprob_modes(self) -> Mapping[str, str]:
+        """By engine, which distribution it logs, where its answers do not name one."""
+        return {one.name: MODES[one.logprobs_mode] for one in self.engines if one.logprobs_mode is not None}
 
     def unknown(self, environment: Iterable[str]) -> list[str]:
         """Of the names of variables those that are written like a setting of the gateway, and are none."""

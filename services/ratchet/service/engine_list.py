@@ -47,14 +47,25 @@ def _role(role: str) -> str:
     return role
 
 
-def _without_repetition(values: Sequence[str]) -> Sequence[str]:
-    if repeated := _repeated(values):
+def _different_roles(roles: Sequence[str]) -> Sequence[str]:
+    if repeated := _repeated(roles):
         raise ValueError(f"{repeated} stands here twice")
-    return values
+    return roles
+
+
+def _different_replicas(urls: Sequence[str]) -> Sequence[str]:
+    if repeated := _repeated(map(replica_name, urls)):
+        raise ValueError(f"{repeated} stands here twice")
+    return urls
+
+
+def replica_name(url: str) -> str:
+    """A replica as turns, metrics and logs name it: host, port and path."""
+    return url.partition("://")[2]
 
 
 ReplicaUrls = Annotated[
-    tuple[Annotated[str, AfterValidator(_replica)], ...], Field(min_length=1), AfterValidator(_without_repetition)
+    tuple[Annotated[str, AfterValidator(_replica)], ...], Field(min_length=1), AfterValidator(_different_replicas)
 ]
 
 
@@ -83,7 +94,7 @@ class EngineSettings(BaseModel):
     urls: ReplicaUrls
     """Its replicas, each without `/v1`."""
     roles: Annotated[
-        tuple[Annotated[str, AfterValidator(_role)], ...], Field(min_length=1), AfterValidator(_without_repetition)
+        tuple[Annotated[str, AfterValidator(_role)], ...], Field(min_length=1), AfterValidator(_different_roles)
     ]
     """The roles whose policies it serves; `*` stands for every role that no engine names."""
     api_key_env: str | None = None
@@ -117,7 +128,7 @@ def replica_urls(text: str) -> tuple[str, ...]:
     urls = tuple(_replica(part) for part in text.split(",") if part.strip())
     if not urls:
         raise ValueError("it names no engine")
-    _without_repetition(urls)
+    _different_replicas(urls)
     return urls
 
 
@@ -134,7 +145,7 @@ def checked_engines(engines: tuple[EngineSettings, ...]) -> tuple[EngineSettings
     """Engines that differ in names, replicas and roles. Raises `ValueError`."""
     for what, values in (
         ("the name {} stands for two engines", [one.name for one in engines]),
-        ("two engines have the replica {}", [url for one in engines for url in one.urls]),
+        ("two engines have the replica {}", [replica_name(url) for one in engines for url in one.urls]),
         ("two engines serve the role {}", [role for one in engines for role in one.roles]),
     ):
         if repeated := _repeated(values):

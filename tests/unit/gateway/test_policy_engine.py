@@ -25,12 +25,13 @@ class Engine:
         """Paths and models."""
         self.front = PolicyEngine(self, EngineInfo(name="vllm"))
 
-    async def post(self, path: str, body: bytes, headers: Headers = ()) -> Reply:
+    async def post(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply:
+        self.near = near
         self.asked.append((path, msgspec.json.decode(body)["model"]))
         return self.reply
 
-    async def stream(self, path: str, body: bytes, headers: Headers = ()) -> Reply | EventReply:
-        return await self.post(path, body, headers)
+    async def stream(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply | EventReply:
+        return await self.post(path, body, headers, near=near)
 
     async def ask(self) -> object:
         return (await self.front.ask(CHAT, CALL, served(1), ROLE)).reply

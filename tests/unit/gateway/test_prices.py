@@ -58,13 +58,13 @@ def test_a_model_without_a_price_has_none_and_a_star_stands_for_every_other() ->
     )
     prices = settings.prices
 
-    assert prices.price_of(None, "support@1") == Price(1, 2)
+    assert prices.price_of("engine_local", "support@1") == Price(1, 2)
     assert prices.price_of("one", "small") == FREE
     assert prices.price_of("one", "other") == Price(9, 9)
     assert prices.price_of("two", "big") == Price(3, 4, 0.3)
     assert prices.price_of("two", "other") is None
     assert prices.price_of("three", "big") is None
-    assert Prices().price_of(None, "support@1") is None
+    assert Prices().price_of("engine_local", "support@1") is None
 
 
 WRONG = [

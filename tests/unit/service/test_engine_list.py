@@ -38,8 +38,9 @@ def test_a_role_that_no_engine_serves_is_named_with_what_an_operator_does(monkey
     ("entries", "words"),
     [
         ([SMALL, {**REST, "name": "small"}], "RATCHET_ENGINES: the name small stands for two engines"),
-        ([SMALL, {**REST, "urls": ["http://b:8000/"]}], "two engines have the replica http://b:8000"),
-        ([{**SMALL, "urls": ["http://a:1", "http://a:1/"]}], "http://a:1 stands here twice"),
+        ([SMALL, {**REST, "urls": ["http://b:8000/"]}], "two engines have the replica b:8000"),
+        ([{**SMALL, "urls": ["http://a:1", "http://a:1/"]}], "a:1 stands here twice"),
+        ([{**SMALL, "urls": ["http://a:1", "https://a:1"]}], "a:1 stands here twice"),
         ([SMALL, {**REST, "roles": ["billing", "*"]}], "two engines serve the role billing"),
         ([{**SMALL, "roles": ["*"]}, REST], r"two engines serve the role \*"),
         ([{**SMALL, "roles": ["support", "support"]}], "support stands here twice"),

@@ -41,21 +41,21 @@ FREE = Price(prompt=0.0, completion=0.0)
 class Prices:
     """The prices that are known."""
 
-    policies: Price | None = None
-    """Of Ratchet's own policies on their engine."""
+    engines: Mapping[str, Price | None] = field(default_factory=dict[str, Price | None])
+    """Of Ratchet's own policies: by the name of their engine."""
     upstreams: Mapping[str, Mapping[str, Price]] = field(default_factory=dict[str, Mapping[str, Price]])
     """Of other servers: by the upstream's name and the model that it was asked for."""
 
     @property
     def are_set(self) -> bool:
         """Whether anything has a price."""
-        return self.policies is not None or any(self.upstreams.values())
+        return any(self.engines.values()) or any(self.upstreams.values())
 
-    def price_of(self, upstream: str | None, model: str) -> Price | None:
-        """The price of a model's tokens; None when it has none. `upstream`: None for the policies' engine."""
-        if upstream is None:
-            return self.policies
-        models = self.upstreams.get(upstream, {})
+    def price_of(self, server: str, model: str) -> Price | None:
+        """The price of a model's tokens; None when it has none. `server`: an engine's name, or an upstream's."""
+        if server in self.engines:
+            return self.engines[server]
+        models = self.upstreams.get(server, {})
         return models.get(model) or models.get(ANY)
 
 

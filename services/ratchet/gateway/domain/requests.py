@@ -168,6 +168,8 @@ class CallRequest(msgspec.Struct, frozen=True):
     """Of an answer that the gateway makes: in a translated call."""
     at: int = 0
     """When it came, in seconds since 1970."""
+    trajectory_id: str = ""
+    """Its trajectory, whose calls profit from one replica of their engine."""
 
     def has(self, name: str) -> bool:
         """Whether the agent sent the member, which is a chat's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -34,6 +34,8 @@ class Reply(msgspec.Struct, frozen=True):
     raw: bytes
     """The body as it came."""
     headers: Headers = ()
+    replica: str | None = None
+    """Which one of the engine's answered."""
 
     @property
     def body(self) -> Any:
@@ -62,13 +64,26 @@ class Reply(msgspec.Struct, frozen=True):
         return value if isinstance(value, str) else None
 
 
+class Events(Protocol):
+    """The events of a stream as they come, without their blank lines, those that came together at a time.
+
+    Closing it ends the engine's work. Raises `EngineFailed` where it breaks off.
+    """
+
+    def __aiter__(self) -> AsyncIterator[list[bytes]]: ...
+
+    def __anext__(self) -> Awaitable[list[bytes]]: ...
+
+    def aclose(self) -> Awaitable[None]: ...
+
+
 class EventReply(msgspec.Struct, frozen=True):
     """A stream that an engine has begun to answer with (status 200)."""
 
-    events: AsyncGenerator[list[bytes], None]
-    """Its events as they come, without their blank lines, those that came together at a time; closing it ends the
-    engine's work. Raises `EngineFailed` where it breaks off."""
+    events: Events
     headers: Headers = ()
+    replica: str | None = None
+    """Which one of the engine's answers."""
 
 
 class EngineError(HttpError):
@@ -80,17 +95,28 @@ class EngineError(HttpError):
         self.relayed: tuple[str, bytes] | None = None
         """The name of the form in which the engine was asked, and its body: agents that speak it get it as it is."""
         self.headers = relayed_headers(reply.headers) if reply is not None else ()
+        self.replica: str | None = None
+        """Which one of the engine's it was, where that is known."""
 
 
 class EngineFailed(EngineError):
     """The engine's fault, not the agent's: the gateway may ask another one."""
 
     def __init__(
-        self, status: int, message: str, *, code: str | None, reply: Reply | None = None, unreachable: bool = False
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None,
+        reply: Reply | None = None,
+        unreachable: bool = False,
+        broken_off: bool = False,
     ) -> None:
         super().__init__(status, message, code=code, reply=reply)
         self.unreachable = unreachable
         """Nothing listens at the address: another policy of the same engine cannot answer either."""
+        self.broken_off = broken_off
+        """The connection ended before the answer did."""
 
 
 class CallRefused(EngineError):

@@ -105,9 +105,14 @@ class HttpPool:
         counts from the connection on: it limits the sending too.
         """
         parts = (body,) if isinstance(body, bytes) else body
-        head = self._head(path, sum(map(len, parts)), headers)
+        head = self._head("POST", path, sum(map(len, parts)), headers)
         connection = self._kept() or await self._connect()
         return await connection.exchange(head, parts, first_byte_s)
+
+    async def get(self, path: str, *, first_byte_s: float) -> HttpReply:
+        """The same without a body."""
+        connection = self._kept() or await self._connect()
+        return await connection.exchange(self._head("GET", path, 0, ()), (b"",), first_byte_s)
 
     async def close(self) -> None:
         """Close all connections: what is under way on them breaks off."""
@@ -120,7 +125,7 @@ class HttpPool:
             self._all_lost.clear()
             await self._all_lost.wait()
 
-    def _head(self, path: str, size: int, headers: Headers) -> bytes:
+    def _head(self, method: str, path: str, size: int, headers: Headers) -> bytes:
         if not _PATH.fullmatch(path):
             raise ValueError("a path that HTTP cannot carry")
         lines = self._all_lines
@@ -131,7 +136,7 @@ class HttpPool:
                 if (flaw := _flaw(name, value)) is not None:
                     raise ValueError(flaw)
                 lines += _line(name, value)
-        first = f"POST {self._address.path}{path} HTTP/1.1\r\ncontent-length: {size}\r\n"
+        first = f"{method} {self._address.path}{path} HTTP/1.1\r\ncontent-length: {size}\r\n"
         return b"%b%b\r\n" % (first.encode(), lines)
 
     def _kept(self) -> Connection | None:

@@ -8,6 +8,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 from ratchet.errors import BadRequest
+from ratchet.gateway.domain.replicas import Look
 from ratchet.gateway.domain.streams import EventSplitter, is_event
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.http_connection import ConnectFailed, ExchangeFailed, HttpReply, TooSlow
@@ -17,6 +18,10 @@ from ratchet.service.problems import HttpError
 
 CONNECT_TRIES = 3
 """A refused connection was never a call, so the gateway tries again; it repeats nothing that may have arrived."""
+HEALTH = "/health"
+"""Where vLLM and engine_local tell whether they work; any answer below 500 is a sign of life."""
+LOOK_S = 2.0
+"""Longest wait for it."""
 CONNECT_PAUSE_S = 0.1
 """Before the second try; doubled before each later one."""
 EVENTS = 1024
@@ -38,13 +43,16 @@ class Address:
     sends comments."""
     idle_s: float
     """Longest silence within a stream: without an event, and without a comment."""
+    connect_tries: int = CONNECT_TRIES
 
 
 class HttpTransport:
     """Sends calls to one engine. Raises `ConfigError` for an address that is none."""
 
-    def __init__(self, name: str, address: Address) -> None:
+    def __init__(self, name: str, address: Address, replica: str | None = None) -> None:
+        """`name`: of the engine, in errors; `replica`: which one of the engine's this is."""
         self._name = name
+        self._replica = replica
         self._address = address
         headers = {"content-type": "application/json", **address.headers}
         self._pool = HttpPool(address.url, headers, connect_s=address.connect_s)
@@ -64,8 +72,22 @@ class HttpTransport:
             asked_s = asyncio.get_running_loop().time()
             answer = await self._answered(path, body, headers)
             if answer.status == 200 and answer.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
-                return EventReply(self._events(answer, asked_s), answer.raw_headers)
+                return EventReply(self._events(answer, asked_s), answer.raw_headers, self._replica)
             return await self._whole(answer)
+
+    async def look(self) -> Look:
+        """Whether the server works, by its own word."""
+        try:
+            answer = await self._pool.get(HEALTH, first_byte_s=LOOK_S)
+            async with aclosing(answer):
+                await answer.read(LARGEST_ANSWER, LOOK_S)
+        except TooSlow:
+            return Look.SILENT
+        except ConnectFailed as error:
+            return Look.WELL if error.own_limit else Look.GONE  # without a file left here it says nothing of the server
+        except ExchangeFailed:
+            return Look.GONE
+        return Look.WELL if answer.status < 500 else Look.GONE
 
     async def close(self) -> None:
         """Close all connections."""
@@ -77,7 +99,7 @@ class HttpTransport:
                 raw = await answer.read(LARGEST_ANSWER, self._address.answer_s)
         except TimeoutError as error:
             raise TooSlow("body", self._address.answer_s) from error
-        return Reply(answer.status, raw, answer.raw_headers)
+        return Reply(answer.status, raw, answer.raw_headers, self._replica)
 
     async def _events(self, answer: HttpReply, asked_s: float) -> AsyncGenerator[list[bytes], None]:
         splitter, now, answer_s = EventSplitter(), asyncio.get_running_loop().time, self._address.answer_s
@@ -100,15 +122,16 @@ class HttpTransport:
 
     async def _answered(self, path: str, body: bytes, headers: Headers) -> HttpReply:
         """The head of the answer, after a few tries to connect."""
-        for attempt in range(CONNECT_TRIES):
+        tries = self._address.connect_tries
+        for attempt in range(tries):
             try:
                 answer = await self._pool.post(path, body, headers, first_byte_s=self._address.answer_s)
             except ConnectFailed as error:
                 if error.own_limit:
                     message = f"the gateway has no connection to {self._name} left; try again in a moment"
                     raise HttpError(503, message, code="overloaded") from error
-                if attempt + 1 == CONNECT_TRIES:
-                    message = f"{self._name} is not reachable: {CONNECT_TRIES} connections failed; try again later"
+                if attempt + 1 == tries:
+                    message = f"{self._name} is not reachable: {tries} connections failed; try again later"
                     raise EngineFailed(502, message, code="engine_unavailable", unreachable=True) from error
                 await asyncio.sleep(CONNECT_PAUSE_S * 2**attempt)
             except ValueError as error:
@@ -131,6 +154,6 @@ class HttpTransport:
             raise EngineFailed(504, message, code="engine_timeout") from error
         except ExchangeFailed as error:
             message = f"{self._name} broke off its answer: {error}; try again"
-            raise EngineFailed(502, message, code="engine_unavailable") from error
+            raise EngineFailed(502, message, code="engine_unavailable", broken_off=True) from error
         except ValueError as error:
             raise EngineFailed(502, f"{self._name} sent {error}", code="engine_invalid") from error

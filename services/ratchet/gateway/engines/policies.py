@@ -5,6 +5,8 @@ The name is a policy's address: an engine that does not hold it fetches it, so t
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from ratchet.contract.state import ServedPolicy
@@ -20,10 +22,10 @@ from ratchet.gateway.engines.base import (
     EngineFailed,
     EventReply,
     Reply,
-    Transport,
     gateway_refused,
 )
 from ratchet.rules.engines import POLICY_REFUSED
+from ratchet.service.asgi import Headers
 
 NAME = "the engine"
 """Its name in errors."""
@@ -35,12 +37,26 @@ NOT_LOADED = "was found but could not be loaded"
 """What vLLM says, with status 400, of an adapter that its own workers refuse; its log has the reason."""
 
 
+class EngineTransport(Protocol):
+    """The way to an engine. Both methods raise `EngineFailed` when there is no answer."""
+
+    async def post(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply:
+        """The whole answer, whatever its status; `near`: a trajectory, whose calls profit from one replica."""
+        ...
+
+    async def stream(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply | EventReply:
+        """The stream that the engine begins, or its whole answer where it does not stream."""
+        ...
+
+
 class PolicyEngine:
     """Asks for a policy by name."""
 
-    def __init__(self, transport: Transport, info: EngineInfo) -> None:
+    def __init__(self, transport: EngineTransport, info: EngineInfo, called: str = NAME) -> None:
+        """`called`: its name in errors."""
         self._transport = transport
         self._info = info
+        self._called = called
 
     @property
     def info(self) -> EngineInfo:
@@ -53,14 +69,15 @@ class PolicyEngine:
         Raises `EngineFailed`, `CallRefused` for a request that the engine refuses, and `BadRequest` for one that has no
         equivalent in an API that the engine speaks.
         """
+        near = request.trajectory_id
         if form.translation is not None:
             form, request = form.translation.to, form.translation.request(request)
         body = msgspec.json.encode(ENGINE_FIELDS[form.name](request, policy.name))
         send = self._transport.stream if request.stream else self._transport.post
-        reply = await send("/v1" + form.path, body, request.headers)
+        reply = await send("/v1" + form.path, body, request.headers, near=near)
         if isinstance(reply, EventReply) or reply.status == 200:
             return EngineAnswer(form, request, reply, of_policy=True)
-        raise _problem(form.name, reply, policy.name)
+        raise self._problem(form.name, reply, policy.name)
 
     async def count_tokens(self, call: CallRequest, policy: ServedPolicy, role: str) -> int | None:  # noqa: ARG002
         """See `Engine`: vLLM and engine_local apply the policy's own template and tokenizer."""
@@ -69,16 +86,21 @@ class PolicyEngine:
         if reply.status in NO_ROUTE:
             return None
         if reply.status != 200:
-            raise _problem(CHAT.name, reply, policy.name)
+            raise self._problem(CHAT.name, reply, policy.name)
         return count_of(reply.body, "count")
 
+    def _problem(self, api: str, reply: Reply, policy: str) -> EngineFailed | CallRefused:
+        problem = _problem(self._called, api, reply, policy)
+        problem.replica = reply.replica
+        return problem
 
-def _problem(api: str, reply: Reply, policy: str) -> EngineFailed | CallRefused:
+
+def _problem(engine: str, api: str, reply: Reply, policy: str) -> EngineFailed | CallRefused:
     """The problem that an answer with another status than 200 says; `policy` is the name that was asked for."""
     if reply.status in WRONG_KEY:
-        return gateway_refused(NAME, reply)
+        return gateway_refused(engine, reply)
     if reply.status in {404, POLICY_REFUSED} or (reply.status == 400 and NOT_LOADED in reply.reason):
-        message = f"the engine cannot serve {policy}: {reply.reason}"
+        message = f"{engine} cannot serve {policy}: {reply.reason}"
         return EngineFailed(502, message, code="engine_unavailable")
     if reply.status >= 500:
         return EngineFailed(502, reply.reason, code="engine_failed")

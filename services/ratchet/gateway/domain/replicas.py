@@ -1,0 +1,198 @@
+"""Which replica of an engine gets a call: one that answers, with little to do, and the last calls of its trajectory.
+
+A replica has a circuit:
+
+    CLOSED --FAILURES in a row, no connection, or LOOKS in vain--> OPEN --answers a look--> HALF_OPEN --a call--> CLOSED
+                                                                    ^---------- a call fails -----/
+
+To look is to ask the replica for its health: one that is open, with pauses that grow, and one that was not heard of for
+`QUIET_S`. Another process of the gateway has its own view.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+FAILURES = 3
+"""Failed calls in a row after which a replica gets no more."""
+LOOKS = 2
+"""Looks in vain after which a replica that accepts connections counts as away, if another one can take its calls."""
+QUIET_S = 10.0
+"""A replica that was not heard of for so long is looked at."""
+PAUSE_S = 0.5
+"""Before the first look at a replica that is away; doubled before each later one."""
+LONGEST_PAUSE_S = 5.0
+"""vLLM takes one or two minutes to start: it is found at most so long after."""
+AGAIN_S = 0.1
+"""Calls that find all replicas away have them looked at once more, but not sooner after the last look."""
+SLACK = 1
+SLACK_SHARE = 8
+"""How many more open calls the replica near a trajectory may have than the least busy one: `SLACK`, and an eighth."""
+LONGEST_REST_S = 30.0
+"""What a replica may ask for that is busy (`retry-after`)."""
+
+
+class Circuit(StrEnum):
+    """Whether a replica gets calls."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    """It gets none until it answers a look."""
+    HALF_OPEN = "half_open"
+    """It has answered a look: one call tells whether it works."""
+
+
+class Look(StrEnum):
+    """What a look has shown."""
+
+    WELL = "well"
+    GONE = "gone"
+    """Nothing listens, or it answers that it does not work."""
+    SILENT = "silent"
+    """It accepts the connection and answers nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """What a process of the gateway knows of a replica."""
+
+    name: str
+    place: int
+    """Among the replicas of its engine."""
+    heard_s: float
+    """When it last answered anything, or the gateway started."""
+    outstanding: int = 0
+    """Calls under way, streams to their end."""
+    circuit: Circuit = Circuit.CLOSED
+    failures: int = 0
+    """Calls in a row that failed by its fault."""
+    looks: int = 0
+    """Looks in a row that were in vain."""
+    setbacks: int = 0
+    """Looks in vain and openings of its circuit since it last answered a call: the pause follows from them."""
+    looked_s: float = float("-inf")
+    """When it was last looked at."""
+    look_at_s: float = 0.0
+    """No look before."""
+    rests_until_s: float = 0.0
+    """It has asked for no calls until then."""
+    on_trial: bool = False
+    """A call is under way that tells whether it works."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether an operator should look after it."""
+        return self.circuit is Circuit.OPEN or self.looks >= LOOKS
+
+
+class ReplicaSet:
+    """The replicas of one engine. Tells nothing of time and chance by itself: `now_s` and `draw` (0..1) do."""
+
+    def __init__(self, names: Collection[str], now_s: Callable[[], float], draw: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._draw = draw
+        self._turn = 0
+        self.all: Sequence[Replica] = [Replica(name, place, now_s()) for place, name in enumerate(sorted(names))]
+
+    def choose(self, near: str = "", without: Collection[Replica] = ()) -> Replica | None:
+        """The replica for a call; None when all others than those in `without` are open.
+
+        `near`: the call's trajectory, whose calls go to one replica while that has little more to do than the others,
+        since it has the beginning of their prompt in its cache. All gateways choose the same one.
+        """
+        ready = [one for one in self.all if one.circuit is not Circuit.OPEN and one not in without]
+        if len(ready) < 2:
+            return ready[0] if ready else None
+        for one in ready:
+            if one.circuit is Circuit.HALF_OPEN and not one.on_trial:
+                return one
+        now = self._now_s()
+        closed = [one for one in ready if one.circuit is Circuit.CLOSED]
+        rested = [one for one in closed if one.rests_until_s <= now]
+        return self._nearest(rested or closed or ready, near)
+
+    def _nearest(self, pool: Sequence[Replica], near: str) -> Replica:
+        """The trajectory's own, else the one with the least to do, from the place of the trajectory on."""
+        self._turn += not near
+        place = zlib.crc32(near.encode()) if near else self._turn
+        ordered = sorted(pool, key=lambda one: (one.place - place) % len(self.all))
+        own, least = ordered[0], min(ordered, key=lambda one: one.outstanding)
+        slack = SLACK + least.outstanding // SLACK_SHARE if near else 0
+        return own if own.outstanding <= least.outstanding + slack else least
+
+    def begin(self, replica: Replica) -> None:
+        """A call goes to it."""
+        replica.outstanding += 1
+        replica.on_trial = replica.circuit is Circuit.HALF_OPEN
+
+    def end(self, replica: Replica) -> None:
+        """A call to it is over."""
+        replica.outstanding -= 1
+        replica.on_trial = False
+
+    def answered(self, replica: Replica) -> None:
+        """It has answered a call, or begun to."""
+        replica.heard_s = self._now_s()
+        replica.failures = replica.looks = replica.setbacks = 0
+        replica.circuit = Circuit.CLOSED
+
+    def failed(self, replica: Replica) -> None:
+        """A call has failed by its fault."""
+        replica.failures += 1
+        if replica.failures >= FAILURES or replica.circuit is Circuit.HALF_OPEN:
+            self._open(replica)
+
+    def lost(self, replica: Replica) -> None:
+        """There was no connection to it."""
+        replica.failures += 1
+        self._open(replica)
+
+    def rest(self, replica: Replica, wait_s: float) -> None:
+        """It has asked for a pause."""
+        replica.rests_until_s = self._now_s() + min(wait_s, LONGEST_REST_S)
+
+    def due(self) -> list[Replica]:
+        """Those to look at now."""
+        now = self._now_s()
+        return [
+            one
+            for one in self.all
+            if one.look_at_s <= now and (one.circuit is Circuit.OPEN or now - one.heard_s >= QUIET_S)
+        ]
+
+    def may_look(self, without: Collection[Replica]) -> list[Replica]:
+        """Those to look at for a call that has no other replica."""
+        soonest = self._now_s() - AGAIN_S
+        return [one for one in self.all if one not in without and one.looked_s <= soonest]
+
+    def looked(self, replica: Replica, look: Look) -> None:
+        """A look has shown this.
+
+        A replica that is merely silent may be the only one that works, on a machine without a processor to spare: its
+        circuit stays closed while no other one can take its calls.
+        """
+        replica.looked_s = self._now_s()
+        if look is Look.WELL:
+            replica.heard_s, replica.looks, replica.look_at_s = replica.looked_s, 0, 0.0
+            if replica.circuit is Circuit.OPEN:
+                replica.circuit = Circuit.HALF_OPEN
+            return
+        replica.looks += 1
+        others = any(one.circuit is Circuit.CLOSED for one in self.all if one is not replica)
+        if look is Look.GONE or replica.circuit is not Circuit.CLOSED or (replica.looks >= LOOKS and others):
+            self._open(replica)
+        else:
+            self._pause(replica)
+
+    def _open(self, replica: Replica) -> None:
+        replica.circuit = Circuit.OPEN
+        self._pause(replica)
+
+    def _pause(self, replica: Replica) -> None:
+        """No look for a while: longer each time, and not at the same moment as other processes."""
+        pause_s = min(PAUSE_S * 2.0 ** min(replica.setbacks, 16), LONGEST_PAUSE_S)
+        replica.setbacks += 1
+        replica.look_at_s = self._now_s() + pause_s * (0.75 + self._draw() / 2)

@@ -1,0 +1,101 @@
+"""The engines that hold our policies: which one serves a role, and how their replicas are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ratchet.contract.state import ServedPolicy
+from ratchet.contract.turn import EngineInfo
+from ratchet.gateway.domain.forms import Form
+from ratchet.gateway.domain.requests import CallRequest
+from ratchet.gateway.engines.base import Engine, EngineAnswer, EngineFailed
+from ratchet.gateway.engines.http_transport import CONNECT_TRIES, Address, HttpTransport
+from ratchet.gateway.engines.policies import NAME, PolicyEngine
+from ratchet.gateway.engines.replicas import Replicas
+from ratchet.service.engine_list import ANY, EngineSettings, replica_name
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long the gateway waits for engines."""
+
+    connect_s: float
+    answer_s: float
+    idle_s: float
+
+
+class NoEngine:
+    """Fails in the place of the engine of a role that none serves: an upstream may answer."""
+
+    info = EngineInfo(name="none")
+
+    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:  # noqa: ARG002
+        """See `Engine`."""
+        raise self._failure(role)
+
+    async def count_tokens(self, call: CallRequest, policy: ServedPolicy, role: str) -> int | None:  # noqa: ARG002
+        """See `Engine`."""
+        raise self._failure(role)
+
+    def _failure(self, role: str) -> EngineFailed:
+        message = f"no engine serves the role {role}: the operator can add it to the roles of one (RATCHET_ENGINES)"
+        return EngineFailed(502, message, code="engine_unavailable", unreachable=True)
+
+
+class PolicyEngines:
+    """The engines of all roles. Raises `ConfigError` where the environment lacks a key."""
+
+    def __init__(self, engines: Sequence[EngineSettings], limits: Limits) -> None:
+        self._transports = list[HttpTransport]()
+        self._replicas = dict[str, Replicas]()
+        self._engines = dict[str, Engine]()
+        """By role."""
+        for one in engines:
+            called = NAME if len(engines) == 1 else f"{NAME} {one.name}"
+            replicas = self._replicas[one.name] = Replicas(
+                one.name, self._connected(one, called, limits), limits.answer_s, called=called
+            )
+            self._engines |= dict.fromkeys(one.roles, PolicyEngine(replicas, EngineInfo(name=one.name), called))
+
+    def of(self, role: str) -> Engine:
+        """The engine of a role's policies: the one that names it, else the one of all others."""
+        return self._engines.get(role) or self._engines.get(ANY) or NoEngine()
+
+    async def look(self) -> None:
+        """See how the replicas are that are away, or were not heard of for long."""
+        await asyncio.gather(*(one.look() for one in self._replicas.values()))
+
+    async def check(self) -> str | None:
+        """Which replicas are away."""
+        away = [
+            f"{name}: {len(one.away)} of {len(one)} away ({', '.join(one.away)})"
+            for name, one in self._replicas.items()
+            if one.away
+        ]
+        return "; ".join(away) or None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for one in self._replicas.values():
+            await one.close()
+        for one in self._transports:
+            await one.close()
+
+    def _connected(self, engine: EngineSettings, called: str, limits: Limits) -> dict[str, HttpTransport]:
+        """The ways to the replicas of an engine. With several of them a refused connection is not tried again there."""
+        key = engine.key()
+        made = dict[str, HttpTransport]()
+        for url in engine.urls:
+            address = Address(
+                url,
+                {"authorization": f"Bearer {key}"} if key else {},
+                connect_s=limits.connect_s,
+                answer_s=limits.answer_s,
+                idle_s=limits.idle_s,
+                connect_tries=CONNECT_TRIES if len(engine.urls) == 1 else 1,
+            )
+            made[replica_name(url)] = HttpTransport(called, address, replica_name(url))
+        self._transports += made.values()
+        return made

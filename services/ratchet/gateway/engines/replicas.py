@@ -1,0 +1,305 @@
+"""The way to an engine: each call goes to one of its replicas, and to another where that one fails before it answers.
+
+Before it answers means before the first event of a stream, and before a whole answer is there: until then the agent has
+got nothing, and to generate once more does no harm. Another replica gets the call where the first one
+
+    has no connection, or breaks it off          however it failed, it did not answer
+    answers 404, 408, 429, 502, 503 or 504       lacks the policy, is busy, or does not work
+    answers nothing, its health neither          its open calls go elsewhere once `LOOKS` looks were in vain
+
+and never where it answers 400 or 500, which may be the call's own fault and would follow it, nor where the call's time
+is up. Each replica gets the call at most once and at most `SENDS` of them: a call that makes them die stops there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from ratchet.gateway import metrics
+from ratchet.gateway.domain.replicas import Circuit, Look, Replica, ReplicaSet
+from ratchet.gateway.domain.streams import data_of
+from ratchet.gateway.engines.base import BUSY, EngineFailed, EventReply, Events, Reply, Transport
+from ratchet.service.asgi import Headers
+
+log = structlog.get_logger()
+
+SENDS = 2
+"""Replicas that get one call, besides those without a connection."""
+ELSEWHERE = BUSY | {404, 502, 503, 504}
+"""Answers after which another replica may do better."""
+COMMENTS = 16
+"""Comments before the first event of a stream, after which it counts as begun."""
+LOOK_EVERY_S = 0.25
+
+
+class ReplicaTransport(Transport, Protocol):
+    """The way to one replica."""
+
+    async def look(self) -> Look:
+        """Whether it works, by its own word."""
+        ...
+
+
+Send = Callable[[Transport], Awaitable[Reply | EventReply]]
+
+
+class Replicas:
+    """Sends calls to one engine."""
+
+    def __init__(
+        self,
+        engine: str,
+        transports: Mapping[str, ReplicaTransport],
+        answer_s: float,
+        *,
+        called: str = "the engine",
+        now_s: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`engine`: its name in metrics; `called`: its name in errors; `transports`: by the name of the replica.
+
+        `answer_s`: longest wait for an answer, of all replicas together that are asked for it.
+        """
+        self._engine = engine
+        self._called = called
+        self._transports = transports
+        self._answer_s = answer_s
+        self._set = ReplicaSet(transports, now_s, draw)
+        self._waiting: defaultdict[Replica, set[asyncio.Timeout]] = defaultdict(set)
+        """The limits of the calls that a replica has not begun to answer."""
+        self._looks: dict[Replica, asyncio.Task[None]] = {}
+        """Looks under way."""
+        for one in self._set.all:
+            metrics.OUTSTANDING.labels(engine, one.name).set_function(partial(getattr, one, "outstanding"))
+            metrics.AWAY.labels(engine, one.name).set_function(lambda one=one: float(one.is_away))
+
+    @property
+    def away(self) -> Sequence[str]:
+        """The replicas that do not answer."""
+        return [one.name for one in self._set.all if one.is_away]
+
+    def __len__(self) -> int:
+        return len(self._set.all)
+
+    async def post(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply:
+        """The whole answer, whatever its status; `near`: the trajectory of the call. Raises `EngineFailed`."""
+        reply = await self._asked(near, lambda transport: transport.post(path, body, headers))
+        assert isinstance(reply, Reply)  # noqa: S101 - `post` gives no stream
+        return reply
+
+    async def stream(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply | EventReply:
+        """The stream whose first event is there, or the whole answer of an engine that does not stream.
+
+        Raises as `post` does.
+        """
+        return await self._asked(near, lambda transport: transport.stream(path, body, headers))
+
+    async def look(self) -> None:
+        """Look at the replicas that are away, and at those that were not heard of for long."""
+        await self._look_at(self._set.due())
+
+    async def close(self) -> None:
+        """End the looks; the transports close with what made them."""
+        for look in list(self._looks.values()):
+            look.cancel()
+        await asyncio.gather(*self._looks.values(), return_exceptions=True)
+
+    async def _asked(self, near: str, send: Send) -> Reply | EventReply:
+        """What the first replica answers that can; else what the last one has answered, or raises."""
+        deadline_s = asyncio.get_running_loop().time() + self._answer_s
+        tried, sent, looked = list[Replica](), 0, False
+        last: Reply | EngineFailed | None = None
+        while sent < SENDS:
+            replica = self._set.choose(near, tried)
+            if replica is None:
+                others = [] if looked else self._set.may_look(tried)
+                if not others:
+                    break
+                looked = True
+                await self._look_at(others)
+                continue
+            limit = asyncio.timeout(None)
+            if tried:
+                metrics.series(metrics.REPEATED, self._engine).inc()
+                limit = asyncio.timeout_at(deadline_s)
+            tried.append(replica)
+            try:
+                reply = await self._send(replica, send, limit)
+            except EngineFailed as failure:
+                if not (failure.unreachable or failure.broken_off):
+                    raise
+                last, sent = failure, sent + failure.broken_off
+                continue
+            if isinstance(reply, EventReply) or reply.status not in ELSEWHERE:
+                return reply
+            last, sent = reply, sent + 1
+        if isinstance(last, Reply):
+            return last
+        if last is not None and (len(self) == 1 or not last.unreachable):
+            raise last
+        raise self._unreachable()
+
+    async def _send(self, replica: Replica, send: Send, limit: asyncio.Timeout) -> Reply | EventReply:
+        """What one replica answers, and what that says of it.
+
+        `limit`: when the call ends whatever happens; a replica that goes away moves it. The first replica's is the
+        limit of its own transport.
+        """
+        waiting = self._waiting[replica]
+        self._set.begin(replica)
+        under_way = False
+        try:
+            async with limit:
+                waiting.add(limit)
+                try:
+                    reply = await send(self._transports[replica.name])
+                    if isinstance(reply, EventReply):
+                        read, under_way = await _first_events(reply.events), True
+                        self._set.answered(replica)
+                        events = _Stream(read, reply.events, partial(self._ended, replica))
+                        return EventReply(events, reply.headers, replica.name)
+                finally:
+                    waiting.discard(limit)
+        except TimeoutError as error:
+            raise self._too_slow(replica) from error
+        except EngineFailed as failure:
+            failure.replica = replica.name
+            self._failed(replica, failure.code, lost=failure.unreachable)
+            raise
+        finally:
+            if not under_way:
+                self._set.end(replica)
+        self._learn(replica, reply)
+        return reply
+
+    def _learn(self, replica: Replica, reply: Reply) -> None:
+        if reply.status < 500:
+            self._set.answered(replica)
+        else:
+            self._failed(replica, f"answered {reply.status}")
+        if reply.status in ELSEWHERE and (wait_s := _retry_after_s(reply.headers)) is not None:
+            self._set.rest(replica, wait_s)
+
+    def _failed(self, replica: Replica, reason: str | None, *, lost: bool = False) -> None:
+        metrics.series(metrics.REPLICA_FAILURES, self._engine, replica.name).inc()
+        was = replica.circuit
+        if lost:
+            self._set.lost(replica)
+        else:
+            self._set.failed(replica)
+        if replica.circuit is Circuit.OPEN and was is not Circuit.OPEN:
+            log.warning("a replica gets no more calls", engine=self._engine, replica=replica.name, reason=reason)
+
+    def _ended(self, replica: Replica, failure: EngineFailed | None) -> None:
+        """A stream is over."""
+        self._set.end(replica)
+        if failure is not None:
+            failure.replica = replica.name
+            self._failed(replica, failure.code)
+
+    def _too_slow(self, replica: Replica) -> EngineFailed:
+        """The replica counts as away, or the time of a call to several is up."""
+        if replica.circuit is Circuit.OPEN:
+            message = f"{self._called} stopped answering; try again later"
+            failure = EngineFailed(502, message, code="engine_unavailable", broken_off=True)
+        else:
+            message = f"{self._called} took too long: no answer within {self._answer_s:g} s; ask for fewer tokens"
+            failure = EngineFailed(504, message, code="engine_timeout")
+            self._failed(replica, failure.code)
+        failure.replica = replica.name
+        return failure
+
+    def _unreachable(self) -> EngineFailed:
+        which = "it does not answer" if len(self) == 1 else f"none of its {len(self)} replicas answers"
+        message = f"{self._called} is not reachable: {which}; try again later"
+        return EngineFailed(502, message, code="engine_unavailable", unreachable=True)
+
+    async def _look_at(self, replicas: Sequence[Replica]) -> None:
+        """Look at replicas, once for all that wait for it."""
+        for one in replicas:
+            if one not in self._looks:
+                self._looks[one] = asyncio.create_task(self._look(one))
+        await asyncio.gather(*(asyncio.shield(self._looks[one]) for one in replicas if one in self._looks))
+
+    async def _look(self, replica: Replica) -> None:
+        try:
+            look, was = await self._transports[replica.name].look(), replica.circuit
+            self._set.looked(replica, look)
+        finally:
+            del self._looks[replica]
+        if replica.circuit is was:
+            return
+        log.warning(
+            "a look at a replica", engine=self._engine, replica=replica.name, circuit=replica.circuit, look=look
+        )
+        if replica.circuit is Circuit.OPEN and look is Look.SILENT:
+            now = asyncio.get_running_loop().time()
+            for limit in [one for one in self._waiting[replica] if not one.expired()]:
+                limit.reschedule(now)
+
+
+class _Stream:
+    """A stream of which some events have been read before, and whose end is reported once."""
+
+    def __init__(self, read: list[bytes], rest: Events, ended: Callable[[EngineFailed | None], None]) -> None:
+        self._read = read
+        self._rest = rest
+        self._ended: Callable[[EngineFailed | None], None] | None = ended
+
+    def __aiter__(self) -> AsyncIterator[list[bytes]]:
+        return self
+
+    async def __anext__(self) -> list[bytes]:
+        if self._read:
+            read, self._read = self._read, []
+            return read
+        try:
+            return await self._rest.__anext__()
+        except StopAsyncIteration:
+            self._end(None)
+            raise
+        except EngineFailed as failure:
+            self._end(failure)
+            raise
+
+    async def aclose(self) -> None:
+        try:
+            await self._rest.aclose()
+        finally:
+            self._end(None)
+
+    def _end(self, failure: EngineFailed | None) -> None:
+        if self._ended is not None:
+            ended, self._ended = self._ended, None
+            ended(failure)
+
+
+async def _first_events(events: Events) -> list[bytes]:
+    """Those up to and with the first one that has data. Raises `EngineFailed`; then the stream is closed."""
+    read = list[bytes]()
+    try:
+        async for some in events:
+            read += some
+            if len(read) > COMMENTS or any(data_of(one) is not None for one in some):
+                return read
+        message = "the engine ended its stream before it answered"
+        raise EngineFailed(502, message, code="engine_unavailable", broken_off=True)
+    except BaseException:  # whatever happens: the engine must not work on
+        await events.aclose()
+        raise
+
+
+def _retry_after_s(headers: Headers) -> float | None:
+    """How long the engine asks to wait; None where it does not say."""
+    for name, value in headers:
+        if name.lower() == b"retry-after" and value.isdigit():
+            return float(value)
+    return None

@@ -1,0 +1,363 @@
+"""A call to an engine of several replicas: which failures send it to another one, and which do not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ratchet.gateway.domain.replicas import FAILURES, LOOKS, QUIET_S, Look
+from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
+from ratchet.gateway.engines.replicas import COMMENTS, SENDS, Replicas
+from ratchet.service.asgi import Headers
+from ratchet.service.problems import HttpError
+
+CHUNK = b'data: {"choices": [{"delta": {"content": "hi"}}]}'
+COMMENT = b": ping"
+Answer = Reply | list[bytes] | Exception | None
+"""A whole answer, the events of a stream, a failure, or none at all."""
+
+
+def refused() -> EngineFailed:
+    return EngineFailed(502, "no connection", code="engine_unavailable", unreachable=True)
+
+
+def broken() -> EngineFailed:
+    return EngineFailed(502, "broken off", code="engine_unavailable", broken_off=True)
+
+
+def too_slow() -> EngineFailed:
+    return EngineFailed(504, "too slow", code="engine_timeout")
+
+
+@dataclass
+class Scripted:
+    """A replica that answers what a test says; `then` ends its streams."""
+
+    answer: Answer = None
+    then: Exception | None = None
+    health: Look = Look.WELL
+    asked: int = 0
+    looks: int = 0
+    closed: int = 0
+    """Streams that were closed, or ended."""
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def post(self, path: str, body: bytes, headers: Headers = ()) -> Reply:
+        reply = await self.stream(path, body, headers)
+        assert isinstance(reply, Reply)
+        return reply
+
+    async def stream(self, path: str, body: bytes, headers: Headers = ()) -> Reply | EventReply:
+        self.asked += 1
+        self.reached.set()
+        if self.answer is None:
+            await asyncio.Event().wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if isinstance(self.answer, Reply):
+            return self.answer
+        return EventReply(self._events(list(self.answer or ())))
+
+    async def _events(self, events: list[bytes]) -> AsyncGenerator[list[bytes], None]:
+        try:
+            for event in events:
+                yield [event]
+            if self.then is not None:
+                raise self.then
+        finally:
+            self.closed += 1
+
+    async def look(self) -> Look:
+        self.looks += 1
+        return self.health
+
+
+@dataclass
+class Engine:
+    """An engine with a clock that a test moves."""
+
+    replicas: list[Scripted]
+    answer_s: float = 60.0
+    now_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        transports = {f"r{n}": one for n, one in enumerate(self.replicas)}
+        self.front = Replicas("engine", transports, self.answer_s, now_s=lambda: self.now_s, draw=lambda: 0.5)
+
+    async def post(self, near: str = "") -> Reply:
+        return await self.front.post("/v1/chat/completions", b"{}", near=near)
+
+    async def stream(self) -> list[bytes]:
+        """All events of a stream. Raises as it does."""
+        reply = await self.front.stream("/v1/chat/completions", b"{}")
+        assert isinstance(reply, EventReply)
+        try:
+            return [event async for events in reply.events for event in events]
+        finally:
+            await reply.events.aclose()
+
+    @property
+    def asked(self) -> list[int]:
+        return [one.asked for one in self.replicas]
+
+    @property
+    def outstanding(self) -> list[int]:
+        return [one.outstanding for one in self.front._set.all]  # pyright: ignore[reportPrivateUsage]
+
+
+WELL = Reply(200, b"{}")
+
+
+async def every(engine: Engine, calls: int = 12) -> list[int]:
+    """The statuses of some calls, which meet every replica first."""
+    return [(await engine.post(f"trajectory-{number}")).status for number in range(calls)]
+
+
+@pytest.mark.parametrize("failure", [refused, broken])
+async def test_a_call_whose_replica_dies_before_it_answers_goes_to_another_one(
+    failure: Callable[[], EngineFailed],
+) -> None:
+    engine = Engine([Scripted(failure()), Scripted(WELL)])
+    assert await every(engine) == [200] * 12
+    assert engine.replicas[0].asked >= 1
+    assert engine.outstanding == [0, 0]
+
+
+@pytest.mark.parametrize("status", [404, 408, 429, 502, 503, 504])
+async def test_a_call_goes_to_another_replica_when_the_first_one_is_busy_or_lacks_the_policy(status: int) -> None:
+    engine = Engine([Scripted(Reply(status, b"")), Scripted(WELL)])
+    assert await every(engine) == [200] * 12
+    assert engine.replicas[0].asked >= 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 413, 422, 500])
+async def test_an_answer_that_may_be_the_fault_of_the_call_is_not_asked_for_again(status: int) -> None:
+    engine = Engine([Scripted(Reply(status, b"")), Scripted(Reply(status, b""))])
+    assert (await engine.post()).status == status
+    assert sum(engine.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "failure", [too_slow(), HttpError(503, "no file left", code="overloaded"), ValueError("a bug")], ids=repr
+)
+async def test_other_failures_end_the_call(failure: Exception) -> None:
+    engine = Engine([Scripted(failure), Scripted(failure)])
+    with pytest.raises(type(failure)):
+        await engine.post()
+    assert sum(engine.asked) == 1
+    assert engine.outstanding == [0, 0]
+
+
+async def test_a_call_reaches_a_bounded_number_of_replicas_and_ends_with_the_last_failure() -> None:
+    engine = Engine([Scripted(broken()) for _ in range(4)])
+    with pytest.raises(EngineFailed, match="broken off") as failed:
+        await engine.post()
+    assert sum(engine.asked) == SENDS
+    assert not failed.value.unreachable
+    assert failed.value.replica in {"r0", "r1", "r2", "r3"}
+
+
+async def test_replicas_without_a_connection_do_not_count_for_that_bound() -> None:
+    engine = Engine([*(Scripted(refused()) for _ in range(3)), Scripted(WELL)])
+    assert await every(engine) == [200] * 12
+
+
+async def test_the_last_busy_answer_reaches_the_agent() -> None:
+    engine = Engine([Scripted(Reply(429, b"slow down")), Scripted(Reply(429, b"slow down"))])
+    reply = await engine.post()
+    assert (reply.status, reply.raw, engine.asked) == (429, b"slow down", [1, 1])
+
+
+async def test_an_engine_whose_replicas_are_all_away_is_unreachable_and_is_looked_at_before_it_fails() -> None:
+    engine = Engine([Scripted(refused(), health=Look.GONE), Scripted(refused(), health=Look.GONE)])
+    for _ in range(3):
+        with pytest.raises(EngineFailed, match="none of its 2 replicas answers; try again later") as failed:
+            await engine.post()
+        assert failed.value.unreachable
+    assert engine.asked == [1, 1], "calls that find all of them away do not ask"
+    assert engine.front.away == ["r0", "r1"]
+
+
+async def test_the_first_call_after_a_restart_is_answered() -> None:
+    engine = Engine([Scripted(refused(), health=Look.GONE)])
+    for words in ("no connection", "the engine is not reachable: it does not answer; try again later"):
+        with pytest.raises(EngineFailed, match=words):
+            await engine.post()
+    engine.now_s += 1
+    engine.replicas[0].answer, engine.replicas[0].health = WELL, Look.WELL
+    assert (await engine.post()).status == 200
+    assert engine.front.away == []
+
+
+async def test_many_calls_that_find_all_replicas_away_look_once() -> None:
+    engine = Engine([Scripted(refused(), health=Look.GONE)])
+    with suppress(EngineFailed):
+        await engine.post()
+    engine.now_s += 1
+    before = engine.replicas[0].looks
+    failures = await asyncio.gather(*(engine.post() for _ in range(50)), return_exceptions=True)
+    assert all(isinstance(one, EngineFailed) for one in failures)
+    assert engine.replicas[0].looks == before + 1
+
+
+async def test_a_replica_that_is_away_gets_calls_again_once_a_look_finds_it_well() -> None:
+    engine = Engine([Scripted(refused(), health=Look.GONE), Scripted(WELL)])
+    await every(engine)
+    asked = engine.replicas[0].asked
+    assert asked == 1, "one refused connection is enough"
+    engine.now_s += 10
+    await engine.front.look()
+    await every(engine)
+    assert engine.replicas[0].asked == asked
+    engine.replicas[0].answer, engine.replicas[0].health = WELL, Look.WELL
+    engine.now_s += 10
+    await engine.front.look()
+    assert await every(engine, 20) == [200] * 20
+    assert engine.replicas[0].asked > asked + 3
+
+
+async def test_a_replica_that_answers_errors_gets_no_more_calls_and_a_single_one_on_trial() -> None:
+    engine = Engine([Scripted(Reply(500, b"")), Scripted(WELL)])
+    statuses = await every(engine, 40)
+    assert statuses.count(500) == engine.replicas[0].asked == FAILURES
+    engine.now_s += 1
+    await engine.front.look()
+    statuses = await every(engine, 10)
+    assert statuses.count(500) == 1
+
+
+async def test_an_only_replica_that_answers_errors_is_asked_all_the_same() -> None:
+    engine = Engine([Scripted(Reply(500, b""))])
+    for _ in range(FAILURES * 3):
+        assert (await engine.post()).status == 500
+        engine.now_s += 1
+
+
+async def test_a_replica_that_asks_for_a_pause_is_left_alone_for_so_long() -> None:
+    engine = Engine([Scripted(Reply(429, b"", [(b"Retry-After", b"20")])), Scripted(WELL)])
+    await every(engine, 20)
+    assert engine.replicas[0].asked == 1
+    engine.now_s += 20
+    await every(engine, 20)
+    assert engine.replicas[0].asked == 2
+
+
+@pytest.mark.parametrize("events", [[], [COMMENT], [COMMENT] * COMMENTS])
+async def test_a_stream_that_breaks_off_before_its_first_event_begins_anew_elsewhere(events: list[bytes]) -> None:
+    engine = Engine([Scripted(events, then=broken()), Scripted([CHUNK, CHUNK])])
+    for _ in range(4):
+        assert await engine.stream() == [CHUNK, CHUNK]
+    assert engine.replicas[0].asked >= 1
+    assert engine.outstanding == [0, 0]
+
+
+async def test_a_stream_that_ends_without_an_event_begins_anew_elsewhere() -> None:
+    engine = Engine([Scripted([COMMENT]), Scripted([CHUNK])])
+    for _ in range(4):
+        assert await engine.stream() == [CHUNK]
+
+
+async def test_a_stream_that_breaks_off_after_its_first_event_is_broken() -> None:
+    engine = Engine([Scripted([CHUNK], then=broken()), Scripted([CHUNK], then=broken())])
+    with pytest.raises(EngineFailed, match="broken off") as failed:
+        await engine.stream()
+    assert sum(engine.asked) == 1
+    assert failed.value.replica in {"r0", "r1"}
+    assert engine.outstanding == [0, 0]
+
+
+async def test_streams_that_break_off_count_as_failures_of_their_replica() -> None:
+    engine = Engine([Scripted([CHUNK], then=broken()), Scripted([CHUNK])])
+    for _ in range(20):
+        with suppress(EngineFailed):
+            await engine.stream()
+    assert engine.front.away == []  # the first event of each stream was an answer: it shows that the replica works
+
+
+async def test_a_replica_that_streams_nothing_but_comments_counts_as_one_that_answers() -> None:
+    engine = Engine([Scripted([COMMENT] * (COMMENTS + 1), then=broken())])
+    with pytest.raises(EngineFailed, match="broken off"):
+        await engine.stream()
+    assert engine.asked == [1]
+
+
+async def test_an_open_stream_counts_as_work_until_it_ends_or_is_closed() -> None:
+    engine = Engine([Scripted([CHUNK, CHUNK])])
+    ended, left, unread = [await engine.front.stream("/", b"") for _ in range(3)]
+    assert engine.outstanding == [3]
+    assert isinstance(ended, EventReply)
+    assert isinstance(left, EventReply)
+    assert isinstance(unread, EventReply)
+    assert [event async for events in ended.events for event in events] == [CHUNK, CHUNK]
+    assert engine.outstanding == [2]
+    assert [event async for event in _first(left)] == [[CHUNK]]
+    await left.events.aclose()
+    await left.events.aclose()
+    await unread.events.aclose()
+    assert (engine.outstanding, engine.replicas[0].closed) == ([0], 3)
+
+
+async def _first(reply: EventReply) -> AsyncGenerator[list[bytes], None]:
+    yield await anext(reply.events)
+
+
+async def test_a_replica_that_answers_nothing_does_not_take_all_calls() -> None:
+    engine = Engine([Scripted(), Scripted(WELL)])
+    calls = [asyncio.create_task(engine.post(f"trajectory-{number}")) for number in range(100)]
+    await asyncio.wait(calls, timeout=0.2)
+    stuck = [call for call in calls if not call.done()]
+    assert 1 <= len(stuck) <= 2
+    for call in stuck:
+        call.cancel()
+    await asyncio.wait(stuck)
+    assert engine.outstanding == [0, 0]
+
+
+async def test_the_calls_of_a_replica_whose_health_answers_nothing_either_go_elsewhere() -> None:
+    engine = Engine([Scripted(health=Look.SILENT), Scripted(WELL)])
+    calls = [asyncio.create_task(engine.post(f"trajectory-{number}")) for number in range(8)]
+    await engine.replicas[0].reached.wait()
+    for _ in range(LOOKS):
+        engine.now_s += QUIET_S
+        await engine.front.look()
+    assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * 8
+    assert engine.front.away == ["r0"]
+
+
+async def test_an_only_replica_keeps_its_calls_however_silent_it_is() -> None:
+    engine = Engine([Scripted(health=Look.SILENT)])
+    call = asyncio.create_task(engine.post())
+    await engine.replicas[0].reached.wait()
+    for _ in range(LOOKS * 2):
+        engine.now_s += QUIET_S
+        await engine.front.look()
+    assert engine.front.away == ["r0"]
+    assert not call.done()
+    call.cancel()
+    await asyncio.wait({call})
+
+
+async def test_all_replicas_together_have_the_time_of_one_answer() -> None:
+    engine = Engine([Scripted(broken()), *(Scripted() for _ in range(3))], answer_s=0.05)
+    for one in engine.front._set.all[1:]:  # pyright: ignore[reportPrivateUsage]
+        one.outstanding = 9  # so that the one that breaks off comes first
+    with pytest.raises(EngineFailed, match=r"no answer within 0\.05 s") as failed:
+        await engine.post()
+    assert (failed.value.status, failed.value.code) == (504, "engine_timeout")
+    assert sum(engine.asked) == 2
+    assert engine.outstanding == [0, 9, 9, 9]
+
+
+async def test_an_agent_that_leaves_ends_the_call_at_its_replica() -> None:
+    engine = Engine([Scripted()])
+    call: asyncio.Task[Any] = asyncio.create_task(engine.post())
+    await engine.replicas[0].reached.wait()
+    call.cancel()
+    await asyncio.wait({call})
+    assert call.cancelled()
+    assert (engine.outstanding, engine.asked) == ([0], [1])
