@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
 from ratchet.canary_deployer.gates import GATES
-from ratchet.canary_deployer.gates.base import GateTools
+from ratchet.canary_deployer.gates.base import Gate, GateTools
 from ratchet.canary_deployer.replicas import BREAK_SPACING_S, ReplicaChecks
 from ratchet.contract.policy_manifest import MODEL, PolicyManifest, Probe
 from ratchet.contract.state import PolicyVersion
@@ -55,12 +55,22 @@ class World:
     manifests: Manifests = field(default_factory=Manifests)
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     now: float = 1000.0
+    gates: dict[str, Gate] = field(default_factory=dict[str, Gate])
 
     def __post_init__(self) -> None:
         self.checks = ReplicaChecks(self.fleet.served(**self.settings), lambda: self.now)
 
     async def ask(self, gate: str = "probe", *, stable: bool = True) -> GateResult:
-        tools = GateTools(
+        return await self.gate(gate).check(policy(2), policy(1) if stable else None)
+
+    def gate(self, name: str) -> Gate:
+        """The same one each time: it remembers."""
+        if name not in self.gates:
+            self.gates[name] = GATES[name](self.tools())
+        return self.gates[name]
+
+    def tools(self) -> GateTools:
+        return GateTools(
             checks=self.checks,
             manifests=self.manifests,
             heldout=None,
@@ -69,7 +79,6 @@ class World:
             warmup_prompts=("hello", "what can you do?"),
             approval=False,
         )
-        return await GATES[gate](tools).check(policy(2), policy(1) if stable else None)
 
     async def waits(self, gate: str = "probe") -> str:
         """Why the gate has no result yet."""
@@ -146,9 +155,35 @@ async def test_a_replica_whose_answers_differ_now_and_then_is_at_fault() -> None
             engine.weights[CANDIDATE] = 7 if scored == 2 else 0
 
     engine.answers = sometimes
-    waiting = await world(engine).waits()
+    here = world(engine)
+    waiting = await here.waits()
     assert waiting.startswith("small at http://a: log-probabilities on the probe differ by ")
     assert "but not always" in waiting
+
+
+async def test_a_replica_that_was_at_fault_has_more_to_show_the_next_time() -> None:
+    """Else a replica that errs in every fifth answer would pass by chance when it is asked again."""
+    engine = ScoringEngine()
+    scored = 0
+
+    def every_fifth(path: str, body: dict[str, Any]) -> None:
+        nonlocal scored
+        if body.get("model") == CANDIDATE and "prompt_logprobs" in body:
+            scored += 1
+            engine.weights[CANDIDATE] = 7 if scored % 5 == 2 else 0
+
+    engine.answers = every_fifth
+    here = world(engine)
+    for _ in range(9):
+        await here.waits()
+    engine.answers = None
+    engine.weights.clear()
+    result = await here.ask()
+    assert (result.outcome, result.evidence["replicas"]["small at http://a"]["plays"]) == (PASSED, 96)
+
+
+async def test_a_role_that_no_engine_serves_waits() -> None:
+    assert (await world(ScoringEngine(), roles=("sales",)).waits()).startswith("no engine serves the role support")
 
 
 async def test_without_a_probe_the_reason_is_that_nothing_was_compared() -> None:

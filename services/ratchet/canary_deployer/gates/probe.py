@@ -1,10 +1,10 @@
 """Gate `probe`: every replica that serves the role gives the trainer's log-probabilities on the manifest's probe.
 
-The gate plays the probe through the engine's API, teacher-forced, `PLAYS` times on each replica, and compares with the
-tolerance of the manifest's number format (`rules.probes`). It also tells whether the log-probabilities of drawn tokens
-are the processed ones, at a temperature other than 1. Reason and evidence say what was compared on which replica, and
-what was not: a manifest without a probe, an engine that scores no prompts or names no candidates, a replica that is
-away.
+The gate plays the probe through the engine's API, teacher-forced, `PLAYS` times or more on each replica, and compares
+with the tolerance of the manifest's number format (`rules.probes`). It also determines whether the log-probabilities of
+drawn tokens are the processed ones, at a temperature other than 1. Reason and evidence say what was compared on which
+replica, and what was not: no probe in the manifest, an engine that scores no prompts or names no candidates, a replica
+that is away.
 
 A mismatch refuses the candidate where no replica ever gives the trainer's values, and none fails on stable's probe.
 Else a replica is at fault: the gate waits, and names it.
@@ -13,8 +13,9 @@ Else a replica is at fault: the gate waits, and names it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from ratchet.bus.message import JsonObject
@@ -39,6 +40,8 @@ from ratchet.rules.probes import damage_of, difference_from, tolerance_in
 NAME = PROBE
 PLAYS = 3
 """A replica whose answers differ only now and then shows it in one of several tries, or not at all."""
+MOST_DOUBTS = 5
+"""Each time that a replica was at fault doubles the plays of the next try, so often: else it would pass by chance."""
 CANDIDATES = 20
 """As many as vLLM gives by default (`--max-logprobs`)."""
 NO_PROBE = "the manifest has no probe: no log-probabilities were compared"
@@ -50,6 +53,8 @@ class ProbeGate:
 
     checks: ReplicaChecks
     manifests: Manifests
+    doubts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """By digest and replica: how often it was at fault."""
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
         """Play the candidate's probe; stable answers first, and so is resident too before traffic moves."""
@@ -60,17 +65,17 @@ class ProbeGate:
                 raise Rejected(damage)
             if manifest.kind == MODEL:
                 _refuse_adapters_only(self.checks.replicas(candidate.role))
-            played = await self.checks.on_each(candidate, stable, partial(_play, candidate.name, manifest))
+            played = await self.checks.on_each(candidate, stable, partial(self._play, candidate, manifest))
         except (Rejected, NotFound, DigestMismatch) as error:
             return GateResult(NAME, FAILED, f"the engine cannot serve it: {error}", {**evidence, "compared": False})
         evidence |= _figures(played, manifest)
-        mismatch = await self._mismatch(played, manifest.dtype, stable)
+        mismatch = await self._mismatch(played, candidate.digest, manifest.dtype, stable)
         if mismatch is not None:
             return GateResult(NAME, FAILED, mismatch, evidence)
         return GateResult(NAME, PASSED, _summary(played, manifest), evidence)
 
     async def _mismatch(
-        self, played: Checked[ReplicaProbe], dtype: str | None, stable: PolicyVersion | None
+        self, played: Checked[ReplicaProbe], digest: str, dtype: str | None, stable: PolicyVersion | None
     ) -> str | None:
         """Why the candidate does not match its probe; None when it does. Raises `Unavailable` for a replica's fault."""
         wrong = {name: one for name, one in played.results.items() if not one.matches(dtype)}
@@ -78,6 +83,7 @@ class ProbeGate:
             return None
         sentence = "; ".join(f"{name}: {one.sentence(dtype)}" for name, one in wrong.items())
         if len(wrong) < len(played.results) or not all(one.never_matches(dtype) for one in wrong.values()):
+            self.doubts.update((digest, name) for name in wrong)
             raise Unavailable(
                 f"{sentence}; but not always, or not on every replica: end or repair the ones named here, and compare "
                 "their base model and options with those of the others"
@@ -95,7 +101,7 @@ class ProbeGate:
         if manifest.probe is None or damage_of(manifest.probe) is not None:
             return
         try:
-            usual = await self.checks.on_each(stable, None, partial(_play, stable.name, manifest))
+            usual = await self.checks.on_each(stable, None, partial(self._play, stable, manifest))
         except Rejected as error:
             raise Unavailable(f"{sentence}; and {stable.name}, which serves the role, is refused: {error}") from error
         wrong = [f"{name}: {one.sentence(manifest.dtype)}" for name, one in usual.results.items()]
@@ -104,6 +110,10 @@ class ProbeGate:
                 f"{sentence}; and so it is with {stable.name}, which serves the role ({'; '.join(wrong)}): was the "
                 "engine's base model or number format exchanged?"
             )
+
+    async def _play(self, policy: PolicyVersion, manifest: PolicyManifest, replica: Replica) -> ReplicaProbe:
+        doubts = self.doubts[policy.digest, replica.name]
+        return await _play(policy.name, manifest, PLAYS * 2 ** min(doubts, MOST_DOUBTS), replica)
 
 
 def build(tools: GateTools) -> ProbeGate:
@@ -116,14 +126,14 @@ def _refuse_adapters_only(replicas: Sequence[Replica]) -> None:
             raise Rejected(f"it is a whole model, and {replica.name} (vllm) holds adapters of its one base model only")
 
 
-async def _play(model: str, manifest: PolicyManifest, replica: Replica) -> ReplicaProbe:
+async def _play(model: str, manifest: PolicyManifest, times: int, replica: Replica) -> ReplicaProbe:
     """What a replica answers to the probe. Raises `Unavailable` where it does not report what settings say it does."""
     probe = manifest.probe
     prompt = probe.prompt_token_ids if probe else CONTROL_IDS[:1]
     output = probe.output_token_ids if probe else CONTROL_IDS[1:]
     ids = [*prompt, *output]
     plays: list[Sequence[ScoredToken]] = []
-    for _ in range(PLAYS):
+    for _ in range(times):
         scored = await replica.score(model, ids, CANDIDATES)
         if scored is None:
             why = "its log-probabilities: the engine scores no prompts (prompt_logprobs)"
