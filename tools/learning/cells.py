@@ -159,7 +159,7 @@ BFCL = Experiment(
         *OTHER_ALGORITHMS,
     ),
     cycles=2,
-    trajectories=192,
+    trajectories=160,
 )
 GAMES = Experiment(
     name="games",
@@ -175,7 +175,7 @@ GAMES = Experiment(
         Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=PUBLIC_TRIES),
     ),
     cycles=2,
-    trajectories=192,
+    trajectories=160,
 )
 RETAIL = Experiment(
     name="retail",
@@ -191,7 +191,7 @@ RETAIL = Experiment(
         Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=PUBLIC_TRIES, seeds=FIRST_SEED),
     ),
     cycles=2,
-    trajectories=192,
+    trajectories=160,
 )
 FEW_TRIES = Experiment(
     name="single-tries",

@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,11 @@ class Lessons:
         for cycle in range(1, self.experiment.cycles + 1):
             player = versions[-1 - self._variant.behind]
             try:
-                learnt, counts = self._cycle(versions[-1], player, cycle)
+                learnt = self._cycle(versions[-1], player, cycle)
             except TrainingFailed as error:
                 return measured, f"cycle {cycle}: {error}"
             versions.append(learnt)
-            measured.append(self._examined(cycle, learnt, {**learnt.figures(), **counts}))
+            measured.append(self._examined(cycle, learnt, learnt.figures()))
         return measured, None
 
     def base(self) -> Measured | None:
@@ -137,17 +137,29 @@ class Lessons:
                 versions.append(self.workshop.learn(versions[-1], lesson, f"history-{number}"))
         return versions
 
-    def _cycle(self, start: Policy, player: Policy, cycle: int) -> tuple[Policy, Mapping[str, float]]:
-        """The next policy, and how much was played for it."""
+    def _cycle(self, start: Policy, player: Policy, cycle: int) -> Policy:
+        """The next policy; what it learns from is played only if it is not there yet."""
         variant, experiment = self._variant, self.experiment
-        began = time.monotonic()
-        played = self._play(player, experiment.trajectories // variant.tries, variant.tries, cycle)
-        taken = time.monotonic() - began
-        self.history += [(name_in(cycle, one), one.task.task_id, one.reward) for one in played]
-        rows = partial(rows_of, variant, played, self.history, cycle)
-        lesson = Lesson(variant.algorithm, variant.options, cycle, rows)
-        learnt = self.workshop.learn(start, lesson, f"{experiment.name} {variant.name} {cycle}")
-        return learnt, {**counts_of(played), "play_s": round(taken, 1)} if self._public else {}
+        noted: dict[str, float] = {}
+
+        @cache
+        def played() -> Sequence[PlayedByPolicy]:
+            began = time.monotonic()
+            tries = self._play(player, experiment.trajectories // variant.tries, variant.tries, cycle)
+            self.history += [(name_in(cycle, one), one.task.task_id, one.reward) for one in tries]
+            noted.update(counts_of(tries), play_s=round(time.monotonic() - began, 1))
+            return tries
+
+        if variant.remembers:  # the history has to be whole for the cycles that follow
+            played()
+        lesson = Lesson(
+            variant.algorithm,
+            variant.options,
+            cycle,
+            lambda: rows_of(variant, played(), self.history, cycle),
+            noted,
+        )
+        return self.workshop.learn(start, lesson, f"{experiment.name} {variant.name} {cycle}")
 
     def _play(self, player: Policy, tasks: int, tries: int, number: int) -> list[PlayedByPolicy]:
         """Training tasks, each several times."""

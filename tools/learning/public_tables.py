@@ -23,7 +23,7 @@ COUNTS = {
     "played": "trajectories",
     "sampled_tokens": "tokens sampled",
     "samples": "samples learnt",
-    "trained_tokens": "tokens learnt",
+    "step_tokens": "tokens in train steps",
 }
 """What the cycles up to a policy took, heading by figure."""
 SHARES = {"start_ess": "effective sample size"}

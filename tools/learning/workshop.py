@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import math
+import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ class Lesson:
     number: int
     """Of the cycle: it changes the order of the data."""
     rows: Rows
+    noted: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Figures beside those of the training; `rows` may add to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class Workshop:
             seed=self.world.seed + lesson.number,
             **chosen,
         )
-        return Policy(start.first, self._trained(lesson.algorithm, start, hyper, lesson.rows, name))
+        return Policy(start.first, self._trained(start, lesson, hyper, name))
 
     def play(self, policy: Policy, tasks: Sequence[Task], seed: int) -> list[PlayedByPolicy]:
         """Tasks played by sampling."""
@@ -145,20 +148,24 @@ class Workshop:
             max_steps=recipe.steps,
             seed=self.world.seed,
         )
-        return self._trained("sft", start, hyper, stage.rows, stage.name)
+        return self._trained(start, Lesson("sft", {}, 0, stage.rows), hyper, stage.name)
 
-    def _trained(self, algorithm: str, start: Policy, hyper: Hyperparameters, rows: Rows, name: str) -> Path:
+    def _trained(self, start: Policy, lesson: Lesson, hyper: Hyperparameters, name: str) -> Path:
         folder = self._root / name
         if folder.is_dir():
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(hyper.seed or 0)
-        spec = _spec(algorithm, start, hyper, self._threads)
+        rows = lesson.rows()
+        began, run = time.monotonic(), Uninterrupted()
+        spec = _spec(lesson.algorithm, start, hyper, self._threads)
         policy = load_policy(spec)
-        outcome = load_train(algorithm)(spec, policy, rows(), Uninterrupted())
+        outcome = load_train(lesson.algorithm)(spec, policy, rows, run)
+        took = {"samples": outcome.samples, "step_tokens": run.tokens, "train_s": round(time.monotonic() - began, 1)}
+        stopped = {"stopped_early": 1.0} if outcome.health_stop is not None else {}
         with becoming(folder) as partial:
             save_policy(policy, partial, str(start.first))
-            (partial / FIGURES).write_bytes(msgspec.json.encode(outcome.metrics))
+            (partial / FIGURES).write_bytes(msgspec.json.encode({**outcome.metrics, **took, **stopped, **lesson.noted}))
         return folder
 
 
@@ -166,6 +173,10 @@ class Uninterrupted:
     """`algorithms.base.Run` of a training that runs to its end unless it diverges."""
 
     resume: Checkpoint | None = None
+
+    def __init__(self) -> None:
+        self.tokens = 0.0
+        """Of all rows of all train steps, prompts included."""
 
     def started(self, samples: int, total_steps: int) -> None:
         """See `Run`."""
@@ -175,6 +186,7 @@ class Uninterrupted:
 
     def stepped(self, step: TrainStep) -> None:
         """See `Run`."""
+        self.tokens += step.metrics.get("tokens", 0)
         if not all(map(math.isfinite, step.metrics.values())):
             raise Diverged(f"train step {step.number} is no longer finite: {dict(step.metrics)}")
 

@@ -22,7 +22,7 @@ def exam(cycle: int, greedy: str, sampled: str = "0000") -> Measured:
         cycle=cycle,
         counts=counts,
         valid_calls=None,
-        figures={"played": 256, "sampled_tokens": 1000, "samples": 250, "trained_tokens": 900} if cycle else {},
+        figures={"played": 256, "sampled_tokens": 1000, "samples": 250, "step_tokens": 900} if cycle else {},
         solved=solved,
     )
 

@@ -24,16 +24,16 @@ from tools.learning.worlds.single_answers import MARK, SingleAnswer, shown_call,
 
 SIMPLE, IRRELEVANCE = "simple", "irrelevance"
 FILES = {SIMPLE: "BFCL_v4_simple_python.json", IRRELEVANCE: "BFCL_v4_irrelevance.json"}
-LONGEST_TEXT = 900
-"""Letters of function and question together: two cores read about 700 tokens a second."""
+LONGEST_TEXT = 650
+"""Letters of function and question together: a core reads about 350 tokens a second."""
 HELD_OUT = {SIMPLE: 60, IRRELEVANCE: 36}
 """Tasks of the held-out half that an exam plays."""
 NO_CALL = "None of the functions that I can call answers this."
 JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """What JSON schema calls BFCL's types."""
 ENGINE = Engine(max_tokens=72, seats=32, together=8, prefix_tokens=40_000, dtype="float32")
-IMITATION = Supervised(examples=48, steps=12, learning_rate=1e-3, batch=8)
-CYCLE = Reinforced(sample_size=192, learning_rate=5e-4, epochs=1, batch=32)
+IMITATION = Supervised(examples=40, steps=10, learning_rate=1e-3, batch=8)
+CYCLE = Reinforced(sample_size=160, learning_rate=5e-4, epochs=1, batch=32)
 
 
 @dataclass(frozen=True, slots=True)

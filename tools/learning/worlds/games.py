@@ -28,11 +28,11 @@ SIZES = range(10, 16)
 GUESSES = 3
 """TextArena announces so many and takes one more."""
 PILES = range(1, 7)
-TRAINING_GAMES, HELD_OUT_GAMES = 96, 48
+TRAINING_GAMES, HELD_OUT_GAMES = 96, 40
 """Of each game."""
 ENGINE = Engine(max_tokens=10, seats=32, prefix_tokens=20_000, together=8, dtype="float32")
-IMITATION = Supervised(examples=64, steps=16, learning_rate=1e-3, batch=8)
-CYCLE = Reinforced(sample_size=192, learning_rate=5e-4, epochs=1, batch=32)
+IMITATION = Supervised(examples=48, steps=12, learning_rate=1e-3, batch=8)
+CYCLE = Reinforced(sample_size=160, learning_rate=5e-4, epochs=1, batch=32)
 _GAME = -1
 """TextArena's number for what is no player."""
 

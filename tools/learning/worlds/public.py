@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,8 @@ class PublicTasks:
     cycle: Reinforced
     lora: Lora = LORA
     exam_seed: int = EXAM_SEED
+    model: Callable[[], Path] = smollm2
+    """Where the model before any training lies."""
     judges_base: bool = True
 
     def recipe(self) -> Mapping[str, float]:
@@ -80,7 +82,7 @@ class PublicTasks:
 
     def base(self, root: Path) -> Path:  # noqa: ARG002 - the protocol's
         """See `World`: SmolLM2, kept for all that use it."""
-        return smollm2()
+        return self.model()
 
     def stages(self) -> Sequence[Stage]:
         """See `World`."""

@@ -1,0 +1,96 @@
+"""A cell on public tasks, with a tiny random model: what is there is not made again, and counts are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ratchet.contract.training import Lora
+from ratchet.demo.plan import Reinforced, Supervised
+from ratchet_helpdesk.heldout import GREEDY, SAMPLED
+from tests.support.tiny_models import write_tiny_model
+from tools.learning.cells import RLOO, Experiment, Measured, Variant
+from tools.learning.measure import Lessons
+from tools.learning.workshop import Workshop
+from tools.learning.worlds.base import Engine, Outcome, Task
+from tools.learning.worlds.public import PublicTasks
+from tools.learning.worlds.single_answers import SingleAnswer, shown_text
+
+WORDS = ["red", "blue", "green", "grey", "white", "black"]
+FEW = Experiment(
+    name="bfcl",  # a public one
+    world="bfcl",
+    title="Colours",
+    asks="",
+    variants=(Variant(name=RLOO, tries=4), Variant(name="solved", algorithm="sft", solved_only=True, tries=4)),
+    cycles=1,
+    trajectories=16,
+)
+
+
+def short(content: str, calls: Sequence[tuple[str, str]]) -> Outcome:
+    """Some answers of a random model are short."""
+    return Outcome(len(content) % 2 == 0, len(calls))
+
+
+def colours(model: Path) -> PublicTasks:
+    tasks = [SingleAnswer(word, "colour", [{"role": "user", "content": word}], [], short) for word in WORDS]
+    return PublicTasks(
+        seed=0,
+        tasks=tasks[:4],
+        exam=tasks[4:],
+        shown=[shown_text(one, one.task_id) for one in tasks[:4]],
+        engine=Engine(max_tokens=6, seats=3, prefix_tokens=400, together=2, dtype="float32"),
+        imitation=Supervised(examples=4, steps=1, learning_rate=1e-3, batch=2),
+        cycle=Reinforced(sample_size=16, learning_rate=1e-3, epochs=1, batch=8),
+        lora=Lora(r=2, alpha=4),
+        model=lambda: model,
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model", WORDS)
+
+
+def measured(world: PublicTasks, root: Path, variant: str) -> tuple[list[Measured], Measured | None]:
+    lessons = Lessons(FEW, variant, Workshop(world, root / "seed-0"))
+    exams, refused = lessons.measured()
+    assert refused is None
+    return exams, lessons.base()
+
+
+def test_a_cell_that_was_stopped_goes_on_with_what_is_there(model: Path, tmp_path: Path) -> None:
+    world = colours(model)
+    exams, base = measured(world, tmp_path, RLOO)
+    broken = replace(world, model=lambda: model, tasks=[], shown=[], exam=[])
+    assert measured(broken, tmp_path, RLOO) == (exams, base)
+
+
+def test_variants_share_the_first_policy_and_the_models_own_exam(model: Path, tmp_path: Path) -> None:
+    exams, base = measured(colours(model), tmp_path, RLOO)
+    others, same = measured(replace(colours(model), shown=[]), tmp_path, "solved")
+    assert (others[0], same) == (exams[0], base)
+
+
+def test_an_exam_has_every_task_in_both_modes_and_a_cycle_its_counts(model: Path, tmp_path: Path) -> None:
+    exams, base = measured(colours(model), tmp_path, "solved")
+    assert base is not None
+    for one in (*exams, base):
+        assert {mode: len(each) for mode, each in one.solved.items()} == {GREEDY: 2, SAMPLED: 2}
+        assert one.success(GREEDY).successes == one.solved[GREEDY].count("1")
+    figures = exams[1].figures
+    assert figures["played"] == 16
+    assert 0 < figures["sampled_tokens"] <= 16 * 6
+    assert figures["samples"] == round(16 * figures["played_success"])
+    assert figures["step_tokens"] > figures["trained_tokens"]
+
+
+def test_training_tasks_come_once_before_any_comes_again(model: Path) -> None:
+    world = colours(model)
+    drawn: list[Task] = world.training(10, 3)
+    assert [len({one.task_id for one in drawn[part : part + 4]}) for part in (0, 4)] == [4, 4]
+    assert [one.task_id for one in drawn] == [one.task_id for one in world.training(10, 3)]
