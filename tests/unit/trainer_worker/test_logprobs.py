@@ -113,6 +113,13 @@ def test_a_model_that_changes_its_logits_is_noticed() -> None:
         check_head(Scorer(model), rows())
 
 
+def test_the_model_itself_runs_once_for_copies_of_a_row() -> None:
+    model, passes = toy_model(0), list[int]()
+    model.register_forward_hook(lambda *_: passes.append(1))
+    assert len(verify_head(Scorer(model), rows()[:1] * 8)) == 8 * rows()[0].trained
+    assert len(passes) == 1
+
+
 def test_a_model_that_looks_at_earlier_tokens_in_its_own_way_is_noticed() -> None:
     """It declares no window, so its beginnings would be run once; the layers have one all the same."""
     model = toy_model(0)

@@ -228,18 +228,19 @@ class Scorer:
 @torch.no_grad()
 def verify_head(scorer: Scorer, rows: Sequence[Row]) -> Tensor:
     """Differences [N] between `scorer`, all rows in one pass, and the model's own logits, in nats; masks apart."""
-    plain = [replace(row, masks=()) for row in rows]
+    free = {id(row): replace(row, masks=()) for row in rows}
     scorer.model.eval()
-    own: list[Tensor] = []
-    for row in plain:
+    own: dict[int, Tensor] = {}  # a row that stands there several times is computed once
+    for key, row in free.items():
         ids_1T = torch.tensor(row.token_ids[None], device=scorer.device).long()
         with scorer.autocast():
             logits_TV: Tensor = scorer.model(input_ids=ids_1T, use_cache=False).logits[0, :-1].float()
         learns_T = torch.tensor(row.loss_mask[1:], device=scorer.device)
         temperature_N = torch.tensor(row.temperatures, device=scorer.device)
         own_NV = torch.log_softmax(logits_TV[learns_T] / temperature_N[:, None], -1)
-        own.append(own_NV.gather(-1, ids_1T[0, 1:][learns_T][:, None]).squeeze(-1))
-    return (torch.cat(own) - scorer.score(plain).logprobs_N).abs()
+        own[key] = own_NV.gather(-1, ids_1T[0, 1:][learns_T][:, None]).squeeze(-1)
+    scored_N = scorer.score([free[id(row)] for row in rows]).logprobs_N
+    return (torch.cat([own[id(row)] for row in rows]) - scored_N).abs()
 
 
 def check_head(scorer: Scorer, rows: Sequence[Row]) -> None:
