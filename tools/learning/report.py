@@ -18,11 +18,22 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from ratchet.demo.plan import DEMO
+from ratchet.errors import RatchetError
 from ratchet.service.files import write_whole
-from tools.learning.cells import OF_MISJUDGED, OVERALL, Cell, all_cells, is_public, read_results, result_file
+from tools.learning.cells import (
+    EXPERIMENTS,
+    OF_MISJUDGED,
+    OVERALL,
+    Cell,
+    all_cells,
+    is_public,
+    read_results,
+    result_file,
+)
 from tools.learning.pairs import draw_pairs
 from tools.learning.public_tables import draw_public
 from tools.learning.tables import ClaimedRise, draw_tables
+from tools.learning.worlds import open_world
 
 REPORT, CELLS = Path("docs", "learning.md"), Path("docs", "learning")
 WORK = Path(".cache", "learning")
@@ -83,14 +94,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.list:
         sys.stdout.writelines(f"{cell}\n" for cell in missing)
         return 0
+    try:
+        for world in {EXPERIMENTS[cell.experiment].world for cell in missing}:
+            open_world(world, seed=0)
+        measure_all(missing, options)
+    except RatchetError as error:  # tasks or the model are not installed
+        sys.stderr.write(f"{error}\n")
+        return 1
+    write_report()
+    return 0
+
+
+def measure_all(cells: Sequence[Cell], options: argparse.Namespace) -> None:
+    """Measure cells, and draw the report whenever one has ended."""
     with ProcessPoolExecutor(options.processes, get_context("spawn"), max_tasks_per_child=1) as pool:
-        waiting = {pool.submit(measure_cell, cell, options.work, CELLS, options.threads): cell for cell in missing}
+        waiting = {pool.submit(measure_cell, cell, options.work, CELLS, options.threads): cell for cell in cells}
         for done in as_completed(waiting):
             done.result()
             sys.stderr.write(f"{waiting[done]}\n")
             write_report()
-    write_report()
-    return 0
 
 
 if __name__ == "__main__":

@@ -57,6 +57,12 @@ def test_every_cell_is_whole_or_refused_and_took_no_longer_than_it_may() -> None
         assert 0 < one.seconds < LONGEST_S
 
 
+def test_cells_of_a_public_experiment_have_one_recipe() -> None:
+    public = [one for one in EVERY if is_public(one)]
+    recipes = {(one.experiment, tuple(sorted(one.recipe.items()))) for one in public}
+    assert len(recipes) == len({one.experiment for one in public})
+
+
 def test_three_seeds_were_measured_beside_rejection_sampling() -> None:
     seeds = {name: {one.seed for one in RESULTS if one.variant == name} for name in (RLOO, REJECTION)}
     assert seeds == {RLOO: {*SEEDS}, REJECTION: {*SEEDS}}
