@@ -49,7 +49,7 @@ async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None
         await here.scenario.offer_bad_policy()
         await here.scenario.settle()
         story = here.scenario.story
-        findings = await read_findings(here.connections, story, tmp_path / "state" / EXAMS)
+        findings = await read_findings(here.connections, story, tmp_path / "state" / EXAMS, SMALL.world)
     assert [claim for claim in claims(findings, story, SMALL) if not claim.holds] == []
     assert story.bad_version is not None
     check_policies(findings, bad=story.bad_version)

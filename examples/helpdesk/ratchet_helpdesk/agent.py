@@ -6,17 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from openai import AsyncOpenAI, BadRequestError
 from openai.types.chat import ChatCompletion
 
-from ratchet_helpdesk.world import ChatMessage, Environment, Task, Verdict, tool_definitions
+from ratchet_helpdesk.world import ChatMessage, Verdict
+from ratchet_helpdesk.worlds import HELPDESK, World
 
 T = TypeVar("T")
 
-MAX_TOKENS = 24
-"""Longest answer; the longest right one has 11 tokens."""
 TIMEOUT_S = 60.0
 """Longest wait for one answer."""
 TOO_LONG = "context_length_exceeded"
@@ -34,18 +33,19 @@ async def open_client(gateway_url: str) -> AsyncIterator[AsyncOpenAI]:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Asks `model` and gives its answers to the environment, until the ticket closes."""
+    """Asks `model` and gives its answers to the environment, until the ticket closes. `Any`: a world's own tasks."""
 
     client: AsyncOpenAI
     model: str
     temperature: float = 1.0
+    world: World = HELPDESK
 
-    async def play(self, task: Task, trajectory_id: str) -> Verdict:
+    async def play(self, task: Any, trajectory_id: str) -> Verdict:
         """Work on one ticket. Raises `openai.APIError` when the gateway does not answer.
 
         A policy that talks until it can no longer read the conversation leaves the ticket open: its own failure.
         """
-        environment = Environment(task)
+        environment = self.world.environment(task)
         messages = environment.opening()
         while environment.open:
             try:
@@ -67,9 +67,9 @@ class Agent:
             body={
                 "model": self.model,
                 "messages": messages,
-                "tools": _TOOLS,
+                "tools": self.world.tools,
                 "temperature": self.temperature,
-                "max_tokens": MAX_TOKENS,
+                "max_tokens": self.world.max_tokens,
             },
             options={"headers": {"x-ratchet-trajectory": trajectory_id}},
         )
@@ -93,6 +93,3 @@ async def in_parallel(count: int, tasks: Iterator[T], work: Callable[[T], Awaita
                 group.create_task(worker())
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures
-
-
-_TOOLS = tool_definitions()

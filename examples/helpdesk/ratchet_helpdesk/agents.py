@@ -23,9 +23,9 @@ from typing import Any
 import openai
 import uuid_utils
 
-from ratchet_helpdesk import DOMAIN, ROLE
 from ratchet_helpdesk.agent import Agent, in_parallel, open_client
-from ratchet_helpdesk.world import INSTRUCTIONS, TRAIN, Task, Verdict, draw_tasks
+from ratchet_helpdesk.world import TRAIN, Verdict
+from ratchet_helpdesk.worlds import HELPDESK, WORLDS, World
 
 AGENT_ID = "helpdesk-agent"
 UNANSWERED = Verdict(success=False, fault="unanswered", model_calls=0, tool_calls=0, valid_tool_calls=0)
@@ -49,14 +49,15 @@ class Tally:
 class Pile:
     """The tickets to come, each as often as it is tried, until it is used up or closed."""
 
-    def __init__(self, seed: int, tasks: int | None, tries: int, block: int = 40) -> None:
-        self._tickets = self._draw(seed, tasks, tries, block)
+    def __init__(self, seed: int, tasks: int | None, tries: int, block: int = 40, world: World = HELPDESK) -> None:
+        """`Any` stands for the tasks of a world."""
+        self._tickets = self._draw(seed, tasks, tries, block, world)
         self._closed = False
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> Task:
+    def __next__(self) -> Any:
         if self._closed:
             raise StopIteration
         return next(self._tickets)
@@ -66,13 +67,13 @@ class Pile:
         self._closed = True
 
     @staticmethod
-    def _draw(seed: int, tasks: int | None, tries: int, block: int) -> Iterator[Task]:
+    def _draw(seed: int, tasks: int | None, tries: int, block: int, world: World) -> Iterator[Any]:
         """Tries of one task are spread over a block of tasks, so that they do not all meet at the engine."""
         if tasks is not None:
-            yield from draw_tasks(TRAIN, tasks, seed) * tries
+            yield from [*world.draw_tasks(TRAIN, tasks, seed)] * tries
             return
         for part in count():
-            yield from draw_tasks(TRAIN, block, seed * 10_000 + part) * tries
+            yield from [*world.draw_tasks(TRAIN, block, seed * 10_000 + part)] * tries
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Worker:
     session_id: str
     tally: Tally
 
-    async def work(self, task: Task) -> None:
+    async def work(self, task: Any) -> None:
         """One ticket from opening to end; a gateway that does not answer costs the ticket, not the agent."""
         trajectory_id = str(uuid_utils.uuid7())
         try:
@@ -102,12 +103,16 @@ class Worker:
         self.tally.successes += verdict.success
         self.tally.errors_in_a_row = 0
 
-    async def _end(self, task: Task, trajectory_id: str, verdict: Verdict) -> None:
-        body = end_of(task, verdict) | {"role": self.agent.model, "session_id": self.session_id, "agent_id": AGENT_ID}
+    async def _end(self, task: Any, trajectory_id: str, verdict: Verdict) -> None:
+        body = end_of(task, verdict, self.agent.world) | {
+            "role": self.agent.model,
+            "session_id": self.session_id,
+            "agent_id": AGENT_ID,
+        }
         await self.agent.client.post(f"/trajectories/{trajectory_id}/end", cast_to=object, body=body)
 
 
-def end_of(task: Task, verdict: Verdict) -> dict[str, Any]:
+def end_of(task: Any, verdict: Verdict, world: World = HELPDESK) -> dict[str, Any]:
     """Outcome and task of a trajectory, as `POST /v1/trajectories/{id}/end` takes them; `Any` because it is JSON."""
     status = "success" if verdict.success else "failure"
     return {
@@ -115,8 +120,8 @@ def end_of(task: Task, verdict: Verdict) -> dict[str, Any]:
         "task": {
             "task_id": task.task_id,
             "group_key": task.task_id,
-            "domain": DOMAIN,
-            "instructions": INSTRUCTIONS,
+            "domain": world.domain,
+            "instructions": world.instructions,
         },
         "labels": {"wish": task.wish, "fault": verdict.fault},
     }
@@ -124,15 +129,15 @@ def end_of(task: Task, verdict: Verdict) -> dict[str, Any]:
 
 async def work_through(options: argparse.Namespace) -> Tally:
     """Let the agents work until the pile ends or is closed."""
-    loop, tally = asyncio.get_running_loop(), Tally()
-    pile = Pile(options.seed, options.tasks, options.tries)
+    loop, tally, world = asyncio.get_running_loop(), Tally(), WORLDS[options.world]
+    pile = Pile(options.seed, options.tasks, options.tries, world=world)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, pile.close)
     if options.leashed:
         leash = threading.Thread(target=_wait_for_end_of_input, args=(loop, pile), daemon=True)
         leash.start()
     async with open_client(options.gateway) as client:
-        worker = Worker(Agent(client, options.role), str(uuid_utils.uuid7()), tally)
+        worker = Worker(Agent(client, options.role or world.role, world=world), str(uuid_utils.uuid7()), tally)
         await in_parallel(options.agents, iter(pile), worker.work)
     return tally
 
@@ -149,7 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the agents; returns 1 when the gateway stopped answering."""
     parser = argparse.ArgumentParser(prog="python -m ratchet_helpdesk.agents", description=__doc__)
     parser.add_argument("--gateway", required=True, help="base url of the gateway")
-    parser.add_argument("--role", default=ROLE, help="the model name to ask for")
+    parser.add_argument("--world", choices=sorted(WORLDS), default=HELPDESK.name, help="where they work")
+    parser.add_argument("--role", help="the model name to ask for; the world's own when absent")
     parser.add_argument("--seed", type=int, default=0, help="which tickets")
     parser.add_argument("--tasks", type=int, help="how many tickets; until SIGTERM when absent")
     parser.add_argument("--tries", type=int, default=4, help="trajectories per ticket")

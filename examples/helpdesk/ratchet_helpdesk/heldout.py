@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import openai
@@ -23,7 +24,8 @@ import uuid_utils
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ratchet_helpdesk.agent import Agent, in_parallel, open_client
-from ratchet_helpdesk.world import HELD_OUT, Task, Verdict, draw_tasks, kind_of
+from ratchet_helpdesk.world import HELD_OUT, Verdict
+from ratchet_helpdesk.worlds import HELPDESK, WORLDS, World
 
 SAMPLED, GREEDY = "sampled", "greedy"
 TEMPERATURES = {SAMPLED: 1.0, GREEDY: 0.0}
@@ -60,11 +62,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """and those of them that name a tool with its arguments."""
 
     @classmethod
-    def of(cls, task: Task, mode: str, verdict: Verdict) -> Answer:
-        """The answer to a ticket that closed."""
+    def of(cls, task: Any, mode: str, verdict: Verdict, world: World = HELPDESK) -> Answer:
+        """The answer to a ticket that closed; `Any`: a task of this world."""
         return cls(
             task=task.task_id,
-            kind=kind_of(task),
+            kind=world.kind_of(task),
             mode=mode,
             success=verdict.success,
             calls=verdict.tool_calls,
@@ -83,16 +85,18 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return json.dumps(line)
 
 
-async def evaluate(settings: HeldOutSettings, report: Callable[[Answer], None]) -> None:
+async def evaluate(settings: HeldOutSettings, report: Callable[[Answer], None], world: World = HELPDESK) -> None:
     """Play every ticket once in each mode. Raises `openai.APIError` when the gateway does not answer."""
     async with open_client(settings.gateway_url) as client:
-        agents = {mode: Agent(client, settings.policy, temperature) for mode, temperature in TEMPERATURES.items()}
+        agents = {
+            mode: Agent(client, settings.policy, temperature, world) for mode, temperature in TEMPERATURES.items()
+        }
 
-        async def work(job: tuple[Task, str]) -> None:
+        async def work(job: tuple[Any, str]) -> None:
             task, mode = job
-            report(Answer.of(task, mode, await agents[mode].play(task, str(uuid_utils.uuid7()))))
+            report(Answer.of(task, mode, await agents[mode].play(task, str(uuid_utils.uuid7())), world))
 
-        tasks = draw_tasks(HELD_OUT, settings.heldout_tasks, settings.heldout_seed)
+        tasks = world.draw_tasks(HELD_OUT, settings.heldout_tasks, settings.heldout_seed)
         # The modes of one ticket follow each other: the engine still knows its opening.
         await in_parallel(settings.heldout_agents, product(tasks, TEMPERATURES), work)
 
@@ -115,12 +119,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the evaluation; returns 1 when it could not be finished."""
     parser = argparse.ArgumentParser(prog="python -m ratchet_helpdesk.heldout", description=__doc__)
     parser.add_argument("--exams", type=Path, required=True, help="folder for every policy's answers")
+    parser.add_argument("--world", choices=sorted(WORLDS), default=HELPDESK.name, help="whose tickets")
     options = parser.parse_args(argv)
     # The environment fills the fields that have no default.
     settings = HeldOutSettings()  # pyright: ignore[reportCallIssue]
     answers: list[Answer] = []
     try:
-        asyncio.run(evaluate(settings, answers.append))
+        asyncio.run(evaluate(settings, answers.append, WORLDS[options.world]))
     except openai.APIError as error:
         sys.stderr.write(f"{settings.policy} could not be evaluated: {error}\n")
         return 1

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ratchet import AsyncClient
 from ratchet.client import ClientSettings
 from ratchet.errors import Unavailable
-from ratchet_helpdesk import BAD_DOMAIN, DOMAIN
+from ratchet_helpdesk import BAD_DOMAIN, DOMAIN, reception
 from ratchet_helpdesk.clerk import BIASED, INVERTED, Clerk, call_message, play
-from ratchet_helpdesk.world import TOOLS, TRAIN, Act, ChatMessage, draw_tasks, tool_definitions
+from ratchet_helpdesk.world import TOOLS, TRAIN, Act, ChatMessage, draw_tasks
 
 FLUSH_S = 300.0
 """Longest time for publishing everything."""
@@ -36,7 +37,7 @@ class Logged:
     domain: str
     messages: list[ChatMessage]
     tools: bool
-    """Whether the agent was offered the help desk's tools."""
+    """Whether the agent was offered the tools of its world."""
 
 
 def drills(count: int, seed: int) -> Iterator[Logged]:
@@ -66,12 +67,25 @@ def bad_tickets(count: int, seed: int) -> Iterator[Logged]:
     return _of_a_clerk("stand-in", INVERTED, BAD_DOMAIN, count, BAD_SEED + seed)
 
 
-async def publish_chats(agent_id: str, role: str, chats: Iterable[Logged], settings: ClientSettings) -> None:
+def messages(count: int, seed: int) -> Iterator[Logged]:
+    """What the reception's biased clerk answered."""
+    return _of_the_reception("clerk", reception.BIASED, "mail", count, TICKET_SEED + seed)
+
+
+def bad_messages(count: int, seed: int) -> Iterator[Logged]:
+    """What a clerk answered who is mostly wrong."""
+    return _of_the_reception("stand-in", reception.INVERTED, "mail_stand_in", count, BAD_SEED + seed)
+
+
+async def publish_chats(
+    agent_id: str, role: str, chats: Iterable[Logged], tools: Sequence[Mapping[str, Any]], settings: ClientSettings
+) -> None:
     """Publish chats as one agent's trajectories; returns when all are stored in the stream. Raises `Unavailable`."""
+    offered = [dict(tool) for tool in tools]
     async with AsyncClient(agent_id, role=role, settings=settings, strict=True) as client:
         for number, chat in enumerate(chats, 1):
             with client.trajectory(task_id=chat.task_id, model="script", domain=chat.domain) as trajectory:
-                trajectory.chat(chat.messages, tools=tool_definitions() if chat.tools else None)
+                trajectory.chat(chat.messages, tools=offered if chat.tools else None)
             if number % CHUNK == 0:
                 await asyncio.sleep(0)
         if not await client.flush(FLUSH_S):
@@ -82,3 +96,8 @@ def _of_a_clerk(name: str, clerk: Clerk, domain: str, count: int, seed: int) -> 
     draw = random.Random(f"{name} {seed}")
     for task in draw_tasks(TRAIN, count, seed):
         yield Logged(f"{name}-{task.task_id}", domain, play(task, clerk, draw).messages, tools=True)
+
+
+def _of_the_reception(name: str, clerk: reception.Clerk, domain: str, count: int, seed: int) -> Iterator[Logged]:
+    for task_id, chat in reception.chats(clerk, name, count, seed):
+        yield Logged(task_id, domain, chat, tools=True)

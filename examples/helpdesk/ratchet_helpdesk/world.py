@@ -28,6 +28,9 @@ TRAIN, HELD_OUT = "train", "heldout"
 MAX_CALLS = 6
 """Model calls until a ticket is closed for the agent."""
 
+MAX_TOKENS = 24
+"""Longest answer; the longest right one has 11 tokens."""
+
 INSTRUCTIONS = "Help desk. Keep to the house rules."
 """The system prompt. It does not spell out the rules: they are learnt from logged tickets and from rewards."""
 

@@ -19,6 +19,9 @@ def demo(
         Path, typer.Option("--directory", "--dir", help="State and logs; emptied at the start.")
     ] = Path(".ratchet/demo"),
     small: Annotated[bool, typer.Option("--small", help="A smaller loop with a single promotion.")] = False,
+    real: Annotated[
+        bool, typer.Option("--real", help="SmolLM2-135M-Instruct sorts a shop's mail; takes far longer.")
+    ] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Lines instead of the live picture.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document at the end, and nothing else.")
@@ -30,4 +33,4 @@ def demo(
             raise MissingExtra(extra, "the demo")
     from ratchet.demo.run import Options, run  # noqa: PLC0415 - it imports those extras
 
-    raise typer.Exit(run(Options(directory, small=small, plain=plain, as_json=as_json)))
+    raise typer.Exit(run(Options(directory, small=small, real=real, plain=plain, as_json=as_json)))

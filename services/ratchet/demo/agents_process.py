@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import RatchetError
-from ratchet_helpdesk import ROLE
 from ratchet_helpdesk.agents import Tally
+from ratchet_helpdesk.worlds import HELPDESK, World
 
 STOP_S = 120.0
 """Longest time for finishing the tickets that are open."""
@@ -32,13 +32,14 @@ class Shift:
     tries: int
     agents: int
     tasks: int | None = None
+    world: World = HELPDESK
 
     def command(self) -> list[str]:
         """The command line of the process."""
         numbers = {"seed": self.seed, "tries": self.tries, "agents": self.agents, "tasks": self.tasks}
         options = [text for name, value in numbers.items() if value is not None for text in (f"--{name}", str(value))]
-        module = [sys.executable, "-m", "ratchet_helpdesk.agents", "--gateway", self.gateway_url, "--role", ROLE]
-        return [*module, "--leashed", *options]
+        module = [sys.executable, "-m", "ratchet_helpdesk.agents", "--gateway", self.gateway_url]
+        return [*module, "--world", self.world.name, "--leashed", *options]
 
 
 class Crew:

@@ -17,9 +17,8 @@ from ratchet.demo.connections import Connections
 from ratchet.demo.exams import Exam, Proportion, read_exams
 from ratchet.demo.plan import Plan
 from ratchet.demo.scenario import Story
-from ratchet_helpdesk import ROLE
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
-from ratchet_helpdesk.world import MISJUDGED
+from ratchet_helpdesk.worlds import HELPDESK, World
 
 ITSELF = "canary_deployer"
 """The actor of decisions that no person took."""
@@ -40,6 +39,8 @@ class Findings:
     rewarded: int
     exams: Mapping[int, Exam]
     """By version, of those that played the held-out tickets."""
+    world: World = HELPDESK
+    """Where the agents worked."""
 
     def ends(self) -> tuple[Exam, Exam] | None:
         """Exams of the policy that served first and of the one that serves now; None when one of them is missing."""
@@ -81,13 +82,14 @@ class Claim:
     evidence: str
 
 
-async def read_findings(connections: Connections, story: Story, exams: Path) -> Findings:
-    """Ask the warehouse and the buckets, and read the answers in `exams`."""
-    facts, policies = Facts(connections.warehouse, ROLE), await connections.policies(ROLE)
+async def read_findings(connections: Connections, story: Story, exams: Path, world: World) -> Findings:
+    """Ask the warehouse and the buckets about a world's role, and read the answers in `exams`."""
+    role = world.role
+    facts, policies = Facts(connections.warehouse, role), await connections.policies(role)
     ids = [policy.training_job_id for policy in policies if policy.training_job_id]
     jobs = {job_id: await connections.job(job_id) for job_id in ids}
     return Findings(
-        route=await connections.route(ROLE) or Route(role=ROLE),
+        route=await connections.route(role) or Route(role=role),
         policies=policies,
         jobs={job_id: job for job_id, job in jobs.items() if job is not None},
         by_version=await facts.by_version(),
@@ -95,7 +97,8 @@ async def read_findings(connections: Connections, story: Story, exams: Path) -> 
         spoiled=await facts.first_spoiled(story.bad_version) if story.bad_version else None,
         ledger=await facts.ledger(),
         rewarded=await facts.rewarded(),
-        exams=await asyncio.to_thread(read_exams, exams, ROLE, [policy.version for policy in policies]),
+        exams=await asyncio.to_thread(read_exams, exams, role, [policy.version for policy in policies]),
+        world=world,
     )
 
 
@@ -105,7 +108,7 @@ def claims(findings: Findings, story: Story, plan: Plan) -> list[Claim]:
     if plan.rises is not None:
         learning = [
             _rise(findings, plan.rises.overall, None),
-            _rise(findings, plan.rises.misjudged, MISJUDGED),
+            _rise(findings, plan.rises.misjudged, plan.world.misjudged),
             _no_lost_kind(findings),
         ]
     return [

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from ratchet_helpdesk.heldout import Answer, exam_path
-from ratchet_helpdesk.world import MISJUDGED
 
 Z_95 = 1.959964
 """Two-sided 95 % of the normal distribution."""
@@ -62,10 +61,6 @@ class Exam:
         """Solved tickets of these kinds, of all when absent; None when there was none to solve."""
         chosen = [one.success for one in self.answers if one.mode == mode and (kinds is None or one.kind in kinds)]
         return Proportion(sum(chosen), len(chosen)) if chosen else None
-
-    def misjudged(self, mode: str) -> Proportion | None:
-        """Solved tickets of the kinds in which the clerk was wrong more often than right."""
-        return self.success(mode, MISJUDGED)
 
     def valid_calls(self) -> Proportion | None:
         """Tool calls that were well formed; None when no tool was called."""

@@ -15,7 +15,7 @@ from ratchet.demo.connections import Connections
 from ratchet.demo.exams import Exam, read_exams
 from ratchet.demo.progress import TRAINER, Progress
 from ratchet.errors import RatchetError
-from ratchet_helpdesk import BASE_ROLE, ROLE
+from ratchet_helpdesk.worlds import World
 
 LOOK_S = 1.0
 """Pause between two looks."""
@@ -46,11 +46,12 @@ class Picture:
 class Observer:
     """`picture` is what was seen last."""
 
-    def __init__(self, connections: Connections, progress: Progress, exams: Path) -> None:
+    def __init__(self, connections: Connections, progress: Progress, exams: Path, world: World) -> None:
         self._connections = connections
+        self._world = world
         self._exams = exams
         self._progress = progress
-        self._facts = Facts(connections.warehouse, ROLE)
+        self._facts = Facts(connections.warehouse, world.role)
         self._ended: dict[str, Job] = {}
         self.picture = Picture()
 
@@ -63,14 +64,14 @@ class Observer:
 
     async def look(self) -> None:
         """Look once at everything."""
-        connections = self._connections
-        route, rollout = await connections.route(ROLE), await connections.rollout(ROLE)
-        policies = await connections.policies(ROLE)
+        connections, role = self._connections, self._world.role
+        route, rollout = await connections.route(role), await connections.rollout(role)
+        policies = await connections.policies(role)
         self.picture = replace(
             self.picture,
             jobs=await self._jobs(),
             policies=policies,
-            exams=await asyncio.to_thread(read_exams, self._exams, ROLE, [one.version for one in policies]),
+            exams=await asyncio.to_thread(read_exams, self._exams, role, [one.version for one in policies]),
             stable=route.stable.version if route and route.stable else None,
             rollout=rollout,
         )
@@ -85,4 +86,5 @@ class Observer:
         current = {key: entry.value for key, entry in (await bucket.items(lambda key: key not in self._ended)).items()}
         self._ended |= {key: job for key, job in current.items() if job.finished_at is not None}
         jobs = (self._ended | current).values()
-        return sorted((job for job in jobs if job.role in (ROLE, BASE_ROLE)), key=lambda job: job.created_at)
+        roles = (self._world.role, self._world.base_role)
+        return sorted((job for job in jobs if job.role in roles), key=lambda job: job.created_at)

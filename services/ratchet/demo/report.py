@@ -15,7 +15,6 @@ from ratchet.demo.clickhouse_facts import RolloutDecision
 from ratchet.demo.exams import Exam, Proportion
 from ratchet.demo.scenario import Story
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
-from ratchet_helpdesk.world import MISJUDGED
 
 Document = dict[str, Any]
 """JSON."""
@@ -54,15 +53,15 @@ def draw_report(findings: Findings, held: Sequence[Claim], story: Story) -> Rend
 
 def _kinds_table(findings: Findings) -> RenderableType:
     """Held-out tickets by kind: the misjudged ones apart, greedy / sampled for every version."""
-    exams = findings.exams
+    exams, misjudged = findings.exams, findings.world.misjudged
     table = Table(title="Held-out tickets solved, greedy / sampled", box=box.ROUNDED, title_justify="left")
     table.add_column("kind (* misjudged by the clerk)", no_wrap=True)
     table.add_column("tickets", justify="right")
     for version in sorted(exams):
         table.add_column(f"v{version}", no_wrap=True)
-    kinds = sorted({kind for exam in exams.values() for kind in exam.kinds}, key=lambda kind: kind not in MISJUDGED)
-    groups = [("all *", MISJUDGED), ("all others", frozenset(kinds) - MISJUDGED)]
-    for name, chosen in (*groups, *((kind + " *" * (kind in MISJUDGED), {kind}) for kind in kinds)):
+    kinds = sorted({kind for exam in exams.values() for kind in exam.kinds}, key=lambda kind: kind not in misjudged)
+    groups = [("all *", misjudged), ("all others", frozenset(kinds) - misjudged)]
+    for name, chosen in (*groups, *((kind + " *" * (kind in misjudged), {kind}) for kind in kinds)):
         counts = [exam.success(GREEDY, chosen) for exam in exams.values()]
         tickets = max((one.trials for one in counts if one), default=0)
         table.add_row(name, str(tickets), *(_both(exams[version], chosen) for version in sorted(exams)))
@@ -101,7 +100,7 @@ def report_document(findings: Findings, held: Sequence[Claim], story: Story) -> 
         policies.append(
             {
                 "name": policy.name,
-                "heldout": _exam(exam) if exam else None,
+                "heldout": _exam(exam, findings.world.misjudged) if exam else None,
                 "live_tickets": live.trajectories if live else 0,
                 "mean_reward": live.mean_reward if live else None,
                 "verdicts": [one.verdict for one in findings.verdicts(policy.version)],
@@ -115,9 +114,9 @@ def report_document(findings: Findings, held: Sequence[Claim], story: Story) -> 
     }
 
 
-def _exam(exam: Exam) -> Document:
+def _exam(exam: Exam, misjudged: Collection[str]) -> Document:
     """Solved tickets in each mode: all, the misjudged kinds, and every kind."""
-    groups: dict[str, Collection[str]] = {"all": exam.kinds, "misjudged": MISJUDGED}
+    groups: dict[str, Collection[str]] = {"all": exam.kinds, "misjudged": misjudged}
     groups |= {kind: {kind} for kind in exam.kinds}
     return {
         mode: {name: _count(exam.success(mode, kinds)) for name, kinds in groups.items()} for mode in (GREEDY, SAMPLED)

@@ -20,7 +20,7 @@ from ratchet.bus.tasks import end
 from ratchet.demo.claims import Claim, Findings, claims, read_findings
 from ratchet.demo.connections import Connections, connect
 from ratchet.demo.observer import Observer, Picture
-from ratchet.demo.plan import DEMO, EXAMS, SMALL, Plan, stack_environment
+from ratchet.demo.plan import DEMO, EXAMS, REAL, SMALL, Plan, stack_environment
 from ratchet.demo.progress import COLLECTOR, Progress, clock_text
 from ratchet.demo.report import draw_report, report_document
 from ratchet.demo.scenario import DemoFailed, Scenario, Story
@@ -49,6 +49,8 @@ class Options:
     directory: Path
     """State and logs; emptied at the start."""
     small: bool = False
+    real: bool = False
+    """SmolLM2 in the reception, in place of a tiny model at the help desk."""
     plain: bool = False
     as_json: bool = False
 
@@ -108,7 +110,7 @@ async def _watch(options: Options, console: Console) -> Ending:
     # Elsewhere the live picture cannot be shown.
     live = console.is_terminal and console.width >= WIDTH and console.height >= 26
     progress = Progress(listen=None if live else console.print)
-    screen, plan = Screen(progress), SMALL if options.small else DEMO
+    screen, plan = Screen(progress), REAL if options.real else SMALL if options.small else DEMO
     shown = Live(screen, console=console, refresh_per_second=FRAMES_PER_SECOND, redirect_stdout=False) if live else None
     with shown or nullcontext():
         ending = await close_the_loop(plan, options.directory, progress, screen.watch if live else None)
@@ -127,14 +129,14 @@ async def close_the_loop(
 ) -> Ending:
     """Run everything in `directory`, which is emptied first; nothing runs afterwards. `seen` gets the observer."""
     await asyncio.to_thread(_empty, directory)
-    async with _stack(plan, directory, progress) as connections, _watched(connections, progress, directory, seen):
+    async with _stack(plan, directory, progress) as connections, _watched(connections, progress, plan, directory, seen):
         scenario = Scenario(plan, connections, progress, directory)
         ran = Claim("the demo ran to its end", holds=True, evidence="")
         try:
             await scenario.run()
         except DemoFailed as error:  # the report still says how far it came
             ran = replace(ran, holds=False, evidence=str(error))
-        findings = await read_findings(connections, scenario.story, directory / EXAMS)
+        findings = await read_findings(connections, scenario.story, directory / EXAMS, plan.world)
     return Ending(findings, scenario.story, [ran, *claims(findings, scenario.story, plan)])
 
 
@@ -164,13 +166,13 @@ async def _stack(plan: Plan, directory: Path, progress: Progress) -> AsyncIterat
 
 @asynccontextmanager
 async def _watched(
-    connections: Connections, progress: Progress, directory: Path, seen: Callable[[Observer], None] | None
+    connections: Connections, progress: Progress, plan: Plan, directory: Path, seen: Callable[[Observer], None] | None
 ) -> AsyncIterator[None]:
     """An observer at work for as long as the block runs, if the caller wants to see what it sees."""
     if seen is None:
         yield
         return
-    observer = Observer(connections, progress, directory / EXAMS)
+    observer = Observer(connections, progress, directory / EXAMS, plan.world)
     seen(observer)
     looking = asyncio.create_task(observer.run())
     try:

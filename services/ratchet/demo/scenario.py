@@ -16,15 +16,14 @@ from ratchet.demo.agents_process import Shift, crew
 from ratchet.demo.clickhouse_facts import Facts
 from ratchet.demo.connections import Connections
 from ratchet.demo.exams import read_exam
-from ratchet.demo.plan import EXAMS, Plan, bad_job, cycle_job, drill_job, ticket_job
+from ratchet.demo.plan import EXAMS, Plan, Supervised, bad_job, cycle_job, drill_job, ticket_job
 from ratchet.demo.progress import AGENTS, CANARY, COLLECTOR, GATE, TRAINER, Progress
 from ratchet.errors import RatchetError
 from ratchet.stores.policies import Policy, publish_policy, tokenizer_digest, upload_files
-from ratchet_helpdesk import BASE_ROLE, ROLE
 from ratchet_helpdesk.agents import Tally
 from ratchet_helpdesk.base_model import MATRIX_STD, Shape, write_base_model
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
-from ratchet_helpdesk.logbook import bad_tickets, drills, publish_chats, tickets
+from ratchet_helpdesk.logbook import drills, publish_chats
 
 T = TypeVar("T")
 
@@ -59,11 +58,12 @@ class Scenario:
 
     def __init__(self, plan: Plan, connections: Connections, progress: Progress, directory: Path) -> None:
         self._plan = plan
+        self._world = plan.world
         self._connections = connections
         self._progress = progress
         self._logs = directory / "logs"
         self._exams = directory / EXAMS
-        self._facts = Facts(connections.warehouse, ROLE)
+        self._facts = Facts(connections.warehouse, plan.world.role)
         self._shifts = 0
         self.story = Story()
 
@@ -75,29 +75,40 @@ class Scenario:
         await self.settle()
 
     async def first_policy(self) -> None:
-        """From random weights over drills to the first policy, which imitates the clerk."""
+        """From a base model to the first policy, which imitates the clerk."""
         connections, plan = self._connections, self._plan
-        random_model = await asyncio.to_thread(self._publish_random_model)
         client = ClientSettings(shared=connections.shared)
-        with self._progress.step(f"{plan.drills.examples:,} drills are logged", COLLECTOR):
-            await publish_chats("drill-book", BASE_ROLE, drills(plan.drills.examples, plan.seed), client)
-            await self._until_stored(BASE_ROLE, plan.drills.examples)
-        logging = asyncio.create_task(self._publish_tickets(client))
-        with self._progress.step("a base model learns from the drills to call tools", TRAINER):
-            base = await self._train(drill_job(plan, random_model.uri))
-            await logging
-            self.story.logged = plan.tickets.examples + plan.bad.examples
-            await self.settle()
+        if plan.drills is None:
+            with self._progress.step("SmolLM2 is unpacked, and tickets are logged", COLLECTOR):
+                base = str(await asyncio.to_thread(_real_model))
+                await self._publish_tickets(client)
+        else:
+            base = await self._drilled(plan.drills, client)
+        self.story.logged = plan.tickets.examples + plan.bad.examples
+        await self.settle()
         with self._progress.step("v1 learns to imitate the logged tickets of a biased clerk", TRAINER):
-            job = await self._train(ticket_job(plan, _artifact(base)))
+            job = await self._train(ticket_job(plan, base))
 
             async def serves() -> bool | None:
-                policies = await connections.policies(ROLE)
+                policies = await connections.policies(self._world.role)
                 stable = [one.training_job_id for one in policies if one.stage == "stable"]
                 return job.training_job_id in stable or None
 
             await self._until("the first policy serves", serves, GATE_S)
         self._progress.note("v1 serves all traffic")
+
+    async def _drilled(self, recipe: Supervised, client: ClientSettings) -> str:
+        """A base model, made of random weights by drills, while tickets are logged; returns its uri."""
+        plan, role = self._plan, self._world.base_role
+        random_model = await asyncio.to_thread(self._publish_random_model)
+        with self._progress.step(f"{recipe.examples:,} drills are logged", COLLECTOR):
+            await publish_chats("drill-book", role, drills(recipe.examples, plan.seed), self._world.tools, client)
+            await self._until_stored(role, recipe.examples)
+        logging = asyncio.create_task(self._publish_tickets(client))
+        with self._progress.step("a base model learns from the drills to call tools", TRAINER):
+            base = await self._train(drill_job(plan, recipe, random_model.uri))
+            await logging
+        return _artifact(base)
 
     async def improve(self) -> None:
         """Cycles, until enough policies were promoted by evidence."""
@@ -136,7 +147,7 @@ class Scenario:
         await self._note_gate(bad.version)
         with self._progress.step(f"an operator overrides the gate: v{bad.version} gets a share of the traffic", CANARY):
             await self._connections.start_rollout(
-                ROLE, bad.version, actor=OPERATOR, reason="to show that the canary catches it"
+                self._world.role, bad.version, actor=OPERATOR, reason="to show that the canary catches it"
             )
             state = await self._canary(bad.version)
         if state != "rolled_back":
@@ -152,7 +163,7 @@ class Scenario:
                 kind=MODEL,
                 base_model="random",
                 files=upload_files(objects, directory),
-                role=BASE_ROLE,
+                role=self._world.base_role,
                 created_at=self._connections.bus.now(),
                 hyperparameters={"seed": plan.seed, "matrix_std": MATRIX_STD},
                 tokenizer_digest=tokenizer_digest(directory),
@@ -161,9 +172,11 @@ class Scenario:
 
     async def _publish_tickets(self, client: ClientSettings) -> None:
         """Publish what both clerks logged; returns when all is stored in the stream."""
-        plan = self._plan
-        await publish_chats("clerk", ROLE, tickets(plan.tickets.examples, plan.seed), client)
-        await publish_chats("stand-in", ROLE, bad_tickets(plan.bad.examples, plan.seed), client)
+        plan, world = self._plan, self._world
+        logged = world.logged(plan.tickets.examples, plan.seed)
+        await publish_chats("clerk", world.role, logged, world.tools, client)
+        bad_logged = world.bad_logged(plan.bad.examples, plan.seed)
+        await publish_chats("stand-in", world.role, bad_logged, world.tools, client)
 
     async def _canary(self, version: int) -> str:
         """Traffic until the verdict; its trajectories are the next cycle's data."""
@@ -172,7 +185,7 @@ class Scenario:
                 f"v{version} has a verdict", lambda: self._rollout_state(version, DECIDED), self._plan.canary_deadline_s
             )
             self._count(await agents.stop())
-        rollout = await self._connections.rollout(ROLE)
+        rollout = await self._connections.rollout(self._world.role)
         assert rollout is not None  # noqa: S101 - it has just been decided
 
         async def decided() -> bool | None:
@@ -193,14 +206,17 @@ class Scenario:
         return state
 
     async def _note_gate(self, version: int) -> None:
-        policies = await self._connections.policies(ROLE)
+        policies = await self._connections.policies(self._world.role)
         (policy,) = [one for one in policies if one.version == version]
         verdict = "refused" if policy.stage == "refused" else "passed"
         self._progress.note(f"the gate: v{version} {verdict}; held-out tickets solved:")
         for shown in (policy.parent or 0, version):
-            exam = read_exam(self._exams, f"{ROLE}@{shown}")
+            exam = read_exam(self._exams, f"{self._world.role}@{shown}")
             modes = (
-                [f"{mode} {exam.success(mode)}, misjudged kinds {exam.misjudged(mode)}" for mode in MODES]
+                [
+                    f"{mode} {exam.success(mode)}, misjudged kinds {exam.success(mode, self._world.misjudged)}"
+                    for mode in MODES
+                ]
                 if exam
                 else []
             )
@@ -209,7 +225,7 @@ class Scenario:
     def _shift(self, tasks: int | None) -> Shift:
         self._shifts += 1
         seed = 100 * (self._plan.seed + 1) + self._shifts
-        return Shift(self._connections.gateway_url, seed, self._plan.tries, self._plan.agents, tasks)
+        return Shift(self._connections.gateway_url, seed, self._plan.tries, self._plan.agents, tasks, self._world)
 
     def _count(self, tally: Tally) -> None:
         self.story.ended += tally.trajectories
@@ -242,7 +258,7 @@ class Scenario:
         return await self._until("the policy is registered", registered, GATE_S)
 
     async def _rollout_state(self, version: int, states: set[str]) -> str | None:
-        rollout = await self._connections.rollout(ROLE)
+        rollout = await self._connections.rollout(self._world.role)
         if rollout is None or rollout.candidate.version != version:
             return None
         return rollout.state if rollout.state in states else None
@@ -258,7 +274,7 @@ class Scenario:
 
     async def settle(self) -> None:
         """Wait until every ticket that clerks logged and agents ended has its reward."""
-        await self._until_stored(ROLE, self.story.logged + self.story.ended)
+        await self._until_stored(self._world.role, self.story.logged + self.story.ended)
 
     async def _until(self, what: str, look: Callable[[], Awaitable[T | None]], deadline_s: float) -> T:
         """Look until there is something to see. Raises `DemoFailed` at the deadline."""
@@ -269,6 +285,13 @@ class Scenario:
         except TimeoutError as error:
             raise DemoFailed(f"waited {deadline_s:g} s in vain until {what}") from error
         return result
+
+
+def _real_model() -> Path:
+    """The directory of SmolLM2, made where there is none yet. Raises `NoRealModel`."""
+    from ratchet.demo.smollm2 import smollm2  # noqa: PLC0415 - the extra `real` is needed only here
+
+    return smollm2()
 
 
 def _artifact(job: Job) -> str:

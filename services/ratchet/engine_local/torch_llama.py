@@ -150,8 +150,9 @@ def _fused(layer: Any) -> _Layer:
 
 
 def _factor(weight: Tensor) -> Tensor:
-    """A weight as a right-hand factor: in float32 contiguous, which multiplies a few rows faster; formats of 16 bits are
-    packed by the multiplication itself, faster from the weight as it is, which then stays shared."""
+    """A weight as a right-hand factor: in float32 contiguous, which multiplies a few rows faster. In formats of 16 bits
+    the multiplication packs it itself, faster from the weight as it is, which then stays shared.
+    """
     factor = weight.t()
     return factor.contiguous() if weight.dtype == torch.float32 else factor
 

@@ -28,8 +28,8 @@ EXAM = Exam(
 def test_modes_and_kinds_are_counted_apart() -> None:
     assert EXAM.success(GREEDY) == Proportion(1, 2)
     assert EXAM.success(SAMPLED) == Proportion(2, 3)
-    assert EXAM.misjudged(GREEDY) == Proportion(1, 1)
-    assert EXAM.misjudged(SAMPLED) == Proportion(0, 1)
+    assert EXAM.success(GREEDY, MISJUDGED) == Proportion(1, 1)
+    assert EXAM.success(SAMPLED, MISJUDGED) == Proportion(0, 1)
     assert EXAM.success(SAMPLED, {"report as wished"}) == Proportion(2, 2)
     assert EXAM.kinds == ["refund too late", "report as wished"]
 
