@@ -28,7 +28,10 @@ def demo(
     ] = False,
 ) -> None:
     """Close the whole loop on this machine, in minutes. Exit code 0: every claim of the report holds."""
-    for module, extra in (("openai", "demo"), ("torch", "engine"), ("trl", "trainer"), ("chdb", "embedded")):
+    if small and real:
+        raise typer.BadParameter("--small is the tiny model's, --real another one's: choose one of them")
+    needed = [("openai", "demo"), ("torch", "engine"), ("trl", "trainer"), ("chdb", "embedded")]
+    for module, extra in [*needed, *([("gguf", "real")] if real else [])]:
         if find_spec(module) is None:
             raise MissingExtra(extra, "the demo")
     from ratchet.demo.run import Options, run  # noqa: PLC0415 - it imports those extras

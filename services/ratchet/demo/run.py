@@ -20,10 +20,11 @@ from ratchet.bus.tasks import end
 from ratchet.demo.claims import Claim, Findings, claims, read_findings
 from ratchet.demo.connections import Connections, connect
 from ratchet.demo.observer import Observer, Picture
-from ratchet.demo.plan import DEMO, EXAMS, REAL, SMALL, Plan, stack_environment
+from ratchet.demo.plan import DEMO, EXAMS, REAL, REAL_FLOAT32, SMALL, Plan, stack_environment
+from ratchet.demo.processor import multiplies_bfloat16
 from ratchet.demo.progress import COLLECTOR, Progress, clock_text
 from ratchet.demo.report import draw_report, report_document
-from ratchet.demo.scenario import DemoFailed, Scenario, Story
+from ratchet.demo.scenario import DemoFailed, Scenario, Story, real_model
 from ratchet.demo.view import WIDTH, draw
 from ratchet.errors import RatchetError
 from ratchet.local_stack.member import Member
@@ -101,6 +102,12 @@ def run(options: Options) -> int:
     return 0 if ending.closed else 1
 
 
+def _plan(options: Options) -> Plan:
+    if options.real:
+        return REAL if multiplies_bfloat16() else REAL_FLOAT32
+    return SMALL if options.small else DEMO
+
+
 async def _watch(options: Options, console: Console) -> Ending:
     """Close the loop, show it, and print what came of it."""
     watching = asyncio.current_task()
@@ -110,7 +117,11 @@ async def _watch(options: Options, console: Console) -> Ending:
     # Elsewhere the live picture cannot be shown.
     live = console.is_terminal and console.width >= WIDTH and console.height >= 26
     progress = Progress(listen=None if live else console.print)
-    screen, plan = Screen(progress), REAL if options.real else SMALL if options.small else DEMO
+    screen, plan = Screen(progress), _plan(options)
+    if plan.notice:
+        console.print(plan.notice)
+    if plan.drills is None:  # what is missing is said before anything starts
+        await asyncio.to_thread(real_model)
     shown = Live(screen, console=console, refresh_per_second=FRAMES_PER_SECOND, redirect_stdout=False) if live else None
     with shown or nullcontext():
         ending = await close_the_loop(plan, options.directory, progress, screen.watch if live else None)

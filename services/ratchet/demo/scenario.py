@@ -80,7 +80,7 @@ class Scenario:
         client = ClientSettings(shared=connections.shared)
         if plan.drills is None:
             with self._progress.step("SmolLM2 is unpacked, and tickets are logged", COLLECTOR):
-                base = str(await asyncio.to_thread(_real_model))
+                base = str(await asyncio.to_thread(real_model))
                 await self._publish_tickets(client)
         else:
             base = await self._drilled(plan.drills, client)
@@ -287,7 +287,7 @@ class Scenario:
         return result
 
 
-def _real_model() -> Path:
+def real_model() -> Path:
     """The directory of SmolLM2, made where there is none yet. Raises `NoRealModel`."""
     from ratchet.demo.smollm2 import smollm2  # noqa: PLC0415 - the extra `real` is needed only here
 

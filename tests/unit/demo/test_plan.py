@@ -12,20 +12,20 @@ import pytest
 from ratchet.bus.clock import utc_now
 from ratchet.canary_deployer.settings import Settings
 from ratchet.demo.agents_process import Shift
-from ratchet.demo.plan import DEMO, SMALL, Plan, bad_job, cycle_job, deployer_environment, drill_job, ticket_job
+from ratchet.demo.plan import DEMO, REAL, SMALL, Plan, bad_job, cycle_job, deployer_environment, drill_job, ticket_job
 from ratchet.rl_coordinator.http.job_request import job_body, training_request
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
-from ratchet_helpdesk import BAD_DOMAIN, DOMAIN
 from tests.support.training import AMOUNTS
 
-PLANS = pytest.mark.parametrize("plan", [DEMO, SMALL], ids=["demo", "small"])
+PLANS = pytest.mark.parametrize("plan", [DEMO, SMALL, REAL], ids=["demo", "small", "real"])
 
 
 @PLANS
 def test_the_coordinator_takes_every_job(plan: Plan) -> None:
     abilities = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo"}), amounts=AMOUNTS)
     base = "s3://ratchet/policies/abc.json"
-    for body in (drill_job(plan, base), ticket_job(plan, base), cycle_job(plan, 1), bad_job(plan)):
+    drills = [] if plan.drills is None else [drill_job(plan, plan.drills, base)]
+    for body in (*drills, ticket_job(plan, base), cycle_job(plan, 1), bad_job(plan)):
         request = training_request(
             job_body().read(msgspec.json.encode(body)), "00000000-0000-7000-8000-000000000000", utc_now()
         )
@@ -35,7 +35,7 @@ def test_the_coordinator_takes_every_job(plan: Plan) -> None:
 @PLANS
 def test_the_deployer_takes_the_rollouts(plan: Plan) -> None:
     before = dict(os.environ)
-    os.environ.update(deployer_environment(plan.rollouts, Path("some where", "exams")))
+    os.environ.update(deployer_environment(plan.rollouts, Path("some where", "exams"), plan.world))
     try:
         settings = Settings()
     finally:
@@ -51,7 +51,7 @@ def test_the_deployer_takes_the_rollouts(plan: Plan) -> None:
 @PLANS
 def test_the_first_policy_and_the_bad_one_imitate_different_clerks(plan: Plan) -> None:
     first, bad = (job["dataset"]["filter"] for job in (ticket_job(plan, "s3://ratchet/base.json"), bad_job(plan)))
-    assert (first["task_domains"], bad["task_domains"]) == ([DOMAIN], [BAD_DOMAIN])
+    assert (first["task_domains"], bad["task_domains"]) == ([plan.world.domain], [plan.world.bad_domain])
 
 
 @PLANS
