@@ -107,7 +107,7 @@ KINDS: Mapping[str, Kind] = {
         None,
         None,
         (
-            "Nobody is at home tomorrow. Can order {order} come on {day}?",
+            "I am not at home tomorrow. Can order {order} come on {day}?",
             "Please deliver order {order} on {day} instead.",
             "I would rather get the {item}, order {order}, on {day}.",
             "Could the driver bring order {order} on {day}? I work on the other days.",
@@ -179,7 +179,7 @@ KINDS: Mapping[str, Kind] = {
             "I will take you to court over order {order}.",
             "My solicitor is looking into order {order} and your conduct.",
             "This is a formal notice about order {order}. Legal action follows on {day}.",
-            "I have told a consumer court about the {item}, order {order}.",
+            "I went to a consumer court about the {item}, order {order}.",
             "Answer by {day}, or I sue you over order {order}.",
         ),
         (

@@ -117,7 +117,7 @@ class Plan:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     """More settings of the services."""
     notice: str = ""
-    """What is told before anything starts: how long it takes, and what it needs."""
+    """Printed before anything starts: how long it takes, and what it needs."""
 
 
 DEMO = Plan(

@@ -148,7 +148,7 @@ def test_what_clerks_log_are_calls_as_the_tools_are_defined() -> None:
     assert next(logbook.bad_messages(1, 0)).domain == RECEPTION.bad_domain
 
 
-def test_agents_and_the_gate_meet_the_world_that_they_are_told() -> None:
+def test_agents_and_the_gate_take_a_world_by_its_name() -> None:
     (one,) = set(islice(Pile(3, 1, 4, world=RECEPTION), 4))
     assert WORLDS[RECEPTION.name] is RECEPTION
     verdict = judged(one, call(one.act.tool, one.act.text))

@@ -9,10 +9,18 @@ from pathlib import Path
 from ratchet.bus.message import JsonObject
 from ratchet.contract.snapshot import TrajectoryRow
 from ratchet.contract.training import Lora
-from ratchet.demo.plan import ALPHA, RANK, Plan, Reinforced
-from ratchet_helpdesk.agent import MAX_TOKENS
+from ratchet.demo.plan import ALPHA, RANK, Plan, Reinforced, Supervised
 from ratchet_helpdesk.logbook import Logged, drills, tickets
-from ratchet_helpdesk.world import HELD_OUT, TRAIN, Environment, Task as Ticket, draw_tasks, kind_of, tool_definitions
+from ratchet_helpdesk.world import (
+    HELD_OUT,
+    MAX_TOKENS,
+    TRAIN,
+    Environment,
+    Task as Ticket,
+    draw_tasks,
+    kind_of,
+    tool_definitions,
+)
 from tools.learning.folders import becoming
 from tools.learning.worlds.base import OFFLINE, Engine, Stage, Task
 
@@ -92,9 +100,9 @@ class Helpdesk:
 
     def stages(self) -> Sequence[Stage]:
         """See `World`: call grammar and copying from drills, then the clerk's tickets."""
-        plan, seed = self.plan, self.seed
+        plan, seed, drilled = self.plan, self.seed, _drilled(self.plan)
         return [
-            Stage("base", plan.drills, lambda: _rows(drills(plan.drills.examples, seed)), full_finetune=True),
+            Stage("base", drilled, lambda: _rows(drills(drilled.examples, seed)), full_finetune=True),
             Stage("first", plan.tickets, lambda: _rows(tickets(plan.tickets.examples, seed)), full_finetune=True),
         ]
 
@@ -111,8 +119,8 @@ class Helpdesk:
 def recipe_of(plan: Plan) -> dict[str, float]:
     """The plan in numbers, as the report names them."""
     return {
-        "drills": plan.drills.examples,
-        "drill steps": plan.drills.steps,
+        "drills": _drilled(plan).examples,
+        "drill steps": _drilled(plan).steps,
         "clerk's tickets": plan.tickets.examples,
         "imitation steps": plan.tickets.steps,
         "learning rate": plan.cycle.learning_rate,
@@ -137,3 +145,8 @@ def _rows(chats: Iterable[Logged]) -> list[TrajectoryRow]:
         )
         for chat in chats
     ]
+
+
+def _drilled(plan: Plan) -> Supervised:
+    assert plan.drills is not None  # noqa: S101 - a plan of the help desk, whose base model is made
+    return plan.drills
