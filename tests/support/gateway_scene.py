@@ -56,8 +56,8 @@ class Scene:
         return await eventually(probe)
 
 
-def version(number: int, role: str = ROLE) -> PolicyVersion:
-    digest = str(number) * 64
+def version(number: int, role: str = ROLE, digest: str | None = None) -> PolicyVersion:
+    digest = digest or str(number) * 64
     return PolicyVersion(
         role=role,
         version=number,
@@ -71,8 +71,8 @@ def version(number: int, role: str = ROLE) -> PolicyVersion:
     )
 
 
-def served(number: int, role: str = ROLE) -> ServedPolicy:
-    made = version(number, role)
+def served(number: int, role: str = ROLE, digest: str | None = None) -> ServedPolicy:
+    made = version(number, role, digest)
     return ServedPolicy(version=number, name=made.name, digest=made.digest)
 
 
@@ -84,17 +84,19 @@ def canary_route(*, weight: float = 1.0, lease: int = 1) -> CanaryRoute:
 
 @asynccontextmanager
 async def scene(
-    nats: RunningServer, folder: Path, *, engines: Sequence[Any] = (), **options: Any
+    nats: RunningServer, folder: Path, digest: str | None = None, *, engines: Sequence[Any] = (), **options: Any
 ) -> AsyncIterator[Scene]:
-    """`engines`: entries of `RATCHET_ENGINES`, in the place of the scene's own engine; `options`: further settings."""
+    """`digest`: of the stable policy, where the engine is a real one; `engines`: entries of `RATCHET_ENGINES`, in the
+    place of the scene's own engine; `options`: further settings."""
     shared = SharedSettings(
         nats_url=nats.url, data_dir=folder, engines=tuple(map(EngineSettings.model_validate, engines))
     )
     engine = FakeEngine(resident={version(1).name})
     async with connected(shared) as bus, serving(engine) as engine_url:
-        for number in (1, 2):
-            await bus.bucket("policies", PolicyVersion).put(f"{ROLE}.{number}", version(number))
-        await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=3))
+        for made in (version(1, digest=digest), version(2)):
+            await bus.bucket("policies", PolicyVersion).put(f"{ROLE}.{made.version}", made)
+        stable = served(1, digest=digest)
+        await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=3))
         settings = Settings(shared=shared, port=0, **{"engine_url": engine_url, "grace_s": 0.0, **options})
         async with running_app(build(settings)) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]

@@ -86,10 +86,12 @@ class RunningServer:
 
 
 @contextmanager
-def running(program: Program, directory: Path, url: str | None = None) -> Iterator[RunningServer]:
-    """Run one server for the length of a `with` block."""
+def running(
+    program: Program, directory: Path, url: str | None = None, start_s: float = START_S
+) -> Iterator[RunningServer]:
+    """Run one server, which is ready within `start_s`, for the length of a `with` block."""
     log = directory / f"{program.name}.log"
-    server = RunningServer(program, log, _started(program, log), url or program.url)
+    server = RunningServer(program, log, _started(program, log, start_s), url or program.url)
     try:
         yield server
     finally:
@@ -183,10 +185,10 @@ def variables(shared: SharedSettings) -> dict[str, str]:
     return {PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value) for name, value in members}
 
 
-def _started(program: Program, log: Path) -> Process:
+def _started(program: Program, log: Path, start_s: float = START_S) -> Process:
     process = Process.start(program, log)
     try:
-        _wait(process.wait_ready(START_S))
+        _wait(process.wait_ready(start_s))
     except BaseException:
         _finish(process)
         raise

@@ -1,73 +1,122 @@
-"""vLLM itself as a process of its own, with a tiny model and an exported adapter: what `make vllm` has installed."""
+"""vLLM itself, as `make vllm` has installed it, with Ratchet's plugin: two replicas on one tiny model and one store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
 
 from ratchet.local_stack.ports import free_ports
 from ratchet.local_stack.program import Program
-from ratchet.stores.policy_files import export_policy
-from tests.support.blobs import MemoryBlobs
+from ratchet.rules.arms import policy_name
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
+from ratchet.stores.policies import Policy, publish_policy
 from tests.support.engine_process import Published, publish_in
-from tests.support.servers import running
+from tests.support.servers import RunningServer, running, variables
 
-VLLM = Path(__file__).parents[2] / ".vllm" / "bin" / "vllm"
+REPOSITORY = Path(__file__).parents[2]
+VLLM = REPOSITORY / ".vllm" / "bin" / "vllm"
 ROLE = "support"
 HIDDEN = 128
 """Dimensions of the model: vLLM has no attention for heads of fewer than 32 on CPUs."""
+MAX_RANK = 16
+CONTEXT = 512
+START_S = 900.0
+"""Deadline of a start: a minute on a quiet machine, several beside other work."""
+PROCESSED, RAW = "processed_logprobs", "raw_logprobs"
 
 
 @dataclass(frozen=True)
 class RunningVllm:
-    """vLLM, ready to answer for `model`."""
+    """A replica, which answers for every policy of the store on its base."""
 
+    server: RunningServer
     http: httpx.Client
-    model: str
-    """The adapter's name."""
     published: Published
+    shared: SharedSettings
+    cache: Path
+    """Of the plugin; the replicas share it."""
     logprobs_mode: str
     vocabulary: int
-    exported: Path
 
-    def load(self, name: str) -> None:
-        """Load the export by hand, under this name."""
-        body = {"lora_name": name, "lora_path": str(self.exported / "model")}
-        loaded = self.http.post("/v1/load_lora_adapter", json=body)
-        assert loaded.status_code == 200 or "already been loaded" in loaded.text, loaded.text
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self.server.url
+
+    @property
+    def model(self) -> str:
+        """The name of the adapter."""
+        return self.name_of(self.published.adapter)
+
+    def name_of(self, policy: Policy, version: int = 1) -> str:
+        """A policy's immutable name."""
+        return policy_name(policy.manifest.role, version, policy.digest)
+
+    def publish(self, **changes: Any) -> Policy:
+        """Another manifest of the same adapter."""
+        return publish_policy(Objects(self.shared), msgspec.structs.replace(self.published.adapter.manifest, **changes))
+
+    def ask(self, model: str, **members: Any) -> httpx.Response:
+        """One short chat."""
+        body = {"model": model, "messages": [{"role": "user", "content": "where is my order K47"}], "max_tokens": 4}
+        return self.http.post("/v1/chat/completions", json=body | members)
+
+    def listed(self) -> list[str]:
+        """The models that it lists: its base, and the adapters that it has loaded."""
+        return [model["id"] for model in self.http.get("/v1/models").json()["data"]]
 
 
 @contextmanager
-def running_vllm(scratch: Path, logprobs_mode: str) -> Iterator[RunningVllm]:
-    """A plain start as docs/guides/vllm.md has it, and the export of a policy loaded by hand. It takes minutes."""
-    blobs = MemoryBlobs()
-    published = publish_in(blobs, scratch, ROLE, HIDDEN)
+def running_replicas(
+    scratch: Path, shared: SharedSettings, modes: Sequence[str] = (PROCESSED, RAW), **env: str
+) -> Iterator[list[RunningVllm]]:
+    """Replicas as docs/guides/vllm.md starts them, all at once: one takes minutes. `env`: more of their environment."""
+    objects = Objects(shared)
+    objects.ensure_bucket()
+    published = publish_in(objects, scratch, ROLE, HIDDEN)
     vocabulary: int = msgspec.json.decode((published.directory / "config.json").read_bytes())["vocab_size"]
-    export_policy(blobs, published.adapter.uri, scratch / "export", published.adapter.digest)
-    with (
-        running(_program(published.directory, logprobs_mode, vocabulary), scratch) as server,
-        httpx.Client(base_url=server.url, timeout=120) as http,
-    ):
-        name = f"{ROLE}@1-{published.adapter.digest[:8]}"
-        vllm = RunningVllm(http, name, published, logprobs_mode, vocabulary, scratch / "export")
-        vllm.load(name)
-        yield vllm
+    cache = scratch / "adapters"
+    given = {
+        **{name: value for name, value in variables(shared).items() if name.startswith("RATCHET_S3_")},
+        "RATCHET_VLLM_CACHE": str(cache),
+        **env,
+    }
+    with ExitStack() as stack, ThreadPoolExecutor(len(modes)) as starts:
+
+        def start(number: int, mode: str) -> RunningServer:
+            folder = scratch / f"replica-{number}"
+            folder.mkdir()
+            return stack.enter_context(
+                running(_program(published.directory, mode, vocabulary, given), folder, start_s=START_S)
+            )
+
+        servers = [starts.submit(start, number, mode) for number, mode in enumerate(modes)]
+        replicas: list[RunningVllm] = []
+        for server, mode in zip(servers, modes, strict=True):
+            http = stack.enter_context(httpx.Client(base_url=server.result().url, timeout=120))
+            replicas.append(RunningVllm(server.result(), http, published, shared, cache, mode, vocabulary))
+        yield replicas
 
 
-def _program(model: Path, logprobs_mode: str, vocabulary: int) -> Program:
+def _program(model: Path, logprobs_mode: str, vocabulary: int, env: dict[str, str]) -> Program:
     (port,) = free_ports(1)
     options = {
         "--served-model-name": "base",
         "--host": "127.0.0.1",
         "--port": str(port),
-        "--max-lora-rank": "32",
+        "--max-lora-rank": str(MAX_RANK),
+        "--max-loras": "2",
+        "--max-cpu-loras": "2",
         "--dtype": "float32",
-        "--max-model-len": "512",
+        "--max-model-len": str(CONTEXT),
         "--max-logprobs": str(vocabulary),
         "--logprobs-mode": logprobs_mode,
         "--tool-call-parser": "hermes",
@@ -88,13 +137,15 @@ def _program(model: Path, logprobs_mode: str, vocabulary: int) -> Program:
         url=f"http://127.0.0.1:{port}",
         port=port,
         env={
-            "VLLM_PLUGINS": "",
+            "PYTHONPATH": str(REPOSITORY / "services"),  # the plugin of this tree, whichever one .vllm was made for
+            "VLLM_PLUGINS": "ratchet",
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
+            **env,
         },
         stop_s=30.0,
     )

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import weakref
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from fastapi import HTTPException
@@ -19,7 +22,7 @@ from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImport
 from vllm.lora.resolver import LoRAResolver, LoRAResolverRegistry  # pyright: ignore[reportMissingImports]
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase  # pyright: ignore[reportMissingImports]
 
-from ratchet.errors import DigestMismatch, NotFound, Rejected, Unavailable
+from ratchet.errors import ConfigError, DigestMismatch, NotFound, Rejected, Unavailable
 from ratchet.rules.engines import POLICY_REFUSED
 from ratchet.stores.policies import is_policy_name
 from ratchet.vllm_plugin.adapters import Adapters, Engine
@@ -43,8 +46,8 @@ class Resolver(LoRAResolver):  # pyright: ignore[reportUntypedBaseClass]
 
     def __init__(self, make_adapters: Callable[[], Adapters]) -> None:
         """`make_adapters` is called by the first look-up: vLLM registers plugins in processes that never have one."""
-        self._make_adapters = make_adapters
-        self._adapters: Adapters | None = None
+        self._adapters = cache(make_adapters)
+        self._making = Lock()
         self._waiting = 0
         self.engine: Engine | None = None
         """How vLLM runs, since it is ready."""
@@ -56,6 +59,7 @@ class Resolver(LoRAResolver):  # pyright: ignore[reportUntypedBaseClass]
         """
         if not is_policy_name(lora_name):
             return None
+        began = time.monotonic()
         if self._waiting >= WAITING:
             raise HTTPException(503, f"{WAITING} other policies are being loaded: try again later")
         try:
@@ -66,26 +70,29 @@ class Resolver(LoRAResolver):  # pyright: ignore[reportUntypedBaseClass]
         except (Rejected, DigestMismatch) as error:
             log.warning("Ratchet refuses a policy: %s", error)
             raise HTTPException(POLICY_REFUSED, str(error)) from error
-        except Unavailable as error:
+        except (Unavailable, ConfigError) as error:
             log.warning("Ratchet cannot load %s: %s", lora_name, error)
             raise HTTPException(503, f"{lora_name} cannot be loaded now: {error}") from error
         request = HeldRequest(lora_name=lora_name, lora_int_id=1, lora_path=str(held.directory))  # vLLM sets the id
         weakref.finalize(request, held.release)
-        log.info("Ratchet: %s is verified, in %s", lora_name, held.directory)
+        log.info("Ratchet: %s is verified after %.3f s, in %s", lora_name, time.monotonic() - began, held.directory)
         return request
 
     async def _hold(self, name: str, engine: Engine) -> Held:
         """In a thread. A caller that goes away leaves nothing held."""
-        if self._adapters is None:
-            self._adapters = self._make_adapters()
         self._waiting += 1
-        holding = asyncio.ensure_future(asyncio.to_thread(self._adapters.hold, name, engine))
+        holding = asyncio.ensure_future(asyncio.to_thread(self._held, name, engine))
         holding.add_done_callback(self._ended)
         try:
             return await asyncio.shield(holding)
         except asyncio.CancelledError:
             holding.add_done_callback(_give_back)
             raise
+
+    def _held(self, name: str, engine: Engine) -> Held:
+        with self._making:
+            adapters = self._adapters()
+        return adapters.hold(name, engine)
 
     def _ended(self, _: asyncio.Future[Held]) -> None:
         self._waiting -= 1

@@ -1,13 +1,13 @@
 """What Ratchet assumes of vLLM, on vLLM itself: streams, masked log-probabilities, cancelled calls, errors.
 
-`make vllm` installs it; `make test-vllm` runs this, and starts it once for each of its two kinds of log-probabilities.
+`make vllm` installs it; `make test-vllm` runs this on both of its replicas, one for each kind of log-probabilities.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,12 @@ from ratchet.contract import Turn
 from ratchet.grammars.compiler import Compiler, Tokens
 from ratchet.grammars.walk import allowed, open_mask
 from tests.support.engine_process import Published
-from tests.support.gateway_scene import ROLE, scene, version
+from tests.support.gateway_scene import ROLE, scene
 from tests.support.grammars import constraint, read_tokenizer
 from tests.support.joined_streams import events_of, joined
 from tests.support.servers import RunningServer
-from tests.support.vllm_process import VLLM, RunningVllm, running_vllm
+from tests.support.vllm_process import PROCESSED, RunningVllm
 
-pytestmark = [
-    pytest.mark.skipif(not VLLM.exists(), reason="vLLM is not installed: make vllm"),
-    pytest.mark.timeout(600),  # of a start, on a busy machine
-]
-PROCESSED, RAW = "processed_logprobs", "raw_logprobs"
 MESSAGES = [{"role": "user", "content": "where is my order K47"}]
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -69,12 +64,6 @@ SURE = 1e-3
 
 MASKED = -1000.0
 """vLLM writes -9999 for what cannot be drawn."""
-
-
-@pytest.fixture(scope="module", params=[PROCESSED, RAW])
-def vllm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningVllm]:
-    with running_vllm(tmp_path_factory.mktemp("vllm"), request.param) as running:
-        yield running
 
 
 def asked(vllm: RunningVllm, route: str, **members: Any) -> dict[str, Any]:
@@ -199,11 +188,10 @@ async def test_a_gateway_in_between_changes_no_token_of_a_stream(
     vllm: RunningVllm, nats: RunningServer, tmp_path: Path
 ) -> None:
     """The agent reads vLLM's text, and the turn has vLLM's ids and log-probabilities."""
-    vllm.load(version(1).name)
     members: dict[str, Any] = {"temperature": 0.7, "seed": 5, "max_tokens": 24, "top_p": 1, "top_k": 0}
-    direct = answered(vllm, "chat/completions", logprobs=True, **members | {"model": version(1).name})
-    url, mode = str(vllm.http.base_url), vllm.logprobs_mode
-    async with scene(nats, tmp_path, engine_url=url, engine_logprobs_mode=mode) as here:
+    direct = answered(vllm, "chat/completions", logprobs=True, **members)
+    mode, digest = vllm.logprobs_mode, vllm.published.adapter.digest
+    async with scene(nats, tmp_path, digest, engine_url=vllm.url, engine_logprobs_mode=mode) as here:
         top_k = {"top_k": members.pop("top_k")}
         messages: Any = MESSAGES
         stream = await here.client().chat.completions.create(
@@ -213,7 +201,7 @@ async def test_a_gateway_in_between_changes_no_token_of_a_stream(
         (turn,) = await here.published(Turn, 1)
     (choice,) = direct["choices"]
     assert "".join(pieces) == (choice["message"]["content"] or "")
-    assert turn.output_token_ids == choice["token_ids"]
+    assert (turn.policy.digest, turn.output_token_ids) == (digest, choice["token_ids"])
     given = [entry["logprob"] for entry in choice["logprobs"]["content"]]
     assert turn.behavior_logprobs == pytest.approx(given, abs=SURE)
     assert turn.trainable.ok == (mode == PROCESSED)
