@@ -73,7 +73,7 @@ def _head(results: Sequence[Result]) -> str:
     return f"""## A real model on public tasks
 
 Made by `make bench-learning` from the files in [learning](learning). The model is SmolLM2-135M-Instruct (Apache-2.0,
-from its 4-bit GGUF); trainer and engine are the product's, in one process, in float32. The first policy imitates a few
+from its 4-bit GGUF); trainer and engine are the product's, in one process, in bfloat16. The first policy imitates a few
 demonstrations of training tasks with an adapter; then each cycle plays training tasks with the newest policy and learns
 from what was played. Held-out tasks are the same for all seeds; a seed draws demonstrations, training tasks, their
 order and every token. Rejection sampling, which is supervised fine-tuning on the solved tries, stands beside RLOO with

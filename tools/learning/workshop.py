@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import torch
 
-from ratchet.contract.training import Dataset, Hyperparameters, TrainingConfig
+from ratchet.contract.training import Compute, Dataset, Hyperparameters, TrainingConfig
 from ratchet.demo.exams import Exam
 from ratchet.engine_local.torch_policies import Served
 from ratchet.rules.algorithms import ALGORITHMS
@@ -158,7 +158,8 @@ class Workshop:
         torch.manual_seed(hyper.seed or 0)
         rows = lesson.rows()
         began, run = time.monotonic(), Uninterrupted()
-        spec = _spec(lesson.algorithm, start, hyper, self._threads)
+        compute = Compute(mixed_precision=self.world.precision, threads=self._threads)
+        spec = _spec(lesson.algorithm, start, hyper, compute)
         policy = load_policy(spec)
         outcome = load_train(lesson.algorithm)(spec, policy, rows, run)
         took = {"samples": outcome.samples, "step_tokens": run.tokens, "train_s": round(time.monotonic() - began, 1)}
@@ -202,12 +203,13 @@ class Uninterrupted:
         """See `Run`."""
 
 
-def _spec(algorithm: str, start: Policy, hyper: Hyperparameters, threads: int) -> JobSpec:
+def _spec(algorithm: str, start: Policy, hyper: Hyperparameters, compute: Compute) -> JobSpec:
     config = TrainingConfig(
         algorithm=algorithm,
         base_model=str(start.first),
         dataset=Dataset(source="clickhouse", sample_size=1),
         hyperparameters=hyper,
+        compute=compute,
     )
     return JobSpec(
         training_job_id=str(uuid.UUID(int=0)),
@@ -217,6 +219,6 @@ def _spec(algorithm: str, start: Policy, hyper: Hyperparameters, threads: int) -
         dataset="",
         base=str(start.first),
         base_name="first",
-        threads=threads,
+        threads=compute.threads or 1,
         adapter=str(start.adapter) if start.adapter else None,
     )

@@ -47,6 +47,7 @@ def colours(model: Path) -> PublicTasks:
         imitation=Supervised(examples=4, steps=1, learning_rate=1e-3, batch=2),
         cycle=Reinforced(sample_size=16, learning_rate=1e-3, epochs=1, batch=8),
         lora=Lora(r=2, alpha=4),
+        precision="fp32",
         model=lambda: model,
     )
 

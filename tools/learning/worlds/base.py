@@ -141,6 +141,11 @@ class World(Protocol):
         ...
 
     @property
+    def precision(self) -> str:
+        """What trainings compute in, by a request's name."""
+        ...
+
+    @property
     def exam_seed(self) -> int:
         """Of the draws in a held-out exam."""
         ...

@@ -57,6 +57,7 @@ class Helpdesk:
 
     plan: Plan
     judges_base: bool = False
+    precision: str = "fp32"
 
     @property
     def seed(self) -> int:

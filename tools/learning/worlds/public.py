@@ -59,6 +59,7 @@ class PublicTasks:
     imitation: Supervised
     cycle: Reinforced
     lora: Lora = LORA
+    precision: str = "bf16"
     exam_seed: int = EXAM_SEED
     model: Callable[[], Path] = smollm2
     """Where the model before any training lies."""
@@ -74,6 +75,7 @@ class PublicTasks:
             "imitation batch": self.imitation.batch,
             "imitation rate": self.imitation.learning_rate,
             "rank": self.lora.r,
+            "bits of a number": 16 if self.precision == "bf16" else 32,
             "learning rate": self.cycle.learning_rate,
             "passes": self.cycle.epochs,
             "batch": self.cycle.batch,

@@ -21,7 +21,7 @@ from tools.learning.worlds.bfcl_answers import read_arguments
 from tools.learning.worlds.public import Demonstration, NoTasks, PublicTasks
 from tools.learning.worlds.single_answers import SingleAnswer, shown_call
 
-ENGINE = Engine(max_tokens=64, seats=32, together=8, prefix_tokens=30_000, dtype="float32")
+ENGINE = Engine(max_tokens=64, seats=32, together=8, prefix_tokens=30_000, dtype="bfloat16")
 IMITATION = Supervised(examples=8, steps=4, learning_rate=1e-3, batch=8)
 CYCLE = Reinforced(sample_size=160, learning_rate=5e-4, epochs=1, batch=32)
 OFFERED = ("cancel_pending_order", "return_delivered_order_items")
