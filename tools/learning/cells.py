@@ -199,8 +199,8 @@ FEW_TRIES = Experiment(
     title="48 single tries",
     asks=(
         "As much as a small team has in a day: 48 tasks of BFCL, each tried once, so without groups to compare within."
-        " RLOO then compares with the mean of all 48. Reef publishes a rise from .458 to .479 for 48 single tries on"
-        " tasks of its own; model and tasks differ, so only the size of the question is the same."
+        " RLOO then compares with the mean of all 48. Reef publishes a rise from .458 to .479 for 48 single tries;"
+        " its model and tasks are others, so that only the question is the same."
     ),
     variants=(
         Variant(name="rloo, single tries", tries=1),
