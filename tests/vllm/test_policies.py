@@ -138,6 +138,13 @@ def test_a_policy_that_this_vllm_cannot_serve_is_refused_in_words(
     assert vllm.ask(vllm.model).status_code == 200
 
 
+def test_the_log_names_what_was_fetched_and_holds_no_secret(vllm: RunningVllm) -> None:
+    vllm.ask(vllm.name_of(vllm.publish(algorithm="logged")))
+    log = vllm.server.log.read_text()
+    assert f"Ratchet: {vllm.name_of(vllm.publish(algorithm='logged'))} is verified after" in log
+    assert vllm.shared.s3_secret_key not in log
+
+
 def test_an_unloaded_policy_is_fetched_again_by_the_next_call(vllm: RunningVllm) -> None:
     assert vllm.ask(vllm.model).status_code == 200
     assert vllm.http.post("/v1/unload_lora_adapter", json={"lora_name": vllm.model}).status_code == 200
