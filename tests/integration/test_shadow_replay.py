@@ -19,14 +19,18 @@ from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.contract import Message, PolicyClaim, Start
+from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
 from ratchet.contract.training import Artifacts
 from ratchet.contract.trajectory import TaskContext
 from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
 from ratchet.local_stack.ports import free_ports
+from ratchet.rules.arms import policy_name
 from ratchet.service.http import HttpServer
 from ratchet.service.settings import SharedSettings
+from ratchet.stores.objects import Objects
+from ratchet.stores.policies import Policy, publish_policy
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
@@ -175,10 +179,18 @@ class Replaying:
     gateway_url: str
     digest: str
     """Of the snapshot that every candidate was trained on."""
+    candidate: Policy
+
+    @property
+    def name(self) -> str:
+        """The candidate's, as version 2."""
+        return policy_name(ROLE, 2, self.candidate.digest)
 
     async def rollout(self, version: int, state: str, *, coordinator_url: str | None = None) -> Rollout:
         """Register a candidate and run a deployer until its rollout is in a state."""
-        await register(self.bus, policy(version, parent=1, dataset_digest=self.digest))
+        stored = self.candidate
+        made = {"digest": stored.digest, "uri": stored.uri, "name": self.name, "dataset_digest": self.digest}
+        await register(self.bus, policy(version, parent=1, **made))
         coordinator_url = coordinator_url or str(self.workshop.api.base_url)
         async with deploying(self.shared, self.folder, self.gateway_url, coordinator_url):
             return await rollout_of(self.bus, version, state)
@@ -187,7 +199,9 @@ class Replaying:
 @pytest.fixture
 async def replaying(shared_settings: SharedSettings, bus: Bus, tmp_path: Path) -> AsyncIterator[Replaying]:
     """Two trajectories in the snapshot; beside it one of their time, fresh ones, and one of a learned task."""
-    engine = FakeEngine(resident={served(version).name for version in (1, 2)})
+    manifest = PolicyManifest(kind="adapter", base_model="base", files=[], role=ROLE, created_at=NOON)
+    candidate = publish_policy(Objects(shared_settings), manifest)
+    engine = FakeEngine(resident={served(1).name, policy_name(ROLE, 2, candidate.digest)})
     await register(bus, policy(1, stage="stable", training_job_id=None))
     await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=3))
     collector = CollectorSettings(shared=shared_settings, linger_s=0.01, idle_s=2, idle_interval_s=0.2)
@@ -204,7 +218,7 @@ async def replaying(shared_settings: SharedSettings, bus: Bus, tmp_path: Path) -
         digest = await snapshot(workshop)
         await publish_stored(bus, warehouse, [*captured("late", "other", NOON), *fresh(FRESH, bus.now())])
         url = f"http://127.0.0.1:{gateway.components[-1].port}"  # type: ignore[attr-defined]
-        yield Replaying(shared_settings, tmp_path, bus, warehouse, workshop, engine, url, digest)
+        yield Replaying(shared_settings, tmp_path, bus, warehouse, workshop, engine, url, digest, candidate)
 
 
 UNSURE = {"role": "assistant", "content": "I do not know."}
@@ -220,7 +234,7 @@ async def test_without_a_coordinator_no_prompt_is_replayed_and_a_person_decides(
 
 @pytest.mark.timeout(300)
 async def test_a_candidate_that_answers_worse_than_stable_waits_for_a_person(replaying: Replaying) -> None:
-    replaying.engine.messages = {served(1).name: calling("look_up"), served(2).name: UNSURE}
+    replaying.engine.messages = {served(1).name: calling("look_up"), replaying.name: UNSURE}
     worse = await replaying.rollout(2, "awaiting_approval")
     outcome, evidence = replayed(worse)
     assert (outcome, evidence["difference"], evidence["prompts"]) == ("failed", -1.0, FRESH)
@@ -231,7 +245,7 @@ async def test_a_candidate_that_answers_worse_than_stable_waits_for_a_person(rep
 @pytest.mark.timeout(300)
 async def test_a_candidate_that_answers_better_than_stable_begins_with_a_higher_weight(replaying: Replaying) -> None:
     engine, workshop = replaying.engine, replaying.workshop
-    engine.messages = {served(1).name: UNSURE, served(2).name: calling("look_up")}
+    engine.messages = {served(1).name: UNSURE, replaying.name: calling("look_up")}
     better = await replaying.rollout(2, "running")
     outcome, evidence = replayed(better)
     assert (outcome, evidence["difference"], better.weight) == ("passed", 1.0, 0.25)
@@ -240,7 +254,7 @@ async def test_a_candidate_that_answers_better_than_stable_begins_with_a_higher_
     assert better.horizon.basis.startswith("the setting: 0 of 100 outcomes")
 
     by_policy = [body["model"] for body in engine.asked]
-    assert {name: by_policy.count(name) for name in by_policy} == {served(1).name: FRESH, served(2).name: FRESH}
+    assert {name: by_policy.count(name) for name in by_policy} == {served(1).name: FRESH, replaying.name: FRESH}
     assert all(body["messages"][-1]["role"] == "user" for body in engine.asked), "a prompt ends before a tool's result"
     assert all((body["tools"], body["temperature"]) == (TOOLS, 0.7) for body in engine.asked)
 
