@@ -115,15 +115,14 @@ class Replicas:
     async def _asked(self, near: str, send: Send) -> Reply | EventReply:
         """What the first replica answers that can; else what the last one has answered, or raises."""
         deadline_s = asyncio.get_running_loop().time() + self._answer_s
-        tried, sent, looked = list[Replica](), 0, False
+        tried, sent = list[Replica](), 0
         last: Reply | EngineFailed | None = None
         while sent < SENDS:
             replica = self._set.choose(near, tried)
             if replica is None:
-                others = [] if looked else self._set.may_look(tried)
+                others = self._set.may_look(tried)
                 if not others:
                     break
-                looked = True
                 await self._look_at(others)
                 continue
             limit = asyncio.timeout(None)
