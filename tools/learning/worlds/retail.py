@@ -22,7 +22,7 @@ from tools.learning.worlds.public import Demonstration, NoTasks, PublicTasks
 from tools.learning.worlds.single_answers import SingleAnswer, shown_call
 
 ENGINE = Engine(max_tokens=64, seats=32, together=8, prefix_tokens=30_000, dtype="bfloat16")
-IMITATION = Supervised(examples=8, steps=4, learning_rate=1e-3, batch=8)
+IMITATION = Supervised(examples=16, steps=8, learning_rate=1e-3, batch=8)
 CYCLE = Reinforced(sample_size=160, learning_rate=5e-4, epochs=1, batch=32)
 OFFERED = ("cancel_pending_order", "return_delivered_order_items")
 """All four tools that change orders take 1,340 tokens."""
