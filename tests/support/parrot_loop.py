@@ -114,7 +114,7 @@ async def _play_one(here: ServedScene, task: Sequence[dict[str, Any]], *, seed: 
     """One try; returns its trajectory's id and whether both answers were right."""
     name, messages, right = str(uuid.uuid4()), list(task[:3]), True
     for expected, next_ask in ((task[3], task[4:5]), (task[5], ())):
-        answer = await here.ask(name, messages, max_tokens=8, seed=seed)
+        answer = await here.ask(name, messages, max_tokens=16, seed=seed)
         text = answer.choices[0].message.content or ""
         right = right and text.strip() == expected["content"]
         messages += [{"role": "assistant", "content": text}, *next_ask]
