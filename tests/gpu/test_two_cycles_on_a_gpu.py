@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
 
 from ratchet.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.training.algorithms import load_train
@@ -25,7 +24,7 @@ from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy
 from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row
-from tests.support.tiny_models import write_tokenizer
+from tests.support.tiny_models import write_half_billion
 from tests.support.trainer_runs import RecordingRun, job_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
@@ -52,25 +51,7 @@ class TimedRun(RecordingRun):
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("base")
-    write_tokenizer(directory, ["a b c"], 300)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=8192,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(config)
-    model.to(torch.bfloat16).save_pretrained(directory)
-    return directory
+    return write_half_billion(tmp_path_factory.mktemp("base"), ["a b c"], VOCABULARY)
 
 
 @pytest.fixture(autouse=True)

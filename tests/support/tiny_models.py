@@ -121,6 +121,28 @@ def write_published(directory: Path, family: str, vocabulary: int, ends: Sequenc
     model.save_pretrained(directory)
 
 
+def write_half_billion(directory: Path, texts: Iterable[str], vocabulary: int = 32_000) -> Path:
+    """Not tiny: a Qwen3 of .5 billion random weights in bf16, for machines with a GPU."""
+    write_tokenizer(directory, texts, 400)
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=8192,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config)
+    model.to(torch.bfloat16).save_pretrained(directory)
+    return directory
+
+
 def write_tokenizer(directory: Path, texts: Iterable[str], vocabulary: int = 400) -> Tokenizer:
     """A byte-level BPE tokenizer that keeps any text, with its chat template."""
     tokenizer = Tokenizer(models.BPE())

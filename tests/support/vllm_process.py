@@ -84,11 +84,7 @@ def running_replicas(
     published = publish_in(objects, scratch, ROLE, HIDDEN)
     vocabulary: int = msgspec.json.decode((published.directory / "config.json").read_bytes())["vocab_size"]
     cache = scratch / "adapters"
-    given = {
-        **{name: value for name, value in variables(shared).items() if name.startswith("RATCHET_S3_")},
-        "RATCHET_VLLM_CACHE": str(cache),
-        **env,
-    }
+    given = plugin_variables(shared, cache) | env
     with ExitStack() as stack, ThreadPoolExecutor(len(modes)) as starts:
 
         def start(number: int, mode: str) -> RunningServer:
@@ -104,6 +100,49 @@ def running_replicas(
             http = stack.enter_context(httpx.Client(base_url=server.result().url, timeout=120))
             replicas.append(RunningVllm(server.result(), http, published, shared, cache, mode, vocabulary))
         yield replicas
+
+
+@contextmanager
+def running_on_a_gpu(vllm: str, model: Path, scratch: Path, shared: SharedSettings) -> Iterator[RunningServer]:
+    """A vLLM that was built for CUDA, at the path `vllm`, on a model in bf16; most memory stays free."""
+    (port,) = free_ports(1)
+    options = [
+        "--served-model-name",
+        "base",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--max-lora-rank",
+        str(MAX_RANK),
+    ]
+    options += ["--dtype", "bfloat16", "--max-model-len", str(CONTEXT), "--gpu-memory-utilization", "0.3"]
+    program = Program(
+        name="vllm",
+        command=(vllm, "serve", str(model), *options, "--logprobs-mode", PROCESSED, "--enable-lora"),
+        ready_url=f"http://127.0.0.1:{port}/health",
+        url=f"http://127.0.0.1:{port}",
+        port=port,
+        env=_PLUGIN | plugin_variables(shared, scratch / "adapters"),
+        stop_s=30.0,
+    )
+    with running(program, scratch, start_s=START_S) as server:
+        yield server
+
+
+def plugin_variables(shared: SharedSettings, cache: Path) -> dict[str, str]:
+    """Where the plugin finds policies, and where it keeps them."""
+    store = {name: value for name, value in variables(shared).items() if name.startswith("RATCHET_S3_")}
+    return store | {"RATCHET_VLLM_CACHE": str(cache)}
+
+
+_PLUGIN = {
+    "PYTHONPATH": str(REPOSITORY / "services"),  # the plugin of this tree, whichever one vLLM's environment has
+    "VLLM_PLUGINS": "ratchet",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 def _program(model: Path, logprobs_mode: str, vocabulary: int, env: dict[str, str]) -> Program:
@@ -137,13 +176,9 @@ def _program(model: Path, logprobs_mode: str, vocabulary: int, env: dict[str, st
         url=f"http://127.0.0.1:{port}",
         port=port,
         env={
-            "PYTHONPATH": str(REPOSITORY / "services"),  # the plugin of this tree, whichever one .vllm was made for
-            "VLLM_PLUGINS": "ratchet",
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-            "VLLM_NO_USAGE_STATS": "1",
+            **_PLUGIN,
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             **env,
         },
