@@ -78,6 +78,19 @@ async def test_how_long_the_oldest_report_has_waited_is_known_from_the_first_loo
             await again.close()
 
 
+async def test_a_consumer_that_is_deleted_while_it_is_behind_holds_nothing_up(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus:
+        await consumer(bus, ASSEMBLER, TURNS)
+        await bus.publish(trajectory_end("one"))
+        events = await NatsEventSource(bus).open(ROLE, Places())
+        try:
+            assert (await events.next(TICK_S)).behind is not None
+            await bus.nc.jetstream().delete_consumer(TURNS, ASSEMBLER)
+            assert (await events.next(TICK_S)).behind is None
+        finally:
+            await events.close()
+
+
 async def test_outcomes_are_known_up_to_the_reward_computers_last_acknowledged_message(
     shared_settings: SharedSettings,
 ) -> None:

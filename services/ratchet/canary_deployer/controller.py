@@ -24,6 +24,7 @@ from ratchet.canary_deployer.observer import Observer
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.preparation import Preparation
 from ratchet.canary_deployer.reconciler import RolloutReconciler
+from ratchet.canary_deployer.replicas import Doubt
 from ratchet.canary_deployer.rollout_store import RolloutStore
 from ratchet.contract.state import PolicyStage, PolicyVersion
 from ratchet.errors import Conflict, RatchetError, Unavailable
@@ -66,6 +67,8 @@ class RolloutController:
             try:
                 await self.step()
                 self.fault, pause_s = None, AFTER_FAULT_S
+            except Doubt as error:
+                await self._recover(str(error), error.again_in_s)
             except (Unavailable, Conflict) as error:
                 await self._recover(str(error), AFTER_FAULT_S)
             except Exception as error:  # the boundary: one role's fault must not stop the others

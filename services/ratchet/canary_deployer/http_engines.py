@@ -17,7 +17,7 @@ import msgspec
 from ratchet.bus.message import decode
 from ratchet.canary_deployer.replicas import Answer, Away, Broke, ScoredToken
 from ratchet.errors import RatchetError, Rejected, Unavailable
-from ratchet.rules.engines import POLICY_REFUSED
+from ratchet.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED
 from ratchet.service.engine_list import EngineSettings, engine_of
 from ratchet.service.http_client import QUOTED, AsyncApiClient, Peer, Reply, bearer
 
@@ -27,7 +27,9 @@ ANSWER_TOKENS = 16
 """Enough to see whether output is broken."""
 PRESENT_S = 5.0
 """How long a replica may take to say that it is there."""
-GONE = frozenset({502, 503, 504})
+CONNECT_S = 3.0
+"""How long a connection may take: the machine of a busy server accepts one at once, one that is off never does."""
+GONE = frozenset({502, 504})
 """Statuses of a proxy whose server is away."""
 BUSY = frozenset({408, 425, 429, 503})
 """Statuses that say "later"."""
@@ -39,6 +41,8 @@ NOT_FOUND = (
 )
 PROCESSED = "processed_logprobs"
 TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM spells a token by its id
+ID_DIGITS = 10
+"""More than any vocabulary needs."""
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -103,14 +107,16 @@ class HttpReplica:
         self.name = f"{engine.name} at {url}"
         self.adapters_only = engine.kind == "vllm"
         self.logprobs_mode = engine.logprobs_mode or (PROCESSED if engine.kind == "engine_local" else None)
-        self.client = AsyncApiClient(Peer(self.name, url, bearer(self._key)), transport)
+        self.client = AsyncApiClient(Peer(self.name, url, bearer(self._key), connect_s=CONNECT_S), transport)
 
     async def models(self) -> Sequence[str]:
         """See `Replica`."""
         try:
             reply = await self.client.exchange("GET", "/v1/models", timeout_s=PRESENT_S)
         except Unavailable as error:
-            raise Away(str(error)) from error
+            if _unreachable(error):
+                raise Away(str(error)) from error
+            raise Unavailable(f"{error}, but accepts connections: repair it, or end it") from error
         if reply.status in GONE:
             raise Away(f"{self.name} answers {reply.status}")
         return [model.id for model in self._read(reply, _Models, "/v1/models").data]
@@ -154,11 +160,8 @@ class HttpReplica:
         (choice,) = await self._choices(body)
         listed = choice.logprobs.top_logprobs if choice.logprobs else None
         first = listed[0] if listed else None
-        return {
-            int(token.removeprefix(TOKEN_ID)): logprob
-            for token, logprob in (first or {}).items()
-            if logprob is not None and token.removeprefix(TOKEN_ID).isdecimal() and token.startswith(TOKEN_ID)
-        }
+        ids_named = {_token_id(token): logprob for token, logprob in (first or {}).items()}
+        return {token: logprob for token, logprob in ids_named.items() if token is not None and logprob is not None}
 
     async def unload(self, model: str) -> None:
         """See `Replica`."""
@@ -183,7 +186,7 @@ class HttpReplica:
         try:
             reply = await self.client.exchange("POST", path, body=body, timeout_s=self._load_timeout_s)
         except Unavailable as error:
-            if isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout):
+            if _unreachable(error):
                 raise Away(str(error)) from error
             ended = not isinstance(error.__cause__, TimeoutError | httpx.TimeoutException)
             raise Broke(f"{self.name} does not finish an answer for {model}: {error}", ended=ended) from error
@@ -219,7 +222,8 @@ class HttpReplica:
             return Broke(f"{name} answers {status} for {model}; its log says why", ended=False)
         if status not in REFUSED or words is None:
             return Unavailable(f"{name} answers {status}, and not as an engine: does a proxy answer in its place?")
-        return Rejected(words)
+        not_loaded = f"{name} found {model} and could not load it; its log says why: is it out of memory?"
+        return Unavailable(not_loaded) if POLICY_NOT_LOADED in words else Rejected(words)
 
     def _words(self, reply: Reply) -> str | None:
         """The engine's reason on one line, without the key; None for a body that is no engine's error."""
@@ -276,6 +280,18 @@ def _one_token(model: str, ids: Sequence[int]) -> dict[str, object]:
         "repetition_penalty": 1,
     }
     return {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 1, **neutral}
+
+
+def _unreachable(error: Unavailable) -> bool:
+    """Whether there was no connection at all."""
+    return isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
+
+
+def _token_id(token: str) -> int | None:
+    """The id that a token is named by; None for a token that is not named so."""
+    digits = token.removeprefix(TOKEN_ID)
+    named = token.startswith(TOKEN_ID) and digits.isdecimal() and len(digits) <= ID_DIGITS
+    return int(digits) if named else None
 
 
 def _scored_token(token: int, of: Mapping[int, _Token], candidates: int) -> ScoredToken:

@@ -412,6 +412,8 @@ class _Settled:
         progress = await self._bus.ask(f"CONSUMER.INFO.{self._stream}.{self._consumer}", _ConsumerProgress)
         if progress.error is not None:
             if progress.error.get("err_code") in DOES_NOT_EXIST:
+                self._seen.clear()
+                self._settled_at, self.behind_s = None, 0.0  # one that is gone is not behind
                 return complete
             raise BusUnavailable(f"cannot ask how far {self._consumer} is: {progress.error}")
         if progress.ts is not None and progress.num_pending + progress.num_ack_pending == 0:

@@ -2,16 +2,18 @@
 
 A replica that does not answer at all is away: the check leaves it out and names it, as long as another one answers.
 Everything else that an engine does wrong makes the check impossible for now (`Unavailable`, with a line for an
-operator): stable goes on serving, and the deployer asks again. Two things are the candidate's own (`Rejected`):
+operator): stable goes on serving, and the deployer asks again. Two things are the candidate's own (`Rejected`), where
+every replica that answers does them, and answers the same questions under stable's name:
 
-- the engine refuses it in words, while it answers for stable;
-- the engine breaks over it `BREAKS` times, each time right after it answered for stable, and not because it could not
-  fetch it: it holds the policy, or ended while it computed.
+- the engine refuses it in words;
+- the engine breaks over it `BREAKS` times, and not because it could not fetch it: it holds the policy, or ended while
+  it computed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -27,6 +29,9 @@ BREAK_SPACING_S = 20.0
 """Breaks that follow one another faster count once: a short fault must not refuse a policy."""
 CONTROL_IDS = (1, 2, 3, 4, 5)
 """Tokens that every vocabulary has."""
+MEND = "end or repair the ones named here, and compare their base model and options with those of the others"
+LONGEST_PAUSE_S = 60.0
+"""A check that shows nothing is repeated ever more seldom, down to this: it costs the engine that serves stable."""
 
 
 class Away(Unavailable):
@@ -40,6 +45,15 @@ class Broke(Unavailable):
         super().__init__(message)
         self.ended = ended
         """The connection ended without an answer."""
+
+
+class Doubt(Unavailable):
+    """A check shows nothing about a candidate yet, for the `times`th time."""
+
+    def __init__(self, message: str, times: int) -> None:
+        super().__init__(message)
+        self.again_in_s = min(LONGEST_PAUSE_S, 2.0 ** min(times - 1, 10))
+        """When to repeat it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +134,10 @@ class Engines(Protocol):
         ...
 
 
+Check = Callable[[Replica, str], Awaitable[T]]
+"""Asks a replica for the model of a name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checked(Generic[T]):
     """A check's results by replica, and the replicas that did not answer."""
@@ -134,37 +152,42 @@ class ReplicaChecks:
     def __init__(self, engines: Engines, monotonic: Callable[[], float]) -> None:
         self._engines = engines
         self._monotonic = monotonic
-        self._breaks: dict[str, tuple[int, float]] = {}
-        """By digest: how often a replica broke over the policy, and when it last did."""
+        self._breaks: dict[tuple[str, str], tuple[int, float]] = {}
+        """By digest and replica: how often it broke over the policy one after the other, and when it last did."""
+        self._doubts: Counter[str] = Counter()
+        """By digest."""
 
     def replicas(self, role: str) -> Sequence[Replica]:
         """Those of the role's engine. Raises `Unavailable` where no engine serves the role."""
         return self._engines.replicas(role)
 
-    async def on_each(
-        self,
-        candidate: PolicyVersion,
-        stable: PolicyVersion | None,
-        check: Callable[[Replica], Awaitable[T]],
-    ) -> Checked[T]:
+    async def on_each(self, candidate: PolicyVersion, stable: PolicyVersion | None, check: Check[T]) -> Checked[T]:
         """`check` on every replica that answers. Raises `Rejected` or `Unavailable`, and names the replicas."""
         present, away = await self._present(candidate.role)
         outcomes = await asyncio.gather(
             *(self._checked(replica, candidate, stable, check) for replica in present), return_exceptions=True
         )
         faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        for fault in sorted(faults, key=lambda one: isinstance(one, Unavailable)):
-            if not isinstance(fault, Unavailable):
+        for fault in faults:
+            if not isinstance(fault, Unavailable | Rejected):
                 raise fault
+        refusals = [fault for fault in faults if isinstance(fault, Rejected)]
+        words = "; ".join(map(str, faults))
+        if refusals and len(refusals) == len(present):
+            raise Rejected(words)
         if faults:
-            raise Unavailable("; ".join(str(fault) for fault in faults))
-        self._breaks.pop(candidate.digest, None)
+            raise self.doubt(candidate, f"{words}; but not on every replica: {MEND}" if refusals else words)
         results = {
             replica.name: outcome
             for replica, outcome in zip(present, outcomes, strict=True)
             if not isinstance(outcome, BaseException)
         }
         return Checked(results, away)
+
+    def doubt(self, candidate: PolicyVersion, reason: str) -> Doubt:
+        """The error of a check that shows nothing about the candidate yet."""
+        self._doubts[candidate.digest] += 1
+        return Doubt(reason, self._doubts[candidate.digest])
 
     async def _present(self, role: str) -> tuple[list[Replica], list[str]]:
         """The replicas that answer, and the names of those that are away. Raises `Unavailable` when all are."""
@@ -181,43 +204,78 @@ class ReplicaChecks:
         return [replica for replica in replicas if replica.name not in names], names
 
     async def _checked(
+        self, replica: Replica, candidate: PolicyVersion, stable: PolicyVersion | None, check: Check[T]
+    ) -> T:
+        """The result of `check` on a replica that has just answered for stable.
+
+        A replica that broke over the candidate before answers the whole check for stable first: where it ends over the
+        candidate again, it answers nothing afterwards.
+        """
+        broke_before = (candidate.digest, replica.name) in self._breaks
+        if stable is not None:
+            await _control(replica, stable, check if broke_before else _short)
+        try:
+            result = await check(replica, candidate.name)
+        except Broke as error:
+            raise await self._blamed(replica, candidate, stable, check, error) from error
+        except Rejected as error:
+            refusal = f"{replica.name}: {error}"
+            if stable is not None:
+                await _control(replica, stable, check, refusal)
+            raise Rejected(refusal) from error
+        self._breaks.pop((candidate.digest, replica.name), None)
+        return result
+
+    async def _blamed(
         self,
         replica: Replica,
         candidate: PolicyVersion,
         stable: PolicyVersion | None,
-        check: Callable[[Replica], Awaitable[T]],
-    ) -> T:
-        """The result of `check` on a replica that has just answered for stable."""
-        if stable is not None:
-            try:
-                await replica.score(stable.name, CONTROL_IDS, 0)
-            except Rejected as error:
-                raise Unavailable(
-                    f"{replica.name} refuses {stable.name} too, which serves the role: {error}; compare its base model "
-                    "and options with those of the other replicas"
-                ) from error
-        try:
-            return await check(replica)
-        except Broke as error:
-            raise await self._blamed(replica, candidate, stable, error) from error
-        except Rejected as error:
-            raise Rejected(f"{replica.name}: {error}") from error
-
-    async def _blamed(
-        self, replica: Replica, candidate: PolicyVersion, stable: PolicyVersion | None, error: Broke
+        check: Check[T],
+        error: Broke,
     ) -> Rejected | Unavailable:
         """The error that stands for a break: the replica's for now, the candidate's when it has come often enough."""
         if stable is None or not (error.ended or await _holds(replica, candidate.name)):
             return Unavailable(str(error))
+        try:
+            await _control(replica, stable, check, str(error))
+        except Unavailable as fault:
+            if not (error.ended and isinstance(fault, Away)):  # an engine that ended answers nothing
+                return fault
         now = self._monotonic()
-        count, last = self._breaks.get(candidate.digest, (0, -BREAK_SPACING_S))
+        key = candidate.digest, replica.name
+        count, last = self._breaks.get(key, (0, -BREAK_SPACING_S))
         if now - last >= BREAK_SPACING_S:
             count, last = count + 1, now
-            self._breaks[candidate.digest] = count, last
+            self._breaks[key] = count, last
         whenever = f"each time right after it answered for {stable.name}"
         if count >= BREAKS:
             return Rejected(f"{error}; {count} times, {whenever}")
         return Unavailable(f"{error}; time {count} of {BREAKS} before the policy is refused, {whenever}")
+
+
+async def _short(replica: Replica, model: str) -> object:
+    return await replica.score(model, CONTROL_IDS, 0)
+
+
+async def _control(replica: Replica, stable: PolicyVersion, check: Check[object], failure: str | None = None) -> None:
+    """Make a check under stable's name. Raises `Unavailable` where it fails: so the engine is at fault.
+
+    `failure`: how the same check of the candidate failed.
+    """
+    before = f"{failure}; and " if failure else ""
+    try:
+        await check(replica, stable.name)
+    except Away as error:
+        raise Away(f"{before}{error}") from error
+    except Unavailable as error:
+        so_too = f"so it is with {stable.name}, which serves the role: " if failure else ""
+        raise Unavailable(f"{before}{so_too}{error}") from error
+    except Rejected as error:
+        raise Unavailable(
+            f"{before}{replica.name} refuses {stable.name} too, which serves the role: {error}; compare its base model "
+            "and options with those of the other replicas"
+        ) from error
 
 
 async def _holds(replica: Replica, model: str) -> bool:

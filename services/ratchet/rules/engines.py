@@ -3,3 +3,8 @@
 POLICY_REFUSED = 424
 """Status of an answer to any call for a policy that this engine cannot serve, with the reason: its bytes are not the
 ones that were named, its rank, base or kind does not fit. The request is not to blame. vLLM itself never answers so."""
+
+POLICY_NOT_LOADED = "was found but could not be loaded"
+"""What vLLM says, with status 400, after any failure of its workers to load an adapter: no memory, a dead engine core,
+a caller that went away. It says nothing about the policy: Ratchet's plugin answers `POLICY_REFUSED` for one that does
+not fit."""

@@ -55,6 +55,8 @@ class Peer:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     timeout_s: float = 30.0
     """Longest wait for a whole answer, from the look-up of the name on, unless a request sets its own."""
+    connect_s: float | None = None
+    """Longest wait for a connection, where that is to end sooner: then its error says so."""
     errors: Mapping[int, type[RatchetError]] = field(default_factory=dict[int, type[RatchetError]])
     """The errors that its statuses stand for, where they differ from those of `problems`."""
     refusal: str = "{reason}"
@@ -79,7 +81,7 @@ class _Client:
         self._options: dict[str, Any] = {  # `Any`: httpx's parameters have their own types
             "base_url": peer.url.rstrip("/"),
             "headers": {**peer.headers, "accept-encoding": "identity"},
-            "timeout": peer.timeout_s,
+            "timeout": self._timeout(peer.timeout_s),
             # Reading the certificates takes a while: a peer without TLS gets a context that trusts none.
             "verify": httpx.create_ssl_context()
             if peer.url.lower().startswith("https:")
@@ -89,6 +91,10 @@ class _Client:
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_S),
         }
 
+    def _timeout(self, seconds: float) -> httpx.Timeout:
+        connect_s = self._peer.connect_s
+        return httpx.Timeout(seconds, connect=seconds if connect_s is None else min(connect_s, seconds))
+
     def _request(
         self,
         body: object,
@@ -97,7 +103,7 @@ class _Client:
         headers: Headers | None = None,
     ) -> dict[str, Any]:
         """The parameters of a request; `bytes` are a body as it is."""
-        request: dict[str, Any] = {"timeout": timeout_s} if timeout_s is not None else {}
+        request: dict[str, Any] = {"timeout": self._timeout(timeout_s)} if timeout_s is not None else {}
         given: dict[str, str | bytes] = dict(headers or {})
         request["headers"] = given
         if query is not None:

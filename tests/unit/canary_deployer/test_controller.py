@@ -16,6 +16,7 @@ from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_R
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Budget
 from ratchet.canary_deployer.leadership import NotLeading
+from ratchet.canary_deployer.replicas import Doubt
 from ratchet.contract import Alert, ModelDeployed, ModelRollout, named_id
 from ratchet.contract.state import POLICIES, PolicyVersion
 from ratchet.errors import Unavailable
@@ -277,6 +278,29 @@ async def test_a_gate_with_a_fault_of_its_own_runs_less_and_less_often() -> None
         await world.controller.stop()
         await working
     assert pauses()[:7] == [1, 2, 4, 8, 16, 30, 30]
+
+
+class DoubtfulGate:
+    """Shows nothing, and asks for a pause."""
+
+    async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
+        raise Doubt("one replica differs", 6)
+
+
+async def test_a_check_in_doubt_is_repeated_after_its_own_pause() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["probe"] = DoubtfulGate()
+
+    async def waits() -> bool:
+        return any(entry["event"] == "rollout waits" for entry in logs)
+
+    with capture_logs() as logs:
+        working = asyncio.create_task(world.controller.run())
+        await eventually(waits)
+        await world.controller.stop()
+        await working
+    (pause,) = {entry["again_in_s"] for entry in logs if entry["event"] == "rollout waits"}
+    assert pause == 32
 
 
 class EndlessGate:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from ratchet.canary_deployer.http_engines import HttpReplica
+from ratchet.canary_deployer.http_engines import CONNECT_S, PRESENT_S, HttpReplica
 from ratchet.canary_deployer.replicas import Away, Broke
 from ratchet.errors import RatchetError, Rejected, Unavailable
 from tests.support.canary_world import policy
@@ -44,6 +44,11 @@ async def failure(one: HttpReplica) -> RatchetError:
         (refused(422, "sha256\nof x  differs"), Rejected, "sha256 of x differs"),
         (refused(400, "x" * 9000), Rejected, "x" * 500),
         (refused(400, ""), Rejected, "it answers 400 without a reason"),
+        (
+            refused(400, f"LoRA adapter '{NAME}' was found but could not be loaded."),
+            Unavailable,
+            f"small at http://a found {NAME} and could not load it; its log says why: is it out of memory?",
+        ),
         (
             refused(404, "The model `x` does not exist."),
             Unavailable,
@@ -137,8 +142,45 @@ async def test_a_replica_that_refuses_connections_is_away() -> None:
     for ask in (one.models(), one.score(NAME, [1, 2], 0), one.ask(NAME, "hello")):
         with pytest.raises(Away, match=r"^small at http://a does not answer at http://a \(All connection"):
             await ask
-    with pytest.raises(Away, match="answers 502"):
-        await replica(PlainTextResponse(PAGE, 502)).models()
+    for status in (502, 504):
+        with pytest.raises(Away, match=f"answers {status}"):
+            await replica(PlainTextResponse(PAGE, status)).models()
+
+
+async def test_a_replica_that_takes_connections_and_does_not_answer_is_there() -> None:
+    """It is slow or hung, and gets traffic as soon as it answers: it may not be passed over."""
+
+    class Failing(httpx.AsyncBaseTransport):
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            raise self.error
+
+    def failing(error: Exception) -> HttpReplica:
+        return HttpReplica(replica()._engine, "http://a", 5, Failing(error))
+
+    for error in (httpx.ReadTimeout("late"), TimeoutError(), httpx.ReadError("reset"), httpx.RemoteProtocolError("x")):
+        with pytest.raises(Unavailable, match="but accepts connections: repair it, or end it") as caught:
+            await failing(error).models()
+        assert not isinstance(caught.value, Away)
+    with pytest.raises(Away):
+        await failing(httpx.ConnectTimeout("no machine")).models()
+    with pytest.raises(Unavailable) as caught:
+        await replica(refused(503, "loading")).models()
+    assert not isinstance(caught.value, Away)
+
+
+async def test_a_machine_that_takes_no_connection_shows_before_the_answer_is_due() -> None:
+    deadlines: list[float] = []
+
+    def noted(request: httpx.Request) -> httpx.Response:
+        deadlines.append(request.extensions["timeout"]["connect"])
+        return httpx.Response(200, json={"data": []})
+
+    await HttpReplica(replica()._engine, "http://a", 5, httpx.MockTransport(noted)).models()
+    assert deadlines == [CONNECT_S]
+    assert CONNECT_S < PRESENT_S
 
 
 async def test_the_key_is_sent_and_never_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +203,9 @@ async def test_an_engine_that_scores_no_prompts_or_names_no_candidates_gives_non
     assert [len(token.candidates) for token in scored] == [0, 0]
     texts = {"tokens": ["a"], "token_logprobs": [-1], "top_logprobs": [{"a": -1.0, "token_id:x": -2.0}]}
     assert not await replica(JSONResponse({"choices": [{"logprobs": texts}]})).candidates(NAME, [1, 2], 2.0, 5)
+    texts = {"top_logprobs": [{f"token_id:{'9' * 5000}": -1.0, "token_id:7": -2.0}]}
+    named = await replica(JSONResponse({"choices": [{"logprobs": texts}]})).candidates(NAME, [1, 2], 2.0, 5)
+    assert named == {7: -2.0}
 
 
 async def test_an_answer_of_a_chat_has_its_log_probabilities() -> None:

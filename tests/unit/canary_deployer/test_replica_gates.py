@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import Gate, GateTools
-from ratchet.canary_deployer.replicas import BREAK_SPACING_S, ReplicaChecks
+from ratchet.canary_deployer.replicas import BREAK_SPACING_S, CONTROL_IDS, Doubt, ReplicaChecks
 from ratchet.contract.policy_manifest import MODEL, PolicyManifest, Probe
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import NotFound, RatchetError, Unavailable
@@ -127,8 +127,22 @@ async def test_the_tolerance_is_that_of_the_number_format() -> None:
     moved = msgspec.structs.replace(near, logprobs=[value - 0.02 for value in near.logprobs])
     for dtype, outcome in (("bfloat16", PASSED), ("float32", FAILED), (None, PASSED)):
         here = world(ScoringEngine())
-        here.manifests = Manifests({1: None, 2: moved}, {"dtype": dtype})
+        here.manifests = Manifests({1: probe(), 2: moved}, {"dtype": dtype})
         assert (await here.ask()).outcome == outcome
+
+
+@pytest.mark.parametrize("stable", [None, "without a probe", "as near"])
+async def test_an_engine_in_a_coarser_number_format_than_the_trainers_is_at_fault(stable: str | None) -> None:
+    near = probe()
+    moved = msgspec.structs.replace(near, logprobs=[value - 0.02 for value in near.logprobs])
+    here = world(ScoringEngine())
+    here.manifests = Manifests({1: moved if stable == "as near" else None, 2: moved})
+    for _ in range(3):
+        with pytest.raises(
+            Unavailable, match=r"computes in another number format than the trainer .*in float32"
+        ) as caught:
+            await here.ask(stable=stable is not None)
+        assert "small at http://a: log-probabilities on the probe differ by 0.02 nats" in str(caught.value)
 
 
 async def test_one_replica_with_other_weights_is_at_fault_and_not_the_policy() -> None:
@@ -251,30 +265,136 @@ async def test_a_flat_model_leaves_the_temperature_unchecked() -> None:
     assert "candidates are at most 0.001 nats apart, too few to tell" in result.reason
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [(None, "log-probability of token 0 of the probe is not finite"), (4.0, "values above 0 are no")],
-)
-async def test_values_that_are_no_log_probabilities_fail(value: float | None, reason: str) -> None:
-    def odd(path: str, body: dict[str, Any]) -> Response | None:
-        if body.get("model") != CANDIDATE or "prompt_logprobs" not in body:
-            return None
-        values = [None, *({str(token): {"logprob": value}} for token in body["prompt"][1:])]
-        return JSONResponse({"choices": [{"prompt_logprobs": values}]})
+def scores(value: float | None, *, every_model: bool = False, only: int | None = None) -> Answers:
+    """Gives each token of a prompt this log-probability: always, or in that answer alone, counted from 1."""
+    answered = 0
 
-    result = await world(ScoringEngine(answers=odd)).ask()
+    def odd(path: str, body: dict[str, Any]) -> Response | None:
+        nonlocal answered
+        if "prompt_logprobs" not in body or not (every_model or body["model"] == CANDIDATE):
+            return None
+        answered += 1
+        values = [None, *({str(token): {"logprob": value}} for token in body["prompt"][1:])]
+        return JSONResponse({"choices": [{"prompt_logprobs": values}]}) if only in (None, answered) else None
+
+    return odd
+
+
+@pytest.mark.parametrize("probed", [True, False])
+async def test_values_that_are_not_finite_in_every_answer_fail(probed: bool) -> None:
+    here = world(ScoringEngine(answers=scores(None)))
+    here.manifests.probes[1] = probe() if probed else None
+    result = await here.ask()
     assert result.outcome == FAILED
-    assert reason in result.reason
+    assert "log-probability of token 0 of the probe is not finite" in result.reason
+
+
+@pytest.mark.parametrize("probed", [True, False])
+async def test_an_engine_whose_values_are_not_finite_now_and_then_is_at_fault(probed: bool) -> None:
+    here = world(ScoringEngine(answers=scores(None, only=2)))
+    here.manifests.probes[2] = probe() if probed else None
+    waiting = await here.waits()
+    assert waiting.startswith(
+        "small at http://a: log-probability of token 0 of the probe is not finite; but not always"
+    )
+
+
+@pytest.mark.parametrize("stable", [True, False])
+async def test_values_above_0_are_the_engines_fault(stable: bool) -> None:
+    with pytest.raises(Unavailable, match="http://a: values above 0 are no log-probabilities: start it with"):
+        await world(ScoringEngine(answers=scores(4.0))).ask(stable=stable)
+
+
+async def test_an_engine_that_gives_no_values_for_any_policy_is_at_fault_although_stable_has_no_probe() -> None:
+    here = world(ScoringEngine(answers=scores(None, every_model=True)))
+    here.manifests.probes[1] = None
+    assert f"and so it is with {STABLE}, which serves the role" in await here.waits()
+
+
+async def test_servers_behind_one_address_that_differ_in_what_they_can_do_pass_nothing() -> None:
+    """The first answer shows other weights, the next one scores nothing: that proves nothing in the policy's favour."""
+    plain = JSONResponse({"choices": [{"text": "x"}]})
+    engine = ScoringEngine(weights={CANDIDATE: 7})
+    scored = 0
+
+    def later(path: str, body: dict[str, Any]) -> Response | None:
+        nonlocal scored
+        scored += body.get("model") == CANDIDATE and "prompt_logprobs" in body
+        return plain if scored > 1 else None
+
+    engine.answers = later
+    assert "small at http://a scores some prompts and not others" in await world(engine).waits()
 
 
 async def test_a_refusal_in_the_engines_words_fails_the_gate_with_these_words() -> None:
-    here = world(ScoringEngine(), ScoringEngine(broken={CANDIDATE}))
+    here = world(ScoringEngine(broken={CANDIDATE}), ScoringEngine(broken={CANDIDATE}))
+    here.fleet.engines["c"] = ScoringEngine()
+    here = World(here.fleet)
+    here.fleet.away.add("c")
+    words = "; ".join(f"small at http://{host}: sha256 of the files of {CANDIDATE} differs" for host in "ab")
     result = await here.ask()
-    assert result.outcome == FAILED
-    assert result.reason == (
-        f"the engine cannot serve it: small at http://b: sha256 of the files of {CANDIDATE} differs"
-    )
-    assert (await here.ask("warmup")).reason.startswith("it does not answer: small at http://b: sha256 of the files")
+    assert (result.outcome, result.reason) == (FAILED, f"the engine cannot serve it: {words}")
+    result = await here.ask("warmup")
+    assert (result.outcome, result.reason) == (FAILED, f"it does not answer as it should: {words}")
+
+
+@pytest.mark.parametrize("gate", ["probe", "warmup"])
+async def test_a_refusal_of_one_replica_is_its_own_fault_while_another_serves_the_policy(gate: str) -> None:
+    here = world(ScoringEngine(), ScoringEngine(broken={CANDIDATE}))
+    for _ in range(9):
+        here.now += 100
+        assert await here.waits(gate) == (
+            f"small at http://b: sha256 of the files of {CANDIDATE} differs; but not on every replica: end or repair "
+            "the ones named here, and compare their base model and options with those of the others"
+        )
+
+
+async def test_a_policy_that_breaks_one_replica_only_waits() -> None:
+    broken = ScoringEngine(resident=[CANDIDATE], answers=for_candidate(lambda: refused(500, "NaN")))
+    here = world(ScoringEngine(), broken)
+    for _ in range(9):
+        waiting = await here.waits()
+        here.now += BREAK_SPACING_S
+    assert "9 times" in waiting
+    assert "but not on every replica" in waiting
+
+
+@pytest.mark.parametrize(
+    ("gate", "path", "fault"),
+    [
+        ("probe", "/v1/completions", refused(400, "This model's maximum context length is 8 tokens.")),
+        ("probe", "/v1/completions", refused(500, "CUDA out of memory")),
+        ("warmup", "/v1/chat/completions", refused(400, "a chat template is required")),
+        ("warmup", "/v1/chat/completions", refused(500, "CUDA out of memory")),
+    ],
+)
+async def test_what_an_engine_cannot_do_for_stable_either_refuses_no_candidate(
+    gate: str, path: str, fault: Response
+) -> None:
+    """The engine answers short prompts all the while."""
+
+    def long(asked: str, body: dict[str, Any]) -> Response | None:
+        return fault if asked == path and len(body.get("prompt", [0] * 9)) > len(CONTROL_IDS) else None
+
+    here = world(ScoringEngine(resident=[CANDIDATE], answers=long))
+    for _ in range(9):
+        here.now += 100
+        waiting = await here.waits(gate)
+        assert STABLE in waiting
+        assert "which serves the role" in waiting
+
+
+async def test_an_engine_that_is_too_slow_under_load_refuses_no_candidate() -> None:
+    class Loaded(Fleet):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if b'prompt_logprobs":20' in request.read():
+                raise httpx.ReadTimeout("late")
+            return await super().handle_async_request(request)
+
+    here = World(Loaded({"a": ScoringEngine(resident=[CANDIDATE])}))
+    for _ in range(9):
+        here.now += 100
+        assert f"so it is with {STABLE}, which serves the role" in await here.waits()
 
 
 async def test_a_replica_that_refuses_stable_too_is_at_fault() -> None:
@@ -358,6 +478,58 @@ async def test_a_policy_that_ends_the_engine_each_time_is_refused() -> None:
     assert (await here.ask()).outcome == FAILED
 
 
+async def test_an_engine_that_ends_over_the_question_and_not_over_the_policy_refuses_no_candidate() -> None:
+    """After the end it refuses connections, so stable is asked the same before the candidate is again."""
+
+    class Ending(Fleet):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if b'prompt_logprobs":20' in request.read() and not self.away:
+                self.away.add("a")
+                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+            return await super().handle_async_request(request)
+
+    here = World(Ending({"a": ScoringEngine()}))
+    for _ in range(9):
+        assert "does not finish an answer for" in await here.waits()
+        here.fleet.away.clear()
+        here.now += 60
+
+
+async def test_a_policy_that_ends_an_engine_which_then_refuses_connections_is_refused() -> None:
+    class Ending(Fleet):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if b'"model":"' + CANDIDATE.encode() in request.read() and not self.away:
+                self.away.add("a")
+                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+            return await super().handle_async_request(request)
+
+    here = World(Ending({"a": ScoringEngine()}))
+    for _ in range(2):
+        assert "before the policy is refused" in await here.waits()
+        here.fleet.away.clear()
+        here.now += 60
+    assert (await here.ask()).outcome == FAILED
+
+
+async def test_breaks_with_answers_between_them_count_once() -> None:
+    here = world(*(ScoringEngine(resident=[CANDIDATE]) for _ in range(2)))
+    for number in range(9):
+        for place, engine in enumerate(here.fleet.engines.values()):
+            engine.answers = for_candidate(lambda: refused(500, "now and then")) if number % 2 == place else None
+        assert "time 1 of 3" in await here.waits()
+        here.now += BREAK_SPACING_S
+
+
+async def test_doubts_are_ever_longer_apart_up_to_a_minute() -> None:
+    here = world(ScoringEngine(), ScoringEngine(weights={CANDIDATE: 7}))
+    pauses: list[float] = []
+    for _ in range(9):
+        with pytest.raises(Doubt) as caught:
+            await here.ask()
+        pauses.append(caught.value.again_in_s)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
 async def test_a_replica_that_breaks_for_stable_as_well_blames_nobody() -> None:
     here = world(
         ScoringEngine(resident=[CANDIDATE], answers=lambda path, _: refused(500, "") if "comp" in path else None)
@@ -415,7 +587,39 @@ async def test_a_manifest_that_is_gone_fails_and_a_store_that_is_away_waits() ->
 async def test_broken_output_fails_the_warmup(content: list[Any], reason: str) -> None:
     answer = {"choices": [{"logprobs": {"content": content}}]}
     result = await world(ScoringEngine(answers=for_candidate(lambda: JSONResponse(answer)))).ask("warmup")
-    assert (result.outcome, result.reason) == (FAILED, f"small at http://a: {reason}")
+    assert (result.outcome, result.reason) == (FAILED, f"it does not answer as it should: small at http://a: {reason}")
+
+
+BROKEN = {"choices": [{"logprobs": {"content": [{"logprob": None}]}}]}
+
+
+async def test_broken_output_of_one_replica_is_its_own_fault() -> None:
+    waiting = await world(ScoringEngine(), ScoringEngine(answers=for_candidate(lambda: JSONResponse(BROKEN)))).waits(
+        "warmup"
+    )
+    assert waiting.startswith(
+        "small at http://b: broken output on prompt 1: log-probability of token 0 is not finite; "
+    )
+    assert "but not on every replica" in waiting
+
+
+async def test_broken_output_of_stable_too_is_the_engines_fault() -> None:
+    engine = ScoringEngine(answers=lambda path, _: JSONResponse(BROKEN) if "chat" in path else None)
+    assert f"refuses {STABLE} too, which serves the role: broken output on prompt 1" in await world(engine).waits(
+        "warmup"
+    )
+
+
+async def test_output_that_is_broken_now_and_then_is_the_engines_fault() -> None:
+    answers = iter([BROKEN])
+    engine = ScoringEngine(
+        answers=lambda path, _: JSONResponse(first) if "chat" in path and (first := next(answers, None)) else None
+    )
+    here = world(engine)
+    assert "http://a: broken output on prompt 1: log-probability of token 0 is not finite; but not always" in (
+        await here.waits("warmup")
+    )
+    assert (await here.ask("warmup")).outcome == PASSED
 
 
 async def test_finite_answers_of_all_replicas_pass_the_warmup() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ratchet.contract.policy_manifest import BFLOAT16
 from ratchet.rules.probes import ProbeDifference, tolerance_in
 
 PROCESSED, RAW = "processed_logprobs", "raw_logprobs"
@@ -18,6 +19,11 @@ WORDS = {
     PROCESSED: f"at temperature {TEMPERATURE:g} log-probabilities are the processed ones",
     RAW: f"at temperature {TEMPERATURE:g} log-probabilities are raw: calls at another temperature than 1 train nothing",
 }
+
+OTHER_FORMAT = (
+    ", and it is as near as bfloat16 comes: the engine computes in another number format than the trainer (start it in "
+    "{dtype}: vLLM's --dtype)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,9 @@ class ReplicaProbe:
     not_checked: Sequence[str] = ()
     """What could not be checked, and why."""
     broken: str | None = None
-    """Why its log-probabilities on the probe are none."""
+    """Why its log-probabilities on the probe were none, where that was so once at least."""
+    sound: int = 0
+    """How often they were log-probabilities."""
 
     def matches(self, dtype: str | None) -> bool:
         """Whether the trainer's log-probabilities came back every time, where they could be compared."""
@@ -83,9 +91,14 @@ class ReplicaProbe:
 
     def never_matches(self, dtype: str | None) -> bool:
         """Whether they came back not even once."""
-        return self.broken is not None or (
-            bool(self.differences) and not any(one.within(dtype) for one in self.differences)
-        )
+        if not self.sound:
+            return self.broken is not None
+        return bool(self.differences) and not any(one.within(dtype) for one in self.differences)
+
+    def other_format(self, dtype: str | None) -> bool:
+        """Whether it is as far off as an engine in a coarser number format than the trainer's."""
+        coarser = tolerance_in(dtype) != tolerance_in(BFLOAT16) and not self.matches(dtype)
+        return coarser and self.broken is None and all(one.within(BFLOAT16) for one in self.differences)
 
     @property
     def worst(self) -> ProbeDifference | None:
@@ -94,7 +107,10 @@ class ReplicaProbe:
 
     def sentence(self, dtype: str | None) -> str:
         """Why it does not match."""
-        return self.broken or (self.worst.sentence(dtype) if self.worst else "")
+        if self.broken is not None or self.worst is None:
+            return self.broken or ""
+        hint = OTHER_FORMAT.format(dtype=dtype) if self.other_format(dtype) else ""
+        return self.worst.sentence(dtype) + hint
 
 
 def _usable(logprob: float) -> bool:

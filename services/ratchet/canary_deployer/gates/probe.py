@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
+
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import PROBE
 from ratchet.canary_deployer.domain.probing import (
@@ -31,7 +33,7 @@ from ratchet.canary_deployer.domain.probing import (
 )
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools, Manifests
-from ratchet.canary_deployer.replicas import CONTROL_IDS, Checked, Replica, ReplicaChecks, ScoredToken
+from ratchet.canary_deployer.replicas import CONTROL_IDS, MEND, Checked, Replica, ReplicaChecks, ScoredToken
 from ratchet.contract.policy_manifest import MODEL, PolicyManifest
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import DigestMismatch, NotFound, Rejected, Unavailable
@@ -54,7 +56,7 @@ class ProbeGate:
     checks: ReplicaChecks
     manifests: Manifests
     doubts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """By digest and replica: how often it was at fault."""
+    """By policy and replica: how often it was at fault."""
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
         """Play the candidate's probe; stable answers first, and so is resident too before traffic moves."""
@@ -65,17 +67,21 @@ class ProbeGate:
                 raise Rejected(damage)
             if manifest.kind == MODEL:
                 _refuse_adapters_only(self.checks.replicas(candidate.role))
-            played = await self.checks.on_each(candidate, stable, partial(self._play, candidate, manifest))
+            played = await self.checks.on_each(candidate, stable, partial(self._play, manifest))
         except (Rejected, NotFound, DigestMismatch) as error:
             return GateResult(NAME, FAILED, f"the engine cannot serve it: {error}", {**evidence, "compared": False})
         evidence |= _figures(played, manifest)
-        mismatch = await self._mismatch(played, candidate.digest, manifest.dtype, stable)
+        mismatch = await self._mismatch(played, candidate, manifest.dtype, stable)
         if mismatch is not None:
             return GateResult(NAME, FAILED, mismatch, evidence)
         return GateResult(NAME, PASSED, _summary(played, manifest), evidence)
 
     async def _mismatch(
-        self, played: Checked[ReplicaProbe], digest: str, dtype: str | None, stable: PolicyVersion | None
+        self,
+        played: Checked[ReplicaProbe],
+        candidate: PolicyVersion,
+        dtype: str | None,
+        stable: PolicyVersion | None,
     ) -> str | None:
         """Why the candidate does not match its probe; None when it does. Raises `Unavailable` for a replica's fault."""
         wrong = {name: one for name, one in played.results.items() if not one.matches(dtype)}
@@ -83,37 +89,45 @@ class ProbeGate:
             return None
         sentence = "; ".join(f"{name}: {one.sentence(dtype)}" for name, one in wrong.items())
         if len(wrong) < len(played.results) or not all(one.never_matches(dtype) for one in wrong.values()):
-            self.doubts.update((digest, name) for name in wrong)
-            raise Unavailable(
-                f"{sentence}; but not always, or not on every replica: end or repair the ones named here, and compare "
-                "their base model and options with those of the others"
-            )
-        if stable is not None:
-            await self._refuse_unless_stable_matches(stable, sentence)
+            self.doubts.update((candidate.name, name) for name in wrong)
+            raise self.checks.doubt(candidate, f"{sentence}; but not always, or not on every replica: {MEND}")
+        computed_in = await self._stable_matches(stable, candidate, sentence) if stable is not None else None
+        if any(one.other_format(dtype) for one in wrong.values()) and computed_in != dtype:
+            raise self.checks.doubt(candidate, sentence)
         return sentence
 
-    async def _refuse_unless_stable_matches(self, stable: PolicyVersion, sentence: str) -> None:
-        """Raise `Unavailable` when a replica that fails on the candidate's probe fails on stable's, too."""
+    async def _stable_matches(self, stable: PolicyVersion, candidate: PolicyVersion, sentence: str) -> str | None:
+        """The number format that stable's probe shows on every replica; None where stable has no probe to show it.
+
+        Raises `Unavailable` when a replica that fails on the candidate's probe fails on stable's, too.
+        """
         try:
             manifest = await self.manifests.read(stable)
         except (NotFound, DigestMismatch, Rejected):
-            return
-        if manifest.probe is None or damage_of(manifest.probe) is not None:
-            return
+            return None
+        if manifest.probe is not None and damage_of(manifest.probe) is not None:
+            manifest = msgspec.structs.replace(manifest, probe=None)
         try:
-            usual = await self.checks.on_each(stable, None, partial(self._play, stable, manifest))
+            usual = await self.checks.on_each(stable, None, partial(self._play, manifest))
         except Rejected as error:
-            raise Unavailable(f"{sentence}; and {stable.name}, which serves the role, is refused: {error}") from error
-        wrong = [f"{name}: {one.sentence(manifest.dtype)}" for name, one in usual.results.items()]
-        if not all(one.matches(manifest.dtype) for one in usual.results.values()):
-            raise Unavailable(
+            reason = f"{sentence}; and {stable.name}, which serves the role, is refused: {error}"
+            raise self.checks.doubt(candidate, reason) from error
+        wrong = [
+            f"{name}: {one.sentence(manifest.dtype)}"
+            for name, one in usual.results.items()
+            if not one.matches(manifest.dtype)
+        ]
+        if wrong:
+            raise self.checks.doubt(
+                candidate,
                 f"{sentence}; and so it is with {stable.name}, which serves the role ({'; '.join(wrong)}): was the "
-                "engine's base model or number format exchanged?"
+                "engine's base model or number format exchanged?",
             )
+        return manifest.dtype if all(one.differences for one in usual.results.values()) else None
 
-    async def _play(self, policy: PolicyVersion, manifest: PolicyManifest, replica: Replica) -> ReplicaProbe:
-        doubts = self.doubts[policy.digest, replica.name]
-        return await _play(policy.name, manifest, PLAYS * 2 ** min(doubts, MOST_DOUBTS), replica)
+    async def _play(self, manifest: PolicyManifest, replica: Replica, model: str) -> ReplicaProbe:
+        doubts = self.doubts[model, replica.name]
+        return await _play(model, manifest, PLAYS * 2 ** min(doubts, MOST_DOUBTS), replica)
 
 
 def build(tools: GateTools) -> ProbeGate:
@@ -135,20 +149,28 @@ async def _play(model: str, manifest: PolicyManifest, times: int, replica: Repli
     plays: list[Sequence[ScoredToken]] = []
     for _ in range(times):
         scored = await replica.score(model, ids, CANDIDATES)
+        if scored is None and plays:
+            raise Unavailable(
+                f"{replica.name} scores some prompts and not others (prompt_logprobs): do different servers answer at "
+                "its address?"
+            )
         if scored is None:
             why = "its log-probabilities: the engine scores no prompts (prompt_logprobs)"
             return ReplicaProbe(not_checked=[why, *await _heard(model, replica)])
         plays.append(scored[len(prompt) - 1 :])
     logprobs = [[token.logprob for token in scored] for scored in plays]
-    broken = next(filter(None, map(_broken, logprobs)), None)
-    if broken is not None:
-        return ReplicaProbe(broken=broken)
-    values = [[value for value in one if value is not None] for one in logprobs]
-    differences = [difference_from(probe, one) for one in values] if probe else []
+    _refuse_logits(logprobs, replica)
+    problems = [_broken(one) for one in logprobs]
+    sound = [
+        [value for value in one if value is not None] for one, why in zip(logprobs, problems, strict=True) if not why
+    ]
+    differences = [difference_from(probe, one) for one in sound] if probe else []
+    if len(sound) < len(plays):
+        return ReplicaProbe(differences, broken=next(filter(None, problems)), sound=len(sound))
     mode, not_checked = await _mode(model, manifest.dtype, replica, prompt, output, plays[0])
     if probe is None:
         not_checked = [NO_PROBE, *not_checked]
-    return ReplicaProbe(differences, mode, not_checked)
+    return ReplicaProbe(differences, mode, not_checked, sound=len(sound))
 
 
 async def _heard(model: str, replica: Replica) -> Sequence[str]:
@@ -161,9 +183,15 @@ def _broken(logprobs: Sequence[float | None]) -> str | None:
     for place, value in enumerate(logprobs):
         if value is None or not math.isfinite(value):
             return f"log-probability of token {place} of the probe is not finite"
-    if any(value is not None and value > 1e-3 for value in logprobs):
-        return "values above 0 are no log-probabilities (does it run with --logprobs-mode raw_logits?)"
     return None
+
+
+def _refuse_logits(plays: Sequence[Sequence[float | None]], replica: Replica) -> None:
+    """No weights make a log-probability positive."""
+    if any(value is not None and value > 1e-3 for logprobs in plays for value in logprobs):
+        raise Unavailable(
+            f"{replica.name}: values above 0 are no log-probabilities: start it with --logprobs-mode {PROCESSED}"
+        )
 
 
 async def _mode(

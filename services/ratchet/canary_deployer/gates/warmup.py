@@ -12,9 +12,11 @@ from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools
 from ratchet.canary_deployer.replicas import Replica, ReplicaChecks
 from ratchet.contract.state import PolicyVersion
-from ratchet.errors import Rejected
+from ratchet.errors import Rejected, Unavailable
 
 NAME = WARMUP
+TRIES = 3
+"""Output that is broken in each of them is no chance fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,6 @@ class _Warm:
 
     prompts: int
     tokens: int
-    problem: str | None = None
-    """Why the last answer is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +35,38 @@ class WarmupGate:
     prompts: Sequence[str]
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
-        """Ask every prompt; the first broken answer of a replica decides."""
-
-        async def warm(replica: Replica) -> _Warm:
-            tokens = 0
-            for number, prompt in enumerate(self.prompts, 1):
-                logprobs = (await replica.ask(candidate.name, prompt)).logprobs
-                tokens += len(logprobs)
-                if (problem := _problem(logprobs)) is not None:
-                    return _Warm(number, tokens, f"broken output on prompt {number}: {problem}")
-            return _Warm(len(self.prompts), tokens)
-
+        """Ask every prompt of every replica."""
         try:
-            warmed = await self.checks.on_each(candidate, stable, warm)
+            warmed = await self.checks.on_each(candidate, stable, self._warm)
         except Rejected as error:
-            return GateResult(NAME, FAILED, f"it does not answer: {error}")
+            return GateResult(NAME, FAILED, f"it does not answer as it should: {error}")
         replicas = {name: {"prompts": one.prompts, "tokens": one.tokens} for name, one in warmed.results.items()}
         evidence: JsonObject = {"replicas": replicas, "away": list(warmed.away)}
-        for name, one in warmed.results.items():
-            if one.problem is not None:
-                return GateResult(NAME, FAILED, f"{name}: {one.problem}", evidence)
         tokens = sum(one.tokens for one in warmed.results.values())
         answered = f"{len(self.prompts)} prompts answered by {len(replicas)} replicas, {tokens} tokens, all finite"
         return GateResult(NAME, PASSED, answered, evidence)
 
+    async def _warm(self, replica: Replica, model: str) -> _Warm:
+        """Raises `Rejected` for output that is broken in every try, `Unavailable` for one that is broken in some."""
+        tokens = 0
+        for number, prompt in enumerate(self.prompts, 1):
+            logprobs = (await replica.ask(model, prompt)).logprobs
+            if (problem := _problem(logprobs)) is not None:
+                reason = f"broken output on prompt {number}: {problem}"
+                await _refuse_if_always(replica, model, prompt, reason)
+            tokens += len(logprobs)
+        return _Warm(len(self.prompts), tokens)
+
 
 def build(tools: GateTools) -> WarmupGate:
     return WarmupGate(tools.checks, tools.warmup_prompts)
+
+
+async def _refuse_if_always(replica: Replica, model: str, prompt: str, reason: str) -> None:
+    for _ in range(TRIES - 1):
+        if _problem((await replica.ask(model, prompt)).logprobs) is None:
+            raise Unavailable(f"{replica.name}: {reason}; but not always")
+    raise Rejected(reason)
 
 
 def _problem(logprobs: Sequence[float | None]) -> str | None:

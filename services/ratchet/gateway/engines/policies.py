@@ -24,7 +24,7 @@ from ratchet.gateway.engines.base import (
     Reply,
     gateway_refused,
 )
-from ratchet.rules.engines import POLICY_REFUSED
+from ratchet.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED
 from ratchet.service.asgi import Headers
 
 NAME = "the engine"
@@ -33,8 +33,6 @@ TOKENIZE = "/tokenize"
 """The path at which the engine tells how many tokens a chat has."""
 NO_ROUTE = frozenset({404, 405, 501})
 """Answers of an engine without it."""
-NOT_LOADED = "was found but could not be loaded"
-"""What vLLM says, with status 400, of an adapter that its own workers refuse; its log has the reason."""
 
 
 class EngineTransport(Protocol):
@@ -99,7 +97,7 @@ def _problem(engine: str, api: str, reply: Reply, policy: str) -> EngineFailed |
     """The problem that an answer with another status than 200 says; `policy` is the name that was asked for."""
     if reply.status in WRONG_KEY:
         return gateway_refused(engine, reply)
-    if reply.status in {404, POLICY_REFUSED} or (reply.status == 400 and NOT_LOADED in reply.reason):
+    if reply.status in {404, POLICY_REFUSED} or (reply.status == 400 and POLICY_NOT_LOADED in reply.reason):
         message = f"{engine} cannot serve {policy}: {reply.reason}"
         return EngineFailed(502, message, code="engine_unavailable")
     if reply.status >= 500:
