@@ -95,11 +95,11 @@ async def test_a_probe_of_another_adapter_fails_while_stable_matches(
     adapter, model = registered(published.adapter, 2), registered(published.model, 1)
     probe = published.adapter.manifest.probe
     assert probe is not None
-    other = msgspec.structs.replace(probe, logprobs=[value - 0.01 for value in probe.logprobs])
+    other = msgspec.structs.replace(probe, logprobs=[value - 0.5 for value in probe.logprobs])
     async with checks(engine) as asked:
         result = await ProbeGate(asked, Changed(shared, adapter.digest, other)).check(adapter, model)
     assert result.outcome == FAILED
-    assert "log-probabilities on the probe differ by 0.01 nats in the mean" in result.reason
+    assert "log-probabilities on the probe differ by 0.5 nats in the mean" in result.reason
 
 
 async def refusal(engine: RunningServer, shared: SharedSettings, stored: Policy, stable: Policy) -> GateResult:
