@@ -21,8 +21,10 @@ import pytest
 import uvloop
 
 from ratchet.bus.testing import eventually
+from ratchet.gateway.domain.replicas import Look
 from ratchet.gateway.engines.http_connection import BadAnswer, BrokenOff, ConnectFailed, TooSlow
 from ratchet.gateway.engines.http_pool import HttpPool
+from ratchet.gateway.engines.http_transport import Address, HttpTransport
 from ratchet.local_stack.ports import free_ports
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -592,6 +594,17 @@ async def test_a_process_without_a_file_left_does_not_blame_the_server(host: str
         assert (failed.value.own_limit, failed.value.timed_out) == (True, False)
         assert host == "localhost" or (failed.value.os_error is not None and failed.value.os_error.errno == EMFILE)
         assert await ask(pool) == (200, b"{}")
+
+
+async def test_a_process_without_a_file_left_does_not_know_how_a_replica_is() -> None:
+    async with served(willing) as server:
+        transport = HttpTransport("the engine", Address(server.url, {}, connect_s=5.0, answer_s=5.0, idle_s=5.0))
+        try:
+            with no_file_left():
+                assert await transport.look() is Look.UNKNOWN
+            assert await transport.look() is Look.WELL
+        finally:
+            await transport.close()
 
 
 @pytest.fixture(scope="module")

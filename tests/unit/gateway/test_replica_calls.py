@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import itertools
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from ratchet.gateway.domain.replicas import FAILURES, LOOKS, QUIET_S, Look
+from ratchet.gateway.domain.replicas import AGAIN_S, FAILURES, LOOKS, QUIET_S, Look, Replica
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.replicas import COMMENTS, SENDS, Replicas
+from ratchet.rules.engines import POLICY_REFUSED
 from ratchet.service.asgi import Headers
 from ratchet.service.problems import HttpError
 
@@ -40,6 +42,8 @@ class Scripted:
 
     answer: Answer = None
     then: Exception | None = None
+    after_s: float = 0.0
+    """How long it takes."""
     health: Look = Look.WELL
     asked: int = 0
     looks: int = 0
@@ -57,6 +61,8 @@ class Scripted:
         self.reached.set()
         if self.answer is None:
             await asyncio.Event().wait()
+        if self.after_s:
+            await asyncio.sleep(self.after_s)
         if isinstance(self.answer, Exception):
             raise self.answer
         if isinstance(self.answer, Reply):
@@ -106,8 +112,13 @@ class Engine:
         return [one.asked for one in self.replicas]
 
     @property
+    def known(self) -> Sequence[Replica]:
+        """What the gateway knows of them."""
+        return self.front._set.all  # pyright: ignore[reportPrivateUsage]
+
+    @property
     def outstanding(self) -> list[int]:
-        return [one.outstanding for one in self.front._set.all]  # pyright: ignore[reportPrivateUsage]
+        return [one.outstanding for one in self.known]
 
 
 WELL = Reply(200, b"{}")
@@ -128,14 +139,78 @@ async def test_a_call_whose_replica_dies_before_it_answers_goes_to_another_one(
     assert engine.outstanding == [0, 0]
 
 
-@pytest.mark.parametrize("status", [404, 408, 429, 502, 503, 504])
-async def test_a_call_goes_to_another_replica_when_the_first_one_is_busy_or_lacks_the_policy(status: int) -> None:
+@pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
+async def test_a_call_goes_to_another_replica_when_the_first_one_is_busy_or_does_not_work(status: int) -> None:
     engine = Engine([Scripted(Reply(status, b"")), Scripted(WELL)])
     assert await every(engine) == [200] * 12
     assert engine.replicas[0].asked >= 1
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 413, 422, 500])
+REFUSALS = [
+    Reply(401, b""),
+    Reply(403, b""),
+    Reply(404, b""),
+    Reply(POLICY_REFUSED, b""),
+    Reply(400, b'{"error": {"message": "LoRA adapter \'x\' was found but could not be loaded."}}'),
+]
+"""Of a replica with another key, base model, plugin or maximal rank than the engine's others."""
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda reply: str(reply.status))
+async def test_a_replica_that_refuses_what_another_one_serves_gets_no_more_calls(refusal: Reply) -> None:
+    engine = Engine([Scripted(refusal), Scripted(WELL)])
+    assert await every(engine, 40) == [200] * 40
+    assert engine.replicas[0].asked == FAILURES
+    assert engine.front.away == ["r0"]
+    engine.now_s += 1
+    await engine.front.look()
+    assert await every(engine, 10) == [200] * 10
+    assert engine.replicas[0].asked == FAILURES + 1, "one call on trial"
+
+
+async def test_a_replica_that_refuses_on_trial_draws_no_calls_while_another_one_works_on_that_call() -> None:
+    engine = Engine([Scripted(Reply(POLICY_REFUSED, b"")), Scripted(WELL)])
+    await every(engine)
+    engine.now_s += 1
+    await engine.front.look()
+    engine.replicas[1].answer = None
+    before = engine.replicas[0].asked
+    calls = [asyncio.create_task(engine.post(f"trajectory-{number}")) for number in range(20)]
+    await asyncio.wait(calls, timeout=0.1)
+    assert engine.replicas[0].asked == before + 1
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda reply: str(reply.status))
+async def test_what_every_replica_refuses_is_no_failure_of_any(refusal: Reply) -> None:
+    engine = Engine([Scripted(refusal) for _ in range(3)])
+    assert await every(engine, 20) == [refusal.status] * 20
+    assert engine.asked == [20, 20, 20]
+    assert engine.front.away == []
+
+
+async def test_a_call_finds_the_one_replica_that_does_not_refuse_it() -> None:
+    engine = Engine([*(Scripted(reply) for reply in REFUSALS), Scripted(WELL)])
+    assert await every(engine, 40) == [200] * 40
+    assert len(engine.front.away) == len(REFUSALS)
+
+
+async def test_what_one_replica_refuses_while_the_other_one_is_busy_is_no_failure() -> None:
+    engine = Engine([Scripted(Reply(POLICY_REFUSED, b"")), Scripted(Reply(429, b""))])
+    assert set(await every(engine, 20)) <= {POLICY_REFUSED, 429}
+    assert engine.front.away == []
+
+
+async def test_a_refusal_is_not_hidden_by_a_replica_without_a_connection() -> None:
+    """Else the gateway would not ask the engine for another policy."""
+    engine = Engine([Scripted(Reply(POLICY_REFUSED, b"")), Scripted(refused(), health=Look.GONE)])
+    assert await every(engine) == [POLICY_REFUSED] * 12
+    assert engine.front.away == ["r1"]
+
+
+@pytest.mark.parametrize("status", [400, 413, 422, 500])
 async def test_an_answer_that_may_be_the_fault_of_the_call_is_not_asked_for_again(status: int) -> None:
     engine = Engine([Scripted(Reply(status, b"")), Scripted(Reply(status, b""))])
     assert (await engine.post()).status == status
@@ -262,6 +337,45 @@ async def test_a_stream_that_ends_without_an_event_begins_anew_elsewhere() -> No
         assert await engine.stream() == [CHUNK]
 
 
+@pytest.mark.parametrize("code", [b"500", b"501", b"null", b'"internal"', b"200"])
+async def test_a_stream_whose_first_event_is_an_error_begins_anew_elsewhere(code: bytes) -> None:
+    """So answers vLLM, with status 200, once its core is dead."""
+    error = b'data: {"error": {"message": "EngineCore encountered an issue.", "code": %b}}' % code
+    engine = Engine([Scripted([COMMENT, error, b"data: [DONE]"]), Scripted([CHUNK])])
+    for _ in range(20):
+        assert await engine.stream() == [CHUNK]
+    assert engine.replicas[0].asked == engine.replicas[0].closed == FAILURES
+    assert engine.front.away == ["r0"]
+    assert engine.outstanding == [0, 0]
+
+
+async def test_streams_of_all_replicas_that_begin_with_errors_end_with_the_words_of_the_last() -> None:
+    error = b'{"error": {"message": "EngineCore encountered an issue.", "code": 500}}'
+    engine = Engine([Scripted([b"data: " + error]), Scripted([b"data: " + error])])
+    reply = await engine.front.stream("/v1/chat/completions", b"{}")
+    assert isinstance(reply, Reply)
+    assert (reply.status, reply.raw, reply.reason) == (502, error, "EngineCore encountered an issue.")
+    assert engine.asked == [1, 1]
+
+
+async def test_a_stream_that_begins_with_an_error_of_the_call_is_its_whole_answer() -> None:
+    """vLLM finds some flaws of a call once its stream has begun: another replica would find them too."""
+    error = b'{"error": {"message": "logit_bias has a token that is out of vocab", "code": 400}}'
+    engine = Engine([Scripted([b"data: " + error]), Scripted([b"data: " + error])])
+    for number in range(1, 10):
+        reply = await engine.front.stream("/v1/chat/completions", b"{}")
+        assert isinstance(reply, Reply)
+        assert (reply.status, reply.raw) == (400, error)
+        assert sum(engine.asked) == number
+    assert engine.front.away == []
+
+
+async def test_an_answer_about_errors_is_an_answer() -> None:
+    chunk = b'data: {"choices": [{"delta": {"content": "{\\"error\\": 500}"}}], "error": null}'
+    engine = Engine([Scripted([chunk])])
+    assert await engine.stream() == [chunk]
+
+
 async def test_a_stream_that_breaks_off_after_its_first_event_is_broken() -> None:
     engine = Engine([Scripted([CHUNK], then=broken()), Scripted([CHUNK], then=broken())])
     with pytest.raises(EngineFailed, match="broken off") as failed:
@@ -343,14 +457,37 @@ async def test_an_only_replica_keeps_its_calls_however_silent_it_is() -> None:
 
 
 async def test_all_replicas_together_have_the_time_of_one_answer() -> None:
-    engine = Engine([Scripted(broken()), *(Scripted() for _ in range(3))], answer_s=0.05)
-    for one in engine.front._set.all[1:]:  # pyright: ignore[reportPrivateUsage]
+    engine = Engine([Scripted(broken()), *(Scripted() for _ in range(3))], answer_s=0.5)
+    for one in engine.known[1:]:
         one.outstanding = 9  # so that the one that breaks off comes first
-    with pytest.raises(EngineFailed, match=r"no answer within 0\.05 s") as failed:
+    with pytest.raises(EngineFailed, match=r"no answer within 0\.5 s") as failed:
         await engine.post()
     assert (failed.value.status, failed.value.code) == (504, "engine_timeout")
     assert sum(engine.asked) == 2
     assert engine.outstanding == [0, 9, 9, 9]
+    assert [one.failures for one in engine.known] == [1, 0, 0, 0], "the second one had only what was left of the time"
+
+
+async def test_a_call_whose_time_is_up_is_sent_to_no_further_replica() -> None:
+    engine = Engine([Scripted(broken(), after_s=0.05), Scripted(WELL)], answer_s=0.01)
+    engine.known[1].outstanding = 9
+    with pytest.raises(EngineFailed, match="broken off"):
+        await engine.post()
+    assert engine.asked == [1, 0]
+    assert [one.failures for one in engine.known] == [1, 0]
+
+
+async def test_a_call_that_finds_all_replicas_away_looks_once_however_slow_the_gateway_is() -> None:
+    now_s = itertools.count(step=AGAIN_S * 2)  # each time that it reads the clock
+    gone = [Scripted(refused(), health=Look.GONE) for _ in range(2)]
+    front = Replicas("engine", {"r0": gone[0], "r1": gone[1]}, 60.0, now_s=lambda: next(now_s), draw=lambda: 0.5)
+    looks = list[int]()
+    for _ in range(2):
+        looks.append(gone[0].looks)
+        with pytest.raises(EngineFailed, match="none of its 2 replicas answers"):
+            async with asyncio.timeout(10):
+                await front.post("/v1/chat/completions", b"{}")
+    assert gone[0].looks == looks[-1] + 1
 
 
 async def test_an_agent_that_leaves_ends_the_call_at_its_replica() -> None:

@@ -135,6 +135,37 @@ def test_a_replica_that_answers_a_look_gets_one_call_which_decides() -> None:
     assert one.circuit is Circuit.CLOSED
 
 
+def test_a_refusal_ends_a_trial_and_opens_no_closed_circuit() -> None:
+    two = replicas(2)
+    one = opened(two, two.all[0])
+    two.looked(one, Look.WELL)
+    for replica in two.all:
+        for _ in range(FAILURES):
+            two.refused(replica)
+    assert [replica.circuit for replica in two.all] == [Circuit.OPEN, Circuit.CLOSED]
+
+
+def test_a_refusal_does_not_take_the_last_replica_from_other_policies() -> None:
+    two = replicas(2)
+    one, _ = [opened(two, replica) for replica in two.all]
+    two.looked(one, Look.WELL)
+    two.refused(one)
+    assert chosen(two) is one
+
+
+def test_calls_that_fail_after_a_circuit_has_opened_delay_no_look() -> None:
+    """A replica that is killed fails all its open calls at once."""
+    clock = Clock()
+    two = replicas(2, clock)
+    for fail in (two.failed, two.lost):
+        one = opened(two, two.all[0])
+        for _ in range(50):
+            fail(one)
+        clock.now_s += PAUSE_S
+        assert two.due() == [one]
+        two.answered(one)
+
+
 def test_a_trial_that_its_agent_gave_up_leaves_room_for_the_next_one() -> None:
     two = replicas(2)
     one = opened(two, two.all[0])
@@ -229,6 +260,23 @@ def test_only_a_replica_that_was_not_heard_of_for_long_is_looked_at_while_it_get
     assert two.due() == []
 
 
+def test_a_look_that_did_not_reach_a_replica_changes_no_circuit() -> None:
+    """The gateway had no file left for a connection."""
+    clock = Clock()
+    two = replicas(2, clock)
+    opened(two, two.all[0])
+    clock.now_s += QUIET_S
+    assert two.due() == list(two.all)
+    for one in two.all:
+        for _ in range(LOOKS):
+            two.looked(one, Look.UNKNOWN)
+    assert [one.circuit for one in two.all] == [Circuit.OPEN, Circuit.CLOSED]
+    assert [one.looks for one in two.all] == [0, 0]
+    assert two.due() == two.may_look([]) == [], "it would find the same again at once"
+    clock.now_s += PAUSE_S
+    assert two.due() == list(two.all)
+
+
 def test_a_silent_replica_gets_no_more_calls_after_some_looks_in_vain() -> None:
     clock = Clock()
     two = replicas(2, clock)
@@ -293,7 +341,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.of.begin(got)
         self.calls.append(got)
 
-    @rule(which=WHICH, end=st.sampled_from(["answered", "failed", "gave_up"]))
+    @rule(which=WHICH, end=st.sampled_from(["answered", "failed", "refused", "gave_up"]))
     def end(self, which: int, end: str) -> None:
         if not self.calls:
             return
@@ -302,6 +350,8 @@ class AnyOrder(RuleBasedStateMachine):
             self.of.answered(replica)
         elif end == "failed":
             self.of.failed(replica)
+        elif end == "refused":
+            self.of.refused(replica)
         self.of.end(replica)
 
     @rule(which=WHICH)

@@ -53,6 +53,8 @@ class Look(StrEnum):
     """Nothing listens, or it answers that it does not work."""
     SILENT = "silent"
     """It accepts the connection and answers nothing."""
+    UNKNOWN = "unknown"
+    """The gateway could not ask."""
 
 
 @dataclass(slots=True, eq=False)
@@ -139,16 +141,25 @@ class ReplicaSet:
         replica.failures = replica.looks = replica.setbacks = 0
         replica.circuit = Circuit.CLOSED
 
+    def refused(self, replica: Replica) -> None:
+        """It has refused a call that another one may answer: as a trial, that has failed, if there is another one."""
+        replica.heard_s, replica.looks = self._now_s(), 0
+        if replica.circuit is Circuit.HALF_OPEN and self._can_replace(replica):
+            self._open(replica)
+
     def failed(self, replica: Replica) -> None:
-        """A call has failed by its fault."""
+        """A call has failed by its fault. Of one that is open, the call had begun before."""
         replica.failures += 1
+        if replica.circuit is Circuit.OPEN:
+            return
         if replica.failures >= FAILURES or replica.circuit is Circuit.HALF_OPEN:
             self._open(replica)
 
     def lost(self, replica: Replica) -> None:
         """There was no connection to it."""
         replica.failures += 1
-        self._open(replica)
+        if replica.circuit is not Circuit.OPEN:
+            self._open(replica)
 
     def rest(self, replica: Replica, wait_s: float) -> None:
         """It has asked for a pause."""
@@ -175,17 +186,24 @@ class ReplicaSet:
         circuit stays closed while no other one can take its calls.
         """
         replica.looked_s = self._now_s()
+        if look is Look.UNKNOWN:
+            replica.look_at_s = replica.looked_s + PAUSE_S
+            return
         if look is Look.WELL:
             replica.heard_s, replica.looks, replica.look_at_s = replica.looked_s, 0, 0.0
             if replica.circuit is Circuit.OPEN:
                 replica.circuit = Circuit.HALF_OPEN
             return
         replica.looks += 1
-        others = any(one.circuit is Circuit.CLOSED for one in self.all if one is not replica)
-        if look is Look.GONE or replica.circuit is not Circuit.CLOSED or (replica.looks >= LOOKS and others):
+        silent = replica.looks >= LOOKS and self._can_replace(replica)
+        if look is Look.GONE or replica.circuit is not Circuit.CLOSED or silent:
             self._open(replica)
         else:
             self._pause(replica)
+
+    def _can_replace(self, replica: Replica) -> bool:
+        """Whether another replica works."""
+        return any(one.circuit is Circuit.CLOSED for one in self.all if one is not replica)
 
     def _open(self, replica: Replica) -> None:
         replica.circuit = Circuit.OPEN

@@ -108,6 +108,20 @@ def is_event(event: bytes) -> bool:
     return event.startswith(b"data:") or (b"\ndata:" in event and not event.startswith(_PINGS))
 
 
+def error_status(data: bytes) -> int | None:
+    """The status of the error that an event's data is: one of a client's faults, where it names one, else 502. None for
+    data that is no error."""
+    if b'"error"' not in data:
+        return None
+    try:
+        error = chunk_of(data).get("error")
+    except msgspec.DecodeError:
+        return None
+    code = cast("Body", error).get("code") if isinstance(error, dict) else None
+    is_clients = isinstance(code, int) and 400 <= code < 500
+    return (code if is_clients else 502) if error else None
+
+
 def _other_lines(event: bytes) -> bytes:
     """The lines of an event beside its data: its name, its id, comments."""
     if b"\n" not in event:

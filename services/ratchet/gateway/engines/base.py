@@ -13,6 +13,7 @@ from ratchet.contract.state import ServedPolicy
 from ratchet.contract.turn import EngineInfo
 from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.domain.requests import Body, CallRequest, Fields
+from ratchet.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED
 from ratchet.service.asgi import Headers
 from ratchet.service.problems import HttpError
 
@@ -138,6 +139,11 @@ def request_id_of(headers: Headers) -> str | None:
     named = {name.lower(): value for name, value in headers}
     value = named.get(b"x-request-id") or named.get(b"request-id")
     return value.decode("latin-1") if value else None
+
+
+def policy_refused(reply: Reply) -> bool:
+    """Whether an engine cannot serve the policy that the call names, so that the call itself is not to blame."""
+    return reply.status in {404, POLICY_REFUSED} or (reply.status == 400 and POLICY_NOT_LOADED in reply.reason)
 
 
 def gateway_refused(name: str, reply: Reply) -> EngineFailed:

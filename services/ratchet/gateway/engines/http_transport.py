@@ -84,7 +84,7 @@ class HttpTransport:
         except TooSlow:
             return Look.SILENT
         except ConnectFailed as error:
-            return Look.WELL if error.own_limit else Look.GONE  # without a file left here it says nothing of the server
+            return Look.UNKNOWN if error.own_limit else Look.GONE
         except ExchangeFailed:
             return Look.GONE
         return Look.WELL if answer.status < 500 else Look.GONE

@@ -23,8 +23,8 @@ from ratchet.gateway.engines.base import (
     EventReply,
     Reply,
     gateway_refused,
+    policy_refused,
 )
-from ratchet.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED
 from ratchet.service.asgi import Headers
 
 NAME = "the engine"
@@ -97,7 +97,7 @@ def _problem(engine: str, api: str, reply: Reply, policy: str) -> EngineFailed |
     """The problem that an answer with another status than 200 says; `policy` is the name that was asked for."""
     if reply.status in WRONG_KEY:
         return gateway_refused(engine, reply)
-    if reply.status in {404, POLICY_REFUSED} or (reply.status == 400 and POLICY_NOT_LOADED in reply.reason):
+    if policy_refused(reply):
         message = f"{engine} cannot serve {policy}: {reply.reason}"
         return EngineFailed(502, message, code="engine_unavailable")
     if reply.status >= 500:

@@ -4,11 +4,17 @@ Before it answers means before the first event of a stream, and before a whole a
 got nothing, and to generate once more does no harm. Another replica gets the call where the first one
 
     has no connection, or breaks it off          however it failed, it did not answer
-    answers 404, 408, 429, 502, 503 or 504       lacks the policy, is busy, or does not work
+    answers 408, 429, 502, 503 or 504            is busy, or does not work
+    refuses key or policy (401, 403, 404, 424)   has other settings than the others, or every one of them refuses it
+    begins its stream with an error              vLLM whose core is dead
     answers nothing, its health neither          its open calls go elsewhere once `LOOKS` looks were in vain
 
 and never where it answers 400 or 500, which may be the call's own fault and would follow it, nor where the call's time
-is up. Each replica gets the call at most once and at most `SENDS` of them: a call that makes them die stops there.
+is up. Each replica gets the call at most once, and besides those without a connection and those that refuse it at most
+`SENDS` of them: a call that makes them die stops there.
+
+A refusal is quick, and would draw all calls to a replica that has nothing to do. It counts as a failure once another
+replica has answered the same call: what every one of them refuses is the fault of none.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -25,16 +31,25 @@ import structlog
 
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.replicas import Circuit, Look, Replica, ReplicaSet
-from ratchet.gateway.domain.streams import data_of
-from ratchet.gateway.engines.base import BUSY, EngineFailed, EventReply, Events, Reply, Transport
+from ratchet.gateway.domain.streams import data_of, error_status
+from ratchet.gateway.engines.base import (
+    BUSY,
+    WRONG_KEY,
+    EngineFailed,
+    EventReply,
+    Events,
+    Reply,
+    Transport,
+    policy_refused,
+)
 from ratchet.service.asgi import Headers
 
 log = structlog.get_logger()
 
 SENDS = 2
-"""Replicas that get one call, besides those without a connection."""
-ELSEWHERE = BUSY | {404, 502, 503, 504}
-"""Answers after which another replica may do better."""
+"""Replicas that get one call, besides those without a connection and those that refuse it."""
+ELSEWHERE = BUSY | {502, 503, 504}
+"""Answers after which another replica may do better, besides refusals."""
 COMMENTS = 16
 """Comments before the first event of a stream, after which it counts as begun."""
 LOOK_EVERY_S = 0.25
@@ -114,17 +129,12 @@ class Replicas:
 
     async def _asked(self, near: str, send: Send) -> Reply | EventReply:
         """What the first replica answers that can; else what the last one has answered, or raises."""
-        deadline_s = asyncio.get_running_loop().time() + self._answer_s
+        now = asyncio.get_running_loop().time
+        deadline_s = now() + self._answer_s
         tried, sent = list[Replica](), 0
+        refusals = dict[Replica, Reply]()
         last: Reply | EngineFailed | None = None
-        while sent < SENDS:
-            replica = self._set.choose(near, tried)
-            if replica is None:
-                others = self._set.may_look(tried)
-                if not others:
-                    break
-                await self._look_at(others)
-                continue
+        while sent < SENDS and (replica := await self._next(near, tried)) is not None and now() < deadline_s:
             limit = asyncio.timeout(None)
             if tried:
                 metrics.series(metrics.REPEATED, self._engine).inc()
@@ -135,9 +145,15 @@ class Replicas:
             except EngineFailed as failure:
                 if not (failure.unreachable or failure.broken_off):
                     raise
-                last, sent = failure, sent + failure.broken_off
+                if last is None or not failure.unreachable:
+                    last = failure
+                sent += failure.broken_off
+                continue
+            if isinstance(reply, Reply) and _refuses(reply):
+                last = refusals[replica] = reply
                 continue
             if isinstance(reply, EventReply) or reply.status not in ELSEWHERE:
+                self._refused(refusals, reply)
                 return reply
             last, sent = reply, sent + 1
         if isinstance(last, Reply):
@@ -145,6 +161,14 @@ class Replicas:
         if last is not None and (len(self) == 1 or not last.unreachable):
             raise last
         raise self._unreachable()
+
+    async def _next(self, near: str, tried: Collection[Replica]) -> Replica | None:
+        """The next replica for a call. Where all that are left are away, it is looked at them first."""
+        replica = self._set.choose(near, tried)
+        if replica is None and (others := self._set.may_look(tried)):
+            await self._look_at(others)
+            replica = self._set.choose(near, tried)
+        return replica
 
     async def _send(self, replica: Replica, send: Send, limit: asyncio.Timeout) -> Reply | EventReply:
         """What one replica answers, and what that says of it.
@@ -161,10 +185,14 @@ class Replicas:
                 try:
                     reply = await send(self._transports[replica.name])
                     if isinstance(reply, EventReply):
-                        read, under_way = await _first_events(reply.events), True
-                        self._set.answered(replica)
-                        events = _Stream(read, reply.events, partial(self._ended, replica))
-                        return EventReply(events, reply.headers, replica.name)
+                        begun = await _begun(reply)
+                        if isinstance(begun, Reply):
+                            reply = begun
+                        else:
+                            under_way = True
+                            self._set.answered(replica)
+                            events = _Stream(begun, reply.events, partial(self._ended, replica))
+                            return EventReply(events, reply.headers, replica.name)
                 finally:
                     waiting.discard(limit)
         except TimeoutError as error:
@@ -180,12 +208,20 @@ class Replicas:
         return reply
 
     def _learn(self, replica: Replica, reply: Reply) -> None:
-        if reply.status < 500:
-            self._set.answered(replica)
-        else:
+        if reply.status >= 500:
             self._failed(replica, f"answered {reply.status}")
+        elif _refuses(reply):
+            self._set.refused(replica)
+        else:
+            self._set.answered(replica)
         if reply.status in ELSEWHERE and (wait_s := _retry_after_s(reply.headers)) is not None:
             self._set.rest(replica, wait_s)
+
+    def _refused(self, refusals: Mapping[Replica, Reply], reply: Reply | EventReply) -> None:
+        """A call has its last reply: where that is an answer, the replicas that refused it have failed."""
+        if isinstance(reply, EventReply) or reply.status < 500:
+            for replica, refusal in refusals.items():
+                self._failed(replica, f"answered {refusal.status}, unlike another replica")
 
     def _failed(self, replica: Replica, reason: str | None, *, lost: bool = False) -> None:
         metrics.series(metrics.REPLICA_FAILURES, self._engine, replica.name).inc()
@@ -205,14 +241,13 @@ class Replicas:
             self._failed(replica, failure.code)
 
     def _too_slow(self, replica: Replica) -> EngineFailed:
-        """The replica counts as away, or the time of a call to several is up."""
+        """The replica counts as away, or the time of a call to several is up, of which it may have had little."""
         if replica.circuit is Circuit.OPEN:
             message = f"{self._called} stopped answering; try again later"
             failure = EngineFailed(502, message, code="engine_unavailable", broken_off=True)
         else:
             message = f"{self._called} took too long: no answer within {self._answer_s:g} s; ask for fewer tokens"
             failure = EngineFailed(504, message, code="engine_timeout")
-            self._failed(replica, failure.code)
         failure.replica = replica.name
         return failure
 
@@ -281,19 +316,31 @@ class _Stream:
             ended(failure)
 
 
-async def _first_events(events: Events) -> list[bytes]:
-    """Those up to and with the first one that has data. Raises `EngineFailed`; then the stream is closed."""
+async def _begun(stream: EventReply) -> list[bytes] | Reply:
+    """The events up to and with the first one that has data; where that is an error, the answer that it stands for.
+
+    Raises `EngineFailed`. Then, and after an error, the stream is closed.
+    """
     read = list[bytes]()
     try:
-        async for some in events:
+        async for some in stream.events:
             read += some
-            if len(read) > COMMENTS or any(data_of(one) is not None for one in some):
+            data = next((one for one in map(data_of, some) if one is not None), None)
+            if data is not None and (status := error_status(data)) is not None:
+                await stream.events.aclose()
+                return Reply(status, data, stream.headers, stream.replica)
+            if data is not None or len(read) > COMMENTS:
                 return read
         message = "the engine ended its stream before it answered"
         raise EngineFailed(502, message, code="engine_unavailable", broken_off=True)
     except BaseException:  # whatever happens: the engine must not work on
-        await events.aclose()
+        await stream.events.aclose()
         raise
+
+
+def _refuses(reply: Reply) -> bool:
+    """Whether the replica refuses what another one may serve: the gateway's key, or the policy."""
+    return reply.status in WRONG_KEY or policy_refused(reply)
 
 
 def _retry_after_s(headers: Headers) -> float | None:
