@@ -21,7 +21,7 @@ import pytest
 import uvloop
 
 from ratchet.bus.testing import eventually
-from ratchet.gateway.domain.replicas import Look
+from ratchet.gateway.domain.replicas import Health
 from ratchet.gateway.engines.http_connection import BadAnswer, BrokenOff, ConnectFailed, TooSlow
 from ratchet.gateway.engines.http_pool import HttpPool
 from ratchet.gateway.engines.http_transport import Address, HttpTransport
@@ -601,8 +601,8 @@ async def test_a_process_without_a_file_left_does_not_know_how_a_replica_is() ->
         transport = HttpTransport("the engine", Address(server.url, {}, connect_s=5.0, answer_s=5.0, idle_s=5.0))
         try:
             with no_file_left():
-                assert await transport.look() is Look.UNKNOWN
-            assert await transport.look() is Look.WELL
+                assert await transport.check_health() is Health.UNKNOWN
+            assert await transport.check_health() is Health.WELL
         finally:
             await transport.close()
 

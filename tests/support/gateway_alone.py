@@ -25,7 +25,7 @@ from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity, MemoryIndex
 from ratchet.gateway.domain.memory import AnswerCache
 from ratchet.gateway.domain.notes import Notes
-from ratchet.gateway.domain.replicas import Look
+from ratchet.gateway.domain.replicas import Health
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.openai import OpenAiEngine
@@ -69,8 +69,8 @@ class Server:
             asyncio.get_running_loop().call_soon(self.after_answer)
         return Reply(200, msgspec.json.encode(ANSWER))
 
-    async def look(self) -> Look:
-        return Look.WELL
+    async def check_health(self) -> Health:
+        return Health.WELL
 
     async def stream(self, path: str, body: bytes, headers: Headers = ()) -> Reply | EventReply:
         """Its events; or it answers whole, and the gateway streams in its place."""

@@ -36,7 +36,7 @@ from ratchet.gateway.domain.notes import Notes
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines import build_upstream, transport_to
 from ratchet.gateway.engines.policy_engines import Limits, PolicyEngines
-from ratchet.gateway.engines.replicas import LOOK_EVERY_S
+from ratchet.gateway.engines.replicas import CHECK_EVERY_S
 from ratchet.gateway.error_shapes import MessagesErrors, error_json
 from ratchet.gateway.guard import Guard, RateLimit
 from ratchet.gateway.handlers import Handlers
@@ -151,7 +151,7 @@ async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[A
                 quotas,
                 *([Periodic(LOOK_S, key_file.look, "key file")] if key_file is not None else []),
                 Periodic(OBSERVE_S, publishing.observe, "observation"),
-                Periodic(LOOK_EVERY_S, engines.look, "replicas"),
+                Periodic(CHECK_EVERY_S, engines.check_health, "replicas"),
                 http_server(settings, guard, keys, shared=seat is not None),
             ],
             {"routes": routes.ready, "other_gateways": sharing.ready, "keys": keys.ready, "files": has_files},

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ratchet.gateway.domain.replicas import AGAIN_S, FAILURES, LOOKS, QUIET_S, Look, Replica
+from ratchet.gateway.domain.replicas import AGAIN_S, FAILED_CHECKS, FAILURES, QUIET_S, Health, Replica
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.replicas import COMMENTS, SENDS, Replicas
 from ratchet.rules.engines import POLICY_REFUSED
@@ -44,9 +44,9 @@ class Scripted:
     then: Exception | None = None
     after_s: float = 0.0
     """How long it takes."""
-    health: Look = Look.WELL
+    health: Health = Health.WELL
     asked: int = 0
-    looks: int = 0
+    checks: int = 0
     closed: int = 0
     """Streams that were closed, or ended."""
     reached: asyncio.Event = field(default_factory=asyncio.Event)
@@ -78,8 +78,8 @@ class Scripted:
         finally:
             self.closed += 1
 
-    async def look(self) -> Look:
-        self.looks += 1
+    async def check_health(self) -> Health:
+        self.checks += 1
         return self.health
 
 
@@ -163,7 +163,7 @@ async def test_a_replica_that_refuses_what_another_one_serves_gets_no_more_calls
     assert engine.replicas[0].asked == FAILURES
     assert engine.front.away == ["r0"]
     engine.now_s += 1
-    await engine.front.look()
+    await engine.front.check_health()
     assert await every(engine, 10) == [200] * 10
     assert engine.replicas[0].asked == FAILURES + 1, "one call on trial"
 
@@ -172,7 +172,7 @@ async def test_a_replica_that_refuses_on_trial_draws_no_calls_while_another_one_
     engine = Engine([Scripted(Reply(POLICY_REFUSED, b"")), Scripted(WELL)])
     await every(engine)
     engine.now_s += 1
-    await engine.front.look()
+    await engine.front.check_health()
     engine.replicas[1].answer = None
     before = engine.replicas[0].asked
     calls = [asyncio.create_task(engine.post(f"trajectory-{number}")) for number in range(20)]
@@ -205,7 +205,7 @@ async def test_what_one_replica_refuses_while_the_other_one_is_busy_is_no_failur
 
 async def test_a_refusal_is_not_hidden_by_a_replica_without_a_connection() -> None:
     """Else the gateway would not ask the engine for another policy."""
-    engine = Engine([Scripted(Reply(POLICY_REFUSED, b"")), Scripted(refused(), health=Look.GONE)])
+    engine = Engine([Scripted(Reply(POLICY_REFUSED, b"")), Scripted(refused(), health=Health.GONE)])
     assert await every(engine) == [POLICY_REFUSED] * 12
     assert engine.front.away == ["r1"]
 
@@ -248,8 +248,8 @@ async def test_the_last_busy_answer_reaches_the_agent() -> None:
     assert (reply.status, reply.raw, engine.asked) == (429, b"slow down", [1, 1])
 
 
-async def test_an_engine_whose_replicas_are_all_away_is_unreachable_and_is_looked_at_before_it_fails() -> None:
-    engine = Engine([Scripted(refused(), health=Look.GONE), Scripted(refused(), health=Look.GONE)])
+async def test_an_engine_whose_replicas_are_all_away_is_unreachable_after_a_health_check() -> None:
+    engine = Engine([Scripted(refused(), health=Health.GONE), Scripted(refused(), health=Health.GONE)])
     for _ in range(3):
         with pytest.raises(EngineFailed, match="none of its 2 replicas answers; try again later") as failed:
             await engine.post()
@@ -259,39 +259,39 @@ async def test_an_engine_whose_replicas_are_all_away_is_unreachable_and_is_looke
 
 
 async def test_the_first_call_after_a_restart_is_answered() -> None:
-    engine = Engine([Scripted(refused(), health=Look.GONE)])
+    engine = Engine([Scripted(refused(), health=Health.GONE)])
     for words in ("no connection", "the engine is not reachable: it does not answer; try again later"):
         with pytest.raises(EngineFailed, match=words):
             await engine.post()
     engine.now_s += 1
-    engine.replicas[0].answer, engine.replicas[0].health = WELL, Look.WELL
+    engine.replicas[0].answer, engine.replicas[0].health = WELL, Health.WELL
     assert (await engine.post()).status == 200
     assert engine.front.away == []
 
 
-async def test_many_calls_that_find_all_replicas_away_look_once() -> None:
-    engine = Engine([Scripted(refused(), health=Look.GONE)])
+async def test_many_calls_that_find_all_replicas_away_share_a_health_check() -> None:
+    engine = Engine([Scripted(refused(), health=Health.GONE)])
     with suppress(EngineFailed):
         await engine.post()
     engine.now_s += 1
-    before = engine.replicas[0].looks
+    before = engine.replicas[0].checks
     failures = await asyncio.gather(*(engine.post() for _ in range(50)), return_exceptions=True)
     assert all(isinstance(one, EngineFailed) for one in failures)
-    assert engine.replicas[0].looks == before + 1
+    assert engine.replicas[0].checks == before + 1
 
 
-async def test_a_replica_that_is_away_gets_calls_again_once_a_look_finds_it_well() -> None:
-    engine = Engine([Scripted(refused(), health=Look.GONE), Scripted(WELL)])
+async def test_a_replica_that_is_away_gets_calls_again_once_a_health_check_finds_it_well() -> None:
+    engine = Engine([Scripted(refused(), health=Health.GONE), Scripted(WELL)])
     await every(engine)
     asked = engine.replicas[0].asked
     assert asked == 1, "one refused connection is enough"
     engine.now_s += 10
-    await engine.front.look()
+    await engine.front.check_health()
     await every(engine)
     assert engine.replicas[0].asked == asked
-    engine.replicas[0].answer, engine.replicas[0].health = WELL, Look.WELL
+    engine.replicas[0].answer, engine.replicas[0].health = WELL, Health.WELL
     engine.now_s += 10
-    await engine.front.look()
+    await engine.front.check_health()
     assert await every(engine, 20) == [200] * 20
     assert engine.replicas[0].asked > asked + 3
 
@@ -301,7 +301,7 @@ async def test_a_replica_that_answers_errors_gets_no_more_calls_and_a_single_one
     statuses = await every(engine, 40)
     assert statuses.count(500) == engine.replicas[0].asked == FAILURES
     engine.now_s += 1
-    await engine.front.look()
+    await engine.front.check_health()
     statuses = await every(engine, 10)
     assert statuses.count(500) == 1
 
@@ -433,23 +433,23 @@ async def test_a_replica_that_answers_nothing_does_not_take_all_calls() -> None:
 
 
 async def test_the_calls_of_a_replica_whose_health_answers_nothing_either_go_elsewhere() -> None:
-    engine = Engine([Scripted(health=Look.SILENT), Scripted(WELL)])
+    engine = Engine([Scripted(health=Health.SILENT), Scripted(WELL)])
     calls = [asyncio.create_task(engine.post(f"trajectory-{number}")) for number in range(8)]
     await engine.replicas[0].reached.wait()
-    for _ in range(LOOKS):
+    for _ in range(FAILED_CHECKS):
         engine.now_s += QUIET_S
-        await engine.front.look()
+        await engine.front.check_health()
     assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * 8
     assert engine.front.away == ["r0"]
 
 
 async def test_an_only_replica_keeps_its_calls_however_silent_it_is() -> None:
-    engine = Engine([Scripted(health=Look.SILENT)])
+    engine = Engine([Scripted(health=Health.SILENT)])
     call = asyncio.create_task(engine.post())
     await engine.replicas[0].reached.wait()
-    for _ in range(LOOKS * 2):
+    for _ in range(FAILED_CHECKS * 2):
         engine.now_s += QUIET_S
-        await engine.front.look()
+        await engine.front.check_health()
     assert engine.front.away == ["r0"]
     assert not call.done()
     call.cancel()
@@ -477,17 +477,17 @@ async def test_a_call_whose_time_is_up_is_sent_to_no_further_replica() -> None:
     assert [one.failures for one in engine.known] == [1, 0]
 
 
-async def test_a_call_that_finds_all_replicas_away_looks_once_however_slow_the_gateway_is() -> None:
+async def test_a_call_that_finds_all_replicas_away_checks_them_once_however_slow_the_gateway_is() -> None:
     now_s = itertools.count(step=AGAIN_S * 2)  # each time that it reads the clock
-    gone = [Scripted(refused(), health=Look.GONE) for _ in range(2)]
+    gone = [Scripted(refused(), health=Health.GONE) for _ in range(2)]
     front = Replicas("engine", {"r0": gone[0], "r1": gone[1]}, 60.0, now_s=lambda: next(now_s), draw=lambda: 0.5)
-    looks = list[int]()
+    checks = list[int]()
     for _ in range(2):
-        looks.append(gone[0].looks)
+        checks.append(gone[0].checks)
         with pytest.raises(EngineFailed, match="none of its 2 replicas answers"):
             async with asyncio.timeout(10):
                 await front.post("/v1/chat/completions", b"{}")
-    assert gone[0].looks == looks[-1] + 1
+    assert gone[0].checks == checks[-1] + 1
 
 
 async def test_an_agent_that_leaves_ends_the_call_at_its_replica() -> None:

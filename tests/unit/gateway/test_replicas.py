@@ -10,16 +10,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ratchet.gateway.domain.replicas import (
     AGAIN_S,
+    BACKOFF_S,
+    FAILED_CHECKS,
     FAILURES,
-    LONGEST_PAUSE_S,
-    LONGEST_REST_S,
-    LOOKS,
-    PAUSE_S,
+    LONGEST_BACKOFF_S,
+    LONGEST_COOLDOWN_S,
     QUIET_S,
     SLACK,
     SLACK_SHARE,
     Circuit,
-    Look,
+    Health,
     Replica,
     ReplicaSet,
 )
@@ -117,10 +117,10 @@ def test_a_replica_without_a_connection_gets_no_further_call() -> None:
     assert two.choose() is None
 
 
-def test_a_replica_that_answers_a_look_gets_one_call_which_decides() -> None:
+def test_a_replica_that_is_healthy_again_gets_one_call_which_decides() -> None:
     two = replicas(2)
     one = opened(two, two.all[0])
-    two.looked(one, Look.WELL)
+    two.health_checked(one, Health.WELL)
     assert one.circuit is Circuit.HALF_OPEN
     assert chosen(two) is one
     two.begin(one)
@@ -128,7 +128,7 @@ def test_a_replica_that_answers_a_look_gets_one_call_which_decides() -> None:
     two.failed(one)
     two.end(one)
     assert one.circuit is Circuit.OPEN
-    two.looked(one, Look.WELL)
+    two.health_checked(one, Health.WELL)
     two.begin(chosen(two))
     two.answered(one)
     two.end(one)
@@ -138,7 +138,7 @@ def test_a_replica_that_answers_a_look_gets_one_call_which_decides() -> None:
 def test_a_refusal_ends_a_trial_and_opens_no_closed_circuit() -> None:
     two = replicas(2)
     one = opened(two, two.all[0])
-    two.looked(one, Look.WELL)
+    two.health_checked(one, Health.WELL)
     for replica in two.all:
         for _ in range(FAILURES):
             two.refused(replica)
@@ -148,12 +148,12 @@ def test_a_refusal_ends_a_trial_and_opens_no_closed_circuit() -> None:
 def test_a_refusal_does_not_take_the_last_replica_from_other_policies() -> None:
     two = replicas(2)
     one, _ = [opened(two, replica) for replica in two.all]
-    two.looked(one, Look.WELL)
+    two.health_checked(one, Health.WELL)
     two.refused(one)
     assert chosen(two) is one
 
 
-def test_calls_that_fail_after_a_circuit_has_opened_delay_no_look() -> None:
+def test_calls_that_fail_after_a_circuit_has_opened_delay_no_health_check() -> None:
     """A replica that is killed fails all its open calls at once."""
     clock = Clock()
     two = replicas(2, clock)
@@ -161,7 +161,7 @@ def test_calls_that_fail_after_a_circuit_has_opened_delay_no_look() -> None:
         one = opened(two, two.all[0])
         for _ in range(50):
             fail(one)
-        clock.now_s += PAUSE_S
+        clock.now_s += BACKOFF_S
         assert two.due() == [one]
         two.answered(one)
 
@@ -169,33 +169,33 @@ def test_calls_that_fail_after_a_circuit_has_opened_delay_no_look() -> None:
 def test_a_trial_that_its_agent_gave_up_leaves_room_for_the_next_one() -> None:
     two = replicas(2)
     one = opened(two, two.all[0])
-    two.looked(one, Look.WELL)
+    two.health_checked(one, Health.WELL)
     two.begin(one)
     two.end(one)
     assert chosen(two) is one
 
 
-def test_the_only_replica_left_gets_every_call_as_soon_as_it_answers_a_look() -> None:
+def test_the_only_replica_left_gets_every_call_as_soon_as_it_is_healthy() -> None:
     two = replicas(2)
     for one in two.all:
         opened(two, one)
-    two.looked(two.all[1], Look.WELL)
+    two.health_checked(two.all[1], Health.WELL)
     for _ in range(5):
         two.begin(chosen(two))
     assert two.all[1].outstanding == 5
 
 
-def test_a_replica_that_asks_for_a_pause_rests_while_another_one_can_answer() -> None:
+def test_a_replica_that_asks_for_a_pause_gets_no_calls_while_another_one_can_answer() -> None:
     clock = Clock()
     two = replicas(2, clock)
-    two.rest(two.all[0], 7)
+    two.cool_down(two.all[0], 7)
     assert {chosen(two).name for _ in range(5)} == {"r1"}
-    two.rest(two.all[1], 9)
+    two.cool_down(two.all[1], 9)
     assert {chosen(two).name for _ in range(5)} == {"r0", "r1"}, "better a busy one than none"
     clock.now_s += 8
     assert {chosen(two).name for _ in range(5)} == {"r0"}
-    two.rest(two.all[0], 86400)
-    clock.now_s += LONGEST_REST_S
+    two.cool_down(two.all[0], 86400)
+    clock.now_s += LONGEST_COOLDOWN_S
     assert {chosen(two).name for _ in range(5)} == {"r0", "r1"}
 
 
@@ -208,30 +208,30 @@ def test_a_call_asks_no_replica_twice() -> None:
     assert two.choose(without=[first, second]) is None
 
 
-def test_a_replica_that_is_away_is_looked_at_with_pauses_that_grow_up_to_a_bound() -> None:
+def test_a_replica_that_is_away_has_its_health_checked_after_a_backoff_that_grows_up_to_a_bound() -> None:
     clock = Clock()
     two = replicas(2, clock)
     one = opened(two, two.all[0])
     two.answered(two.all[1])
     pauses = list[float]()
     for _ in range(8):
-        pauses.append(one.look_at_s - clock.now_s)
-        clock.now_s = one.look_at_s - 0.01
-        two.all[1].heard_s = clock.now_s
+        pauses.append(one.check_at_s - clock.now_s)
+        clock.now_s = one.check_at_s - 0.01
+        two.all[1].answered_s = clock.now_s
         assert two.due() == []
-        clock.now_s = one.look_at_s
+        clock.now_s = one.check_at_s
         assert two.due() == [one]
-        two.looked(one, Look.GONE)
-    assert pauses[0] == pytest.approx(PAUSE_S)
+        two.health_checked(one, Health.GONE)
+    assert pauses[0] == pytest.approx(BACKOFF_S)
     assert pauses == sorted(pauses)
-    assert pauses[-1] == pytest.approx(LONGEST_PAUSE_S)
+    assert pauses[-1] == pytest.approx(LONGEST_BACKOFF_S)
 
 
 @pytest.mark.parametrize(("draw", "share"), [(0.0, 0.75), (1.0, 1.25)])
-def test_processes_do_not_look_at_the_same_moment(draw: float, share: float) -> None:
+def test_processes_do_not_check_a_replica_at_the_same_moment(draw: float, share: float) -> None:
     clock = Clock()
     two = replicas(2, clock, draw)
-    assert opened(two, two.all[0]).look_at_s - clock.now_s == pytest.approx(PAUSE_S * share)
+    assert opened(two, two.all[0]).check_at_s - clock.now_s == pytest.approx(BACKOFF_S * share)
 
 
 def test_a_replica_that_fails_on_every_trial_is_tried_less_and_less_often() -> None:
@@ -240,27 +240,27 @@ def test_a_replica_that_fails_on_every_trial_is_tried_less_and_less_often() -> N
     one = opened(two, two.all[0])
     tried = list[float]()
     for _ in range(8):
-        clock.now_s = one.look_at_s
-        two.looked(one, Look.WELL)
+        clock.now_s = one.check_at_s
+        two.health_checked(one, Health.WELL)
         two.begin(one)
         two.failed(one)
         two.end(one)
         tried.append(clock.now_s)
-    assert tried[-1] - tried[-2] == pytest.approx(LONGEST_PAUSE_S)
+    assert tried[-1] - tried[-2] == pytest.approx(LONGEST_BACKOFF_S)
 
 
-def test_only_a_replica_that_was_not_heard_of_for_long_is_looked_at_while_it_gets_calls() -> None:
+def test_only_a_replica_that_was_quiet_for_long_has_its_health_checked_while_it_gets_calls() -> None:
     clock = Clock()
     two = replicas(2, clock)
     assert two.due() == []
     clock.now_s += QUIET_S
     two.answered(two.all[0])
     assert two.due() == [two.all[1]]
-    two.looked(two.all[1], Look.WELL)
+    two.health_checked(two.all[1], Health.WELL)
     assert two.due() == []
 
 
-def test_a_look_that_did_not_reach_a_replica_changes_no_circuit() -> None:
+def test_a_health_check_that_did_not_reach_a_replica_changes_no_circuit() -> None:
     """The gateway had no file left for a connection."""
     clock = Clock()
     two = replicas(2, clock)
@@ -268,46 +268,46 @@ def test_a_look_that_did_not_reach_a_replica_changes_no_circuit() -> None:
     clock.now_s += QUIET_S
     assert two.due() == list(two.all)
     for one in two.all:
-        for _ in range(LOOKS):
-            two.looked(one, Look.UNKNOWN)
+        for _ in range(FAILED_CHECKS):
+            two.health_checked(one, Health.UNKNOWN)
     assert [one.circuit for one in two.all] == [Circuit.OPEN, Circuit.CLOSED]
-    assert [one.looks for one in two.all] == [0, 0]
-    assert two.due() == two.may_look([]) == [], "it would find the same again at once"
-    clock.now_s += PAUSE_S
+    assert [one.failed_checks for one in two.all] == [0, 0]
+    assert two.due() == two.may_check([]) == [], "it would find the same again at once"
+    clock.now_s += BACKOFF_S
     assert two.due() == list(two.all)
 
 
-def test_a_silent_replica_gets_no_more_calls_after_some_looks_in_vain() -> None:
+def test_a_silent_replica_gets_no_more_calls_after_some_failed_health_checks() -> None:
     clock = Clock()
     two = replicas(2, clock)
     one = two.all[0]
-    for _ in range(LOOKS):
+    for _ in range(FAILED_CHECKS):
         assert one.circuit is Circuit.CLOSED
-        two.looked(one, Look.SILENT)
+        two.health_checked(one, Health.SILENT)
     assert one.circuit is Circuit.OPEN
 
 
 def test_the_last_replica_keeps_its_calls_while_it_accepts_connections() -> None:
     alone = replicas(1)
     for _ in range(5):
-        alone.looked(alone.all[0], Look.SILENT)
+        alone.health_checked(alone.all[0], Health.SILENT)
     assert alone.choose() is alone.all[0]
     assert alone.all[0].is_away, "an operator should know"
-    alone.looked(alone.all[0], Look.GONE)
+    alone.health_checked(alone.all[0], Health.GONE)
     assert alone.choose() is None
 
 
-def test_calls_that_find_all_replicas_away_do_not_look_at_them_again_and_again() -> None:
+def test_calls_that_find_all_replicas_away_do_not_check_them_again_and_again() -> None:
     clock = Clock()
     two = replicas(2, clock)
     for one in two.all:
         opened(two, one)
-    assert two.may_look([]) == list(two.all)
-    two.looked(two.all[0], Look.GONE)
-    assert two.may_look([]) == [two.all[1]]
-    assert two.may_look([two.all[1]]) == []
+    assert two.may_check([]) == list(two.all)
+    two.health_checked(two.all[0], Health.GONE)
+    assert two.may_check([]) == [two.all[1]]
+    assert two.may_check([two.all[1]]) == []
     clock.now_s += AGAIN_S
-    assert two.may_look([]) == list(two.all)
+    assert two.may_check([]) == list(two.all)
 
 
 WHICH = st.integers(0, 9)
@@ -335,7 +335,7 @@ class AnyOrder(RuleBasedStateMachine):
         closed = [one for one in self.of.all if one.circuit is Circuit.CLOSED]
         assert got.circuit is not Circuit.OPEN
         assert not (got.circuit is Circuit.HALF_OPEN and got.on_trial and closed)
-        if got in closed and all(one.rests_until_s <= self.clock.now_s for one in closed):
+        if got in closed and all(one.cooldown_until_s <= self.clock.now_s for one in closed):
             least = min(one.outstanding for one in closed)
             assert got.outstanding <= least + (SLACK + least // SLACK_SHARE if near else 0)
         self.of.begin(got)
@@ -358,13 +358,13 @@ class AnyOrder(RuleBasedStateMachine):
     def lose(self, which: int) -> None:
         self.of.lost(self.replica(which))
 
-    @rule(which=WHICH, look=st.sampled_from(Look))
-    def look(self, which: int, look: Look) -> None:
-        self.of.looked(self.replica(which), look)
+    @rule(which=WHICH, health=st.sampled_from(Health))
+    def check_health(self, which: int, health: Health) -> None:
+        self.of.health_checked(self.replica(which), health)
 
     @rule(which=WHICH, wait_s=st.integers(0, 100))
-    def rest(self, which: int, wait_s: int) -> None:
-        self.of.rest(self.replica(which), wait_s)
+    def cool_down(self, which: int, wait_s: int) -> None:
+        self.of.cool_down(self.replica(which), wait_s)
 
     @rule(wait_s=st.integers(0, 20))
     def wait(self, wait_s: int) -> None:
@@ -374,15 +374,15 @@ class AnyOrder(RuleBasedStateMachine):
     def counts_are_right_and_no_wait_is_long(self) -> None:
         for one in self.of.all:
             assert one.outstanding == self.calls.count(one)
-            assert one.look_at_s <= self.clock.now_s + LONGEST_PAUSE_S * 1.25
-            assert one.rests_until_s <= self.clock.now_s + LONGEST_REST_S
+            assert one.check_at_s <= self.clock.now_s + LONGEST_BACKOFF_S * 1.25
+            assert one.cooldown_until_s <= self.clock.now_s + LONGEST_COOLDOWN_S
 
     def teardown(self) -> None:
         for one in self.calls:
             self.of.end(one)
-        self.clock.now_s += QUIET_S + LONGEST_PAUSE_S * 1.25 + LONGEST_REST_S
+        self.clock.now_s += QUIET_S + LONGEST_BACKOFF_S * 1.25 + LONGEST_COOLDOWN_S
         for one in self.of.due():
-            self.of.looked(one, Look.WELL)
+            self.of.health_checked(one, Health.WELL)
         for _ in self.of.all:
             replica = chosen(self.of)
             self.of.begin(replica)

@@ -2,11 +2,11 @@
 
 A replica has a circuit:
 
-    CLOSED --FAILURES in a row, no connection, or LOOKS in vain--> OPEN --answers a look--> HALF_OPEN --a call--> CLOSED
-                                                                    ^---------- a call fails -----/
+    CLOSED --FAILURES in a row, no connection, or FAILED_CHECKS--> OPEN --healthy--> HALF_OPEN --a call--> CLOSED
+                                                                    ^-- a call fails -/
 
-To look is to ask the replica for its health: one that is open, with pauses that grow, and one that was not heard of for
-`QUIET_S`. Another process of the gateway has its own view.
+A health check asks the replica itself: one that is open, after a backoff that grows, and one that has answered nothing
+for `QUIET_S`. Another process of the gateway has its own view.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from enum import StrEnum
 
 FAILURES = 3
 """Failed calls in a row after which a replica gets no more."""
-LOOKS = 2
-"""Looks in vain after which a replica that accepts connections counts as away, if another one can take its calls."""
+FAILED_CHECKS = 2
+"""Failed health checks after which a replica that accepts connections counts as away, if another one works."""
 QUIET_S = 10.0
-"""A replica that was not heard of for so long is looked at."""
-PAUSE_S = 0.5
-"""Before the first look at a replica that is away; doubled before each later one."""
-LONGEST_PAUSE_S = 5.0
+"""A replica that has answered nothing for so long has its health checked."""
+BACKOFF_S = 0.5
+"""Before the first health check of a replica that is away; doubled before each later one."""
+LONGEST_BACKOFF_S = 5.0
 """vLLM takes one or two minutes to start: it is found at most so long after."""
 AGAIN_S = 0.1
-"""Calls that find all replicas away have them looked at once more, but not sooner after the last look."""
+"""Calls that find all replicas away have their health checked once more, but not sooner after the last check."""
 SLACK = 1
 SLACK_SHARE = 8
 """How many more open calls the replica near a trajectory may have than the least busy one: `SLACK`, and an eighth."""
-LONGEST_REST_S = 30.0
+LONGEST_COOLDOWN_S = 30.0
 """What a replica may ask for that is busy (`retry-after`)."""
 
 
@@ -40,13 +40,13 @@ class Circuit(StrEnum):
 
     CLOSED = "closed"
     OPEN = "open"
-    """It gets none until it answers a look."""
+    """It gets none until a health check finds it well."""
     HALF_OPEN = "half_open"
-    """It has answered a look: one call tells whether it works."""
+    """A health check has found it well: one call tells whether it works."""
 
 
-class Look(StrEnum):
-    """What a look has shown."""
+class Health(StrEnum):
+    """What a health check has shown."""
 
     WELL = "well"
     GONE = "gone"
@@ -64,22 +64,22 @@ class Replica:
     name: str
     place: int
     """Among the replicas of its engine."""
-    heard_s: float
+    answered_s: float
     """When it last answered anything, or the gateway started."""
     outstanding: int = 0
     """Calls under way, streams to their end."""
     circuit: Circuit = Circuit.CLOSED
     failures: int = 0
     """Calls in a row that failed by its fault."""
-    looks: int = 0
-    """Looks in a row that were in vain."""
-    setbacks: int = 0
-    """Looks in vain and openings of its circuit since it last answered a call: the pause follows from them."""
-    looked_s: float = float("-inf")
-    """When it was last looked at."""
-    look_at_s: float = 0.0
-    """No look before."""
-    rests_until_s: float = 0.0
+    failed_checks: int = 0
+    """Health checks in a row that failed."""
+    backoffs: int = 0
+    """Failed health checks and openings of its circuit since it last answered a call: how often the backoff doubles."""
+    checked_s: float = float("-inf")
+    """When its health was last checked."""
+    check_at_s: float = 0.0
+    """No health check before."""
+    cooldown_until_s: float = 0.0
     """It has asked for no calls until then."""
     on_trial: bool = False
     """A call is under way that tells whether it works."""
@@ -87,7 +87,7 @@ class Replica:
     @property
     def is_away(self) -> bool:
         """Whether an operator should look after it."""
-        return self.circuit is Circuit.OPEN or self.looks >= LOOKS
+        return self.circuit is Circuit.OPEN or self.failed_checks >= FAILED_CHECKS
 
 
 class ReplicaSet:
@@ -113,8 +113,8 @@ class ReplicaSet:
                 return one
         now = self._now_s()
         closed = [one for one in ready if one.circuit is Circuit.CLOSED]
-        rested = [one for one in closed if one.rests_until_s <= now]
-        return self._nearest(rested or closed or ready, near)
+        available = [one for one in closed if one.cooldown_until_s <= now]
+        return self._nearest(available or closed or ready, near)
 
     def _nearest(self, pool: Sequence[Replica], near: str) -> Replica:
         """The trajectory's own, else the one with the least to do, from the place of the trajectory on."""
@@ -137,13 +137,13 @@ class ReplicaSet:
 
     def answered(self, replica: Replica) -> None:
         """It has answered a call, or begun to."""
-        replica.heard_s = self._now_s()
-        replica.failures = replica.looks = replica.setbacks = 0
+        replica.answered_s = self._now_s()
+        replica.failures = replica.failed_checks = replica.backoffs = 0
         replica.circuit = Circuit.CLOSED
 
     def refused(self, replica: Replica) -> None:
         """It has refused a call that another one may answer: as a trial, that has failed, if there is another one."""
-        replica.heard_s, replica.looks = self._now_s(), 0
+        replica.answered_s, replica.failed_checks = self._now_s(), 0
         if replica.circuit is Circuit.HALF_OPEN and self._can_replace(replica):
             self._open(replica)
 
@@ -161,45 +161,45 @@ class ReplicaSet:
         if replica.circuit is not Circuit.OPEN:
             self._open(replica)
 
-    def rest(self, replica: Replica, wait_s: float) -> None:
-        """It has asked for a pause."""
-        replica.rests_until_s = self._now_s() + min(wait_s, LONGEST_REST_S)
+    def cool_down(self, replica: Replica, wait_s: float) -> None:
+        """It has asked for no calls for a while."""
+        replica.cooldown_until_s = self._now_s() + min(wait_s, LONGEST_COOLDOWN_S)
 
     def due(self) -> list[Replica]:
-        """Those to look at now."""
+        """Those whose health to check now."""
         now = self._now_s()
         return [
             one
             for one in self.all
-            if one.look_at_s <= now and (one.circuit is Circuit.OPEN or now - one.heard_s >= QUIET_S)
+            if one.check_at_s <= now and (one.circuit is Circuit.OPEN or now - one.answered_s >= QUIET_S)
         ]
 
-    def may_look(self, without: Collection[Replica]) -> list[Replica]:
-        """Those to look at for a call that has no other replica."""
+    def may_check(self, without: Collection[Replica]) -> list[Replica]:
+        """Those whose health to check for a call that has no other replica."""
         soonest = self._now_s() - AGAIN_S
-        return [one for one in self.all if one not in without and one.looked_s <= soonest]
+        return [one for one in self.all if one not in without and one.checked_s <= soonest]
 
-    def looked(self, replica: Replica, look: Look) -> None:
-        """A look has shown this.
+    def health_checked(self, replica: Replica, health: Health) -> None:
+        """A health check has shown this.
 
         A replica that is merely silent may be the only one that works, on a machine without a processor to spare: its
         circuit stays closed while no other one can take its calls.
         """
-        replica.looked_s = self._now_s()
-        if look is Look.UNKNOWN:
-            replica.look_at_s = replica.looked_s + PAUSE_S
+        replica.checked_s = self._now_s()
+        if health is Health.UNKNOWN:
+            replica.check_at_s = replica.checked_s + BACKOFF_S
             return
-        if look is Look.WELL:
-            replica.heard_s, replica.looks, replica.look_at_s = replica.looked_s, 0, 0.0
+        if health is Health.WELL:
+            replica.answered_s, replica.failed_checks, replica.check_at_s = replica.checked_s, 0, 0.0
             if replica.circuit is Circuit.OPEN:
                 replica.circuit = Circuit.HALF_OPEN
             return
-        replica.looks += 1
-        silent = replica.looks >= LOOKS and self._can_replace(replica)
-        if look is Look.GONE or replica.circuit is not Circuit.CLOSED or silent:
+        replica.failed_checks += 1
+        silent = replica.failed_checks >= FAILED_CHECKS and self._can_replace(replica)
+        if health is Health.GONE or replica.circuit is not Circuit.CLOSED or silent:
             self._open(replica)
         else:
-            self._pause(replica)
+            self._back_off(replica)
 
     def _can_replace(self, replica: Replica) -> bool:
         """Whether another replica works."""
@@ -207,10 +207,10 @@ class ReplicaSet:
 
     def _open(self, replica: Replica) -> None:
         replica.circuit = Circuit.OPEN
-        self._pause(replica)
+        self._back_off(replica)
 
-    def _pause(self, replica: Replica) -> None:
-        """No look for a while: longer each time, and not at the same moment as other processes."""
-        pause_s = min(PAUSE_S * 2.0 ** min(replica.setbacks, 16), LONGEST_PAUSE_S)
-        replica.setbacks += 1
-        replica.look_at_s = self._now_s() + pause_s * (0.75 + self._draw() / 2)
+    def _back_off(self, replica: Replica) -> None:
+        """No health check for a while: longer each time, and not at the same moment as other processes."""
+        backoff_s = min(BACKOFF_S * 2.0 ** min(replica.backoffs, 16), LONGEST_BACKOFF_S)
+        replica.backoffs += 1
+        replica.check_at_s = self._now_s() + backoff_s * (0.75 + self._draw() / 2)

@@ -8,7 +8,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 from ratchet.errors import BadRequest
-from ratchet.gateway.domain.replicas import Look
+from ratchet.gateway.domain.replicas import Health
 from ratchet.gateway.domain.streams import EventSplitter, is_event
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.http_connection import ConnectFailed, ExchangeFailed, HttpReply, TooSlow
@@ -20,7 +20,7 @@ CONNECT_TRIES = 3
 """A refused connection was never a call, so the gateway tries again; it repeats nothing that may have arrived."""
 HEALTH = "/health"
 """Where vLLM and engine_local tell whether they work; any answer below 500 is a sign of life."""
-LOOK_S = 2.0
+HEALTH_S = 2.0
 """Longest wait for it."""
 CONNECT_PAUSE_S = 0.1
 """Before the second try; doubled before each later one."""
@@ -75,19 +75,19 @@ class HttpTransport:
                 return EventReply(self._events(answer, asked_s), answer.raw_headers, self._replica)
             return await self._whole(answer)
 
-    async def look(self) -> Look:
+    async def check_health(self) -> Health:
         """Whether the server works, by its own word."""
         try:
-            answer = await self._pool.get(HEALTH, first_byte_s=LOOK_S)
+            answer = await self._pool.get(HEALTH, first_byte_s=HEALTH_S)
             async with aclosing(answer):
-                await answer.read(LARGEST_ANSWER, LOOK_S)
+                await answer.read(LARGEST_ANSWER, HEALTH_S)
         except TooSlow:
-            return Look.SILENT
+            return Health.SILENT
         except ConnectFailed as error:
-            return Look.UNKNOWN if error.own_limit else Look.GONE
+            return Health.UNKNOWN if error.own_limit else Health.GONE
         except ExchangeFailed:
-            return Look.GONE
-        return Look.WELL if answer.status < 500 else Look.GONE
+            return Health.GONE
+        return Health.WELL if answer.status < 500 else Health.GONE
 
     async def close(self) -> None:
         """Close all connections."""

@@ -63,9 +63,9 @@ class PolicyEngines:
         """The engine of a role's policies: the one that names it, else the one of all others."""
         return self._engines.get(role) or self._engines.get(ANY) or NoEngine()
 
-    async def look(self) -> None:
-        """See how the replicas are that are away, or were not heard of for long."""
-        await asyncio.gather(*(one.look() for one in self._replicas.values()))
+    async def check_health(self) -> None:
+        """Check the replicas that are away, and those that have answered nothing for long."""
+        await asyncio.gather(*(one.check_health() for one in self._replicas.values()))
 
     async def check(self) -> str | None:
         """Which replicas are away."""

@@ -7,7 +7,7 @@ got nothing, and to generate once more does no harm. Another replica gets the ca
     answers 408, 429, 502, 503 or 504            is busy, or does not work
     refuses key or policy (401, 403, 404, 424)   has other settings than the others, or every one of them refuses it
     begins its stream with an error              vLLM whose core is dead
-    answers nothing, its health neither          its open calls go elsewhere once `LOOKS` looks were in vain
+    answers nothing, its health neither          its open calls go elsewhere after `FAILED_CHECKS`
 
 and never where it answers 400 or 500, which may be the call's own fault and would follow it, nor where the call's time
 is up. Each replica gets the call at most once, and besides those without a connection and those that refuse it at most
@@ -30,7 +30,7 @@ from typing import Protocol
 import structlog
 
 from ratchet.gateway import metrics
-from ratchet.gateway.domain.replicas import Circuit, Look, Replica, ReplicaSet
+from ratchet.gateway.domain.replicas import Circuit, Health, Replica, ReplicaSet
 from ratchet.gateway.domain.streams import data_of, error_status
 from ratchet.gateway.engines.base import (
     BUSY,
@@ -52,13 +52,13 @@ ELSEWHERE = BUSY | {502, 503, 504}
 """Answers after which another replica may do better, besides refusals."""
 COMMENTS = 16
 """Comments before the first event of a stream, after which it counts as begun."""
-LOOK_EVERY_S = 0.25
+CHECK_EVERY_S = 0.25
 
 
 class ReplicaTransport(Transport, Protocol):
     """The way to one replica."""
 
-    async def look(self) -> Look:
+    async def check_health(self) -> Health:
         """Whether it works, by its own word."""
         ...
 
@@ -90,8 +90,8 @@ class Replicas:
         self._set = ReplicaSet(transports, now_s, draw)
         self._waiting: defaultdict[Replica, set[asyncio.Timeout]] = defaultdict(set)
         """The limits of the calls that a replica has not begun to answer."""
-        self._looks: dict[Replica, asyncio.Task[None]] = {}
-        """Looks under way."""
+        self._checks: dict[Replica, asyncio.Task[None]] = {}
+        """Health checks under way."""
         for one in self._set.all:
             metrics.OUTSTANDING.labels(engine, one.name).set_function(partial(getattr, one, "outstanding"))
             metrics.AWAY.labels(engine, one.name).set_function(lambda one=one: float(one.is_away))
@@ -117,15 +117,15 @@ class Replicas:
         """
         return await self._asked(near, lambda transport: transport.stream(path, body, headers))
 
-    async def look(self) -> None:
-        """Look at the replicas that are away, and at those that were not heard of for long."""
-        await self._look_at(self._set.due())
+    async def check_health(self) -> None:
+        """Check the replicas that are away, and those that have answered nothing for long."""
+        await self._check_all(self._set.due())
 
     async def close(self) -> None:
-        """End the looks; the transports close with what made them."""
-        for look in list(self._looks.values()):
-            look.cancel()
-        await asyncio.gather(*self._looks.values(), return_exceptions=True)
+        """End the health checks; the transports close with what made them."""
+        for check in list(self._checks.values()):
+            check.cancel()
+        await asyncio.gather(*self._checks.values(), return_exceptions=True)
 
     async def _asked(self, near: str, send: Send) -> Reply | EventReply:
         """What the first replica answers that can; else what the last one has answered, or raises."""
@@ -163,10 +163,10 @@ class Replicas:
         raise self._unreachable()
 
     async def _next(self, near: str, tried: Collection[Replica]) -> Replica | None:
-        """The next replica for a call. Where all that are left are away, it is looked at them first."""
+        """The next replica for a call. Where all that are left are away, their health is checked first."""
         replica = self._set.choose(near, tried)
-        if replica is None and (others := self._set.may_look(tried)):
-            await self._look_at(others)
+        if replica is None and (others := self._set.may_check(tried)):
+            await self._check_all(others)
             replica = self._set.choose(near, tried)
         return replica
 
@@ -215,7 +215,7 @@ class Replicas:
         else:
             self._set.answered(replica)
         if reply.status in ELSEWHERE and (wait_s := _retry_after_s(reply.headers)) is not None:
-            self._set.rest(replica, wait_s)
+            self._set.cool_down(replica, wait_s)
 
     def _refused(self, refusals: Mapping[Replica, Reply], reply: Reply | EventReply) -> None:
         """A call has its last reply: where that is an answer, the replicas that refused it have failed."""
@@ -256,25 +256,29 @@ class Replicas:
         message = f"{self._called} is not reachable: {which}; try again later"
         return EngineFailed(502, message, code="engine_unavailable", unreachable=True)
 
-    async def _look_at(self, replicas: Sequence[Replica]) -> None:
-        """Look at replicas, once for all that wait for it."""
+    async def _check_all(self, replicas: Sequence[Replica]) -> None:
+        """Check the health of replicas, once for all that wait for it."""
         for one in replicas:
-            if one not in self._looks:
-                self._looks[one] = asyncio.create_task(self._look(one))
-        await asyncio.gather(*(asyncio.shield(self._looks[one]) for one in replicas if one in self._looks))
+            if one not in self._checks:
+                self._checks[one] = asyncio.create_task(self._check(one))
+        await asyncio.gather(*(asyncio.shield(self._checks[one]) for one in replicas if one in self._checks))
 
-    async def _look(self, replica: Replica) -> None:
+    async def _check(self, replica: Replica) -> None:
         try:
-            look, was = await self._transports[replica.name].look(), replica.circuit
-            self._set.looked(replica, look)
+            health, was = await self._transports[replica.name].check_health(), replica.circuit
+            self._set.health_checked(replica, health)
         finally:
-            del self._looks[replica]
+            del self._checks[replica]
         if replica.circuit is was:
             return
         log.warning(
-            "a look at a replica", engine=self._engine, replica=replica.name, circuit=replica.circuit, look=look
+            "a replica's circuit has changed",
+            engine=self._engine,
+            replica=replica.name,
+            circuit=replica.circuit,
+            health=health,
         )
-        if replica.circuit is Circuit.OPEN and look is Look.SILENT:
+        if replica.circuit is Circuit.OPEN and health is Health.SILENT:
             now = asyncio.get_running_loop().time()
             for limit in [one for one in self._waiting[replica] if not one.expired()]:
                 limit.reschedule(now)
@@ -283,9 +287,9 @@ class Replicas:
 class _Stream:
     """A stream of which some events have been read before, and whose end is reported once."""
 
-    def __init__(self, read: list[bytes], rest: Events, ended: Callable[[EngineFailed | None], None]) -> None:
+    def __init__(self, read: list[bytes], unread: Events, ended: Callable[[EngineFailed | None], None]) -> None:
         self._read = read
-        self._rest = rest
+        self._unread = unread
         self._ended: Callable[[EngineFailed | None], None] | None = ended
 
     def __aiter__(self) -> AsyncIterator[list[bytes]]:
@@ -296,7 +300,7 @@ class _Stream:
             read, self._read = self._read, []
             return read
         try:
-            return await self._rest.__anext__()
+            return await self._unread.__anext__()
         except StopAsyncIteration:
             self._end(None)
             raise
@@ -306,7 +310,7 @@ class _Stream:
 
     async def aclose(self) -> None:
         try:
-            await self._rest.aclose()
+            await self._unread.aclose()
         finally:
             self._end(None)
 
