@@ -125,7 +125,7 @@ async def played(framework: Framework, behind: str, nats: RunningServer, folder:
     ):
         if behind == POLICY:
             await put_routes(bus, default=1)
-            settings["RATCHET_GATEWAY_ENGINE_LOGPROBS_MODE"] = "processed_logprobs"
+            settings["RATCHET_ENGINE_LOGPROBS_MODE"] = "processed_logprobs"
         else:
             upstream: dict[str, Any] = {"name": "provider", "base_url": f"{url}/v1", "models": {"*": "*"}}
             upstream["apis"] = ["responses", "messages"] if behind == NATIVE else []

@@ -105,7 +105,7 @@ def assembled(
     """The deployer on connections that are open."""
     leadership = Leadership(bus.bucket(ROLLOUTS, Leader), settings.url, settings.takeover_s)
     policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), leadership)
-    rollouts, announcer = bus.bucket(ROLLOUTS, Rollout), Announcer(settings.gateway_url, settings.serving_platform)
+    rollouts, announcer = bus.bucket(ROLLOUTS, Rollout), Announcer(settings.gateway_url, settings.platform_of)
     new_controller = ControllerFactory(
         policies=policies,
         rollouts=rollouts,

@@ -18,7 +18,7 @@ from ratchet.canary_deployer.domain.rules import (
     Rules,
     Stage,
 )
-from ratchet.service.engine_list import ANY, EngineSettings, ReplicasText, replica_urls
+from ratchet.service.engine_list import ANY, EngineSettings, LogprobsMode, ReplicasText, engine_kinds, replica_urls
 from ratchet.service.settings import SharedSettings
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("RATCHET_CANARY_ENGINE_URL", "RATCHET_ENGINE_URL", "engine_url"),
     )
     """The engine that must load and probe a policy before it meets traffic; of several replicas their URLs with commas
-    between them. `RATCHET_ENGINES` takes the place of this and of `engine_api_key`."""
+    between them. `RATCHET_ENGINES` takes the place of this, of `engine_api_key` and of `engine_logprobs_mode`."""
     gateway_url: str = Field(
         default="http://127.0.0.1:8080",
         validation_alias=AliasChoices("RATCHET_CANARY_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
@@ -68,6 +68,11 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("RATCHET_CANARY_ENGINE_API_KEY", "RATCHET_ENGINE_API_KEY", "engine_api_key"),
     )
     """Key of the engine, vLLM's `--api-key`; absent where it asks for none."""
+    engine_logprobs_mode: LogprobsMode | None = Field(
+        default=None, validation_alias=AliasChoices("RATCHET_ENGINE_LOGPROBS_MODE", "engine_logprobs_mode")
+    )
+    """vLLM's `--logprobs-mode`, as the gateway labels turns with it: the probe's gate waits for replicas whose
+    log-probabilities are others."""
     gateway_api_key: SecretStr | None = None
     """Key of the gateway, handed to the held-out command as `RATCHET_GATEWAY_API_KEY`; else `RATCHET_SERVICE_KEY`."""
 
@@ -82,8 +87,8 @@ class Settings(BaseSettings):
     """Shortest time in each stage; one number holds for all."""
     stage_min_trajectories: Counts = (20,)
     """Fewest finished canary trajectories in each stage; one number holds for all."""
-    serving_platform: Literal["tensorzero", "vllm", "tgi", "ollama", "engine_local"] = "engine_local"
-    """What `model.deployed` calls the engine."""
+    serving_platform: Literal["tensorzero", "vllm", "tgi", "ollama", "engine_local"] | None = None
+    """What `model.deployed` calls the engines; unset: each by its kind."""
     hold_back_weight: float = Field(default=0.05, ge=0, lt=0.5)
     """Share of traffic that stays with the old policy while the promoted one soaks; 0 promotes at once."""
     soak_s: float = Field(default=3600, ge=0)
@@ -212,8 +217,14 @@ class Settings(BaseSettings):
             urls=replica_urls(self.engine_url),
             roles=(ANY,),
             api_key=self.engine_api_key,
+            logprobs_mode=self.engine_logprobs_mode,
         )
         return self.shared.engines or (one,)
+
+    def platform_of(self, role: str) -> str:
+        """What `model.deployed` calls the engine of a role; also of one that no engine serves any more."""
+        kinds = engine_kinds(self.engines, self.shared.engine_kind)
+        return self.serving_platform or kinds.get(role) or kinds.get(ANY, self.shared.engine_kind)
 
     @property
     def stage_weights(self) -> tuple[float, ...]:

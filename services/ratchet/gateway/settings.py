@@ -90,9 +90,11 @@ class Settings(BaseSettings):
     )
     """The engine, vLLM or `engine_local`; of several replicas their URLs with commas between them. `RATCHET_ENGINES`
     takes the place of this and of `engine_name`, `engine_logprobs_mode`, `engine_api_key` and `engine_price`."""
-    engine_name: str = Field(default="engine_local", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    """The engine's name in turns."""
-    engine_logprobs_mode: LogprobsMode | None = None
+    engine_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    """The engine's name in turns; unset: its kind (`RATCHET_ENGINE_KIND`)."""
+    engine_logprobs_mode: LogprobsMode | None = Field(
+        default=None, validation_alias=AliasChoices("RATCHET_ENGINE_LOGPROBS_MODE", "engine_logprobs_mode")
+    )
     """vLLM's `--logprobs-mode`, where the engine's answers do not name the mode (those of `engine_local` do). While
     neither does, calls at another temperature than 1 are not trainable."""
     engine_api_key: SecretStr | None = Field(
@@ -195,7 +197,7 @@ class Settings(BaseSettings):
     def engines(self) -> Sequence[EngineSettings]:
         """The engines that serve policies."""
         one = EngineSettings(
-            name=self.engine_name,
+            name=self.engine_name or self.shared.engine_kind,
             kind=self.shared.engine_kind,
             urls=replica_urls(self.engine_url),
             roles=(ANY,),

@@ -134,14 +134,14 @@ REASONS: Mapping[str, Advice] = {
     Reason.RAW_LOGPROBS: Advice(
         "engine",
         "The temperature is not 1, or the answer was constrained, and the log-probabilities are those before it.",
-        "Start vLLM with `--logprobs-mode processed_logprobs` and set `RATCHET_GATEWAY_ENGINE_LOGPROBS_MODE` to match;"
+        "Start vLLM with `--logprobs-mode processed_logprobs` and set `RATCHET_ENGINE_LOGPROBS_MODE` to match;"
         " or use temperature 1.",
     ),
     Reason.UNKNOWN_LOGPROBS: Advice(
         "gateway",
         "The temperature is not 1, or the answer was constrained, and nothing says whether the log-probabilities are"
         " those after it.",
-        "Set `RATCHET_GATEWAY_ENGINE_LOGPROBS_MODE` to the engine's `--logprobs-mode`, best `processed_logprobs`; or"
+        "Set `RATCHET_ENGINE_LOGPROBS_MODE` to the engine's `--logprobs-mode`, best `processed_logprobs`; or"
         " use temperature 1.",
     ),
     Reason.ERROR: Advice(

@@ -233,7 +233,7 @@ async def test_raw_log_probabilities_are_detected() -> None:
     assert waiting == (
         "small at http://b: at temperature 2 log-probabilities are raw: calls at another temperature than 1 train "
         "nothing, where settings say processed_logprobs: start it with --logprobs-mode processed_logprobs, or correct "
-        "logprobs_mode in RATCHET_ENGINES"
+        "logprobs_mode in RATCHET_ENGINES, or RATCHET_ENGINE_LOGPROBS_MODE"
     )
     for settings in ({"logprobs_mode": RAW}, {"logprobs_mode": None}):
         result = await world(ScoringEngine(logprobs_mode=RAW), **settings).ask()

@@ -257,6 +257,16 @@ def test_a_new_weight_holds_a_little_later_for_all_gateways_alike() -> None:
     assert [step.at - START for step in rollout.schedule] == [timedelta(seconds=2)]
 
 
+def test_a_deployment_names_the_engine_of_its_role() -> None:
+    announcer = Announcer("http://127.0.0.1:8080", lambda role: {CANDIDATE[0].role: "vllm"}[role])
+    started = decisions.apply_decision(
+        gating(), Decision(Verdict.START, "go", ITSELF), RULES, announcer, CANDIDATE, START
+    )
+    bodies = [msgspec.json.decode(event.body) for event in started.outbox]
+    configs = [body["deployment_config"] for body in bodies if "deployment_config" in body]
+    assert [config["serving_platform"] for config in configs] == ["vllm"]
+
+
 def test_each_rollout_has_its_own_salt() -> None:
     first = running()
     again = decisions.new_rollout(policy(2), served(1), first, Decision(Verdict.START, "again", "ann"), START)

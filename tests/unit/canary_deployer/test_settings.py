@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from pydantic import ValidationError
 
@@ -17,6 +19,16 @@ def test_lists_are_written_with_commas_or_as_json() -> None:
 def test_one_value_holds_for_every_stage() -> None:
     rules = Settings(stages="25,50", stage_min_s="3", stage_min_trajectories="10,20").rules()
     assert [(s.weight, s.min_s, s.min_trajectories) for s in rules.stages] == [(0.25, 3, 10), (0.5, 3, 20)]
+
+
+def test_a_deployment_names_the_kind_of_its_roles_engine_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings().platform_of("support") == "engine_local"
+    monkeypatch.setenv("RATCHET_ENGINE_KIND", "vllm")
+    assert Settings().platform_of("support") == "vllm"
+    assert Settings(serving_platform="tgi").platform_of("support") == "tgi"
+    listed = [{"name": "small", "kind": "engine_local", "urls": ["http://a"], "roles": ["support"]}]
+    monkeypatch.setenv("RATCHET_ENGINES", json.dumps(listed))
+    assert [Settings().platform_of(role) for role in ("support", "sales")] == ["engine_local", "vllm"]
 
 
 def test_defaults_are_the_documented_schedule() -> None:

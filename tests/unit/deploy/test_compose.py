@@ -88,7 +88,7 @@ def test_environment_names_are_settings_of_the_service(name: str) -> None:
 
 
 def test_trainer_and_engine_fetch_base_models_from_the_hub_only_when_it_is_switched_on() -> None:
-    for name in ("trainer_worker", "trainer_gpu", "engine_local"):
+    for name in ("trainer_worker", "trainer_gpu", "engine_local", "engine_vllm"):
         assert services()[name]["environment"][HUB_VARIABLE] == "${HUB:-0}"
         assert "front" in services()[name]["networks"]
     assert not compose()["networks"]["front"].get("internal")
@@ -119,7 +119,7 @@ def test_no_container_is_killed_before_its_service_had_time_to_stop(name: str) -
 def test_gateway_and_deployer_ask_the_same_engines_with_the_same_key() -> None:
     gateway, deployer = (services()[name]["environment"] for name in ("gateway", "canary_deployer"))
 
-    for name in ("URL", "KIND", "API_KEY"):
+    for name in ("URL", "KIND", "API_KEY", "LOGPROBS_MODE"):
         assert gateway[f"RATCHET_ENGINE_{name}"] == deployer[f"RATCHET_ENGINE_{name}"]
     assert gateway["RATCHET_ENGINES"] == deployer["RATCHET_ENGINES"]
 
@@ -151,7 +151,11 @@ def test_vllm_comes_with_the_profile_of_gpus_in_the_place_of_the_local_engine() 
     assert (vllm["profiles"], services()["engine_local"]["profiles"]) == (["gpu"], ["local"])
     assert EXAMPLE["COMPOSE_PROFILES"] == "local"
     assert vllm["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
-    assert {"--enable-lora", "--logprobs-mode=processed_logprobs"} <= set(vllm["command"])
+    assert vllm["command"][:4] == ["python", "-m", "ratchet.vllm_plugin", "serve"]
+    mode = services()["gateway"]["environment"]["RATCHET_ENGINE_LOGPROBS_MODE"]
+    assert {"--enable-lora", f"--logprobs-mode={mode}"} <= set(vllm["command"])
+    assert mode == "${ENGINE_LOGPROBS_MODE:-processed_logprobs}"
+    assert EXAMPLE["ENGINE_LOGPROBS_MODE"] == "processed_logprobs"
     assert vllm["environment"]["VLLM_API_KEY"] == services()["gateway"]["environment"]["RATCHET_ENGINE_API_KEY"]
     for caller in ("gateway", "canary_deployer"):
         waits = services()[caller]["depends_on"]
@@ -274,6 +278,10 @@ def test_prometheus_scrapes_every_service_at_its_health_port() -> None:
     assert set(targets) == {f"{name}:9100" for name in set(OURS) - {"engine_local"}}
     of_profiles = config["scrape_configs"][0]["dns_sd_configs"][0]["names"]
     assert of_profiles == ["engine_local", "trainer_gpu", TRACKER.name]
+    (vllm,) = config["scrape_configs"][1]["dns_sd_configs"]
+    (port,) = (word for word in services()["engine_vllm"]["command"] if word.startswith("--port="))
+    assert (vllm["names"], f"--port={vllm['port']}") == (["engine_vllm"], port)
+    assert set(services()["engine_vllm"]["networks"]) & set(services()["prometheus"]["networks"])
 
 
 def test_every_alert_links_a_section_of_the_operations_guide() -> None:

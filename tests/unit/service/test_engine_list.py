@@ -98,6 +98,18 @@ def test_without_a_list_there_is_one_engine_for_all_roles_whose_replicas_commas_
         assert engine.key() == "key"
 
 
+def test_gateway_and_deployer_know_the_one_engine_by_its_kind_and_which_log_probabilities_it_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RATCHET_ENGINE_KIND", "vllm")
+    unknown = [read(GatewaySettings).engines, read(DeployerSettings).engines]
+    assert [(one.name, one.logprobs_mode) for (one,) in unknown] == [("vllm", None)] * 2
+    monkeypatch.setenv("RATCHET_ENGINE_LOGPROBS_MODE", "processed_logprobs")
+    assert read(GatewaySettings).logprob_modes == {"vllm": "processed"}
+    (engine,) = read(DeployerSettings).engines
+    assert engine.logprobs_mode == "processed_logprobs"
+
+
 def test_a_list_takes_the_place_of_the_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     both = engines(monkeypatch, SMALL, REST)
     monkeypatch.setenv("RATCHET_ENGINE_URL", "http://d:8000")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -64,7 +64,8 @@ class Announcer:
     """Builds the messages of a deployer whose policies are served at one endpoint."""
 
     endpoint: str
-    serving_platform: str = "engine_local"
+    platform_of: Callable[[str], str] = lambda _: "engine_local"
+    """What serves the policies of a role."""
 
     def announcements(
         self, rollout: Rollout, decision: Decision, rules: Rules, policies: Sequence[PolicyVersion], now: datetime
@@ -163,7 +164,7 @@ class Announcer:
 
     def _config(self, policy: PolicyVersion, strategy: str, percentage: float) -> DeploymentConfig:
         return DeploymentConfig(
-            serving_platform=self.serving_platform,
+            serving_platform=self.platform_of(policy.role),
             endpoint=self.endpoint,
             model_name=policy.name,
             rollout_strategy=strategy,

@@ -220,7 +220,7 @@ async def _mode(
         seen = WORDS.get(mode, mode)
         raise Unavailable(
             f"{replica.name}: {seen}, where settings say {configured}: start it with --logprobs-mode {configured}, "
-            "or correct logprobs_mode in RATCHET_ENGINES"
+            "or correct logprobs_mode in RATCHET_ENGINES, or RATCHET_ENGINE_LOGPROBS_MODE"
         )
     return (mode, ()) if mode in (PROCESSED, RAW) else (None, [mode])
 
