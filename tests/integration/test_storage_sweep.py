@@ -50,12 +50,14 @@ def test_what_was_set_aside_is_read_as_before_and_is_gone_only_when_it_is_remove
     assert objects.get(kept.uri) == b"kept"
 
 
-def test_what_was_set_aside_is_listed_where_it_was_unless_others_are_there(objects: Objects) -> None:
+def test_what_was_set_aside_is_listed_where_it_was_once_and_beside_others(objects: Objects) -> None:
     ref = objects.put(b"kept", "policies", ".json")
     assert objects.set_aside(objects.objects("policies/")[0])
     assert objects.find(f"policies/{ref.sha256[:8]}") == [ref.uri]
+    other = objects.put(b"another", "policies", ".json")
+    assert objects.find("policies/") == sorted([ref.uri, other.uri])
     assert objects.get(ref.uri) == b"kept"
-    assert objects.find("policies/") == [ref.uri]
+    assert objects.find("policies/") == sorted([ref.uri, other.uri])
 
 
 def test_an_object_that_was_written_again_since_it_was_listed_stays(objects: Objects) -> None:

@@ -144,9 +144,12 @@ class Objects:
         return [one.uri for one in self.objects(prefix)]
 
     def find(self, prefix: str) -> list[str]:
-        """Uris of all objects whose key starts with `prefix`, else of those set aside, which `get` takes back."""
-        listed = self.list(prefix) or self.list(TRASH + prefix)
-        return [uri.replace(f"s3://{self._bucket}/{TRASH}", f"s3://{self._bucket}/", 1) for uri in listed]
+        """Uris of all objects whose key starts with `prefix`, in key order; also of those set aside, which `get` takes
+        back."""
+        listed = self.list(prefix)  # first: what is set aside meanwhile is in the other list
+        aside = self.list(TRASH + prefix)
+        back = (uri.replace(f"s3://{self._bucket}/{TRASH}", f"s3://{self._bucket}/", 1) for uri in aside)
+        return sorted({*listed, *back})
 
     def objects(self, prefix: str) -> list[StoredObject]:
         """All objects whose key starts with `prefix`, in key order: all of them, or an error."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import hashlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -76,13 +77,6 @@ def named(policy: Policy, role: str = "support", version: int = 3) -> str:
     return policy_name(role, version, policy.digest)
 
 
-class Alike(MemoryBlobs):
-    """A store in which the digests of all manifests begin alike."""
-
-    def find(self, prefix: str) -> list[str]:
-        return [uri for uri in self.blobs if "/policies/" in uri]
-
-
 def test_a_policys_name_is_its_address_whatever_its_version(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     policy = published(blobs, tmp_path / "files")
@@ -105,14 +99,43 @@ def test_a_name_with_the_digest_of_another_roles_policy_is_refused(tmp_path: Pat
         find_policy(blobs, named(policy))
 
 
-def test_of_policies_whose_digests_begin_alike_the_role_decides_and_two_of_one_are_refused(tmp_path: Path) -> None:
-    blobs = Alike()
-    policy = published(blobs, tmp_path / "files")
-    published(blobs, tmp_path / "files", role="planner")
+def alike(blobs: MemoryBlobs, directory: Path, other_role: str) -> Policy:
+    """Publish a policy of support, and one of `other_role` whose digest begins with the same eight digits."""
+    plain = published(blobs, directory, algorithm="0" * 9).manifest
+    other = msgspec.structs.replace(plain, role=other_role, created_at=NOW + timedelta(days=1))
+    bodies = [encode_manifest(one).partition(b"0" * 9) for one in (plain, other)]
+    seen: list[dict[str, bytes]] = [{}, {}]
+    for number in range(10**6):  # a birthday in 32 bits: after some 70,000 of each
+        for mine, (before, _, after) in enumerate(bodies):
+            body = b"%b%09d%b" % (before, number, after)
+            digits = hashlib.sha256(body).hexdigest()[:8]
+            seen[mine][digits] = body
+            if digits in seen[1 - mine]:
+                blobs.put(seen[1][digits], "policies", ".json")
+                ref = blobs.put(seen[0][digits], "policies", ".json")
+                return read_policy(blobs, ref.uri)
+    raise AssertionError("no two digests begin alike")
+
+
+def test_of_policies_whose_digests_begin_alike_the_role_decides(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = alike(blobs, tmp_path / "files", other_role="planner")
     assert find_policy(blobs, named(policy)) == policy
-    published(blobs, tmp_path / "files", algorithm="sft")
+
+
+def test_two_policies_of_a_role_whose_digests_begin_alike_are_refused(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = alike(blobs, tmp_path / "files", other_role="support")
     with pytest.raises(Rejected, match="2 policies of its role"):
         find_policy(blobs, named(policy))
+
+
+def test_a_manifest_below_a_key_that_begins_like_the_name_is_another_policys(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    blobs.put(encode_manifest(policy.manifest), "policies/1a2b3c4dX", ".json")
+    with pytest.raises(NotFound, match="support@3-1a2b3c4d"):
+        find_policy(blobs, "support@3-1a2b3c4d")
 
 
 def test_a_manifest_that_is_damaged_or_of_no_policy_is_refused_by_name(tmp_path: Path) -> None:
