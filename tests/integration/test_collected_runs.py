@@ -28,6 +28,25 @@ class Counting(Warehouse):
         return await super().rows(sql, parameters)
 
 
+class Erasing(Warehouse):
+    """A warehouse in which a run is erased between two queries."""
+
+    erased: RunKey | None = None
+
+    async def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        rows = await super().rows(sql, parameters)
+        if self.erased is not None:
+            role, trajectory_id = self.erased
+            where = {"role": role, "trajectory_id": trajectory_id}
+            await self.command(
+                "ALTER TABLE turns DELETE WHERE role = {role:String} AND trajectory_id = {trajectory_id:String}"
+                " SETTINGS mutations_sync = 2",
+                where,
+            )
+            self.erased = None
+        return rows
+
+
 def key(name: str, role: str = "support") -> RunKey:
     return role, named_id("trajectory", name)
 
@@ -92,6 +111,23 @@ async def test_each_run_of_a_batch_has_its_own_bounds_role_and_history(shared_se
 
         tiny = await read(warehouse, key("long"), key("short"), most=Most(turns=100, bytes=1))
         assert [(len(run.turns), run.left_out) for run in (tiny[key("long")], tiny[key("short")])] == [(1, 4), (1, 1)]
+
+
+async def test_a_run_that_is_erased_while_it_is_read_is_empty_and_holds_up_no_other(
+    shared_settings: SharedSettings,
+) -> None:
+    async with migrated(shared_settings) as plain:
+        await stored(plain, *(turn(name, index) for name in ("kept", "whole", "cut") for index in range(3)))
+        warehouse = await Erasing.connect(shared_settings)
+        assert isinstance(warehouse, Erasing)
+        try:
+            for name, most in (("whole", MOST), ("cut", Most(turns=2, bytes=10**9))):
+                warehouse.erased = key(name)
+                runs = await read(warehouse, key("kept"), key(name), most=most)
+                assert runs[key(name)] == Run([])
+                assert len(runs[key("kept")].turns) == min(3, most.turns)
+        finally:
+            await warehouse.close()
 
 
 async def test_runs_that_do_not_fit_into_memory_together_are_all_read(shared_settings: SharedSettings) -> None:

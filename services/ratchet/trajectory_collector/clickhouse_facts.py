@@ -228,8 +228,8 @@ class Facts:
             rows = await self._warehouse.rows(_TURNS, {"runs": keys})
         turns = await asyncio.to_thread(_decoded, rows, Turn)
         reported = await asyncio.to_thread(_decoded, await self._warehouse.rows(_REPORTED, {"runs": keys}), Trajectory)
-        runs: dict[RunKey, Run] = {}
-        for key in keys:
+        runs = {key: Run([]) for key in keys if key not in turns}  # erased since their last turns were looked up
+        for key in turns:
             stored = next(iter(reported.get(key, ())), None)
             children = await self._children(key, turns[key]) if stored is not None else []
             runs[key] = Run(turns[key], stored, children, max(0, ends[key]["total"] - len(turns[key])))
