@@ -1,7 +1,8 @@
 """Downloaded adapters in a bounded directory, which several replicas of vLLM may share.
 
 A directory that a replica uses is locked (`flock`, shared) for as long as it does: no other one deletes it, and a crash
-releases it. Downloads appear whole or not at all (`stores.policies.fetch_files`).
+releases it. Beside that lock is an exclusive one, for as long as a replica checks, repairs or downloads the directory.
+Both files leave with it. Downloads appear whole or not at all (`stores.policies.fetch_files`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from ratchet.stores.policies import COMPLETE_MARK, BlobStore, Policy, fetch_file
 
 ABANDONED_S = 3600.0
 """A download that has not changed for so long belongs to a process that is gone."""
+_DOWNLOADS = f".{'[0-9a-f]' * 8}-*"
+"""What `stores.policies` names directories that are being downloaded."""
 _LOCKS = ".locks"
+_MAKING = ".making"
+"""Ends the name of the lock that excludes others who make the directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class Held:
 
 
 class AdapterCache:
-    """At most `capacity` bytes of policies, beside those that are held and what replicas download at the same time.
+    """At most `capacity` bytes of policies, beside what replicas download at the same time.
 
     Its methods block. Threads and processes may use one directory together.
     """
@@ -49,16 +54,16 @@ class AdapterCache:
         Raises `NotFound`, `DigestMismatch`, `Rejected` for a policy that is larger than the cache, and `Unavailable`,
         also where all room is taken by policies in use.
         """
-        lock = self._lock(policy.digest)
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        lock = self._locked(policy.digest, fcntl.LOCK_SH)
+        directory = self._directory / policy.digest
         try:
             os.utime(lock)
-            directory = self._directory / policy.digest
-            if (directory / COMPLETE_MARK).exists() and not _is_whole(policy, directory):
-                shutil.rmtree(directory)
-            if not (directory / COMPLETE_MARK).exists():
-                self._make_room(policy)
-                fetch_files(self._objects, policy, self._directory)
+            with _open(self._locked(policy.digest + _MAKING, fcntl.LOCK_EX)):
+                if (directory / COMPLETE_MARK).exists() and not _is_whole(policy, directory):
+                    shutil.rmtree(directory)
+                if not (directory / COMPLETE_MARK).exists():
+                    self._make_room(policy)
+                    fetch_files(self._objects, policy, self._directory)
         except BaseException:
             os.close(lock)
             raise
@@ -69,11 +74,15 @@ class AdapterCache:
         needed = sum(file.size for file in policy.manifest.files)
         if needed > self._capacity:
             raise Rejected(f"its {needed:,} bytes are more than RATCHET_VLLM_CACHE_BYTES ({self._capacity:,})")
-        for partial in self._directory.glob(".*-*"):
+        for partial in self._directory.glob(_DOWNLOADS):
             with suppress(OSError):
                 if time.time() - partial.stat().st_mtime > ABANDONED_S:
                     shutil.rmtree(partial)
         kept = {one: _bytes(one) for one in self._kept()}
+        for lock in (self._directory / _LOCKS).iterdir():
+            directory = self._directory / lock.name.removesuffix(_MAKING)
+            if directory not in kept:  # half deleted, or never made
+                self._deleted(directory)
         surplus = sum(kept.values()) + needed - self._capacity
         for directory in sorted(kept, key=self._used_at):
             if surplus <= 0:
@@ -92,13 +101,16 @@ class AdapterCache:
 
     def _deleted(self, directory: Path) -> bool:
         """Whether the directory is gone: one in use stays."""
-        with _open(self._lock(directory.name)) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
+        try:
+            lock = self._locked(directory.name, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        with _open(lock):
             (directory / COMPLETE_MARK).unlink(missing_ok=True)  # first: what a crash leaves is not taken for whole
             shutil.rmtree(directory, ignore_errors=True)
+            locks = self._directory / _LOCKS
+            (locks / (directory.name + _MAKING)).unlink(missing_ok=True)  # only who has the other lock opens this one
+            (locks / directory.name).unlink(missing_ok=True)
         return True
 
     def _used_at(self, directory: Path) -> float:
@@ -107,11 +119,25 @@ class AdapterCache:
         except OSError:
             return 0.0
 
-    def _lock(self, digest: str) -> int:
-        """An open lock file of its own: two of one process exclude each other too."""
-        locks = self._directory / _LOCKS
-        locks.mkdir(parents=True, exist_ok=True)
-        return os.open(locks / digest, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _locked(self, name: str, how: int) -> int:
+        """An open lock file of its own, locked: two of one process exclude each other too.
+
+        Raises `BlockingIOError` where `how` does not wait. A file that was deleted meanwhile locks nothing: the one
+        that has the name now does.
+        """
+        path = self._directory / _LOCKS / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, how)
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(lock), path.stat()):
+                        return lock
+            except BaseException:
+                os.close(lock)
+                raise
+            os.close(lock)
 
 
 def _is_whole(policy: Policy, directory: Path) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -230,11 +233,76 @@ def test_what_a_crash_left_is_fetched_anew_or_removed(world: World) -> None:
     world.hold(policy).release()
     (world.folder / "cache" / policy.digest / "adapter_model.safetensors").write_bytes(b"")  # the machine lost power
     assert (world.hold(policy).directory / "adapter_model.safetensors").read_bytes() == b"adapter"
-    for name, age_s in ((".1a2b3c4d-old", ABANDONED_S + 60), (".1a2b3c4d-new", 0)):
+    for name, age_s in ((".1a2b3c4d-old", ABANDONED_S + 60), (".1a2b3c4d-new", 0), (".of-others", ABANDONED_S + 60)):
         partial = world.folder / "cache" / name
         partial.mkdir()
         os.utime(partial, (time.time() - age_s,) * 2)
     half_deleted = world.publish(weights=b"another")
     (world.folder / "cache" / half_deleted.digest).mkdir()
     assert (world.hold(half_deleted).directory / "adapter_model.safetensors").read_bytes() == b"another"
-    assert {one for one in world.kept() if one.startswith(".")} == {".1a2b3c4d-new"}
+    assert {one for one in world.kept() if one.startswith(".")} == {".1a2b3c4d-new", ".of-others"}
+
+
+class Slow(Store):
+    """A store whose downloads wait for leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.may_end = Event(), Event()
+        self.downloads: list[str] = []
+
+    def get_file(self, uri: str, path: Path, sha256: str) -> None:
+        self.downloads.append(uri)
+        self.began.set()
+        assert self.may_end.wait(30)
+        super().get_file(uri, path, sha256)
+
+
+def test_of_replicas_that_find_the_same_damage_one_repairs_and_the_other_takes_what_it_made(tmp_path: Path) -> None:
+    store = Slow()
+    store.may_end.set()
+    world = World(tmp_path, store)
+    policy = world.publish()
+    world.hold(policy).release()
+    (tmp_path / "cache" / policy.digest / "adapter_model.safetensors").write_bytes(b"")
+    store.downloads.clear()
+    store.began.clear(), store.may_end.clear()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(world.hold, policy)
+        assert store.began.wait(30)
+        second = pool.submit(world.another().hold, named(policy), world.engine)
+        wait([second], timeout=0.2)  # time in which it could begin a repair of its own
+        store.may_end.set()
+        held = [first.result(30), second.result(30)]
+    assert len(store.downloads) == len(set(store.downloads))
+    assert [(one.directory / "adapter_model.safetensors").read_bytes() for one in held] == [b"adapter"] * 2
+
+
+def test_a_lock_leaves_with_its_adapter_and_what_was_never_made_leaves_none(world: World) -> None:
+    first, second, third = (world.publish(weights=bytes([n]) * 600_000) for n in range(3))
+    world.hold(first).release()
+    weights = next(file for file in second.manifest.files if file.name == "adapter_model.safetensors")
+    damaged = world.store.blobs.pop(weights.uri)
+    with pytest.raises(Rejected):
+        world.hold(second)
+    held = world.hold(third)
+    assert {one.name.removesuffix(".making") for one in (world.folder / "cache" / ".locks").iterdir()} == {third.digest}
+    held.release()
+    world.store.blobs[weights.uri] = damaged
+    assert world.another().hold(named(second), world.engine).directory.is_dir()
+
+
+def test_who_waits_while_a_replica_deletes_an_adapter_holds_the_new_one_against_deletion(world: World) -> None:
+    policy = world.publish(weights=bytes(600_000))
+    world.hold(policy).release()
+    path = world.folder / "cache" / ".locks" / policy.digest
+    with ThreadPoolExecutor(1) as pool:
+        with path.open() as deleting:
+            fcntl.flock(deleting, fcntl.LOCK_EX)
+            waiting = pool.submit(world.hold, policy)
+            wait([waiting], timeout=0.2)  # time in which it could open the lock that is about to leave
+            path.unlink()
+        held = waiting.result(30)
+    with pytest.raises(Unavailable, match="in use"):
+        world.another().hold(named(world.publish(weights=bytes([1]) * 600_000)), world.engine)
+    assert held.directory.is_dir()
