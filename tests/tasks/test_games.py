@@ -10,7 +10,16 @@ from itertools import combinations
 import pytest
 
 from ratchet.bus.message import JsonObject
-from tools.learning.worlds.games import GUESS, HELD_OUT_GAMES, NIM, Game, board_of, demonstrated, drawn_games, games
+from tools.learning.worlds.games import (
+    GUESS,
+    HELD_OUT_GAMES,
+    NIM,
+    Game,
+    board_of,
+    demonstrated,
+    drawn_games,
+    games,
+)
 
 try:
     version("textarena")
@@ -93,6 +102,22 @@ def test_games_leave_the_shared_generator_alone_and_do_not_depend_on_it() -> Non
     episodes = [game.begin().opening() for game in HELD_OUT[::40]]
     assert random.random() == expected
     assert episodes == [game.begin().opening() for game in HELD_OUT[::40]]
+
+
+def test_a_game_that_cannot_begin_leaves_the_shared_generator_alone_too() -> None:
+    before = random.getstate()
+    with pytest.raises(ValueError, match="empty range"):
+        Game(GUESS, (9, 3), seed=1).begin()
+    assert random.getstate() == before
+
+
+def test_moves_leave_the_shared_generator_alone_also_one_that_breaks_the_game() -> None:
+    """An answer without a number at the limit of guesses breaks TextArena's game."""
+    for game in HELD_OUT[::40]:
+        for answer in ("[1]", "[0 1]", "pass"):
+            before = random.getstate()
+            play(game, lambda _, answer=answer: answer)
+            assert random.getstate() == before
 
 
 def test_tries_of_a_game_side_by_side_do_not_touch_each_other() -> None:

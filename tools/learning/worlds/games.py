@@ -193,5 +193,7 @@ def _environment(game: Game) -> Any:
 def _own_draws() -> Generator[None]:
     """Leave Python's shared generator as it was."""
     state = random.getstate()
-    yield
-    random.setstate(state)
+    try:
+        yield
+    finally:
+        random.setstate(state)
