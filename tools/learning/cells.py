@@ -275,7 +275,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the code that trained: `learner_digest` at the time."""
     machine: str
     seconds: float
-    """From the first policy, which may have been there, to the last exam."""
+    """Of its cycles, to play, to train and to judge: without the policies and exams that cells of a seed share."""
     measured: Sequence[Measured]
     """The policy before the first cycle, then one for each cycle."""
     base: Measured | None = None

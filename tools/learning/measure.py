@@ -8,10 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from ratchet.bus.message import JsonObject
@@ -33,12 +35,12 @@ from tools.learning.cells import (
     Measured,
     Result,
     Variant,
-    is_public,
     learner_digest,
 )
 from tools.learning.offline import PlayedByPolicy
 from tools.learning.workshop import Lesson, Policy, Workshop
 from tools.learning.worlds import open_world
+from tools.learning.worlds.base import World
 
 PACKAGES = ("torch", "transformers", "peft", "trl")
 """Whose versions belong to the figures."""
@@ -53,10 +55,9 @@ Played = tuple[str, str, float]
 def measure(cell: Cell, work: Path, threads: int = 1) -> Result:
     """Measure a cell; its policies and exams stay in `work`, and what is there is not made again."""
     torch.set_num_threads(threads)
-    began = time.monotonic()
     experiment = EXPERIMENTS[cell.experiment]
     world = open_world(experiment.world, cell.seed)
-    root = (work / experiment.world if is_public(cell) else work) / f"seed-{cell.seed}"
+    root = work / experiment.world / digest_of(world) / f"seed-{cell.seed}"
     lesson = Lessons(experiment, cell.variant, Workshop(world, root, threads))
     measured, refused = lesson.measured()
     counted = {1: "one torch thread"}.get(threads, f"{threads} torch threads")
@@ -68,12 +69,19 @@ def measure(cell: Cell, work: Path, threads: int = 1) -> Result:
         versions=package_versions(),
         learner=learner_digest(),
         machine=f"{os.cpu_count()} cores ({platform.machine()}), {counted} a cell",
-        seconds=round(time.monotonic() - began, 1),
+        seconds=round(lesson.seconds, 1),
         measured=measured,
         base=lesson.base(),
         load=round(os.getloadavg()[1], 2),
         refused=refused,
     )
+
+
+def digest_of(world: World) -> str:
+    """The first 12 digits of the sha256 of what makes the policies and exams of a world, whatever the seed: its recipe,
+    the trainer's files, how answers are drawn. What another digest made is of another experiment."""
+    recipe = [sorted(world.recipe().items()), world.engine, world.cycle, world.lora, world.precision, world.exam_seed]
+    return sha256(msgspec.json.encode([*recipe, learner_digest()])).hexdigest()[:12]
 
 
 def package_versions() -> dict[str, str]:
@@ -97,6 +105,8 @@ class Lessons:
     workshop: Workshop
     history: list[Played] = field(default_factory=list[Played])
     """Of all that was played, oldest first."""
+    seconds: float = 0.0
+    """What the cycles took to play, to train and to judge, in whichever run they did."""
 
     def measured(self) -> tuple[list[Measured], str | None]:
         """The exam of every policy, and why a training was refused."""
@@ -110,6 +120,7 @@ class Lessons:
                 return measured, f"cycle {cycle}: {error}"
             versions.append(learnt)
             measured.append(self._examined(cycle, learnt, learnt.figures()))
+            self.seconds += self.workshop.exam_s(learnt)
         return measured, None
 
     def base(self) -> Measured | None:
@@ -141,6 +152,7 @@ class Lessons:
         """The next policy; what it learns from is played only if it is not there yet."""
         variant, experiment = self._variant, self.experiment
         noted: dict[str, float] = {}
+        started = time.monotonic()
 
         @cache
         def played() -> Sequence[PlayedByPolicy]:
@@ -159,7 +171,14 @@ class Lessons:
             lambda: rows_of(variant, played(), self.history, cycle),
             noted,
         )
-        return self.workshop.learn(start, lesson, f"{experiment.name} {variant.name} {cycle}")
+        try:
+            learnt = self.workshop.learn(start, lesson, f"{experiment.name} {variant.name} {cycle}")
+        except TrainingFailed:  # nothing of it stays: another run does all of it again
+            self.seconds += time.monotonic() - started
+            raise
+        figures = learnt.figures()
+        self.seconds += figures.get("play_s", 0.0) + figures["train_s"]
+        return learnt
 
     def _play(self, player: Policy, tasks: int, tries: int, number: int) -> list[PlayedByPolicy]:
         """Training tasks, each several times."""

@@ -1,9 +1,10 @@
 """The learning report: `python -m tools.learning.report` measures what is missing and writes docs/learning.md.
 
 A cell is one variant of an experiment with one seed; its file below docs/learning appears when it ends, so a run that
-was stopped goes on with the next one, and policies in `--work` are used again. To measure a cell again, delete its
-file. World, base model, trainer and engine are the product's; there is no bus, service, gate or canary. With `--public`
-the cells are those on public tasks (`make bench-learning`, in the environment of `make tasks`), else those of the demo.
+was stopped goes on with the next one, and policies in `--work` of the same recipe and trainer are used again. To
+measure a cell again, delete its file. World, base model, trainer and engine are the product's; there is no bus,
+service, gate or canary. With `--public` the cells are those on public tasks (`make bench-learning`, in the environment
+of `make tasks`), else those of the demo.
 """
 
 from __future__ import annotations

@@ -36,7 +36,16 @@ from tools.learning.offline import PlayedByPolicy, Sampler, serve_folder, take_e
 from tools.learning.worlds.base import Stage, Task, World
 
 FIGURES, EXAM = "figures.json", "exam.json"
-"""Beside a policy's files: what its training measured, and its answers in the exam."""
+"""Beside a policy's files: what its training measured, and its exam."""
+
+
+class TakenExam(msgspec.Struct, frozen=True):
+    """What the file of an exam holds."""
+
+    answers: list[Answer]
+    seconds: float
+    """That it took."""
+
 
 Rows = Callable[[], Sequence[Any]]
 """Makes what a training learns from; called only if it takes place. `Any`: every format of rows has its own type."""
@@ -120,13 +129,22 @@ class Workshop:
 
     def exam(self, policy: Policy) -> Exam:
         """The held-out exam of a policy; that of a model which lies elsewhere is kept for all seeds."""
+        return Exam(self._taken(policy).answers)
+
+    def exam_s(self, policy: Policy) -> float:
+        """How long that exam took."""
+        return self._taken(policy).seconds
+
+    def _taken(self, policy: Policy) -> TakenExam:
         own = policy.folder.is_relative_to(self._root)
         kept = (policy.folder if own else self._root.parent) / EXAM
         if kept.is_file():
-            return Exam(msgspec.json.decode(kept.read_bytes(), type=list[Answer]))
+            return msgspec.json.decode(kept.read_bytes(), type=TakenExam)
+        began = time.monotonic()
         exam = take_exam(self._served(policy), self.world.engine, self.world.held_out(), self.world.exam_seed)
-        write_whole(kept, msgspec.json.encode(exam.answers), durable=False)
-        return exam
+        taken = TakenExam(list(exam.answers), round(time.monotonic() - began, 1))
+        write_whole(kept, msgspec.json.encode(taken), durable=False)
+        return taken
 
     def _served(self, policy: Policy) -> Served:
         return serve_folder(policy.first, policy.adapter, self.world.engine.dtype)

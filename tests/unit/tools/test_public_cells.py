@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ratchet.contract.training import Lora
@@ -13,8 +14,8 @@ from ratchet.demo.plan import Reinforced, Supervised
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from tests.support.tiny_models import write_tiny_model
 from tools.learning.cells import RLOO, Experiment, Measured, Variant
-from tools.learning.measure import Lessons
-from tools.learning.workshop import Workshop
+from tools.learning.measure import Lessons, digest_of
+from tools.learning.workshop import EXAM, FIGURES, Policy, TakenExam, Workshop
 from tools.learning.worlds.base import Engine, Outcome, Task
 from tools.learning.worlds.public import PublicTasks
 from tools.learning.worlds.single_answers import SingleAnswer, shown_text
@@ -69,6 +70,29 @@ def test_a_cell_that_was_stopped_goes_on_with_what_is_there(model: Path, tmp_pat
     exams, base = measured(world, tmp_path, RLOO)
     broken = replace(world, model=lambda: model, tasks=[], shown=[], exam=[])
     assert measured(broken, tmp_path, RLOO) == (exams, base)
+
+
+def test_what_a_cell_took_is_of_all_its_runs_and_not_of_what_its_seed_shares(model: Path, tmp_path: Path) -> None:
+    workshop = Workshop(colours(model), tmp_path / "seed-0")
+    Lessons(FEW, RLOO, workshop).measured()
+    learnt = Policy(model, tmp_path / "seed-0" / f"{FEW.name} {RLOO} 1")
+    took = TakenExam(list(workshop.exam(learnt).answers), seconds=1000.0)
+    (learnt.folder / EXAM).write_bytes(msgspec.json.encode(took))
+    (learnt.folder / FIGURES).write_bytes(msgspec.json.encode({**learnt.figures(), "play_s": 100.0, "train_s": 10.0}))
+    resumed = Lessons(FEW, RLOO, workshop)
+    resumed.base(), resumed.measured()
+    assert resumed.seconds == 1110
+
+
+def test_what_another_recipe_made_is_not_taken_for_this_ones(model: Path) -> None:
+    world = colours(model)
+    others = [
+        replace(world, precision="bf16"),
+        replace(world, engine=replace(world.engine, dtype="bfloat16")),
+        replace(world, imitation=replace(world.imitation, steps=2)),
+    ]
+    assert len({digest_of(one) for one in (world, *others)}) == 4
+    assert digest_of(replace(world, seed=1)) == digest_of(world)
 
 
 def test_variants_share_the_first_policy_and_the_models_own_exam(model: Path, tmp_path: Path) -> None:
