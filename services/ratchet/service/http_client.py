@@ -55,14 +55,14 @@ class Peer:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     timeout_s: float = 30.0
     """Longest wait for a whole answer, from the look-up of the name on, unless a request sets its own."""
-    connect_s: float | None = None
-    """Longest wait for a connection, where that is to end sooner: then its error says so."""
     errors: Mapping[int, type[RatchetError]] = field(default_factory=dict[int, type[RatchetError]])
     """The errors that its statuses stand for, where they differ from those of `problems`."""
     refusal: str = "{reason}"
     """How a refusal reads; it may name the `{status}`."""
     quotable: bool = True
     """Whether its words may stand in `Unavailable`, which is logged: those of an engine may quote a prompt or a key."""
+    connect_s: float | None = None
+    """Longest wait for a connection, where that is to end sooner: then its error says so."""
 
 
 class Reply(NamedTuple):

@@ -118,7 +118,8 @@ def find_policy(objects: BlobStore, name: str) -> Policy:
     if not is_policy_name(name):
         raise NotFound(f"{name!r} is not the full name of a policy, such as support@3-1a2b3c4d")
     asked = parse_model(name)
-    uris = [uri for uri in objects.find(f"policies/{asked.digest}") if (digest_in(uri) or "").startswith(asked.digest)]
+    digits = asked.digest or ""
+    uris = [uri for uri in objects.find(f"policies/{digits}") if (digest_in(uri) or "").startswith(digits)]
     policies = [read_policy(objects, uri, kinds=STORED) for uri in uris]
     if not policies:
         raise NotFound(

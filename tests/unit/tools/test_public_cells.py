@@ -80,7 +80,8 @@ def test_what_a_cell_took_is_of_all_its_runs_and_not_of_what_its_seed_shares(mod
     (learnt.folder / EXAM).write_bytes(msgspec.json.encode(took))
     (learnt.folder / FIGURES).write_bytes(msgspec.json.encode({**learnt.figures(), "play_s": 100.0, "train_s": 10.0}))
     resumed = Lessons(FEW, RLOO, workshop)
-    resumed.base(), resumed.measured()
+    resumed.base()
+    resumed.measured()
     assert resumed.seconds == 1110
 
 

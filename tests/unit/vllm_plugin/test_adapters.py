@@ -266,7 +266,8 @@ def test_of_replicas_that_find_the_same_damage_one_repairs_and_the_other_takes_w
     world.hold(policy).release()
     (tmp_path / "cache" / policy.digest / "adapter_model.safetensors").write_bytes(b"")
     store.downloads.clear()
-    store.began.clear(), store.may_end.clear()
+    store.began.clear()
+    store.may_end.clear()
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(world.hold, policy)
         assert store.began.wait(30)
