@@ -163,12 +163,12 @@ def test_a_learners_grammar_of_a_forced_call_allows_what_vllm_allows(vllm: Runni
 
 
 async def test_a_stream_that_its_client_leaves_stops_the_work(vllm: RunningVllm) -> None:
-    generated, limit = measured(vllm, "vllm:generation_tokens_total"), 400
-    body = asked(vllm, "chat/completions", max_tokens=limit, ignore_eos=True, stream=True)
+    generated, limit, answers = measured(vllm, "vllm:generation_tokens_total"), 400, 32
+    body = asked(vllm, "chat/completions", max_tokens=limit, n=answers, ignore_eos=True, stream=True)
     with vllm.http.stream("POST", "/v1/chat/completions", json=body) as stream:
         assert next(stream.iter_lines())
     await eventually(lambda: asyncio.to_thread(lambda: measured(vllm, "vllm:num_requests_running") == 0))
-    assert 0 < measured(vllm, "vllm:generation_tokens_total") - generated < limit
+    assert 0 < measured(vllm, "vllm:generation_tokens_total") - generated < limit * answers
 
 
 def measured(vllm: RunningVllm, name: str) -> float:

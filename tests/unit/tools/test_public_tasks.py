@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ratchet.bus.message import JsonObject
-from tools.learning.report import main
+from ratchet.errors import RatchetError
+from tools.learning.worlds import open_world
 from tools.learning.worlds.bfcl import IRRELEVANCE, SIMPLE, Entry, halves, read_entries, tool_of
 from tools.learning.worlds.bfcl_answers import is_accepted, read_arguments
 from tools.learning.worlds.retail import Request, by_customer
@@ -199,13 +200,12 @@ def test_a_customer_is_in_one_half() -> None:
     assert not names[0] & names[1]
 
 
-@pytest.mark.parametrize("cell", ["bfcl/rloo/0", "games/rloo/0", "retail/rloo/0"])
-def test_without_its_package_a_cell_ends_with_one_line(cell: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("world", ["bfcl", "games", "retail"])
+def test_without_its_package_a_world_names_the_remedy(world: str) -> None:
     if find_spec("textarena") is not None:
         pytest.skip("the packages are here: `make tasks` has installed them")
-    assert main(["--public", "--only", cell]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("which is not installed: make tasks")
+    with pytest.raises(RatchetError, match="which is not installed: make tasks$"):
+        open_world(world, seed=0)
 
 
 def test_arguments_are_read_once() -> None:
