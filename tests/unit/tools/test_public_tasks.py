@@ -204,7 +204,7 @@ def test_a_customer_is_in_one_half() -> None:
 def test_without_its_package_a_world_names_the_remedy(world: str) -> None:
     if find_spec("textarena") is not None:
         pytest.skip("the packages are here: `make tasks` has installed them")
-    with pytest.raises(RatchetError, match="which is not installed: make tasks$"):
+    with pytest.raises(RatchetError, match=r"which is not installed: make tasks$"):
         open_world(world, seed=0)
 
 
