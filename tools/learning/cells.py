@@ -138,6 +138,10 @@ STALENESS = Experiment(
 )
 PUBLIC_TRIES = 8
 FIRST_SEED = (0,)
+BESIDE_REJECTION = (
+    Variant(name=RLOO, tries=PUBLIC_TRIES),
+    Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=PUBLIC_TRIES),
+)
 OTHER_ALGORITHMS = tuple(
     replace(one, tries=PUBLIC_TRIES, seeds=FIRST_SEED)
     for one in ALGORITHMS.variants
@@ -154,8 +158,7 @@ BFCL = Experiment(
         " held out; no function is in both halves."
     ),
     variants=(
-        Variant(name=RLOO, tries=PUBLIC_TRIES),
-        Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=PUBLIC_TRIES),
+        *BESIDE_REJECTION,
         *OTHER_ALGORITHMS,
     ),
     cycles=2,
@@ -170,10 +173,7 @@ GAMES = Experiment(
         " two piles of Nim against an opponent who moves at random. Won is 1, all else 0. Ranges and piles of the"
         " held-out games never occur in training. The demonstrations make legal moves without a plan."
     ),
-    variants=(
-        Variant(name=RLOO, tries=PUBLIC_TRIES),
-        Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=PUBLIC_TRIES),
-    ),
+    variants=BESIDE_REJECTION,
     cycles=2,
     trajectories=160,
 )

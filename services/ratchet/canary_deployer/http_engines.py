@@ -17,7 +17,7 @@ import msgspec
 from ratchet.bus.message import decode
 from ratchet.canary_deployer.replicas import Answer, Away, Broke, ScoredToken
 from ratchet.errors import RatchetError, Rejected, Unavailable
-from ratchet.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED
+from ratchet.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED, PROCESSED_LOGPROBS
 from ratchet.service.engine_list import EngineSettings, engine_of
 from ratchet.service.http_client import QUOTED, AsyncApiClient, Peer, Reply, bearer
 
@@ -39,7 +39,6 @@ REFUSED = frozenset({400, 422, POLICY_REFUSED})
 NOT_FOUND = (
     "does not find {model} (404): does it run with Ratchet's plugin, on the same object store? (docs/guides/vllm.md)"
 )
-PROCESSED = "processed_logprobs"
 TOKEN_ID = "token_id:"  # noqa: S105 - how vLLM spells a token by its id
 ID_DIGITS = 10
 """More than any vocabulary needs."""
@@ -106,7 +105,7 @@ class HttpReplica:
         self._key = engine.key()
         self.name = f"{engine.name} at {url}"
         self.adapters_only = engine.kind == "vllm"
-        self.logprobs_mode = engine.logprobs_mode or (PROCESSED if engine.kind == "engine_local" else None)
+        self.logprobs_mode = engine.logprobs_mode or (PROCESSED_LOGPROBS if engine.kind == "engine_local" else None)
         self.client = AsyncApiClient(Peer(self.name, url, bearer(self._key), connect_s=CONNECT_S), transport)
 
     async def models(self) -> Sequence[str]:

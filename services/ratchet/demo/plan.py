@@ -172,7 +172,7 @@ REAL = Plan(
     # An adapter of SmolLM2 merged into its weights takes 210 MB, and a kept token 23 kB, both in bfloat16.
     environment={"RATCHET_ENGINE_RESIDENT_POLICIES": "4", "RATCHET_ENGINE_PREFIX_TOKENS": "16384"},
     notice="SmolLM2-135M-Instruct sorts a shop's mail: two trainings of 40 to 50 steps, 800 trajectories and more, in "
-    "bfloat16. About 25 minutes on two quiet cores, longer in proportion to other work; up to 10 GB of memory "
+    "bfloat16. By estimate 25 minutes on two quiet cores, longer in proportion to other work; up to 10 GB of memory "
     "and 3 GB of disk.",
 )
 """`make demo ARGS=--real`: SmolLM2-135M-Instruct sorts a shop's mail."""

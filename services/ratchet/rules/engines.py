@@ -8,3 +8,5 @@ POLICY_NOT_LOADED = "was found but could not be loaded"
 """What vLLM says, with status 400, after any failure of its workers to load an adapter: no memory, a dead engine core,
 a caller that went away. It says nothing about the policy: Ratchet's plugin answers `POLICY_REFUSED` for one that does
 not fit."""
+PROCESSED_LOGPROBS, RAW_LOGPROBS = "processed_logprobs", "raw_logprobs"
+"""vLLM's `--logprobs-mode`: after temperature and masks, as what was drawn from, or before."""

@@ -142,6 +142,7 @@ def test_a_base_fits_by_its_weights_wherever_it_lies_and_by_its_name_where_nothi
     world.hold(by_path, base=f"{world.model}/../base")
     with_tokenizer = world.publish(tokenizer_digest=digest_of_tokenizer(world.model))
     world.hold(with_tokenizer)
+    assert world.kept() == {one.digest for one in (by_weights, by_name, by_path, with_tokenizer)}
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "cut"])

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ratchet.contract.policy_manifest import BFLOAT16
+from ratchet.rules.engines import PROCESSED_LOGPROBS, RAW_LOGPROBS
 from ratchet.rules.probes import ProbeDifference, tolerance_in
 
-PROCESSED, RAW = "processed_logprobs", "raw_logprobs"
+PROCESSED, RAW = PROCESSED_LOGPROBS, RAW_LOGPROBS
 """vLLM's words for log-probabilities after and before the temperature."""
 TEMPERATURE = 2.0
 """At which they differ."""

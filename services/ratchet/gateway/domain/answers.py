@@ -12,10 +12,11 @@ from ratchet.contract import JsonObject
 from ratchet.contract.turn import Provider, Usage
 from ratchet.gateway.domain.requests import INTEGERS, CallRequest, Fields
 from ratchet.rules.capture import Reason
+from ratchet.rules.engines import PROCESSED_LOGPROBS, RAW_LOGPROBS
 
 PROCESSED, RAW = "processed", "raw"
 """Log-probabilities after the temperature, from which the sampler drew; and before it."""
-MODES: Mapping[object, str] = {"processed_logprobs": PROCESSED, "raw_logprobs": RAW}
+MODES: Mapping[object, str] = {PROCESSED_LOGPROBS: PROCESSED, RAW_LOGPROBS: RAW}
 """vLLM's names for them, in an answer's `logprobs_mode` and in the setting."""
 
 NAME_CHARACTERS = 200
