@@ -44,11 +44,11 @@ class Prometheus:
 
 
 def configuration(ports: Mapping[str, int]) -> dict[str, Any]:
-    """The shipped file; Prometheus scrapes a target `name:9100` at the port of `name`, or of `*`."""
+    """The shipped file; its service targets `name:9100` are scraped at the port of `name`, or of `*`."""
     shipped = yaml.safe_load((REPOSITORY / "deploy/prometheus/prometheus.yml").read_text())
     shipped["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
     shipped["rule_files"] = [str(REPOSITORY / "deploy/prometheus/alerts.yml")]
-    (job,) = shipped["scrape_configs"]
+    job = next(job for job in shipped["scrape_configs"] if job["job_name"] == "ratchet")
     names = [target.split(":")[0] for target in job["static_configs"][0]["targets"]]
     for name in names:
         address = f"{LOOPBACK}:{ports[name] if name in ports else ports['*']}"
