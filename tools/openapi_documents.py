@@ -1,4 +1,4 @@
-"""Writes the OpenAPI documents of the control APIs, which their code describes: those of coordinator and deployer.
+"""Writes the OpenAPI documents of the control APIs, those of coordinator, deployer and console, from their code.
 
 python tools/openapi_documents.py           write contracts/http/<service>.openapi.json
 python tools/openapi_documents.py --check   exit 1 when a document is out of date
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.canary_deployer.http_api import Api
+from ratchet.console.http_api import Subjects as ConsoleSubjects, console_api
 from ratchet.rl_coordinator.http import Subjects, http_app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +28,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
     return {
         "coordinator": http_app({}, subjects, UNUSED).openapi(),
         "deployer": Api(UNUSED, UNUSED, UNUSED, UNUSED).app().openapi(),
+        "console": console_api(ConsoleSubjects()).openapi(),
     }
 
 

@@ -54,6 +54,7 @@ SERVICES = (
     ServiceSpec("engine_local", "engine", 9106, port=8082, extra="engine"),
     ServiceSpec("gateway", "gateway", 9105, port=8080, needs=("engine_local",), drain_s=120.0),
     ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=("engine_local", "gateway")),
+    ServiceSpec("console", "console", 9109, port=8084),
 )
 
 MLFLOW, MLFLOW_PORT = "mlflow", 5000

@@ -27,8 +27,8 @@ from starlette.responses import Response
 
 from ratchet.bus.message import decode
 from ratchet.contract.http.answers import ErrorOut
-from ratchet.errors import BadRequest, RatchetError
-from ratchet.rules.access import Caller, KeyScope
+from ratchet.errors import BadRequest, Forbidden, RatchetError
+from ratchet.rules.access import UNAUTHENTICATED, Caller, KeyScope
 from ratchet.service.asgi import caller_of
 from ratchet.service.openapi import Schema, components, reference
 from ratchet.service.problems import HttpError, http_error, internal_error
@@ -116,11 +116,11 @@ class ControlApi:
         path: str,
         handler: Handler,
         *,
-        scope: KeyScope,
+        scope: KeyScope | None,
         answers: Mapping[int, str] | None = None,
         errors: Mapping[int, str] | None = None,
     ) -> None:
-        """Serve `path` with `handler`, for callers whose key has `scope`.
+        """Serve `path` with `handler`, for callers whose key has `scope`; None: for every caller that is known.
 
         `answers`: by status; the first is that of a handler which returns no status of its own; by default 200.
         `errors`: by status, besides those of every route.
@@ -145,7 +145,7 @@ class ControlApi:
                 **{code: _response(text, kind) for code, text in good.items()},
             },
             openapi_extra={
-                "security": [{name: [str(scope)]} for name in SECURITY_SCHEMES],
+                "security": [{name: [str(scope)] if scope else []} for name in SECURITY_SCHEMES],
                 **({"requestBody": {"required": True, "content": _content(body)}} if body else {}),
             },
         )
@@ -196,11 +196,15 @@ async def _caller(request: Request) -> Any:
     return caller_of(request.scope)
 
 
-def _requiring(scope: KeyScope) -> Callable[[Request], Awaitable[None]]:
+def _requiring(scope: KeyScope | None) -> Callable[[Request], Awaitable[None]]:
     """Raises `Forbidden` before FastAPI looks at a parameter or a body."""
 
     async def require(request: Request) -> None:
-        caller_of(request.scope).require(scope)
+        caller = caller_of(request.scope)
+        if scope is not None:
+            caller.require(scope)
+        elif caller == UNAUTHENTICATED:
+            raise Forbidden("nothing has authenticated this request")
 
     return require
 

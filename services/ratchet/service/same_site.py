@@ -59,10 +59,10 @@ def refusal(
     headers: Mapping[bytes, bytes], hosts: frozenset[str], origins: frozenset[bytes] = frozenset()
 ) -> HttpError | None:
     """Why a request that may change something is refused; None when it is not."""
+    unknown = unknown_host(headers, hosts)
+    if unknown is not None:
+        return unknown
     host = headers.get(b"host", b"").decode("latin-1").lower()
-    name = _name(host)
-    if host and not (_cannot_be_a_site(name) or name in hosts):
-        return HttpError(403, f"this service is not known as {name}: see RATCHET_ALLOWED_HOSTS", code="unknown_host")
     origin = headers.get(b"origin")
     ours = origin is None or origin.lower() in origins or _is_ours(origin.decode("latin-1").lower(), host, hosts)
     if not ours:
@@ -72,6 +72,15 @@ def refusal(
     if (has_body or kind) and kind != b"application/json":
         return HttpError(415, "the content type must be application/json", code="unsupported_media_type")
     return None
+
+
+def unknown_host(headers: Mapping[bytes, bytes], hosts: frozenset[str]) -> HttpError | None:
+    """The refusal of a request for a name that another site may have; None for a name of ours."""
+    host = headers.get(b"host", b"").decode("latin-1").lower()
+    name = _name(host)
+    if not host or _cannot_be_a_site(name) or name in hosts:
+        return None
+    return HttpError(403, f"this service is not known as {name}: see RATCHET_ALLOWED_HOSTS", code="unknown_host")
 
 
 def _is_ours(origin: str, host: str, hosts: frozenset[str]) -> bool:

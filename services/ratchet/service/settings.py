@@ -119,8 +119,8 @@ class SharedSettings(BaseSettings):
     """Names, with a dot, under which agents and pages know our HTTP servers. A JSON list. Any IP address and any name
     without a dot is accepted anyway: no other site can have it."""
     keys: Annotated[list[KeySettings], *FROM_JSON] = Field(default_factory=list[KeySettings])
-    """API keys that gateway, coordinator and deployer know besides those of `ratchet keys`, such as an administrator's
-    first one. JSON: `[{"name": "operators", "key": "...", "scopes": ["admin"]}]`."""
+    """API keys that gateway, coordinator, deployer and console know besides those of `ratchet keys`, such as the first
+    one of an administrator. JSON: `[{"name": "operators", "key": "...", "scopes": ["admin"]}]`."""
     service_key: SecretStr | None = None
     """The key with which our services call one another, the same in all of them; needed once there are other keys."""
     health_port: int = 0

@@ -99,7 +99,7 @@ def test_every_user_of_the_object_store_can_reach_one_elsewhere() -> None:
     users = [name for name, one in services().items() if "RATCHET_S3_ENDPOINT" in one.get("environment", {})]
 
     engines = {"engine_local", "engine_vllm"}
-    workers = {"rl_coordinator", "trainer_worker", "trainer_gpu", "canary_deployer", TRACKER.name}
+    workers = {"rl_coordinator", "trainer_worker", "trainer_gpu", "canary_deployer", "console", TRACKER.name}
     assert {"init", *workers, *engines} == set(users)
     assert all("front" in services()[name]["networks"] for name in users)
     assert compose()["x-objects"]["RATCHET_S3_ENDPOINT"] == "${S3_ENDPOINT:-" + EXAMPLE["S3_ENDPOINT"] + "}"
@@ -125,7 +125,7 @@ def test_gateway_and_deployer_ask_the_same_engines_with_the_same_key() -> None:
 
 
 def test_every_api_is_closed_from_the_start_and_the_services_know_one_another() -> None:
-    apis = [services()[name]["environment"] for name in ("gateway", "rl_coordinator", "canary_deployer")]
+    apis = [services()[name]["environment"] for name in ("gateway", "rl_coordinator", "canary_deployer", "console")]
 
     for environment in apis:
         (admin,) = SharedSettings.model_validate({"keys": environment["RATCHET_KEYS"]}).keys

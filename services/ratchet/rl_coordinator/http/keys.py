@@ -1,4 +1,4 @@
-"""The HTTP routes of API keys: create, list, revoke. Gateways, coordinators and deployers follow the bucket."""
+"""The HTTP routes of API keys: create, list, revoke. Every service that takes keys follows the bucket."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The console: pages to look at and to decide in, and what only pages ask."""

@@ -1,0 +1,8 @@
+"""Run the console: `python -m ratchet.console`."""
+
+from ratchet.console.app import NAME, build
+from ratchet.console.settings import Settings
+from ratchet.service.runtime import run
+
+if __name__ == "__main__":
+    run(NAME, build, Settings)

@@ -1,0 +1,31 @@
+"""The console's own API: what its pages show beside the answers of coordinator, deployer and gateway.
+
+Each subject has a file of its own, whose `add_routes(api, ...)` serves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+
+from ratchet.console import session_api
+from ratchet.service.control_api import ControlApi
+
+ERRORS: Mapping[int, str] = {
+    422: "A parameter or the body is not what this document says.",
+    503: "The broker, ClickHouse or the object store is away.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subjects:
+    """What the pages are about."""
+
+
+def console_api(_: Subjects) -> FastAPI:
+    """The application with all routes."""
+    api = ControlApi("Ratchet console", "What the console's pages show. Every error is an ErrorOut.", ERRORS)
+    session_api.add_routes(api)
+    return api.app

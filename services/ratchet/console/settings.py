@@ -1,0 +1,34 @@
+"""Settings of the console."""
+
+from __future__ import annotations
+
+from pydantic import AliasChoices, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ratchet.service.settings import SharedSettings
+
+
+class Settings(BaseSettings):
+    """Read from `RATCHET_CONSOLE_*`."""
+
+    model_config = SettingsConfigDict(env_prefix="RATCHET_CONSOLE_", frozen=True, populate_by_name=True)
+
+    shared: SharedSettings = Field(default_factory=SharedSettings)
+    """Broker, ClickHouse and so on."""
+    port: int = 8084
+    """Port of the pages and of the console's API; 0 picks a free one."""
+    coordinator_url: str = Field(
+        default="http://127.0.0.1:8081",
+        validation_alias=AliasChoices("RATCHET_CONSOLE_COORDINATOR_URL", "RATCHET_COORDINATOR_URL", "coordinator_url"),
+    )
+    """Where what users ask about jobs and policies is passed on to."""
+    deployer_url: str = Field(
+        default="http://127.0.0.1:8083",
+        validation_alias=AliasChoices("RATCHET_CONSOLE_DEPLOYER_URL", "RATCHET_DEPLOYER_URL", "deployer_url"),
+    )
+    """The same for rollouts."""
+    gateway_url: str = Field(
+        default="http://127.0.0.1:8080",
+        validation_alias=AliasChoices("RATCHET_CONSOLE_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
+    )
+    """The same for calls of policies and feedback."""
