@@ -125,7 +125,15 @@ def assembled(
     controllers = Controllers(new_controller, policies, rollouts, leadership)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.shared)
     unloader = Unloader(engines, policies, settings.unload_after_s, time.monotonic)
-    handlers = Handlers(policies, jobs, objects, controllers.on_registered, announcer, clock)
+    handlers = Handlers(
+        policies=policies,
+        jobs=jobs,
+        objects=objects,
+        engine_kind_of=settings.engine_kind_of,
+        on_registered=controllers.on_registered,
+        announcer=announcer,
+        now=clock,
+    )
 
     async def connected() -> Bus:
         return bus

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
@@ -12,57 +13,58 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain.announcements import Announcer
-from ratchet.canary_deployer.domain.registry import deployable, fenced, new_version
+from ratchet.canary_deployer.domain.registry import deployable, fenced, new_version, refused, unservable
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.contract import Message, TrainingStatus
 from ratchet.contract.policy_manifest import PolicyManifest
-from ratchet.contract.state import Job
+from ratchet.contract.state import Job, PolicyStage
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.stores.policies import BlobStore, read_policy
 
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, kw_only=True)
 class Handlers:
     """One `async def` per message; the consumer publishes the events that it returns before it acks the message."""
 
-    def __init__(
-        self,
-        policies: KvPolicies,
-        jobs: Bucket[Job],
-        objects: BlobStore,
-        on_registered: Callable[[str], None],
-        announcer: Announcer,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._policies = policies
-        self._jobs = jobs
-        self._objects = objects
-        self._on_registered = on_registered
-        self._announcer = announcer
-        self._now = now
+    policies: KvPolicies
+    jobs: Bucket[Job]
+    objects: BlobStore
+    engine_kind_of: Callable[[str], str | None]
+    """The kind of a role's engine; None for a role that no engine serves."""
+    on_registered: Callable[[str], None]
+    announcer: Announcer
+    now: Callable[[], datetime]
 
     async def on_training_status(self, received: Received[TrainingStatus]) -> Sequence[Message]:
-        """Register the policy of a completed job, once. Other statuses, and those of replaced attempts, do nothing."""
+        """Register the policy of a completed job, once, refused where the role's engine can never hold it.
+
+        Other statuses, and those of replaced attempts, do nothing.
+        """
         status = received.message
         if not deployable(status):
             return ()
-        entry = await self._jobs.get(status.training_job_id)
+        entry = await self.jobs.get(status.training_job_id)
         job = entry.value if entry else None
         if fenced(status, job):
             log.info("status of a fenced attempt", job=status.training_job_id, attempt=status.attempt)
             return ()
         manifest = await asyncio.to_thread(self._read_manifest, status)
-        now, cause = self._now(), received.as_cause()
-        policy, new = await self._policies.register(
+        now, cause = self.now(), received.as_cause()
+        refusal = unservable(status, self.engine_kind_of(status.role))
+        policy, new = await self.policies.register(
             status.role,
             status.training_job_id,
-            lambda version: new_version(status, job, manifest, version, now, cause),
+            lambda version: refused(new_version(status, job, manifest, version, now, cause), refusal),
         )
-        self._on_registered(status.role)
+        self.on_registered(status.role)
         if new:
             metrics.DEPLOYMENTS.labels("registered").inc()
-        return [self._announcer.registration(policy, status.timestamp)]
+        registered = self.announcer.registration(policy, status.timestamp)
+        if refusal is None or policy.stage != PolicyStage.REFUSED:  # another one before, and the gates decide
+            return [registered]
+        return [registered, *self.announcer.refusal(policy, refusal, status.timestamp)]
 
     def _read_manifest(self, status: TrainingStatus) -> PolicyManifest | None:
         """The policy's manifest; None when it is broken: the gates will notice that, and refuse the policy."""
@@ -70,7 +72,7 @@ class Handlers:
         if artifacts is None or artifacts.final_checkpoint is None:
             return None
         try:
-            return read_policy(self._objects, artifacts.final_checkpoint, artifacts.digest).manifest
+            return read_policy(self.objects, artifacts.final_checkpoint, artifacts.digest).manifest
         except (NotFound, DigestMismatch, Rejected) as error:
             log.warning("manifest cannot be read", job=status.training_job_id, reason=str(error))
             return None

@@ -17,7 +17,7 @@ import msgspec
 from ratchet.bus.message import decode
 from ratchet.canary_deployer.replicas import Answer, Away, Broke, ScoredToken
 from ratchet.errors import RatchetError, Rejected, Unavailable
-from ratchet.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED, PROCESSED_LOGPROBS
+from ratchet.rules.engines import ADAPTERS_ONLY, POLICY_NOT_LOADED, POLICY_REFUSED, PROCESSED_LOGPROBS
 from ratchet.service.engine_list import EngineSettings, engine_of
 from ratchet.service.http_client import QUOTED, AsyncApiClient, Peer, Reply, bearer
 
@@ -104,7 +104,7 @@ class HttpReplica:
         self._load_timeout_s = load_timeout_s
         self._key = engine.key()
         self.name = f"{engine.name} at {url}"
-        self.adapters_only = engine.kind == "vllm"
+        self.adapters_only = engine.kind in ADAPTERS_ONLY
         self.logprobs_mode = engine.logprobs_mode or (PROCESSED_LOGPROBS if engine.kind == "engine_local" else None)
         self.client = AsyncApiClient(Peer(self.name, url, bearer(self._key), connect_s=CONNECT_S), transport)
 

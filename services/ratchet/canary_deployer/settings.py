@@ -18,7 +18,15 @@ from ratchet.canary_deployer.domain.rules import (
     Rules,
     Stage,
 )
-from ratchet.service.engine_list import ANY, EngineSettings, LogprobsMode, ReplicasText, engine_kinds, replica_urls
+from ratchet.rules.engines import ANY_ROLE
+from ratchet.service.engine_list import (
+    EngineKind,
+    EngineSettings,
+    LogprobsMode,
+    ReplicasText,
+    engine_kinds,
+    replica_urls,
+)
 from ratchet.service.settings import SharedSettings
 
 T = TypeVar("T")
@@ -215,7 +223,7 @@ class Settings(BaseSettings):
             name=self.shared.engine_kind,
             kind=self.shared.engine_kind,
             urls=replica_urls(self.engine_url),
-            roles=(ANY,),
+            roles=(ANY_ROLE,),
             api_key=self.engine_api_key,
             logprobs_mode=self.engine_logprobs_mode,
         )
@@ -223,8 +231,12 @@ class Settings(BaseSettings):
 
     def platform_of(self, role: str) -> str:
         """What `model.deployed` calls the engine of a role; also of one that no engine serves any more."""
+        return self.serving_platform or self.engine_kind_of(role) or self.shared.engine_kind
+
+    def engine_kind_of(self, role: str) -> EngineKind | None:
+        """The kind of a role's engine; None for a role that no engine serves."""
         kinds = engine_kinds(self.engines, self.shared.engine_kind)
-        return self.serving_platform or kinds.get(role) or kinds.get(ANY, self.shared.engine_kind)
+        return kinds.get(role) or kinds.get(ANY_ROLE)
 
     @property
     def stage_weights(self) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """Policies come into memory when a request names them for the first time: the name is the address in the object store.
 
 Each is loaded once, however many requests wait for it, and one at a time. Names that the store does not hold cost it
-little: one without a digest nothing, any other one listing in five seconds, and only `WAITING` names wait at a time.
+little: one without a digest nothing, any other one listing in five seconds, and only `MOST_LOADS` names wait at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ratchet.engine_local.registry import Entry, Registry
 from ratchet.engine_local.s3_policies import Fetched
 from ratchet.engine_local.torch_policies import Served
 from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
-from ratchet.rules.engines import POLICY_REFUSED
+from ratchet.rules.engines import LOADS_BUSY, MOST_LOADS, POLICY_REFUSED
 from ratchet.service.problems import HttpError
 from ratchet.stores.failed_names import FailedNames
 from ratchet.stores.policies import Policy, is_policy_name
@@ -27,8 +27,6 @@ log = structlog.get_logger()
 
 REFUSALS = {NotFound: "policy_not_found", DigestMismatch: "digest_mismatch"}
 """Codes of refusals that are not `policy_refused`."""
-WAITING = 16
-"""Names that are looked up or loaded at a time; a call for another one is refused."""
 
 
 class Resolver:
@@ -64,8 +62,8 @@ class Resolver:
         self._failed.raise_remembered(name)
         resolving = self._resolving.get(name)
         if resolving is None:
-            if len(self._resolving) >= WAITING:
-                raise Unavailable(f"{WAITING} other policies are being loaded: try again later", code="loads_busy")
+            if len(self._resolving) >= MOST_LOADS:
+                raise Unavailable(LOADS_BUSY, code="loads_busy")
             resolving = self._resolving[name] = asyncio.create_task(self._resolved(name))
             resolving.add_done_callback(lambda task: self._end(name, task))
         return await asyncio.shield(resolving)

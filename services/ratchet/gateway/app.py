@@ -13,13 +13,15 @@ agents ── HTTP ── Guard ── JsonApi ── http_api ┬─ Completion
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import BackgroundConnection, Bus
+from ratchet.bus.contracts import Contracts
 from ratchet.bus.kv import Bucket
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Spool
@@ -35,6 +37,7 @@ from ratchet.gateway.domain.memory import AnswerCache
 from ratchet.gateway.domain.notes import Notes
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines import build_upstream, transport_to
+from ratchet.gateway.engines.http_transport import HttpTransport
 from ratchet.gateway.engines.policy_engines import Limits, PolicyEngines
 from ratchet.gateway.engines.replicas import CHECK_EVERY_S
 from ratchet.gateway.error_shapes import MessagesErrors, error_json
@@ -74,9 +77,57 @@ async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[A
     """
     settings = settings if seat is None else settings.share_of(seat)
     contracts = load_contracts()
-    shared, folder = settings.shared, settings.shared.data_dir / "gateway"
+    recording = _recording(settings, contracts)
+    routing = _routing(settings, recording)
+    recognition = _recognition(settings, recording)
+    reader = RequestReader()
+    continuing = Continuing(Responses(partial(responses_bucket, recording.broker)))
+    completions = _completions(settings, recording, routing, recognition, reader, continuing)
+    handlers = Handlers(
+        models=routing.models,
+        recorder=recording.recorder,
+        continuing=continuing,
+        arms=recognition.arms,
+        identity=recognition.identity,
+        sharing=recognition.sharing,
+        notes=recording.notes,
+        contracts=contracts,
+        now=utc_now,
+    )
+    coordinator = AsyncApiClient(Peer("the coordinator", settings.coordinator_url or ""))
+    others = OtherCalls(routing.models, routing.router, settings.prices, recording.quotas.account)
+    asked = coordinator if settings.coordinator_url else None
+    find = route_finder(completions, others, handlers, asked, recording.quotas)
+    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=settings.bodies_bytes)
+    used = partial(recording.notes.used, requests=1)
+    guard = Guard(api, recognition.limit, settings.requests_per_minute, settings.trusted_proxies, used=used)
+    try:
+        yield _app(settings, recording, routing, recognition, guard, shared=seat is not None)
+    finally:
+        reader.close()
+        await continuing.close()
+        await routing.close()
+        await coordinator.close()
+        recording.spool.close()
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """What becomes of calls: turns and starts on their way to the broker, and what counts against quotas."""
+
+    broker: BackgroundConnection
+    spool: Spool
+    publishing: Publishing
+    pool: RecorderPool
+    notes: Notes
+    quotas: Quotas
+    recorder: Recorder
+
+
+def _recording(settings: Settings, contracts: Contracts) -> _Recording:
+    shared = settings.shared
     broker = BackgroundConnection(lambda: Bus.connect(shared.bus, name="gateway", contracts=contracts, echo=False))
-    spool = open_spool(folder / "spool", settings.spool_bytes)
+    spool = open_spool(_folder(settings) / "spool", settings.spool_bytes)
     outbox = Outbox(contracts, SOURCE, spool, queue_limit=settings.queue_limit)
     publishing = Publishing(outbox, broker.bus, close_s=settings.close_s, patience_s=settings.lease_s)
     pool = RecorderPool(settings.recorders, settings.conversation_bytes)
@@ -84,10 +135,28 @@ async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[A
     quotas = Quotas(broker.bus, utc_now, time.monotonic, notes, has_prices=settings.prices.are_set)
     streams = StreamMemory(settings.streams_bytes)
     recorder = Recorder(outbox, pool, settings.recording_bytes, streams, notes, quotas.account)
-    keys = known_keys(shared, "gateway", broker.bus, agent_keys([one.get_secret_value() for one in settings.api_keys]))
-    key_file = KeyFile(settings.api_keys_file, keys.replace_more) if settings.api_keys_file is not None else None
-    routes = Routes(broker.bus, folder, lease_s=settings.lease_s, monotonic=time.monotonic)
-    arms = Arms(settings.arms_bytes)
+    return _Recording(broker, spool, publishing, pool, notes, quotas, recorder)
+
+
+@dataclass(frozen=True)
+class _Routing:
+    """Who answers calls: policies by their routes, and upstreams."""
+
+    routes: Routes
+    engines: PolicyEngines
+    transports: Sequence[HttpTransport]
+    models: Models
+    router: CallRouter
+
+    async def close(self) -> None:
+        await self.engines.close()
+        for transport in self.transports:
+            await transport.close()
+
+
+def _routing(settings: Settings, recording: _Recording) -> _Routing:
+    broker = recording.broker
+    routes = Routes(broker.bus, _folder(settings), lease_s=settings.lease_s, monotonic=time.monotonic)
     engines = policy_engines(settings)
     transports = list(map(transport_to, settings.upstreams))
     upstreams = list(map(build_upstream, settings.upstreams, transports))
@@ -96,83 +165,108 @@ async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[A
         routes,
         engines.of,
         upstreams,
-        announce=recorder.publish_start,
-        is_blind=publishing.is_blind,
+        announce=recording.recorder.publish_start,
+        is_blind=recording.publishing.is_blind,
         now=utc_now,
     )
+    return _Routing(routes, engines, transports, models, router)
+
+
+@dataclass(frozen=True)
+class _Recognition:
+    """Which trajectory a call belongs to, by what this gateway and the others remember, and its caller's rate."""
+
+    arms: Arms
+    identity: Identity
+    sharing: Sharing
+    limit: RateLimit
+
+
+def _recognition(settings: Settings, recording: _Recording) -> _Recognition:
+    arms, notes = Arms(settings.arms_bytes), recording.notes
     index = MemoryIndex(settings.identity_bytes)
     identity = Identity(index, new_id, time.time, rest_s=settings.conversation_rest_s, notes=notes)
     limit = RateLimit(time.monotonic)
-    memory = Memory(identity, arms, notes.calls, recorder.order, (quotas.learn, limit.learn))
-    sharing = Sharing(broker.bus, notes, memory, time.time)
-    cache = AnswerCache(settings.cache_bytes)
-    continuing = Continuing(Responses(partial(responses_bucket, broker)))
-    reader = RequestReader()
+    memory = Memory(identity, arms, notes.calls, recording.recorder.order, (recording.quotas.learn, limit.learn))
+    return _Recognition(arms, identity, Sharing(recording.broker.bus, notes, memory, time.time), limit)
+
+
+def _completions(
+    settings: Settings,
+    recording: _Recording,
+    routing: _Routing,
+    recognition: _Recognition,
+    reader: RequestReader,
+    continuing: Continuing,
+) -> Completions:
+    """The routes of calls to models: opened, answered, shown."""
     calls = CallOpener(
         reader,
-        models,
-        router,
+        routing.models,
+        routing.router,
         continuing,
-        arms,
-        identity,
-        sharing,
+        recognition.arms,
+        recognition.identity,
+        recognition.sharing,
         settings.user_key.get_secret_value() if settings.user_key else None,
         utc_now,
     )
-    answering = Answering(router, cache, recorder, identity, settings.logprob_modes, settings.prices)
-    completions = Completions(calls, answering, continuing, settings.keep_alive_s)
-    handlers = Handlers(
-        models=models,
-        recorder=recorder,
-        continuing=continuing,
-        arms=arms,
-        identity=identity,
-        sharing=sharing,
-        notes=notes,
-        contracts=contracts,
-        now=utc_now,
+    answering = Answering(
+        routing.router,
+        AnswerCache(settings.cache_bytes),
+        recording.recorder,
+        recognition.identity,
+        settings.logprob_modes,
+        settings.prices,
     )
-    coordinator = AsyncApiClient(Peer("the coordinator", settings.coordinator_url or ""))
-    others = OtherCalls(models, router, settings.prices, quotas.account)
-    find = route_finder(completions, others, handlers, coordinator if settings.coordinator_url else None, quotas)
-    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=settings.bodies_bytes)
-    used = partial(notes.used, requests=1)
-    guard = Guard(api, limit, settings.requests_per_minute, settings.trusted_proxies, used=used)
-    try:
-        yield App(
-            "gateway",
-            [
-                broker,
-                publishing,
-                pool,
-                sharing,
-                routes,
-                keys,
-                quotas,
-                *([Periodic(LOOK_S, key_file.look, "key file")] if key_file is not None else []),
-                Periodic(OBSERVE_S, publishing.observe, "observation"),
-                Periodic(CHECK_EVERY_S, engines.check_health, "replicas"),
-                http_server(settings, guard, keys, shared=seat is not None),
-            ],
-            {"routes": routes.ready, "other_gateways": sharing.ready, "keys": keys.ready, "files": has_files},
-            notes={
-                "broker": broker.check,
-                "canaries": routes.check,
-                "engines": engines.check,
-                "spool": publishing.check,
-                "unreadable_keys": keys.check,
-                **({"key_file": key_file.check} if key_file is not None else {}),
-            },
-            drain_s=stop_s(settings),
-        )
-    finally:
-        reader.close()
-        await continuing.close()
-        await engines.close()
-        for transport in transports:
-            await transport.close()
-        await coordinator.close()
-        spool.close()
+    return Completions(calls, answering, continuing, settings.keep_alive_s)
+
+
+def _app(
+    settings: Settings,
+    recording: _Recording,
+    routing: _Routing,
+    recognition: _Recognition,
+    guard: Guard,
+    *,
+    shared: bool,
+) -> App:
+    """What runs, and how it is; `shared`: the server's port."""
+    more_keys = agent_keys([one.get_secret_value() for one in settings.api_keys])
+    keys = known_keys(settings.shared, "gateway", recording.broker.bus, more_keys)
+    key_file = KeyFile(settings.api_keys_file, keys.replace_more) if settings.api_keys_file is not None else None
+    routes, sharing, publishing = routing.routes, recognition.sharing, recording.publishing
+    return App(
+        "gateway",
+        [
+            recording.broker,
+            publishing,
+            recording.pool,
+            sharing,
+            routes,
+            keys,
+            recording.quotas,
+            *([Periodic(LOOK_S, key_file.look, "key file")] if key_file is not None else []),
+            Periodic(OBSERVE_S, publishing.observe, "observation"),
+            Periodic(CHECK_EVERY_S, routing.engines.check_health, "replicas"),
+            http_server(settings, guard, keys, shared=shared),
+        ],
+        {"routes": routes.ready, "other_gateways": sharing.ready, "keys": keys.ready, "files": has_files},
+        notes={
+            "broker": recording.broker.check,
+            "canaries": routes.check,
+            "engines": routing.engines.check,
+            "spool": publishing.check,
+            "unreadable_keys": keys.check,
+            **({"key_file": key_file.check} if key_file is not None else {}),
+        },
+        drain_s=stop_s(settings),
+    )
+
+
+def _folder(settings: Settings) -> Path:
+    """Where the gateway keeps its files."""
+    return settings.shared.data_dir / "gateway"
 
 
 def stop_s(settings: Settings) -> float:

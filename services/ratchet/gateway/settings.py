@@ -24,7 +24,8 @@ from ratchet.gateway.domain.prices import Price, Prices
 from ratchet.gateway.domain.requests import MODEL_CHARACTERS, is_model_name
 from ratchet.gateway.domain.routing import LEASE_S
 from ratchet.rules.arms import ROLE, parse_model
-from ratchet.service.engine_list import ANY, EngineSettings, LogprobsMode, PriceSettings, ReplicasText, replica_urls
+from ratchet.rules.engines import ANY_ROLE
+from ratchet.service.engine_list import EngineSettings, LogprobsMode, PriceSettings, ReplicasText, replica_urls
 from ratchet.service.seat import Seat
 from ratchet.service.settings import SharedSettings
 
@@ -200,7 +201,7 @@ class Settings(BaseSettings):
             name=self.engine_name or self.shared.engine_kind,
             kind=self.shared.engine_kind,
             urls=replica_urls(self.engine_url),
-            roles=(ANY,),
+            roles=(ANY_ROLE,),
             api_key=self.engine_api_key,
             logprobs_mode=self.engine_logprobs_mode,
             price=self.engine_price,

@@ -20,9 +20,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, mo
 from ratchet.bus.settings import without_user
 from ratchet.errors import ConfigError, Unavailable
 from ratchet.rules.arms import ROLE
+from ratchet.rules.engines import ANY_ROLE
 
-ANY = "*"
-"""In the roles of an engine: every role that no engine names."""
 EngineKind = Literal["vllm", "engine_local"]
 LogprobsMode = Literal["processed_logprobs", "raw_logprobs"]
 
@@ -42,7 +41,7 @@ def _replica(url: str) -> str:
 
 
 def _role(role: str) -> str:
-    if role != ANY and not ROLE.fullmatch(role):
+    if role != ANY_ROLE and not ROLE.fullmatch(role):
         raise ValueError(f"{role!r} is no role, and not * for every other one")
     return role
 
@@ -156,7 +155,7 @@ def checked_engines(engines: tuple[EngineSettings, ...]) -> tuple[EngineSettings
 def engine_of(engines: Iterable[EngineSettings], role: str) -> EngineSettings:
     """The engine of a role: the one that names it, else the one that serves all others. Raises `Unavailable`."""
     by_role = {one_role: engine for engine in engines for one_role in engine.roles}
-    engine = by_role.get(role) or by_role.get(ANY)
+    engine = by_role.get(role) or by_role.get(ANY_ROLE)
     if engine is None:
         raise Unavailable(f"no engine serves the role {role}: name it, or *, in the roles of one (RATCHET_ENGINES)")
     return engine
@@ -164,7 +163,7 @@ def engine_of(engines: Iterable[EngineSettings], role: str) -> EngineSettings:
 
 def engine_kinds(engines: Iterable[EngineSettings], otherwise: EngineKind) -> Mapping[str, EngineKind]:
     """What serves each role, `*` for every other one; without a list it is one engine, of kind `otherwise`, for all."""
-    return {role: engine.kind for engine in engines for role in engine.roles} or {ANY: otherwise}
+    return {role: engine.kind for engine in engines for role in engine.roles} or {ANY_ROLE: otherwise}
 
 
 def _repeated(values: Iterable[str]) -> str | None:

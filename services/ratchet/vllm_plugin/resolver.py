@@ -23,15 +23,13 @@ from vllm.lora.resolver import LoRAResolver, LoRAResolverRegistry  # pyright: ig
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase  # pyright: ignore[reportMissingImports]
 
 from ratchet.errors import ConfigError, DigestMismatch, NotFound, Rejected, Unavailable
-from ratchet.rules.engines import POLICY_REFUSED
+from ratchet.rules.engines import LOADS_BUSY, MOST_LOADS, POLICY_REFUSED
 from ratchet.stores.policies import is_policy_name
 from ratchet.vllm_plugin.adapters import Adapters, Engine
 from ratchet.vllm_plugin.cache import Held
 
 NAME = "ratchet"
 """The resolver's name in vLLM."""
-WAITING = 16
-"""Names that are looked up and downloaded at a time; a call for another one is refused."""
 
 log = logging.getLogger("vllm.ratchet")  # below vLLM's own logger: its handlers, its level
 
@@ -60,8 +58,8 @@ class Resolver(LoRAResolver):  # pyright: ignore[reportUntypedBaseClass]
         if not is_policy_name(lora_name):
             return None
         began = time.monotonic()
-        if self._waiting >= WAITING:
-            raise HTTPException(503, f"{WAITING} other policies are being loaded: try again later")
+        if self._waiting >= MOST_LOADS:
+            raise HTTPException(503, LOADS_BUSY)
         try:
             held = await self._hold(lora_name, self.engine or engine_of(base_model_name))
         except NotFound as error:

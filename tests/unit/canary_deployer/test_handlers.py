@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from ratchet.bus.testing import START, FakeBus
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.contract import ModelDeployed, TrainingRequest, TrainingStatus, named_id
+from ratchet.contract import Alert, ModelDeployed, TrainingRequest, TrainingStatus, named_id
 from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.contract.training import Artifacts, Dataset, Hyperparameters, TrainingConfig
@@ -57,21 +58,24 @@ class Registrar:
     objects: FakeObjects = field(default_factory=FakeObjects)
     bus: FakeBus = field(default_factory=fake_bus)
     called: list[str] = field(default_factory=list)
+    engines: dict[str, str] = field(default_factory=lambda: {"support": "vllm", "planner": "engine_local"})
+    """The kind of each role's engine."""
 
     def __post_init__(self) -> None:
         self.policies = KvPolicies(
             self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion), FakeLead()
         )
         self.handlers = Handlers(
-            self.policies,
-            self.bus.bucket(JOBS, Job),
-            self.objects,
-            self.called.append,
-            Announcer("http://127.0.0.1:8080"),
-            lambda: START,
+            policies=self.policies,
+            jobs=self.bus.bucket(JOBS, Job),
+            objects=self.objects,
+            engine_kind_of=self.engines.get,
+            on_registered=self.called.append,
+            announcer=Announcer("http://127.0.0.1:8080"),
+            now=lambda: START,
         )
 
-    async def deliver(self, one: TrainingStatus) -> list[ModelDeployed]:
+    async def deliver(self, one: TrainingStatus) -> list[Any]:
         received = Received(one, one.subject, "RL_TRAINING", 1, 1, one.event_id, START, one.event_id)
         events = await self.handlers.on_training_status(received)
         await self.bus.publish_all(events)
@@ -140,6 +144,48 @@ async def test_a_kill_between_policy_and_counter_loses_no_version() -> None:
     await registrar.deliver(status())
     await registrar.deliver(status(job=named_id("job", "two")))
     assert [policy.version for policy in await registrar.policies.versions("support")] == [1, 2]
+
+
+def whole_model(**changes: object) -> TrainingStatus:
+    artifacts = Artifacts(final_checkpoint=f"s3://ratchet/policies/{DIGEST}.json", digest=DIGEST, kind="model")
+    return status(artifacts=artifacts, **changes)
+
+
+async def test_a_whole_model_for_an_engine_of_adapters_is_refused_at_its_registration() -> None:
+    registrar = Registrar(FakeObjects(manifest=msgspec.structs.replace(MANIFEST, kind="model")))
+    registered, refused, alert = await registrar.deliver(whole_model())
+    policy = await registrar.policies.version("support", 1)
+    assert policy.stage == "refused"
+    assert policy.reason == (
+        "it is a whole model, and the engine of support (vllm) holds adapters of its one base model only: train an"
+        " adapter (leave full_finetune out), or name an engine_local for the role in RATCHET_ENGINES and start the"
+        " rollout of this version again"
+    )
+    assert [type(one) for one in (registered, refused, alert)] == [ModelDeployed, ModelDeployed, Alert]
+    assert [(one.state, one.policy_version) for one in (registered, refused)] == [("registered", 1), ("aborted", 1)]
+    assert refused.reason == policy.reason
+    assert alert.summary == f"support@1-{DIGEST[:8]} was refused at its registration: {policy.reason}"
+    again = await registrar.deliver(whole_model())
+    assert [one.event_id for one in again] == [one.event_id for one in (registered, refused, alert)]
+    assert registrar.bus.broker.duplicates == 3
+
+
+@pytest.mark.parametrize("role", ["planner", "unserved"])
+async def test_a_whole_model_for_any_other_engine_is_registered_for_the_gates(role: str) -> None:
+    registrar = Registrar(FakeObjects(manifest=msgspec.structs.replace(MANIFEST, kind="model")))
+    assert len(await registrar.deliver(whole_model(role=role))) == 1
+    assert (await registrar.policies.version(role, 1)).stage == "registered"
+
+
+async def test_an_adapter_that_its_gates_have_refused_stays_refused_by_them() -> None:
+    """Its job's status may come again after that."""
+    registrar = Registrar()
+    await registrar.deliver(status())
+    await registrar.policies.change_version(
+        "support", 1, lambda known: msgspec.structs.replace(known, stage="refused", reason="gate probe: other weights")
+    )
+    (registered,) = await registrar.deliver(status())
+    assert registered.state == "registered"
 
 
 @pytest.mark.parametrize(

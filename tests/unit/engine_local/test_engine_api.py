@@ -17,7 +17,7 @@ from ratchet.bus.testing import eventually
 from ratchet.engine_local.grammars import Grammars
 from ratchet.engine_local.handlers import Engine
 from ratchet.engine_local.registry import Entry, Registry
-from ratchet.engine_local.resolving import WAITING, Resolver
+from ratchet.engine_local.resolving import Resolver
 from ratchet.engine_local.s3_policies import Fetched
 from ratchet.engine_local.settings import Settings
 from ratchet.engine_local.torch_batch import Job
@@ -25,6 +25,7 @@ from ratchet.engine_local.torch_policies import Served
 from ratchet.engine_local.torch_worker import Limits, TorchWorker
 from ratchet.errors import DigestMismatch, NotFound, ObjectsUnavailable, Rejected
 from ratchet.grammars.compiler import Compiler
+from ratchet.rules.engines import MOST_LOADS
 from ratchet.service.asgi import JsonApi
 from ratchet.stores.failed_names import REMEMBERED_S
 from ratchet.stores.policies import Policy
@@ -248,8 +249,8 @@ async def test_only_so_many_names_are_looked_up_and_loaded_at_a_time(served: Ser
         may_load = threading.Event()
         loading.submit(may_load.wait, 60)
         async with api.http:
-            waiting = [asyncio.create_task(api.chat(model=f"helpdesk@2-{n:08x}")) for n in range(WAITING)]
-            await eventually(lambda: api.store.has_looked_up(WAITING))
+            waiting = [asyncio.create_task(api.chat(model=f"helpdesk@2-{n:08x}")) for n in range(MOST_LOADS)]
+            await eventually(lambda: api.store.has_looked_up(MOST_LOADS))
             full = await api.chat(model=NEW)
             assert (full.status_code, full.json()["error"]["code"]) == (503, "loads_busy")
             assert (await api.chat(max_tokens=1)).status_code == 200

@@ -124,6 +124,20 @@ class Announcer:
             metadata=DeploymentMetadata(deployed_by=ITSELF, approval_status="automated"),
         )
 
+    def refusal(self, policy: PolicyVersion, reason: str, now: datetime) -> tuple[ModelDeployed, Alert]:
+        """A policy is refused at its registration: it has no rollout."""
+        alert = Alert(
+            alert_id=named_id("alert", policy.role, policy.version, Verdict.REFUSE),
+            key=f"registration:{policy.name}:{Verdict.REFUSE}",
+            severity=SEVERITY[Verdict.REFUSE],
+            summary=f"{policy.name} was refused at its registration: {reason}",
+            source=ITSELF,
+            at=now,
+            role=policy.role,
+            labels={"policy": policy.name},
+        )
+        return msgspec.structs.replace(self.registration(policy, now), state="aborted", reason=reason), alert
+
     def superseded(self, policy: PolicyVersion, reason: str, now: datetime) -> ModelDeployed:
         """A candidate whose rollout never began makes room for a newer one."""
         return msgspec.structs.replace(self.registration(policy, now), state="superseded", reason=reason)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import msgspec
+
 from ratchet.bus.message import Cause
 from ratchet.contract import TrainingStatus
-from ratchet.contract.policy_manifest import DEPLOYABLE, PolicyManifest
+from ratchet.contract.policy_manifest import DEPLOYABLE, MODEL, PolicyManifest
 from ratchet.contract.state import Job, PolicyStage, PolicyVersion
 from ratchet.rules.arms import parse_model, policy_name
+from ratchet.rules.engines import ADAPTERS_ONLY
 
 
 def deployable(status: TrainingStatus) -> bool:
@@ -58,6 +61,22 @@ def new_version(
         algorithm=(manifest.algorithm if manifest else None) or (job.algorithm if job else None),
         metrics=dict(manifest.metrics) if manifest and manifest.metrics else None,
         cause=cause,
+    )
+
+
+def refused(policy: PolicyVersion, reason: str | None) -> PolicyVersion:
+    """The policy, refused at its registration where there is a reason."""
+    return policy if reason is None else msgspec.structs.replace(policy, stage=PolicyStage.REFUSED, reason=reason)
+
+
+def unservable(status: TrainingStatus, engine: str | None) -> str | None:
+    """Why the role's engine, of this kind, can never hold the policy of a completed job; None where it can."""
+    if status.artifacts is None or status.artifacts.kind != MODEL or engine not in ADAPTERS_ONLY:
+        return None
+    return (
+        f"it is a whole model, and the engine of {status.role} ({engine}) holds adapters of its one base model only: "
+        "train an adapter (leave full_finetune out), or name an engine_local for the role in RATCHET_ENGINES and start "
+        "the rollout of this version again"
     )
 
 

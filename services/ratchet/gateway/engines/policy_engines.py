@@ -14,7 +14,8 @@ from ratchet.gateway.engines.base import Engine, EngineAnswer, EngineFailed
 from ratchet.gateway.engines.http_transport import CONNECT_TRIES, Address, HttpTransport
 from ratchet.gateway.engines.policies import NAME, PolicyEngine
 from ratchet.gateway.engines.replicas import Replicas
-from ratchet.service.engine_list import ANY, EngineSettings, replica_name
+from ratchet.rules.engines import ANY_ROLE
+from ratchet.service.engine_list import EngineSettings, replica_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class PolicyEngines:
 
     def of(self, role: str) -> Engine:
         """The engine of a role's policies: the one that names it, else the one of all others."""
-        return self._engines.get(role) or self._engines.get(ANY) or NoEngine()
+        return self._engines.get(role) or self._engines.get(ANY_ROLE) or NoEngine()
 
     async def check_health(self) -> None:
         """Check the replicas that are away, and those that have answered nothing for long."""

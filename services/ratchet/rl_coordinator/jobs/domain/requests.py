@@ -10,10 +10,9 @@ from ratchet.contract.training import TrainingConfig, TrainingRequest
 from ratchet.rl_coordinator.jobs.domain.planning import AUTO
 from ratchet.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.rules.arms import ROLE
+from ratchet.rules.engines import ADAPTERS_ONLY, ANY_ROLE
 from ratchet.rules.training_options import Amounts, evaluation_problems, training_problems
 
-VLLM, EVERY_OTHER_ROLE = "vllm", "*"
-"""In the list of engines: a kind that holds adapters only, and the roles that no engine names."""
 TRANSFORMS = frozenset({"identity", "negate"})
 
 
@@ -78,12 +77,12 @@ def config_problems(config: TrainingConfig, abilities: Abilities) -> list[str]:
 
 def serving_problems(role: str, config: TrainingConfig, abilities: Abilities) -> Iterator[str]:
     """Why the role's engine could not hold what the training makes. A reward model is served by none."""
-    kind = abilities.engines.get(role, abilities.engines.get(EVERY_OTHER_ROLE))
+    kind = abilities.engines.get(role, abilities.engines.get(ANY_ROLE))
     known = ALGORITHMS.get(config.algorithm)
-    if config.hyperparameters.full_finetune and kind == VLLM and not (known and known.makes_reward_model):
+    if config.hyperparameters.full_finetune and kind in ADAPTERS_ONLY and not (known and known.makes_reward_model):
         yield (
-            f"full_finetune makes a whole model, and the engine of {role} (vllm) holds adapters of its one base model "
-            "only: leave full_finetune out to train an adapter"
+            f"full_finetune makes a whole model, and the engine of {role} ({kind}) holds adapters of its one base "
+            "model only: leave full_finetune out to train an adapter"
         )
 
 
