@@ -1,30 +1,35 @@
 """Composition root of the console.
 
 Site ─┬─ pages: the bundle, for anybody
-      └─ Authentication ─ http_api: sessions and what pages ask, from ClickHouse and the broker
+      └─ Authentication ─┬─ http_api: sessions and what pages ask, from ClickHouse and the broker
+                         └─ pass_through: coordinator, deployer and gateway, with the caller's own key
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.console.http_api import Subjects, console_api
 from ratchet.console.pages import Pages, read_pages
+from ratchet.console.pass_through import COORDINATOR, DEPLOYER, GATEWAY, PassThrough, peer_of
 from ratchet.console.settings import Settings
 from ratchet.console.site import Site
 from ratchet.service.authentication import Authentication
 from ratchet.service.contracts import load_contracts
 from ratchet.service.http import HttpServer
+from ratchet.service.http_client import AsyncApiClient
 from ratchet.service.keys import known_keys
 from ratchet.service.runtime import App
 from ratchet.service.same_site import Sites
 from ratchet.stores.warehouse import Warehouse
 
 NAME = "console"
+ROUTES = {"coordinator": COORDINATOR, "deployer": DEPLOYER, "gateway": GATEWAY}
+"""What is passed on, by the first part of the path."""
 log = structlog.get_logger()
 
 
@@ -33,26 +38,41 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect and wire everything; disconnect at the end."""
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
     warehouse = await Warehouse.connect(settings.shared)
+    urls = {
+        "coordinator": settings.coordinator_url,
+        "deployer": settings.deployer_url,
+        "gateway": settings.gateway_url,
+    }
     try:
-        yield assembled(settings, bus, warehouse)
+        async with AsyncExitStack() as stack:
+            peers = {
+                name: await stack.enter_async_context(AsyncApiClient(peer_of(f"the {name}", url)))
+                for name, url in urls.items()
+            }
+            yield assembled(settings, bus, warehouse, peers)
     finally:
         await bus.close()
         await warehouse.close()
 
 
-def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
-    """The console on open connections."""
+def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, peers: Mapping[str, AsyncApiClient]) -> App:
+    """The console on open connections; `peers`: coordinator, deployer and gateway, without a key of their own."""
 
     async def connected() -> Bus:
         return bus
 
-    keys = known_keys(settings.shared, NAME, connected)
+    shared = settings.shared
+    keys = known_keys(shared, NAME, connected)
     pages = Pages(read_pages())
     if pages.missing is not None:
         log.warning(pages.missing)
-    shared = settings.shared
-    api = Authentication(console_api(Subjects()), keys.caller_of)
-    site = Site(pages, api, {}, shared.allowed_hosts)
+    passed = {name: PassThrough(name, peers[name], f"the {name}", routes) for name, routes in ROUTES.items()}
+    site = Site(
+        pages,
+        Authentication(console_api(Subjects()), keys.caller_of),
+        {name: Authentication(app, keys.caller_of) for name, app in passed.items()},
+        shared.allowed_hosts,
+    )
     server = HttpServer(site, shared.http_host, settings.port, sites=Sites(shared.allowed_hosts))
     return App(
         NAME,

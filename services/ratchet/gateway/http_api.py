@@ -20,8 +20,8 @@ from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.quotas import Quotas
 from ratchet.rules.access import KeyScope
 from ratchet.service.asgi import Answer, Find, Handler, Request, Response, problem_response
-from ratchet.service.authentication import presented_key
-from ratchet.service.http_client import TIMEOUT, AsyncApiClient, Headers, is_error
+from ratchet.service.authentication import own_key
+from ratchet.service.http_client import TIMEOUT, AsyncApiClient, is_error
 from ratchet.service.problems import HttpError, not_allowed
 
 RouteHandler = Callable[[Request, str | None], Awaitable[Answer]]
@@ -160,12 +160,6 @@ def split_path(path: str) -> tuple[str | None, str]:
     return trajectory, plain
 
 
-def key_of(request: Request) -> Headers:
-    """The header with the key that the caller was authenticated by; none where no key is asked for."""
-    key = presented_key([*request.headers.items()]) if request.caller.key_id is not None else None
-    return {"authorization": b"Bearer " + key} if key else {}
-
-
 async def forward(coordinator: AsyncApiClient, path: str, request: Request, _: str | None) -> Response:
     """The coordinator's answer to the caller's own key. An error page of a proxy in between becomes one in our shape.
 
@@ -173,7 +167,7 @@ async def forward(coordinator: AsyncApiClient, path: str, request: Request, _: s
     """
     target = f"{path}?{request.query}" if request.query else path
     try:
-        reply = await coordinator.exchange(request.method, target, body=request.body or None, headers=key_of(request))
+        reply = await coordinator.exchange(request.method, target, body=request.body or None, headers=own_key(request))
     except Unavailable as error:
         if error.code == TIMEOUT:
             message = "the coordinator took too long; it may have taken the request: GET /v1/jobs shows its jobs"

@@ -10,7 +10,17 @@ from collections.abc import Awaitable, Callable
 
 from ratchet.errors import RatchetError
 from ratchet.rules.access import Caller
-from ratchet.service.asgi import CALLER, AsgiApp, Headers, Receive, Scope, Send, problem_response, send_response
+from ratchet.service.asgi import (
+    CALLER,
+    AsgiApp,
+    Headers,
+    Receive,
+    Request,
+    Scope,
+    Send,
+    problem_response,
+    send_response,
+)
 from ratchet.service.problems import HttpError, http_error
 
 LONGEST_KEY = 512
@@ -47,6 +57,13 @@ def presented_key(headers: Headers) -> bytes | None:
     if len(keys) > 1:
         raise unauthenticated("the request holds several API keys that differ: send one")
     return keys.pop() if keys else None
+
+
+def own_key(request: Request) -> dict[str, str | bytes]:
+    """The header with the key that a request's caller was authenticated by, to pass the request on with; empty where
+    no key is asked for."""
+    key = presented_key([*request.headers.items()]) if request.caller.key_id is not None else None
+    return {"authorization": b"Bearer " + key} if key else {}
 
 
 def unauthenticated(message: str) -> HttpError:

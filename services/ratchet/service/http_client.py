@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -252,6 +252,62 @@ class AsyncApiClient(_Client):
         """
         request = self._request(body, query, timeout_s, headers)
         return await self._exchange(self._http, method, path, timeout_s, request)
+
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        timeout_s: float | None = None,
+        headers: Headers | None = None,
+    ) -> Stream:
+        """The head of an answer, whatever its status; the caller reads its content as it comes, or closes it.
+
+        `timeout_s`: longest wait for the head, and for each part. Raises `Unavailable` as `exchange` does.
+        """
+        request = self._http.build_request(method, path, **self._request(body, None, timeout_s, headers))
+        try:
+            async with asyncio.timeout(timeout_s or self._peer.timeout_s):
+                answer = await self._http.send(request, stream=True)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+            raise self._unanswered(error) from error
+        return Stream(answer, self._content, self._unanswered)
+
+
+class Stream:
+    """An answer whose head is there. Its content is read once: `whole` or `parts`."""
+
+    def __init__(
+        self,
+        answer: httpx.Response,
+        content: Callable[[httpx.Response], Awaitable[bytes]],
+        unanswered: Callable[[Exception], Unavailable],
+    ) -> None:
+        self.status = answer.status_code
+        self.headers: Mapping[str, str] = answer.headers
+        self._answer = answer
+        self._content = content
+        self._unanswered = unanswered
+
+    async def whole(self) -> bytes:
+        """All of the content. Raises `Unavailable` where it breaks off, and for more than `ANSWER_BYTES`."""
+        try:
+            return await self._content(self._answer)
+        except httpx.HTTPError as error:
+            raise self._unanswered(error) from error
+        finally:
+            await self._answer.aclose()
+
+    async def parts(self) -> AsyncGenerator[bytes, None]:
+        """The content as it comes. Raises `Unavailable` where it breaks off; closing it ends the peer's answer too."""
+        try:
+            async for part in self._answer.aiter_raw():
+                yield part
+        except httpx.HTTPError as error:
+            raise self._unanswered(error) from error
+        finally:
+            await self._answer.aclose()
 
 
 def bearer(key: str | None) -> dict[str, str]:

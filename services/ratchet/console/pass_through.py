@@ -1,0 +1,155 @@
+"""Requests that the console passes on to the service that owns the matter, with the key of the person who asks.
+
+Only listed methods and paths are passed on, and of a request only its body, its query and that key: the owner checks
+the scope, and its record names the person. Answers that come as a stream are passed on as they come.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import structlog
+
+from ratchet.errors import RatchetError, Unavailable
+from ratchet.rules.arms import ROLE
+from ratchet.service.asgi import (
+    Answer,
+    AsgiApp,
+    EventStream,
+    Handler,
+    JsonApi,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    problem_response,
+    send_response,
+)
+from ratchet.service.authentication import own_key
+from ratchet.service.http_client import TIMEOUT, AsyncApiClient, Peer, Stream, is_error
+from ratchet.service.problems import HttpError, http_error, not_allowed
+
+log = structlog.get_logger()
+
+BODY_BYTES = 8 * 1024 * 1024
+"""Most bytes of a body: a training request has a few thousand, a prompt of a person seldom more."""
+CONNECT_S = 2.0
+"""A service that takes longer to be reached is away: pages are open meanwhile."""
+_ID = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
+_MODEL = rf"/v1/models/{ROLE.pattern}/[0-9]{{1,10}}"
+_PASSED_HEADERS = ("retry-after", "x-ratchet-trajectory", "x-ratchet-turn", "x-ratchet-policy", "x-ratchet-arm")
+"""Of an answer; everything else in its head is about the connection between console and service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A method and the paths that it is passed on for."""
+
+    method: str
+    path: re.Pattern[str]
+    timeout_s: float = 30.0
+    """Longest wait for the answer's head, and for each of its parts."""
+
+
+def _passed(method: str, pattern: str, timeout_s: float = 30.0) -> Passed:
+    return Passed(method, re.compile(pattern), timeout_s)
+
+
+COORDINATOR: Sequence[Passed] = (
+    _passed("GET", rf"/v1/jobs(/{_ID})?"),
+    _passed("GET", r"/v1/plan", 120),
+    _passed("GET", r"/v1/status(/training|/dpo)?"),
+    _passed("GET", rf"/v1/models(/{ROLE.pattern})?|{_MODEL}(/lineage|/outcome-times)?", 60),
+    _passed("POST", rf"/v1/jobs|/v1/jobs/(?!preview/){_ID}/cancel"),
+    _passed("POST", r"/v1/jobs/preview|/v1/snapshots", 600),
+)
+DEPLOYER: Sequence[Passed] = (
+    _passed("GET", rf"/v1/rollouts(/{ROLE.pattern}(/audit)?)?|/v1/policies(/{ROLE.pattern})?"),
+    _passed("POST", rf"/v1/rollouts/{ROLE.pattern}/(start|approve|pause|resume|promote|rollback|abort|revert)"),
+)
+GATEWAY: Sequence[Passed] = (
+    _passed("GET", r"/v1/models"),
+    _passed("POST", rf"/v1/feedback|/v1/trajectories/{_ID}/end"),
+    _passed("POST", r"/v1/chat/completions", 600),
+)
+
+
+class PassThrough:
+    """An ASGI application: the routes of one service below a prefix of the console's paths."""
+
+    def __init__(self, prefix: str, peer: AsyncApiClient, name: str, routes: Sequence[Passed]) -> None:
+        """`prefix`: the first part of the path; `name`: what people call the service."""
+        self._prefix = f"/{prefix}"
+        self._peer = peer
+        self._name = name
+        self._routes = routes
+        self._api: AsgiApp = JsonApi(self._find, BODY_BYTES, cancel_on_disconnect=prefix == "gateway")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point. Listed paths need no escapes: a path with one is refused, whatever it means."""
+        path, raw = scope["path"], scope.get("raw_path") or scope["path"].encode()
+        if b"%" in raw:
+            await send_response(send, problem_response(_no_such_path(path)))
+        else:
+            await self._api({**scope, "path": path.removeprefix(self._prefix)}, receive, send)
+
+    def _find(self, method: str, path: str) -> Handler:
+        """Method and path to handler. Raises `HttpError` (404, 405)."""
+        routes = [route for route in self._routes if route.path.fullmatch(path)]
+        route = next((route for route in routes if route.method == method), None)
+        if route is None:
+            whole = self._prefix + path
+            raise not_allowed(method, whole, [one.method for one in routes]) if routes else _no_such_path(whole)
+
+        async def passed(request: Request) -> Answer:
+            return await self._pass(request, route.timeout_s)
+
+        return passed
+
+    async def _pass(self, request: Request, timeout_s: float) -> Answer:
+        """The service's answer. Raises `HttpError`: 503 when it is away, 504 when it takes too long."""
+        target = f"{request.path}?{request.query}" if request.query else request.path
+        key, body = own_key(request), request.body or None
+        try:
+            stream = await self._peer.stream(request.method, target, body=body, timeout_s=timeout_s, headers=key)
+            headers = _kept(stream.headers)
+            if stream.status == 200 and stream.headers.get("content-type", "").startswith("text/event-stream"):
+                return EventStream(self._events(stream), headers)
+            content = await stream.whole()
+        except Unavailable as error:
+            raise self._away(error) from error
+        if stream.status < 300 or is_error(content):
+            return Response(stream.status, content, headers)
+        raise HttpError(502, f"{self._name}, or a proxy before it, answered {stream.status}", code="unavailable")
+
+    async def _events(self, stream: Stream) -> AsyncGenerator[bytes, None]:
+        """The parts of a stream; one that breaks off ends with the reason, as an event in OpenAI's shape."""
+        async with aclosing(stream.parts()) as parts:
+            try:
+                async for part in parts:
+                    yield part
+            except Unavailable as error:
+                log.warning("a stream broke off", service=self._name, reason=str(error))
+                yield b"\n\ndata: " + self._away(error).json + b"\n\n"
+
+    def _away(self, error: RatchetError) -> HttpError:
+        if error.code == TIMEOUT:
+            return HttpError(504, f"{self._name} took too long; it may have taken the request", code=TIMEOUT)
+        return HttpError(503, f"{http_error(error)}: try again when it is back", code="unavailable")
+
+
+def _no_such_path(path: str) -> HttpError:
+    return HttpError(404, f"no such path: {path}; the console's README lists what it passes on")
+
+
+def _kept(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), headers[name].encode("latin-1")) for name in _PASSED_HEADERS if name in headers]
+
+
+def peer_of(name: str, url: str) -> Peer:
+    """A service to pass requests on to. It has no key of its own: each request has its caller's."""
+    return Peer(name, url, connect_s=CONNECT_S)
