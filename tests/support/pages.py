@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tools.docs.api_pages import pages as generated
@@ -20,10 +20,15 @@ def pages() -> Mapping[Path, str]:
         ROOT / "contracts" / "README.md",
         ROOT / "tests" / "README.md",
         *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent != API),
-        *sorted((ROOT / "services").rglob("README.md")),
-        *sorted(page for page in (ROOT / "examples").rglob("*.md") if "node_modules" not in page.parts),
+        *_own((ROOT / "services").rglob("README.md")),
+        *_own((ROOT / "examples").rglob("*.md")),
     ]
     return {file: file.read_text() for file in files} | {API / name: text for name, text in generated().items()}
+
+
+def _own(pages: Iterable[Path]) -> Iterable[Path]:
+    """Without those of packages."""
+    return sorted(page for page in pages if "node_modules" not in page.parts)
 
 
 def name_of(page: Path) -> str:

@@ -33,7 +33,12 @@ print(json.dumps({
 
 def laid_out(directory: Path) -> None:
     """The packages as their wheel would unpack them."""
-    ignored = shutil.ignore_patterns("__pycache__", *WHEEL["exclude"])
+    patterns = shutil.ignore_patterns("__pycache__", *WHEEL["exclude"])
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        paths = {name: str((Path(folder) / name).relative_to(REPOSITORY)) for name in names}
+        return patterns(folder, names) | {name for name, path in paths.items() if path in WHEEL["exclude"]}
+
     for package in WHEEL["packages"]:
         shutil.copytree(REPOSITORY / package, directory / Path(package).name, ignore=ignored)
     for source, target in WHEEL["force-include"].items():
@@ -57,11 +62,14 @@ def test_an_installed_package_finds_everything_that_it_reads(tmp_path: Path) -> 
     assert Path(read["example"]).is_relative_to(tmp_path)
 
 
-def test_beside_the_code_the_wheel_holds_schemas_registry_sql_and_a_template_only(tmp_path: Path) -> None:
+def test_beside_the_code_the_wheel_holds_schemas_registry_sql_a_template_and_pages_only(tmp_path: Path) -> None:
     laid_out(tmp_path)
 
     assert {path.name for path in tmp_path.iterdir()} == {"ratchet", "ratchet_helpdesk"}
-    shipped = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".py"}
+    files = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    pages = {path for path in files if path.is_relative_to("ratchet/console/static")}
+    assert {path.suffix for path in pages} == {".html", ".css", ".js", ".svg"}
+    shipped = {path for path in files - pages if path.suffix != ".py"}
     others = {path for path in shipped if path.suffix not in (".sql", ".json")}
     assert {path.name for path in others} <= {"embedded.conf", "py.typed", "smollm2.jinja"}
     assert Path("ratchet/py.typed") in shipped

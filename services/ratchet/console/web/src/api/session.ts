@@ -1,0 +1,37 @@
+// The key of this tab, and who it belongs to.
+
+import { Store } from "../store.ts";
+import type { Scope, Session } from "./types.ts";
+
+const PLACE = "ratchet.key";
+
+export const key = new Store<string | null>(sessionStorage.getItem(PLACE));
+export const session = new Store<Session | null>(null);
+/** Why the log-in page is shown, in the service's words. */
+export const refused = new Store<string | null>(null);
+
+export function keep(own: string | null): void {
+  if (own === null) sessionStorage.removeItem(PLACE);
+  else sessionStorage.setItem(PLACE, own);
+  key.set(own);
+}
+
+/** A service does not take the key any more: back to the log-in page. */
+export function expire(message: string): void {
+  refused.set(key.value === null ? null : message);
+  keep(null);
+  session.set(null);
+}
+
+export function logOut(): void {
+  refused.set(null);
+  keep(null);
+  session.set(null);
+}
+
+/** Why the user may not do it; null when they may. */
+export function whyNot(scope: Scope): string | null {
+  const who = session.value;
+  if (who === null || who[scope]) return null;
+  return `The key “${who.name}” lacks the scope ${scope}.`;
+}

@@ -1,0 +1,17 @@
+// The contract's types, by their names there. generated/ is made from contracts/http by `npm run build`.
+
+import type { components as Coordinator } from "../../generated/coordinator.ts";
+import type { components as Deployer } from "../../generated/deployer.ts";
+import type { components as Console } from "./console_types.ts";
+
+export type ConsoleSchemas = Console["schemas"];
+export type CoordinatorSchemas = Coordinator["schemas"];
+export type DeployerSchemas = Deployer["schemas"];
+
+export type Session = ConsoleSchemas["SessionOut"];
+export type Scope = "view" | "annotate" | "train" | "operate" | "infer";
+export type Loop = ConsoleSchemas["LoopOut"];
+export type Hint = ConsoleSchemas["HintOut"];
+export type Attention = ConsoleSchemas["AttentionOut"];
+export type Rollout = DeployerSchemas["RolloutOut"];
+export type Model = CoordinatorSchemas["ModelOut"];

@@ -1,0 +1,33 @@
+// Keyboard shortcuts: single keys, and pairs that begin with g. They rest while one types.
+
+import { useEffect, useRef } from "preact/hooks";
+
+export type Shortcuts = Readonly<Record<string, () => void>>;
+
+const PAIR_MS = 1_500;
+
+/** While the view is open: { "j": next, "g l": goLoop }. */
+export function useShortcuts(shortcuts: Shortcuts): void {
+  const latest = useRef(shortcuts);
+  latest.current = shortcuts;
+  useEffect(() => {
+    let first: { key: string; at: number } | null = null;
+    const listen = (event: KeyboardEvent) => {
+      if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+      const pair = first !== null && event.timeStamp - first.at < PAIR_MS ? `${first.key} ${event.key}` : null;
+      first = { key: event.key, at: event.timeStamp };
+      const act = (pair !== null && latest.current[pair]) || latest.current[event.key];
+      if (act === undefined) return;
+      event.preventDefault();
+      first = null;
+      act();
+    };
+    document.addEventListener("keydown", listen);
+    return () => document.removeEventListener("keydown", listen);
+  }, []);
+}
+
+function isTyping(target: EventTarget | null): boolean {
+  if (!(target instanceof HTMLElement)) return false;
+  return target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) || target.closest("dialog") !== null;
+}

@@ -1,0 +1,21 @@
+// The views: their place in the navigation, their key, and the component. A new view is one line here.
+
+import type { ComponentType } from "preact";
+import type { Route } from "./route.ts";
+import type { IconName } from "./ui/icons.tsx";
+import { LoopView } from "./views/loop/loop.tsx";
+
+export interface View {
+  /** The first part of its route; empty for the home view. */
+  readonly path: string;
+  readonly title: string;
+  readonly icon: IconName;
+  /** `g` and this key open it. */
+  readonly key: string;
+  /** Gets the route, and shows what its further parts name. */
+  readonly component: ComponentType<{ route: Route }>;
+}
+
+export const VIEWS: readonly View[] = [
+  { path: "", title: "Loop", icon: "loop", key: "l", component: LoopView },
+];
