@@ -39,7 +39,7 @@ class MinuteOut(Answer, frozen=True, kw_only=True):
     """What was stored in one minute."""
 
     at: Instant
-    """Its beginning."""
+    """The minute's beginning."""
     calls: int
     failed_calls: int
     trajectories: int
@@ -120,8 +120,23 @@ class AttentionOut(Answer, frozen=True, kw_only=True):
     severity: Annotated[str, listed("act", "warning")]
     """act: nothing goes on without a person. warning: something is wrong or late."""
     kind: Annotated[
-        str, listed("approval", "held", "paused", "rollout_fault", "late", "service", "ledger", "lag", "job", "alert")
+        str,
+        listed(
+            "approval",
+            "held",
+            "paused",
+            "rollout_fault",
+            "late",
+            "candidate",
+            "service",
+            "ledger",
+            "lag",
+            "job",
+            "dead_letters",
+            "disk",
+        ),
     ]
+    """candidate: one was refused, or taken back, in the last day. The others are what they are called."""
     title: str
     detail: str
     role: str | None
@@ -147,7 +162,7 @@ class LoopOut(Answer, frozen=True, kw_only=True):
     attention: list[AttentionOut]
     """Most urgent first."""
     unread: dict[str, str]
-    """Parts that could not be read, and why: `clickhouse`, `nats`, `coordinator`, `deployer`."""
+    """Parts that could not be read, and why: `clickhouse`, `nats`, `coordinator`, `deployer`, `disk`."""
 
 
 class HintOut(Answer, frozen=True, kw_only=True):
