@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -18,14 +18,17 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory, OptionalRole
 from ratchet.cli.output import console, print_answer, print_facts, print_table
+from ratchet.contract.http.console import LedgerOut
 from ratchet.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut, TriggerOut
 from ratchet.contract.state import JOBS, POLICIES, Job, Route
 from ratchet.errors import RatchetError, Rejected
-from ratchet.local_stack.disk import LOW_BYTES, free_bytes, shortage
 from ratchet.local_stack.member import MemberState
-from ratchet.local_stack.process import not_ready_for, readiness
+from ratchet.local_stack.process import not_ready_for
 from ratchet.local_stack.state import MemberRecord, StackRecord
 from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.service.disk import LOW_BYTES, free_bytes, shortage
+from ratchet.service.readiness import readiness
+from ratchet.stores.ledger import ledger_balance
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
@@ -130,23 +133,6 @@ class RoleStatus(msgspec.Struct, kw_only=True):
     weight: float | None
 
 
-class LedgerStatus(msgspec.Struct, kw_only=True):
-    """The fate of a stream's messages at one consumer; `missing` and `absent` are 0 when the ledger balances."""
-
-    stream: str
-    consumer: str
-    watermark: int
-    stored: int
-    dead: int
-    duplicate: int
-    lost: int
-    """Gone for good: neither the stream nor ClickHouse has them."""
-    missing: int
-    """Settled without an entry in the ledger."""
-    absent: int
-    """Stored by the ledger, without a row."""
-
-
 class StatusReport(msgspec.Struct, kw_only=True):
     """The whole report; `errors` names the parts that could not be read, and why."""
 
@@ -155,7 +141,7 @@ class StatusReport(msgspec.Struct, kw_only=True):
     pid: int | None
     services: dict[str, ServiceStatus]
     rows: dict[str, int] = {}
-    ledger: list[LedgerStatus] = []
+    ledger: list[LedgerOut] = []
     streams: dict[str, StreamStatus] = {}
     jobs: list[JobStatus] = []
     roles: dict[str, RoleStatus] = {}
@@ -253,8 +239,7 @@ async def _warehouse_part(settings: SharedSettings, report: StatusReport) -> Non
         for table in COUNTED:
             (row,) = await warehouse.rows(f"SELECT uniqExact(event_id) AS n FROM {table}")  # noqa: S608 - our names
             report.rows[table] = row["n"]
-        balance = await warehouse.rows("SELECT * FROM ledger_balance ORDER BY stream, consumer")
-        report.ledger = msgspec.convert(balance, list[LedgerStatus])
+        report.ledger = await ledger_balance(warehouse)
 
 
 async def _bus_part(settings: SharedSettings, report: StatusReport) -> None:
@@ -283,19 +268,15 @@ async def _bus_part(settings: SharedSettings, report: StatusReport) -> None:
 
 
 async def _stream(bus: Bus, name: str, report: StatusReport) -> None:
-    jetstream: Any = bus.nc.jetstream()  # nats-py types its answers only in parts
-    info = await jetstream.stream_info(name)
+    from ratchet.bus.figures import stream_figures  # noqa: PLC0415 - it needs the broker's library
+
+    figures = await stream_figures(bus, name)
     report.streams[name] = StreamStatus(
-        messages=info.state.messages,
-        bytes=info.state.bytes,
+        messages=figures.messages,
+        bytes=figures.bytes,
         consumers={
-            consumer.name: ConsumerStatus(
-                lag=consumer.num_pending or 0,
-                unacknowledged=consumer.num_ack_pending or 0,
-                redelivered=consumer.num_redelivered or 0,
-            )
-            for consumer in await jetstream.consumers_info(name)
-            if consumer.config.durable_name
+            one.name: ConsumerStatus(lag=one.lag, unacknowledged=one.unacknowledged, redelivered=one.redelivered)
+            for one in figures.consumers
         },
     )
 

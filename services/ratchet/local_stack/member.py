@@ -10,18 +10,11 @@ from pathlib import Path
 
 from ratchet.bus.tasks import end
 from ratchet.errors import RatchetError
-from ratchet.local_stack.process import (
-    SILENCE,
-    Process,
-    StartFailed,
-    ended,
-    is_silent,
-    not_ready,
-    not_ready_for,
-)
+from ratchet.local_stack.process import Process, StartFailed, ended, not_ready_for
 from ratchet.local_stack.program import Program
 from ratchet.local_stack.settings import StackSettings
 from ratchet.local_stack.state import MemberRecord
+from ratchet.service.readiness import SILENCE, is_silent, not_ready
 
 SILENT_LOOKS = 3
 """No fewer: a supervisor that was stopped itself, and goes on, has heard nothing for long either."""

@@ -9,10 +9,11 @@ from importlib import import_module
 
 from ratchet.errors import ConfigError
 from ratchet.local_stack.catalog import SERVICES, TRACKER
-from ratchet.local_stack.disk import existing, free_bytes, require_room
+from ratchet.local_stack.disk import require_room
 from ratchet.local_stack.plan import StackPlan, make_plan
 from ratchet.local_stack.secrets import read_secrets
 from ratchet.local_stack.settings import StackSettings
+from ratchet.service.disk import existing, free_bytes
 from ratchet.service.settings import read
 
 

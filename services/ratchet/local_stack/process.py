@@ -7,38 +7,19 @@ import os
 import signal
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from ratchet.errors import RatchetError, Unavailable
 from ratchet.local_stack.program import Program
 from ratchet.service.files import PRIVATE, write_whole
+from ratchet.service.readiness import not_ready
 
 POLL_S = 0.05
 """How often a start or a stop is looked at."""
-
-SILENCE = "no answer"
-"""How the reason begins when nothing answered, not even with an error."""
-
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-NOTED_BYTES = 16_000
-"""The most that is read of an answer at /readyz."""
-
-
-class _Unready(msgspec.Struct):
-    reasons: dict[str, str]
-
-
-class _Noting(msgspec.Struct):
-    notes: dict[str, str] = {}
 
 
 class StartFailed(RatchetError):
@@ -124,45 +105,6 @@ def _prepare(program: Program) -> None:
         if path.exists() and path.read_text() == text:
             continue  # a full disk is no reason not to start again
         write_whole(path, text.encode(), mode=PRIVATE, durable=False)
-
-
-def not_ready(url: str, timeout_s: float = 4.0) -> str | None:
-    """None when `url` answers 200, else the reason in one line. A service gives each of its checks two seconds."""
-    return readiness(url, timeout_s)[0]
-
-
-def readiness(url: str, timeout_s: float = 4.0) -> tuple[str | None, dict[str, str]]:
-    """Why `url` is not ready, None when it is; and what a service notes that does not keep it from its work."""
-    try:
-        with _DIRECT.open(url, timeout=timeout_s) as answer:
-            return None, _noted(answer.read(NOTED_BYTES))
-    except urllib.error.HTTPError as error:
-        body = error.read(NOTED_BYTES)
-        return _reason(error.code, body), _noted(body)
-    except OSError as error:
-        return f"{SILENCE} ({getattr(error, 'reason', error)})", {}
-
-
-def is_silent(url: str, timeout_s: float) -> bool:
-    """Whether nothing at all answers at `url`."""
-    return (not_ready(url, timeout_s) or "").startswith(SILENCE)
-
-
-def _noted(body: bytes) -> dict[str, str]:
-    """The notes that a service gives at /readyz; servers give none."""
-    try:
-        return msgspec.json.decode(body, type=_Noting).notes
-    except msgspec.DecodeError:
-        return {}
-
-
-def _reason(status: int, body: bytes) -> str:
-    """The reasons that a service gives at /readyz, else the answer as it is."""
-    try:
-        reasons = msgspec.json.decode(body, type=_Unready).reasons
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return f"{status} {body.decode(errors='replace').strip()}".strip()
-    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
 def not_ready_for(seconds: float) -> str:

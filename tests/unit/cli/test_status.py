@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.status import LedgerStatus, StatusReport, collect, show
+from ratchet.cli.status import StatusReport, collect, show
+from ratchet.contract.http.console import LedgerOut
 from ratchet.contract.http.status import FiredOut, TriggerOut
 from ratchet.local_stack.state import MemberRecord, StackRecord
 from ratchet.service.health import Health, health_app
@@ -72,13 +73,14 @@ async def test_a_starting_service_is_reported_with_the_time_since_its_start(tmp_
 
 
 def test_the_ledger_shows_what_is_lost_and_what_lacks_its_row(capsys: pytest.CaptureFixture[str]) -> None:
-    account = LedgerStatus(
+    account = LedgerOut(
         stream="RL_TURNS",
         consumer="collector-turns",
         watermark=901,
         stored=811,
         dead=21,
         duplicate=31,
+        erased=0,
         lost=41,
         missing=51,
         absent=61,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import ConfigError
-from ratchet.local_stack.disk import START_BYTES, cut_log, existing, free_bytes, require_room, shortage
+from ratchet.local_stack.disk import START_BYTES, cut_log, require_room
+from ratchet.service.disk import existing, free_bytes, shortage
 
 
 def test_a_start_without_room_is_refused_with_both_figures(tmp_path: Path) -> None:
