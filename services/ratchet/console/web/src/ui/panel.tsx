@@ -3,15 +3,17 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
 
-/** A view: its heading takes the focus when it opens, so that keyboards and readers of the page begin there. */
+let isFirst = true;
+
+/** A view. After a link its heading takes the focus, so that keyboards and readers of the page go on there. */
 export function Page({ title, lead, actions, children }: {
   title: string; lead?: ComponentChildren; actions?: ComponentChildren; children: ComponentChildren;
 }) {
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => {
     document.title = `${title} · Ratchet`;
-    // A link that the reader followed within the page keeps its focus.
-    if (document.querySelector("dialog[open]") === null) heading.current?.focus({ preventScroll: true });
+    if (!isFirst) heading.current?.focus({ preventScroll: true });
+    isFirst = false;
   }, [title]);
   return (
     <main id="content" class="page" tabIndex={-1}>

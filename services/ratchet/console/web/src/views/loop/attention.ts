@@ -8,9 +8,10 @@ export interface Act {
   readonly link: string;
 }
 
-const ROLLOUT = new Set(["approval", "held", "paused", "rollout_fault", "late"]);
+const ROLLOUT = new Set(["approval", "held", "paused", "rollout_fault", "late", "candidate"]);
 const TEXTS: Readonly<Record<string, string>> = {
   approval: "Look and approve", held: "Look and decide", paused: "Look and resume", rollout_fault: "See the rollout", late: "See the rollout",
+  candidate: "See why",
 };
 
 export function actFor(one: Attention): Act {

@@ -75,8 +75,8 @@ function Need({ one }: { one: Attention }) {
   const act = actFor(one);
   const isAct = one.severity === "act";
   return (
-    <li class="banner" data-tone={isAct ? "bad" : "warn"}>
-      <Icon name={isAct ? "annotate" : "warn"} />
+    <li class="banner" data-tone={isAct ? "accent" : "warn"}>
+      <Icon name={isAct ? "person" : "warn"} />
       <div>
         <strong><DataText text={one.title} /></strong>
         <p><DataText text={one.detail} most={600} /></p>
@@ -150,7 +150,7 @@ function Hour({ loop }: { loop: Loop }) {
   const of = (pick: (minute: Loop["minutes"][number]) => number | null) => loop.minutes.slice(0, -1).map(pick);
   return (
     <Panel title="The last hour" id="hour">
-      <div class="grid" style={{ "--least": "200px" }}>
+      <div class="grid" style={{ "--least": "144px" }}>
         <Spark name="calls per minute" value={measure(now.calls)} points={of((minute) => minute.calls)} low={0} />
         <Spark name="failed calls per minute" value={measure(now.failed)} points={of((minute) => minute.failed_calls)} low={0} colour={6} />
         <Spark name="trajectories per minute" value={measure(now.trajectories)} points={of((minute) => minute.trajectories)} low={0} colour={3} />

@@ -1,0 +1,44 @@
+"""Every view opens in light and dark, for keyboards and readers of the page too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Opening
+from tests.support.compose import REPOSITORY
+
+AXE = REPOSITORY / "services/ratchet/console/web/node_modules/axe-core/axe.min.js"
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+VIEWS = {"": "Loop"}
+"""Address and heading."""
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds against WCAG 2.2 AA: the rule, and the first elements that break it."""
+    page.evaluate(AXE.read_text())
+    problems: list[dict[str, Any]] = page.evaluate(
+        "rules => axe.run({runOnly: rules}).then(all => all.violations)", RULES
+    )
+    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}" for one in problems]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_opens_and_keeps_wcag_aa(open_view: Opening, view: str, theme: str) -> None:
+    page = open_view(view, theme=theme)
+
+    expect(page.get_by_role("heading", level=1)).to_have_text(VIEWS[view])
+    expect(page.locator(".loading")).to_have_count(0)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_fits_a_narrow_window(open_view: Opening, view: str) -> None:
+    page = open_view(view, width=400)
+
+    expect(page.locator(".loading")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
