@@ -48,7 +48,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     seed = secrets.randbits(63) if settings.seed is None else settings.seed
     worker = TorchWorker(limits, seed, asyncio.get_running_loop().call_soon_threadsafe, settings.threads)
     loader = PolicyLoader(Objects(settings.shared), settings.shared.data_dir / "models")
-    registry = Registry(settings.resident_policies, worker.forget)
+    registry = Registry(settings.resident_policies, worker.forget, most_bytes=settings.resident_bytes)
     grammars = Grammars(Compiler())
     try:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as loading:

@@ -20,18 +20,26 @@ class Resident:
     """Monotonic seconds of its last request (or its load)."""
     busy: bool = False
     """It is answering requests right now."""
+    own_bytes: int = 0
+    """Of weights that it shares with no base model."""
 
 
-def to_evict(residents: Sequence[Resident], capacity: int) -> list[str] | None:
+def to_evict(residents: Sequence[Resident], capacity: int, surplus_bytes: int = 0) -> list[str] | None:
     """Names to unload so that one more policy fits into `capacity`, least recently used first.
 
-    None when too few of them may go: busy ones stay.
+    As many more leave as have `surplus_bytes`, or all that are not busy. None when too few may go to make room for one.
     """
     surplus = len(residents) + 1 - capacity
     movable = sorted((one for one in residents if not one.busy), key=lambda one: one.used_at)
     if surplus > len(movable):
         return None
-    return [one.name for one in movable[: max(0, surplus)]]
+    leaving: list[str] = []
+    for one in movable:
+        if len(leaving) >= surplus and surplus_bytes <= 0:
+            break
+        leaving.append(one.name)
+        surplus_bytes -= one.own_bytes
+    return leaving
 
 
 @dataclass(slots=True)
@@ -46,15 +54,27 @@ class Entry(Generic[S]):
     """Unix seconds."""
     used_at: float
     """Monotonic seconds."""
+    own_bytes: int = 0
+    """Of weights that it shares with no base model."""
     users: int = 0
     """Requests that it is answering."""
 
 
 class Registry(Generic[S]):
-    """At most `capacity` policies; `forget` frees one that no request uses any more."""
+    """At most `capacity` policies, and `most_bytes` of their own weights unless those that are busy have more.
 
-    def __init__(self, capacity: int, forget: Callable[[S], None], clock: Callable[[], float] = time.monotonic) -> None:
+    `forget` frees a policy that no request uses any more.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        forget: Callable[[S], None],
+        clock: Callable[[], float] = time.monotonic,
+        most_bytes: int | None = None,
+    ) -> None:
         self._capacity = capacity
+        self._most_bytes = most_bytes
         self._forget = forget
         self._clock = clock
         self._entries: dict[str, Entry[S]] = {}
@@ -74,8 +94,8 @@ class Registry(Generic[S]):
         return self._evictable() is not None
 
     def add(self, entry: Entry[S]) -> list[str]:
-        """Keep `entry`; returns the names of the policies that made room for it."""
-        evicted = self._evictable() or []
+        """Keep `entry`, however large it is; returns the names of the policies that made room for it."""
+        evicted = self._evictable(entry.own_bytes) or []
         for name in evicted:
             self.remove(name)
         self._entries[entry.name] = entry
@@ -100,6 +120,7 @@ class Registry(Generic[S]):
             if not entry.users and self._entries.get(entry.name) is not entry:
                 self._forget(entry.served)
 
-    def _evictable(self) -> list[str] | None:
-        residents = [Resident(e.name, e.used_at, e.users > 0) for e in self._entries.values()]
-        return to_evict(residents, self._capacity)
+    def _evictable(self, new_bytes: int = 0) -> list[str] | None:
+        residents = [Resident(e.name, e.used_at, e.users > 0, e.own_bytes) for e in self._entries.values()]
+        taken = sum(one.own_bytes for one in residents) + new_bytes
+        return to_evict(residents, self._capacity, 0 if self._most_bytes is None else taken - self._most_bytes)

@@ -98,7 +98,9 @@ class Resolver:
                 raise _refused(error) from error
             raise
         now = time.monotonic()
-        entry = Entry(name, fetched.digest, policy.uri, fetched.served, self._now().timestamp(), now)
+        entry = Entry(
+            name, fetched.digest, policy.uri, fetched.served, self._now().timestamp(), now, fetched.served.own_bytes
+        )
         evicted = self._registry.add(entry)
         metrics.LOADS.labels("loaded").inc()
         metrics.LOAD_SECONDS.observe(now - began)

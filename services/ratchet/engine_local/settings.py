@@ -37,5 +37,8 @@ class Settings(BaseSettings):
     """Bearer token that every route under /v1 asks for; unset: none is asked for, and loopback is the only guard."""
     resident_policies: int = Field(default=6, ge=1)
     """Policies kept in memory; the least recently used one makes room."""
+    resident_bytes: int = Field(default=4 * 1024**3, ge=1)
+    """Bytes of the weights of these policies, without what adapters share with their base model; a policy that makes
+    them more lets those go that were not used for longest. Those that are answering, and itself, stay."""
     seed: int | None = None
     """Seed of requests that bring none; unset: drawn at start."""

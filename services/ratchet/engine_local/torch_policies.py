@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class Weights:
     """A transformers causal model in evaluation mode; its classes carry no usable types."""
     text: ChatText
     tokenizer_digest: str | None
+    own_bytes: int = 0
+    """Of weights that it shares with no other model in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +50,8 @@ class Served:
     """Most tokens of prompt and answer together."""
     probed: bool = False
     """Its log-probabilities were compared with the trainer's; a manifest without a probe gives nothing to compare."""
+    own_bytes: int = 0
+    """Of weights that it shares with no base model."""
 
 
 def load_weights(directory: Path, dtype: str | None = None) -> Weights:
@@ -66,7 +70,7 @@ def load_weights(directory: Path, dtype: str | None = None) -> Weights:
     if strange:
         raise Rejected(f"layers of kind {', '.join(sorted(strange))} cannot be served, only full and sliding attention")
     model.eval().requires_grad_(requires_grad=False)
-    return Weights(model, load_text(directory), tokenizer_digest(directory))
+    return Weights(model, load_text(directory), tokenizer_digest(directory), _nbytes(model.parameters()))
 
 
 def merge_adapter(base: Weights, directory: Path, trained_with: str | None) -> Weights:
@@ -88,7 +92,13 @@ def merge_adapter(base: Weights, directory: Path, trained_with: str | None) -> W
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise Rejected(f"cannot merge the adapter: {error}") from error
     merged.eval().requires_grad_(requires_grad=False)
-    return Weights(merged, text, digest)
+    known = {weight.data_ptr() for weight in base.model.parameters()}
+    changed = (weight for weight in merged.parameters() if weight.data_ptr() not in known)
+    return Weights(merged, text, digest, _nbytes(changed))
+
+
+def _nbytes(weights: Iterable[torch.Tensor]) -> int:
+    return sum(weight.nbytes for weight in weights)
 
 
 def serve(weights: Weights, probe: Probe | None) -> Served:
@@ -101,7 +111,8 @@ def serve(weights: Weights, probe: Probe | None) -> Served:
     else:
         logprobs = logprobs_of(network, probe.prompt_token_ids, probe.output_token_ids)
         refuse_unless_equal(probe, logprobs, weights.model.dtype)
-    return Served(network, weights.text, int(weights.model.config.max_position_embeddings), probe is not None)
+    context = int(weights.model.config.max_position_embeddings)
+    return Served(network, weights.text, context, probe is not None, weights.own_bytes)
 
 
 @torch.inference_mode()

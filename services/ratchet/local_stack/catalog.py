@@ -46,14 +46,17 @@ class ServiceSpec:
         return f"RATCHET_{self.short.upper()}_URL"
 
 
+ENGINE, VLLM = "engine_local", "vllm"
+"""What answers for policies: ours, or vLLM in its place and on its port."""
+
 SERVICES = (
     ServiceSpec("trajectory_collector", "collector", 9101),
     ServiceSpec("reward_computer", "reward", 9102),
     ServiceSpec("rl_coordinator", "coordinator", 9103, port=8081),
     ServiceSpec("trainer_worker", "trainer", 9104, needs=("rl_coordinator",), extra="trainer", drain_s=120.0),
-    ServiceSpec("engine_local", "engine", 9106, port=8082, extra="engine"),
-    ServiceSpec("gateway", "gateway", 9105, port=8080, needs=("engine_local",), drain_s=120.0),
-    ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=("engine_local", "gateway")),
+    ServiceSpec(ENGINE, "engine", 9106, port=8082, extra="engine"),
+    ServiceSpec("gateway", "gateway", 9105, port=8080, needs=(ENGINE,), drain_s=120.0),
+    ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=(ENGINE, "gateway")),
     ServiceSpec("console", "console", 9109, port=8084),
 )
 

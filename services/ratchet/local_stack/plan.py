@@ -13,13 +13,24 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ratchet.errors import ConfigError, MissingExtra
-from ratchet.local_stack.catalog import MLFLOW, SERVERS, SERVICES, TRACKER, ServiceSpec, default_ports, owner_of
+from ratchet.local_stack.catalog import (
+    ENGINE,
+    MLFLOW,
+    SERVERS,
+    SERVICES,
+    TRACKER,
+    VLLM,
+    ServiceSpec,
+    default_ports,
+    owner_of,
+)
 from ratchet.local_stack.mlflow import mlflow_server
 from ratchet.local_stack.ports import LOOPBACK, free_ports, is_taken
 from ratchet.local_stack.program import STOP_S, Program
 from ratchet.local_stack.secrets import StackSecrets
 from ratchet.local_stack.servers import clickhouse_server, clickhouse_url, nats_server, seaweed_s3
 from ratchet.local_stack.settings import StackSettings
+from ratchet.local_stack.vllm import LOGPROBS_MODE, vllm_engine
 from ratchet.rules.torch_threads import PASSIVE
 from ratchet.service.settings import PREFIX, SharedSettings, faults
 
@@ -52,7 +63,7 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     owners = {*servers, *(spec.name for spec in services), *(() if settings.mlflow is None else (MLFLOW,))}
     names = [name for name in default_ports() if owner_of(name) in owners]
     ports = choose_ports(settings, names, is_taken)
-    env = stack_environment(ports, shared_of({}), secrets) | dict(settings.env)
+    env = stack_environment(ports, shared_of({}), secrets) | _engine_environment(settings) | dict(settings.env)
     data = settings.directory.resolve() / "data"
     shared = shared_of(env)
     launchers: dict[str, Callable[[], Program]] = {
@@ -67,11 +78,25 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
         programs.append(mlflow)
         needs[MLFLOW] = ()
         env["RATCHET_TRACKER_MLFLOW_URL"] = mlflow.url
-    programs += [service_program(spec, ports, env, data) for spec in services]
+    standing_in: dict[str, str] = {}
+    for spec in services:
+        if spec.name == ENGINE and settings.vllm is not None:
+            standing_in[ENGINE] = VLLM
+            programs.append(vllm_engine(settings.vllm, env, data / VLLM, ports[spec.short]))
+        else:
+            programs.append(service_program(spec, ports, env, data))
     started = {program.name for program in programs}
     for spec in services:
-        needs[spec.name] = tuple(name for name in (*SERVERS, *spec.needs) if name in started)
+        needed = (standing_in.get(name, name) for name in (*SERVERS, *spec.needs))
+        needs[standing_in.get(spec.name, spec.name)] = tuple(name for name in needed if name in started)
     return StackPlan(tuple(programs), needs, env)
+
+
+def _engine_environment(settings: StackSettings) -> dict[str, str]:
+    """What the services have to know of an engine that is not ours."""
+    if settings.vllm is None:
+        return {}
+    return {"RATCHET_ENGINE_KIND": VLLM, "RATCHET_ENGINE_LOGPROBS_MODE": LOGPROBS_MODE}
 
 
 def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ratchet.errors import ConfigError
 from ratchet.local_stack.catalog import NAMES, default_ports
+from ratchet.local_stack.vllm import VllmSettings
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 PORT_VARIABLE = "RATCHET_PORT_"
@@ -28,6 +29,8 @@ class StackSettings:
     """Start these members (and the servers that a service needs); all when empty."""
     mlflow: Path | None = None
     """The program `mlflow` of an environment that has it: a server of it runs too, and the experiment tracker."""
+    vllm: VllmSettings | None = None
+    """A vLLM to run in the place of `engine_local`; it needs a `start_s` of many minutes."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the environment of every service."""
     start_s: float = 300.0

@@ -10,7 +10,7 @@ from ratchet.chat_templates.tool_formats import Reply
 from ratchet.engine_local.domain.answers import Completion, Given, Stamp, text_answer
 from ratchet.engine_local.domain.prefix_index import BLOCK, PrefixIndex
 from ratchet.engine_local.domain.requests import AnswerOptions, Sampling, read_chat, read_completion
-from ratchet.engine_local.registry import Resident, to_evict
+from ratchet.engine_local.registry import Entry, Registry, Resident, to_evict
 from ratchet.engine_local.torch_worker import admissible
 from ratchet.errors import RatchetError
 from ratchet.service.problems import http_error
@@ -249,3 +249,28 @@ def test_least_recently_used_policies_make_room_but_busy_ones_stay() -> None:
     assert to_evict(residents, 4) == ["b"]
     assert to_evict(residents, 3) == ["b", "d"]
     assert to_evict(residents, 2) is None
+
+
+def test_policies_leave_until_the_bytes_of_the_new_one_fit_but_busy_ones_stay() -> None:
+    residents = [
+        Resident("a", 1.0, busy=True, own_bytes=900),
+        Resident("b", 2.0, own_bytes=10),
+        Resident("c", 3.0, own_bytes=200),
+        Resident("d", 4.0, own_bytes=200),
+    ]
+    assert to_evict(residents, 9, surplus_bytes=0) == []
+    assert to_evict(residents, 9, surplus_bytes=11) == ["b", "c"]
+    assert to_evict(residents, 4, surplus_bytes=-500) == ["b"]
+    assert to_evict(residents, 9, surplus_bytes=5000) == ["b", "c", "d"]
+
+
+def test_a_registry_counts_the_bytes_of_what_it_keeps() -> None:
+    def entry(name: str, own_bytes: int) -> Entry[str]:
+        return Entry(name, "digest", "s3://", name, loaded_at=0, used_at=float(own_bytes), own_bytes=own_bytes)
+
+    forgotten: list[str] = []
+    registry: Registry[str] = Registry(9, forgotten.append, most_bytes=1000)
+    assert registry.add(entry("a", 400)) == []
+    assert registry.add(entry("b", 600)) == []
+    assert registry.add(entry("c", 1)) == ["a"] == forgotten
+    assert registry.add(entry("larger than all room", 5000)) == ["c", "b"]

@@ -107,6 +107,8 @@ def test_weights_that_no_adapter_changes_are_shared(weights: Weights, tmp_path: 
     random_adapter(weights, tmp_path)
     merged = merge_adapter(weights, tmp_path, None)
     assert merged.model.model.embed_tokens.weight.data_ptr() == weights.model.model.embed_tokens.weight.data_ptr()
+    changed = sum(weight.nbytes for name, weight in merged.model.named_parameters() if "_proj" in name)
+    assert 0 < changed == merged.own_bytes < weights.own_bytes
 
 
 def test_an_adapter_is_loaded_with_its_base_and_probed(store: Store) -> None:

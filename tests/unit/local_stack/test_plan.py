@@ -9,11 +9,22 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import ConfigError
-from ratchet.local_stack.catalog import MLFLOW, NAMES, SERVERS, SERVICES, TRACKER, default_ports, owner_of
+from ratchet.local_stack.catalog import (
+    ENGINE,
+    MLFLOW,
+    NAMES,
+    SERVERS,
+    SERVICES,
+    TRACKER,
+    VLLM,
+    default_ports,
+    owner_of,
+)
 from ratchet.local_stack.plan import choose_ports, chosen, make_plan, service_program, shared_of, stack_environment
 from ratchet.local_stack.program import STOP_S
 from ratchet.local_stack.secrets import StackSecrets
 from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
+from ratchet.local_stack.vllm import VllmSettings, installed_vllm
 from ratchet.service.settings import SharedSettings
 
 
@@ -53,6 +64,43 @@ def test_mlflow_and_the_tracker_run_where_a_program_is_named(tmp_path: Path) -> 
     assert [*programs] == [*SERVERS, MLFLOW, "trajectory_collector", TRACKER.name]
     assert plan.env["RATCHET_TRACKER_MLFLOW_URL"] == programs[MLFLOW].url
     assert (plan.needs[MLFLOW], plan.needs[TRACKER.name]) == ((), (*SERVERS, MLFLOW))
+
+
+def test_vllm_answers_in_the_place_and_on_the_port_of_the_local_engine(tmp_path: Path) -> None:
+    vllm = VllmSettings(tmp_path / "bin" / "python", tmp_path / "model", dtype="bfloat16", max_rank=8, context=512)
+    secrets = StackSecrets(s3_secret_key="hidden", clickhouse_password="p", service_key="k")
+    plan = make_plan(StackSettings(tmp_path, ports={"engine": 9876}, free_ports=True, vllm=vllm), secrets)
+    programs = {program.name: program for program in plan.programs}
+    assert ENGINE not in programs
+    assert VLLM in plan.needs["gateway"]
+    assert VLLM in plan.needs["canary_deployer"]
+    assert plan.needs[VLLM] == SERVERS  # its plugin reads the object store
+    assert plan.env["RATCHET_ENGINE_URL"] == programs[VLLM].url == "http://127.0.0.1:9876"
+    assert (plan.env["RATCHET_ENGINE_KIND"], plan.env["RATCHET_ENGINE_LOGPROBS_MODE"]) == ("vllm", "processed_logprobs")
+    command = programs[VLLM].command
+    assert command[:5] == (str(vllm.python), "-m", "ratchet.vllm_plugin", "serve", str(vllm.base))
+    options = dict(zip(command[5:-1:2], command[6::2], strict=False))
+    assert (options["--dtype"], options["--max-lora-rank"], options["--max-model-len"]) == ("bfloat16", "8", "512")
+    env = programs[VLLM].env
+    assert env["PATH"].startswith(f"{tmp_path / 'bin'}:")  # the plugin's command starts `vllm` from there
+    assert env["RATCHET_S3_SECRET_KEY"] == "hidden"
+    assert env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+
+
+def test_without_vllm_services_take_the_local_engine_for_what_it_is(tmp_path: Path) -> None:
+    secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k")
+    plan = make_plan(StackSettings(tmp_path, free_ports=True), secrets)
+    assert ENGINE in plan.needs["gateway"]
+    assert "RATCHET_ENGINE_KIND" not in plan.env
+
+
+def test_vllm_is_the_one_beside_this_environment_alone(tmp_path: Path) -> None:
+    environment, binaries = tmp_path / ".venv", tmp_path / ".vllm" / "bin"
+    assert installed_vllm(environment) is None
+    binaries.mkdir(parents=True)
+    assert installed_vllm(environment) is None  # an installation that was broken off
+    (binaries / "vllm").touch()
+    assert installed_vllm(environment) == binaries / "python"
 
 
 def test_options_win_over_the_environment_and_both_over_the_defaults() -> None:
