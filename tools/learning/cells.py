@@ -136,16 +136,18 @@ STALENESS = Experiment(
     history=8,
     figures={"start_ess": "effective sample size", "rejected_mass": "share of tokens rejected"},
 )
-PUBLIC_TRIES = 8
+PUBLIC_TRIES, BFCL_TRIES = 8, 4
 FIRST_SEED = (0,)
-BESIDE_REJECTION = (
-    Variant(name=RLOO, tries=PUBLIC_TRIES),
-    Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=PUBLIC_TRIES),
-)
+
+
+def beside_rejection(tries: int, seeds: Sequence[int] = SEEDS) -> tuple[Variant, Variant]:
+    """RLOO, and the simplest way to learn from as many tries."""
+    rejection = Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=tries, seeds=seeds)
+    return Variant(name=RLOO, tries=tries, seeds=seeds), rejection
+
+
 OTHER_ALGORITHMS = tuple(
-    replace(one, tries=PUBLIC_TRIES, seeds=FIRST_SEED)
-    for one in ALGORITHMS.variants
-    if one.name not in (RLOO, REJECTION)
+    replace(one, tries=BFCL_TRIES, seeds=FIRST_SEED) for one in ALGORITHMS.variants if one.name not in (RLOO, REJECTION)
 )
 BFCL = Experiment(
     name="bfcl",
@@ -157,11 +159,8 @@ BFCL = Experiment(
         " checker compares them; an irrelevant function must not be called, nor half called. One half of the tasks is"
         " held out; no function is in both halves."
     ),
-    variants=(
-        *BESIDE_REJECTION,
-        *OTHER_ALGORITHMS,
-    ),
-    cycles=2,
+    variants=(*beside_rejection(BFCL_TRIES), *OTHER_ALGORITHMS),
+    cycles=3,
     trajectories=160,
 )
 GAMES = Experiment(
@@ -173,7 +172,7 @@ GAMES = Experiment(
         " two piles of Nim against an opponent who moves at random. Won is 1, all else 0. Ranges and piles of the"
         " held-out games never occur in training. The demonstrations make legal moves without a plan."
     ),
-    variants=BESIDE_REJECTION,
+    variants=beside_rejection(PUBLIC_TRIES),
     cycles=2,
     trajectories=160,
 )
@@ -186,10 +185,7 @@ RETAIL = Experiment(
         " is the message; two tools that change orders are offered, of sixteen; the action has to be the only call"
         " and exact, which is stricter than tau-trait's comparison of databases."
     ),
-    variants=(
-        Variant(name=RLOO, tries=PUBLIC_TRIES, seeds=FIRST_SEED),
-        Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=PUBLIC_TRIES, seeds=FIRST_SEED),
-    ),
+    variants=beside_rejection(PUBLIC_TRIES, FIRST_SEED),
     cycles=2,
     trajectories=160,
 )
