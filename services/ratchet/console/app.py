@@ -2,18 +2,24 @@
 
 Site ─┬─ pages: the bundle, for anybody
       └─ Authentication ─┬─ http_api: sessions and what pages ask, from ClickHouse and the broker
+                         │    loop: the whole at a glance; its rules of attention are in domain
                          └─ pass_through: coordinator, deployer and gateway, with the caller's own key
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
 
 from ratchet.bus.connection import Bus
+from ratchet.console.clickhouse_loop import LoopHistory
 from ratchet.console.http_api import Subjects, console_api
+from ratchet.console.http_services import HttpServices
+from ratchet.console.kv_routes import Routes
+from ratchet.console.loop import Loop, Sources, disk_of, history_of, streams_of
 from ratchet.console.pages import Pages, read_pages
 from ratchet.console.pass_through import COORDINATOR, DEPLOYER, GATEWAY, PassThrough, peer_of
 from ratchet.console.settings import Settings
@@ -43,19 +49,29 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         "deployer": settings.deployer_url,
         "gateway": settings.gateway_url,
     }
+    key = settings.shared.service_key
+    others = HttpServices(
+        settings.health_urls,
+        settings.coordinator_url,
+        settings.deployer_url,
+        key.get_secret_value() if key is not None else None,
+    )
     try:
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(others)
             peers = {
                 name: await stack.enter_async_context(AsyncApiClient(peer_of(f"the {name}", url)))
                 for name, url in urls.items()
             }
-            yield assembled(settings, bus, warehouse, peers)
+            yield assembled(settings, bus, warehouse, peers, others)
     finally:
         await bus.close()
         await warehouse.close()
 
 
-def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, peers: Mapping[str, AsyncApiClient]) -> App:
+def assembled(
+    settings: Settings, bus: Bus, warehouse: Warehouse, peers: Mapping[str, AsyncApiClient], others: HttpServices
+) -> App:
     """The console on open connections; `peers`: coordinator, deployer and gateway, without a key of their own."""
 
     async def connected() -> Bus:
@@ -66,17 +82,28 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, peers: Mapping
     pages = Pages(read_pages())
     if pages.missing is not None:
         log.warning(pages.missing)
-    passed = {name: PassThrough(name, peers[name], f"the {name}", routes) for name, routes in ROUTES.items()}
+    routes, history = Routes(bus), LoopHistory(warehouse)
+    sources = Sources(
+        history=lambda: history_of(history, bus.now()),
+        streams=lambda: streams_of(bus),
+        training=others.training,
+        rollouts=others.rollouts,
+        services=others.states,
+        disk=lambda: disk_of(shared.data_dir),
+        routes=routes.current,
+    )
+    subjects = Subjects(loop=Loop(sources, bus.now, time.monotonic))
+    passed = {name: PassThrough(name, peers[name], f"the {name}", table) for name, table in ROUTES.items()}
     site = Site(
         pages,
-        Authentication(console_api(Subjects()), keys.caller_of),
+        Authentication(console_api(subjects), keys.caller_of),
         {name: Authentication(app, keys.caller_of) for name, app in passed.items()},
         shared.allowed_hosts,
     )
     server = HttpServer(site, shared.http_host, settings.port, sites=Sites(shared.allowed_hosts))
     return App(
         NAME,
-        [keys, server],
+        [keys, routes, server],
         checks={"bus": bus.check, "keys": keys.ready},
         notes={"warehouse": warehouse.check, "unreadable_keys": keys.check},
     )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI
 
-from ratchet.console import session_api
+from ratchet.console import loop_api, session_api
+from ratchet.console.loop import Loop
 from ratchet.service.control_api import ControlApi
 
 ERRORS: Mapping[int, str] = {
@@ -23,9 +24,12 @@ ERRORS: Mapping[int, str] = {
 class Subjects:
     """What the pages are about."""
 
+    loop: Loop
 
-def console_api(_: Subjects) -> FastAPI:
+
+def console_api(subjects: Subjects) -> FastAPI:
     """The application with all routes."""
     api = ControlApi("Ratchet console", "What the console's pages show. Every error is an ErrorOut.", ERRORS)
     session_api.add_routes(api)
+    loop_api.add_routes(api, subjects.loop)
     return api.app

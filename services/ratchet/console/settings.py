@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated
+
 from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import FROM_JSON, SharedSettings
 
 
 class Settings(BaseSettings):
@@ -32,3 +35,6 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("RATCHET_CONSOLE_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
     )
     """The same for calls of policies and feedback."""
+    health_urls: Annotated[Mapping[str, str], *FROM_JSON] = Field(default_factory=dict[str, str])
+    """Where the services say whether they are ready. JSON: `{"gateway": "http://gateway:9100"}`, by the service's name;
+    `ratchet up` and the containers set it."""

@@ -48,6 +48,7 @@ class ServiceSpec:
 
 ENGINE, VLLM = "engine_local", "vllm"
 """What answers for policies: ours, or vLLM in its place and on its port."""
+CONSOLE = "console"
 
 SERVICES = (
     ServiceSpec("trajectory_collector", "collector", 9101),
@@ -57,7 +58,7 @@ SERVICES = (
     ServiceSpec(ENGINE, "engine", 9106, port=8082, extra="engine"),
     ServiceSpec("gateway", "gateway", 9105, port=8080, needs=(ENGINE,), drain_s=120.0),
     ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=(ENGINE, "gateway")),
-    ServiceSpec("console", "console", 9109, port=8084),
+    ServiceSpec(CONSOLE, CONSOLE, 9109, port=8084),
 )
 
 MLFLOW, MLFLOW_PORT = "mlflow", 5000

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from ratchet.errors import ConfigError, MissingExtra
 from ratchet.local_stack.catalog import (
+    CONSOLE,
     ENGINE,
     MLFLOW,
     SERVERS,
@@ -33,6 +35,9 @@ from ratchet.local_stack.settings import StackSettings
 from ratchet.local_stack.vllm import LOGPROBS_MODE, vllm_engine
 from ratchet.rules.torch_threads import PASSIVE
 from ratchet.service.settings import PREFIX, SharedSettings, faults
+
+HEALTH_URLS = "RATCHET_CONSOLE_HEALTH_URLS"
+"""Tells the console where the other services' health ports are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +84,14 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
         needs[MLFLOW] = ()
         env["RATCHET_TRACKER_MLFLOW_URL"] = mlflow.url
     standing_in: dict[str, str] = {}
+    of_console = {HEALTH_URLS: health_urls(services, ports, has_own_engine=settings.vllm is None)}
     for spec in services:
         if spec.name == ENGINE and settings.vllm is not None:
             standing_in[ENGINE] = VLLM
             programs.append(vllm_engine(settings.vllm, env, data / VLLM, ports[spec.short]))
         else:
-            programs.append(service_program(spec, ports, env, data))
+            given = env | of_console if spec.name == CONSOLE else env
+            programs.append(service_program(spec, ports, given, data))
     started = {program.name for program in programs}
     for spec in services:
         needed = (standing_in.get(name, name) for name in (*SERVERS, *spec.needs))
@@ -140,6 +147,12 @@ def stack_environment(ports: Mapping[str, int], shared: SharedSettings, secrets:
         "RATCHET_SERVICE_KEY": secrets.service_key,
         **urls,
     }
+
+
+def health_urls(services: Iterable[ServiceSpec], ports: Mapping[str, int], *, has_own_engine: bool) -> str:
+    """Where our services, but for the console itself, say whether they are ready: the value of `HEALTH_URLS`."""
+    others = [spec for spec in services if spec.name != CONSOLE and (has_own_engine or spec.name != ENGINE)]
+    return json.dumps({spec.name: f"http://{LOOPBACK}:{ports[f'{spec.short}_health']}" for spec in others})
 
 
 def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[str, str], data: Path) -> Program:

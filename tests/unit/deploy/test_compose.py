@@ -17,7 +17,9 @@ import yaml
 from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
+from ratchet.console.http_services import SERVICES as ALWAYS
 from ratchet.local_stack.catalog import MLFLOW, MLFLOW_PORT, SERVICES, TRACKER
+from ratchet.local_stack.plan import HEALTH_URLS
 from ratchet.rules.model_hub import HUB_VARIABLE
 from ratchet.service.settings import SharedSettings
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
@@ -212,12 +214,20 @@ def test_clickhouse_s_logs_about_itself_have_an_end() -> None:
     }
 
 
+def test_the_console_asks_every_service_that_runs_in_all_profiles_at_its_health_port() -> None:
+    urls = json.loads(services()["console"]["environment"][HEALTH_URLS])
+
+    assert urls == {name: f"http://{name}:9100" for name in set(OURS) - {"engine_local", "console"}}
+    assert set(urls) == set(ALWAYS)
+
+
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_addresses_name_services_of_the_file_and_their_ports(name: str) -> None:
     ports = {"nats": 4222, "clickhouse": 8123, "minio": 9000, MLFLOW: MLFLOW_PORT} | {
         spec.name: spec.port for spec in SERVICES if spec.port
     }
-    for value in services()[name].get("environment", {}).values():
+    environment = {key: value for key, value in services()[name].get("environment", {}).items() if key != HEALTH_URLS}
+    for value in environment.values():
         for host, port in re.findall(r"(?:http|nats)://(?:[^@/]*@)?(\w+):(\d+)", value):
             assert ports[host] == int(port)
 

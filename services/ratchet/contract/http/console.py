@@ -162,7 +162,8 @@ class LoopOut(Answer, frozen=True, kw_only=True):
     attention: list[AttentionOut]
     """Most urgent first."""
     unread: dict[str, str]
-    """Parts that could not be read, and why: `clickhouse`, `nats`, `coordinator`, `deployer`, `disk`."""
+    """Parts that could not be read, and why: `clickhouse`, `nats`, `coordinator`, `deployer`, `disk`. What was last
+    read of them is shown for a minute, then nothing."""
 
 
 class HintOut(Answer, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""What the console decides: pure functions of what others have said."""

@@ -1,0 +1,183 @@
+"""The whole loop at a glance, put together from ClickHouse, the broker and the other services.
+
+All parts are read at the same time, and none is waited for longer than `PART_S`. A part that cannot be read is named
+with the reason, and what was last read of it stays for a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.figures import stream_figures
+from ratchet.console.clickhouse_loop import LoopHistory
+from ratchet.console.domain.attention import Picture, attention
+from ratchet.console.domain.loop import Lags, loop_roles
+from ratchet.contract.http.console import ConsumerOut, LedgerOut, LoopOut, MinuteOut, ServiceOut, StreamOut
+from ratchet.contract.http.rollouts import RolloutOut
+from ratchet.contract.http.status import StatusOut, TrainingStatusOut
+from ratchet.contract.state import Route
+from ratchet.errors import RatchetError, Unavailable
+from ratchet.service.disk import LOW_BYTES, free_bytes, shortage
+
+PART_S = 2.0
+"""Longest wait for a part."""
+FRESH_S = 1.5
+"""An answer that is no older serves the next request too."""
+KEPT_S = 60.0
+"""For so long what was last read of a part stays."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What ClickHouse says."""
+
+    minutes: Sequence[MinuteOut] = ()
+    open_trajectories: int | None = None
+    ledger: Sequence[LedgerOut] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where the parts come from. Each raises errors of the tree."""
+
+    history: Callable[[], Awaitable[History]]
+    streams: Callable[[], Awaitable[Sequence[StreamOut]]]
+    training: Callable[[], Awaitable[tuple[StatusOut, TrainingStatusOut]]]
+    """From the coordinator."""
+    rollouts: Callable[[], Awaitable[Sequence[RolloutOut]]]
+    """From the deployer."""
+    services: Callable[[], Awaitable[Sequence[ServiceOut]]]
+    disk: Callable[[], Awaitable[str | None]]
+    """What is wrong with the room on the disk."""
+    routes: Callable[[], Mapping[str, Route]]
+
+
+class _Part(Generic[T]):
+    """One source, and what it last said."""
+
+    def __init__(self, name: str, read: Callable[[], Awaitable[T]], empty: T, monotonic: Callable[[], float]) -> None:
+        self.name = name
+        self._read = read
+        self._empty = empty
+        self._monotonic = monotonic
+        self._last: tuple[float, T] | None = None
+        self.unread: str | None = None
+        """Why it could not be read just now."""
+
+    async def value(self) -> T:
+        """What it says now, or said within the last minute, or nothing."""
+        try:
+            async with asyncio.timeout(PART_S):
+                self._last = self._monotonic(), await self._read()
+            self.unread = None
+        except TimeoutError:
+            self.unread = f"no answer within {PART_S:g} s"
+        except RatchetError as error:
+            self.unread = str(error)
+        kept = self._last is not None and self._monotonic() - self._last[0] <= KEPT_S
+        return self._last[1] if self._last is not None and kept else self._empty
+
+
+class Loop:
+    """The picture of the loop, read once for all who ask at the same time."""
+
+    def __init__(self, sources: Sources, now: Callable[[], datetime], monotonic: Callable[[], float]) -> None:
+        self._history = _Part("clickhouse", sources.history, History(), monotonic)
+        self._streams = _Part[Sequence[StreamOut]]("nats", sources.streams, (), monotonic)
+        self._training = _Part[tuple[StatusOut, TrainingStatusOut] | None](
+            "coordinator", sources.training, None, monotonic
+        )
+        self._rollouts = _Part[Sequence[RolloutOut]]("deployer", sources.rollouts, (), monotonic)
+        self._services = _Part[Sequence[ServiceOut]]("services", sources.services, (), monotonic)
+        self._disk = _Part[str | None]("disk", sources.disk, None, monotonic)
+        self._routes = sources.routes
+        self._now = now
+        self._monotonic = monotonic
+        self._lags = Lags()
+        self._reading = asyncio.Lock()
+        self._newest: tuple[float, LoopOut] | None = None
+
+    async def current(self) -> LoopOut:
+        """The picture, at most `FRESH_S` old."""
+        async with self._reading:
+            if self._newest is None or self._monotonic() - self._newest[0] > FRESH_S:
+                picture = await self._read()
+                self._newest = self._monotonic(), picture
+            return self._newest[1]
+
+    async def _read(self) -> LoopOut:
+        history, streams, training, rollouts, services, disk = await asyncio.gather(
+            self._history.value(),
+            self._streams.value(),
+            self._training.value(),
+            self._rollouts.value(),
+            self._services.value(),
+            self._disk.value(),
+        )
+        now, (status, jobs) = self._now(), training or (None, None)
+        picture = Picture(
+            now=now,
+            rollouts=rollouts,
+            ended_jobs=[*jobs.last.values()] if jobs is not None else (),
+            services=services,
+            ledger=history.ledger,
+            streams=streams,
+            growths=self._lags.growths(streams, self._monotonic()) if self._streams.unread is None else (),
+            disk=disk,
+        )
+        parts = (self._history, self._streams, self._training, self._rollouts, self._services, self._disk)
+        return LoopOut(
+            at=now,
+            minutes=[*history.minutes],
+            open_trajectories=history.open_trajectories,
+            streams=[*streams],
+            ledger=[*history.ledger],
+            services=[*services],
+            roles=loop_roles(self._routes(), status.roles if status is not None else {}, jobs, rollouts, now),
+            jobs=status.jobs if status is not None else {},
+            attention=attention(picture),
+            unread={part.name: part.unread for part in parts if part.unread is not None},
+        )
+
+
+async def history_of(loop: LoopHistory, now: datetime) -> History:
+    """The part that ClickHouse has. Raises `WarehouseUnavailable`."""
+    minutes, open_trajectories, ledger = await asyncio.gather(
+        loop.minutes(now), loop.open_trajectories(now), loop.ledger()
+    )
+    return History(minutes=minutes, open_trajectories=open_trajectories, ledger=ledger)
+
+
+async def streams_of(bus: Bus) -> list[StreamOut]:
+    """All streams of the registry. Raises `BusUnavailable`."""
+    figures = await asyncio.gather(*(stream_figures(bus, name) for name in sorted(bus.contracts.streams)))
+    return [
+        StreamOut(
+            name=one.name,
+            messages=one.messages,
+            bytes=one.bytes,
+            consumers=[
+                ConsumerOut(
+                    name=each.name, lag=each.lag, unacknowledged=each.unacknowledged, redelivered=each.redelivered
+                )
+                for each in one.consumers
+            ],
+        )
+        for one in figures
+    ]
+
+
+async def disk_of(folder: Path) -> str | None:
+    """What is wrong with the room on the disk that this service writes to: on one machine it is that of all."""
+    try:
+        return shortage(free_bytes(folder), LOW_BYTES, folder)
+    except OSError as error:
+        raise Unavailable(f"the disk of {folder} cannot be looked at: {error}") from error
