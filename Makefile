@@ -151,11 +151,13 @@ generated: $(STAMP)
 	@$(BIN)/python tools/dashboard/loop_overview.py --check
 	@$(BIN)/python tools/openapi_documents.py --check
 	@$(BIN)/python -m tools.docs.cli_reference --check
+	@$(BIN)/python -m tools.docs.settings_reference --check
 	@$(BIN)/python -m tools.docs.frameworks --check
 
-docs: $(STAMP) ## write docs/cli.md from the parser and OpenAPI from the code; build the site, with a reference of client and HTTP: site/
+docs: $(STAMP) ## write docs/cli.md, docs/settings.md and OpenAPI from the code; build the site, with a reference of client and HTTP: site/
 	@$(BIN)/python tools/openapi_documents.py
 	@$(BIN)/python -m tools.docs.cli_reference
+	@$(BIN)/python -m tools.docs.settings_reference
 	@$(BIN)/python -m tools.docs.frameworks
 	@$(BIN)/python -m tools.docs.api_pages
 	@$(BIN)/sphinx-build -q -W --keep-going -n -c tools/site -d .cache/doctrees . site

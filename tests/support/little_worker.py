@@ -14,20 +14,18 @@ from contextlib import asynccontextmanager
 
 import msgspec
 from prometheus_client import Counter
-from pydantic import Field
-from pydantic_settings import BaseSettings
 
 from ratchet.errors import ConfigError
 from ratchet.service.reports import Report
 from ratchet.service.runtime import App, run
 from ratchet.service.seat import LENGTH, Answer, Question, Seat, frame
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import ServiceSettings
 
 STARTS = Counter("little_starts_total", "Starts.")
 
 
-class Settings(BaseSettings):
-    shared: SharedSettings = Field(default_factory=SharedSettings)
+class Settings(ServiceSettings):
+    """What all services have."""
 
 
 @asynccontextmanager

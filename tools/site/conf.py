@@ -34,7 +34,7 @@ html_copy_source = False
 PARTS = {
     "Ratchet": ("docs/README", "docs/architecture", "docs/operations", "docs/guarantees", "docs/glossary", "CHANGELOG"),
     "Guides": ("docs/guides/*",),
-    "To look up": ("docs/cli", "docs/api/*", "contracts/README"),
+    "To look up": ("docs/cli", "docs/settings", "docs/api/*", "contracts/README"),
     "Services": ("services/**",),
     "Examples": ("examples/**",),
     "Decisions and reports": ("docs/adr/*", "docs/reports/*"),

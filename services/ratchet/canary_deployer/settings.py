@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from ratchet.canary_deployer.domain.rules import (
     FULL_BUDGET,
@@ -27,7 +27,7 @@ from ratchet.service.engine_list import (
     engine_kinds,
     replica_urls,
 )
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import ServiceSettings
 
 T = TypeVar("T")
 
@@ -44,13 +44,11 @@ Counts = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_listed)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Read from `RATCHET_CANARY_*`; the port of the control API from `RATCHET_DEPLOYER_PORT`."""
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_CANARY_", frozen=True, populate_by_name=True)
 
-    shared: SharedSettings = Field(default_factory=SharedSettings)
-    """Broker, object store and so on."""
     port: int = Field(default=8083, validation_alias=AliasChoices("RATCHET_DEPLOYER_PORT", "port"))
     """Port of the control API."""
     engine_url: ReplicasText = Field(

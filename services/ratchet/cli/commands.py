@@ -65,6 +65,7 @@ GROUPS: Mapping[str, Entry] = {
     "preferences": Entry("preferences", "Preference pairs: derive, add, list and export them; how far raters agree."),
     "rollout": Entry("rollout", "Look at rollouts and steer them."),
     "storage": Entry("storage", "The object store: remove what nothing needs any more."),
+    "config": Entry("config", "The settings of all services: what is in effect, and what is wrong."),
     "keys": Entry("keys", "API keys: create, list, revoke."),
     "deadletters": Entry("deadletters", "Messages that could not be handled."),
     "contract": Entry("contract", "The messages, and the effect of a changed schema."),

@@ -26,6 +26,7 @@ from ratchet.local_stack.program import Program
 from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
 from ratchet.local_stack.state import StackRecord, already_running, read_record, remove_record
 from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.service.settings_file import find_file
 
 app = typer.Typer()
 
@@ -51,10 +52,20 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start the servers and all services on this machine; Ctrl-C stops them in order."""
-    settings = StackSettings(directory, ports_of_environment(os.environ), free_ports, mlflow=mlflow)
+    from ratchet.local_stack.configuration import StackTable, stack_table  # noqa: PLC0415 - `down` and `env` read no settings
+
+    file = find_file(os.environ)
+    try:
+        table = stack_table(file)
+    except ConfigError:  # reported with all else that keeps the stack from starting
+        table = StackTable()
+    ports = {**table.ports, **ports_of_environment(os.environ)}
+    settings = StackSettings(
+        directory, ports, free_ports or table.free_ports, table.only, mlflow or table.mlflow, file=file
+    )
     members = tuple(name.strip() for name in only.split(",") if name.strip())
     try:
-        settings = replace(settings, ports={**settings.ports, **ports_of_options(port or [])}, only=members)
+        settings = replace(settings, ports={**ports, **ports_of_options(port or [])}, only=members or settings.only)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from error
     if dry_run:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pydantic import AliasChoices, Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import ServiceSettings
 
 
-class ClientSettings(BaseSettings):
+class ClientSettings(ServiceSettings):
     """Read from `RATCHET_CLIENT_*`; the broker's address from `RATCHET_NATS_URL`.
 
     Addresses that are not set are those of the local stack in `RATCHET_DIR` (`.ratchet`), while one runs.
@@ -16,8 +16,6 @@ class ClientSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_CLIENT_", frozen=True, populate_by_name=True)
 
-    shared: SharedSettings = Field(default_factory=SharedSettings)
-    """Where the broker is, and the folder for the spool."""
     queue_limit: int = 10_000
     """Messages kept in memory, before further ones count as lost: in each of two queues, before and after redaction."""
     queue_bytes: int = 64 * 1024 * 1024

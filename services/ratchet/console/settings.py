@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import AliasChoices, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
-from ratchet.service.settings import FROM_JSON, SharedSettings
+from ratchet.service.settings import FROM_JSON, ServiceSettings
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Read from `RATCHET_CONSOLE_*`."""
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_CONSOLE_", frozen=True, populate_by_name=True)
 
-    shared: SharedSettings = Field(default_factory=SharedSettings)
-    """Broker, ClickHouse and so on."""
     port: int = 8084
     """Port of the pages and of the console's API; 0 picks a free one."""
     coordinator_url: str = Field(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import ServiceSettings
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Read from `RATCHET_ENGINE_*` environment variables."""
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_ENGINE_", frozen=True)
 
-    shared: SharedSettings = Field(default_factory=SharedSettings)
-    """What all services share."""
     port: int = 8082
     """Port of the HTTP API."""
     body_limit: int = 8 * 1024 * 1024

@@ -6,21 +6,19 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import ServiceSettings
 
 Optional = Annotated[str | None, BeforeValidator(lambda value: value or None)]
 """A text that counts as absent when it is empty, as an unset variable of a compose file is."""
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Read from `RATCHET_TRACKER_*`."""
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_TRACKER_", frozen=True)
 
-    shared: SharedSettings = Field(default_factory=SharedSettings)
-    """What all services share."""
     mlflow_url: Optional = None
     """Base URL of an MLflow server. Unset or empty: nothing is copied to one."""
     mlflow_token: Optional = Field(default=None, repr=False)

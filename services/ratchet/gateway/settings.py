@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +17,7 @@ from pydantic import (
     SecretStr,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from ratchet.contract.roles import DEFAULT_ROLE
 from ratchet.gateway.domain.answers import MODES
@@ -25,9 +26,16 @@ from ratchet.gateway.domain.requests import MODEL_CHARACTERS, is_model_name
 from ratchet.gateway.domain.routing import LEASE_S
 from ratchet.rules.arms import ROLE, parse_model
 from ratchet.rules.engines import ANY_ROLE
-from ratchet.service.engine_list import EngineSettings, LogprobsMode, PriceSettings, ReplicasText, replica_urls
+from ratchet.service.engine_list import (
+    EngineSettings,
+    LogprobsMode,
+    PriceSettings,
+    ReplicasText,
+    key_in,
+    replica_urls,
+)
 from ratchet.service.seat import Seat
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import ServiceSettings
 
 
 def _model(name: str) -> str:
@@ -73,14 +81,16 @@ class UpstreamSettings(BaseModel):
     connect_timeout_s: float = 2.0
     """Longest wait for one connection."""
 
+    def key(self, environment: Mapping[str, str] = os.environ) -> str | None:
+        """Its key; None for a server without keys. Raises `ConfigError` when the environment lacks it."""
+        return None if self.api_key_env is None else key_in(environment, self.api_key_env, f"upstream {self.name}")
 
-class Settings(BaseSettings):
+
+class Settings(ServiceSettings):
     """Read from `RATCHET_GATEWAY_*`."""
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_GATEWAY_", frozen=True, populate_by_name=True)
 
-    shared: SharedSettings = Field(default_factory=SharedSettings)
-    """What all services share."""
     port: int = 8080
     """Port of the OpenAI-compatible API; 0 picks a free one."""
     workers: int = Field(default=1, ge=1, le=64)
@@ -219,13 +229,6 @@ class Settings(BaseSettings):
         """By engine, which distribution it logs, where its answers do not name one."""
         return {one.name: MODES[one.logprobs_mode] for one in self.engines if one.logprobs_mode is not None}
 
-    def unknown(self, environment: Iterable[str]) -> list[str]:
-        """Of the names of variables those that are written like a setting of the gateway, and are none."""
-        prefix = str(self.model_config.get("env_prefix"))
-        own = {prefix + name.upper() for name, one in type(self).model_fields.items() if one.validation_alias is None}
-        known = own | _OF_OTHERS | {one.api_key_env for one in (*self.upstreams, *self.engines)}
-        return sorted(name for name in environment if name.upper().startswith(prefix) and name.upper() not in known)
-
     def share_of(self, seat: Seat) -> Settings:
         """The settings of one of several workers: an equal share of each bound, and the port that they share."""
 
@@ -237,13 +240,17 @@ class Settings(BaseSettings):
         return self.model_copy(update={**shares, "port": seat.port})
 
 
+def verify(settings: Settings, environment: Mapping[str, str]) -> None:
+    """Raise `ConfigError` where the environment lacks the key of a server: known before a start."""
+    for server in (*settings.engines, *settings.upstreams):
+        server.key(environment)
+
+
 def _price(settings: PriceSettings) -> Price:
     """A price as the recorder takes it."""
     return Price(settings.prompt, settings.completion, settings.cached_prompt)
 
 
-_OF_OTHERS = frozenset({"RATCHET_GATEWAY_URL", "RATCHET_GATEWAY_API_KEY"})
-"""Where clients find the gateway, and their key."""
 _BOUNDS = (
     "cache_bytes",
     "connections",

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-
-import structlog
 
 from ratchet.gateway import metrics
 from ratchet.gateway.app import build, stop_s
 from ratchet.gateway.settings import Settings
 from ratchet.service.runtime import App
 from ratchet.service.workers import Workers, held_port
-
-log = structlog.get_logger()
 
 MODULE = "ratchet.gateway.worker"
 END_S = 2.0
@@ -23,8 +18,6 @@ END_S = 2.0
 
 def build_gateway(settings: Settings) -> AbstractAsyncContextManager[App]:
     """The gateway, with as many workers as the settings say."""
-    if unknown := settings.unknown(os.environ):
-        log.warning("no settings of the gateway, and so without effect", variables=unknown)
     return build(settings) if settings.workers == 1 else build_supervisor(settings)
 
 

@@ -26,6 +26,7 @@ from ratchet.local_stack.catalog import (
     default_ports,
     owner_of,
 )
+from ratchet.local_stack.configuration import variables_of
 from ratchet.local_stack.mlflow import mlflow_server
 from ratchet.local_stack.ports import LOOPBACK, free_ports, is_taken
 from ratchet.local_stack.program import STOP_S, Program
@@ -34,7 +35,8 @@ from ratchet.local_stack.servers import clickhouse_server, clickhouse_url, nats_
 from ratchet.local_stack.settings import StackSettings
 from ratchet.local_stack.vllm import LOGPROBS_MODE, vllm_engine
 from ratchet.rules.torch_threads import PASSIVE
-from ratchet.service.settings import PREFIX, SharedSettings, faults
+from ratchet.service.settings import PREFIX, SharedSettings, faults, from_file, left_open
+from ratchet.service.settings_file import FILE_VARIABLE
 
 HEALTH_URLS = "RATCHET_CONSOLE_HEALTH_URLS"
 """Tells the console where the other services' health ports are."""
@@ -68,9 +70,10 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     owners = {*servers, *(spec.name for spec in services), *(() if settings.mlflow is None else (MLFLOW,))}
     names = [name for name in default_ports() if owner_of(name) in owners]
     ports = choose_ports(settings, names, is_taken)
-    env = stack_environment(ports, shared_of({}), secrets) | _engine_environment(settings) | dict(settings.env)
+    filed = left_open(SharedSettings, from_file(SharedSettings, settings.file), os.environ)
+    env = stack_environment(ports, shared_of(filed), secrets) | _engine_environment(settings) | dict(settings.env)
     data = settings.directory.resolve() / "data"
-    shared = shared_of(env)
+    shared = shared_of({**filed, **env})
     launchers: dict[str, Callable[[], Program]] = {
         "nats": lambda: nats_server(data / "nats", ports["nats"], ports["nats_monitor"]),
         "s3": lambda: seaweed_s3(data / "s3", ports["s3"], shared.s3_access_key, shared.s3_secret_key, ports.values()),
@@ -91,7 +94,8 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
             programs.append(vllm_engine(settings.vllm, env, data / VLLM, ports[spec.short]))
         else:
             given = env | of_console if spec.name == CONSOLE else env
-            programs.append(service_program(spec, ports, given, data))
+            from_the_file = variables_of(spec, settings.file, {**os.environ, **given})
+            programs.append(service_program(spec, ports, {**from_the_file, **given}, data))
     started = {program.name for program in programs}
     for spec in services:
         needed = (standing_in.get(name, name) for name in (*SERVERS, *spec.needs))
@@ -120,16 +124,17 @@ def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int
         open_names = [name for name in names if name not in settings.ports]
         ports |= dict(zip(open_names, free_ports(len(open_names), settings.ports.values()), strict=True))
     used: dict[int, str] = {}
+    wrong: dict[str, str] = {}
     for name in names:
         port = ports[name]
         if port in used:
-            raise ConfigError(f"port {port} is given to both {used[port]} and {name}")
-        if taken(port):
-            raise ConfigError(
-                f"port {port} for {owner_of(name)} is taken by another program; "
-                f"choose one with --port {name}=PORT or use --free-ports"
-            )
+            wrong[name] = f"port {port} is given to both {used[port]} and {name}"
+        elif taken(port):
+            wrong[name] = f"port {port} for {owner_of(name)} is taken by another program"
         used[port] = name
+    if wrong:
+        options = " ".join(f"--port {name}=PORT" for name in wrong)
+        raise ConfigError(f"{'; '.join(wrong.values())}; choose with {options} or use --free-ports")
     return ports
 
 
@@ -163,6 +168,7 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
         raise ConfigError(f"{spec.name} is not part of this installation")
     health_port = ports[f"{spec.short}_health"]
     own = {"RATCHET_HEALTH_PORT": str(health_port), "RATCHET_DATA_DIR": str(data / spec.name), "PYTHONUNBUFFERED": "1"}
+    own[FILE_VARIABLE] = ""  # the environment has by now what the settings file says: a change waits for the next start
     if spec.port is not None:
         own[spec.port_variable] = str(ports[spec.short])
     if spec.extra is not None:

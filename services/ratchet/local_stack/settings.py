@@ -10,6 +10,7 @@ from ratchet.errors import ConfigError
 from ratchet.local_stack.catalog import NAMES, default_ports
 from ratchet.local_stack.vllm import VllmSettings
 from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.service.settings_file import SettingsFile
 
 PORT_VARIABLE = "RATCHET_PORT_"
 """`RATCHET_PORT_GATEWAY=9000` chooses the port named `gateway`."""
@@ -33,6 +34,8 @@ class StackSettings:
     """A vLLM to run in the place of `engine_local`; it needs a `start_s` of many minutes."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the environment of every service."""
+    file: SettingsFile = field(default_factory=SettingsFile)
+    """Settings for what neither the environment nor the stack itself sets."""
     start_s: float = 300.0
     """Each process has this long to become ready: importing torch takes minutes on a busy machine. One that ends
     instead is noticed at once."""

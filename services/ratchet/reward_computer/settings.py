@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from ratchet.contract.reward import RewardFunction
 from ratchet.errors import ConfigError
 from ratchet.reward_computer.components import COMPONENTS
 from ratchet.reward_computer.domain.reward import RewardSpec
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import ServiceSettings
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Read from `RATCHET_REWARD_*`."""
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_REWARD_", frozen=True)
 
-    shared: SharedSettings = Field(default_factory=SharedSettings)
-    """What all services share."""
     function_name: str = "standard"
     """Name of the reward function; a new one rewards every trajectory that comes from then on under its own ids."""
     function_version: str = "1"
@@ -42,6 +41,11 @@ class Settings(BaseSettings):
     """How long a batch waits for more, where that differs from `contracts/topics.json`."""
     ack_wait_s: float | None = None
     """The broker redelivers after this long without a sign of life, where that differs from `contracts/topics.json`."""
+
+
+def verify(settings: Settings, _: Mapping[str, str]) -> None:
+    """What is known to be wrong before a start. Raises `ConfigError` for weights that no reward can have."""
+    spec_of(settings)
 
 
 def spec_of(settings: Settings) -> RewardSpec:

@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from ratchet.rl_coordinator.jobs.domain import DEFAULT_RETRIES, RetryRule
 from ratchet.rules.algorithms import ALGORITHMS
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import ServiceSettings
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Read from `RATCHET_COORDINATOR_*`; tables are JSON objects."""
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_COORDINATOR_", frozen=True)
 
-    shared: SharedSettings = Field(default_factory=SharedSettings)
-    """What all services share."""
     port: int = 8081
     """Port of the HTTP API; 0 picks a free one."""
     training_enabled: bool = True
@@ -88,3 +86,10 @@ class Settings(BaseSettings):
     """The same for a job that learns from thumbs; it needs both kinds of them."""
     chunk: int = 250
     """Trajectories that the coordinator reads from the warehouse at a time while it writes a snapshot."""
+
+
+def verify(settings: Settings, _: Mapping[str, str]) -> None:
+    """What is known to be wrong before a start. Raises `ConfigError` for recipes that could never run."""
+    from ratchet.rl_coordinator.triggers import load_recipes  # noqa: PLC0415 - which needs these settings itself
+
+    load_recipes(settings)

@@ -112,14 +112,19 @@ class EngineSettings(BaseModel):
             raise ValueError("give api_key or api_key_env, not both")
         return self
 
-    def key(self) -> str | None:
+    def key(self, environment: Mapping[str, str] = os.environ) -> str | None:
         """Its key; None for an engine without keys. Raises `ConfigError` when the environment lacks it."""
         if self.api_key_env is None:
             return self.api_key.get_secret_value() if self.api_key is not None else None
-        key = os.environ.get(self.api_key_env)
-        if not key:
-            raise ConfigError(f"engine {self.name}: the environment variable {self.api_key_env} is not set")
-        return key
+        return key_in(environment, self.api_key_env, f"engine {self.name}")
+
+
+def key_in(environment: Mapping[str, str], variable: str, server: str) -> str:
+    """The key of a server. Raises `ConfigError` when the environment lacks it."""
+    key = environment.get(variable)
+    if not key:
+        raise ConfigError(f"{server}: the environment variable {variable} is not set")
+    return key
 
 
 def replica_urls(text: str) -> tuple[str, ...]:

@@ -21,18 +21,9 @@ from ratchet.service.health import Check, Health, Others, health_app
 from ratchet.service.http import HttpServer
 from ratchet.service.logs import configure_logs
 from ratchet.service.seat import Seat, SupervisorLink, refuse
-from ratchet.service.settings import EnvironmentSettings, SharedSettings, read
+from ratchet.service.settings import ServiceSettings, SharedSettings, read
 
 log = structlog.get_logger()
-
-
-class ServiceSettings(EnvironmentSettings, Protocol):
-    """Settings of one service."""
-
-    @property
-    def shared(self) -> SharedSettings:
-        """What all services share."""
-        ...
 
 
 S = TypeVar("S", bound=ServiceSettings)

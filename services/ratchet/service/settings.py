@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, TypeVar
+from typing import Annotated, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 from pydantic_settings.exceptions import SettingsError
 
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.errors import BadRequest, ConfigError
 from ratchet.rules.access import NAME, checked_scopes
 from ratchet.service.engine_list import EngineKind, EngineSettings, checked_engines
+from ratchet.service.setting_names import PREFIX, named_in, settings_in, unknown, variables_in
+from ratchet.service.settings_file import FromFile, SettingsFile, find_file
 
-PREFIX = "RATCHET_"
-"""How the names of all our variables begin."""
 _BROKER_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
 LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(str.lower)]
 
@@ -57,10 +66,33 @@ FROM_JSON = (NoDecode, BeforeValidator(_from_json))
 """Annotates a field whose variable holds JSON, also one that does not come from this process's environment."""
 
 
-class EnvironmentSettings(Protocol):
-    """Settings that `read` makes: a class of pydantic-settings."""
+_variables: ContextVar[Mapping[str, str] | None] = ContextVar("variables", default=None)
+"""The variables that settings are read from; None: those of this process."""
 
-    model_config: SettingsConfigDict
+
+class _OurVariables(EnvSettingsSource):
+    """The variables that begin with `RATCHET_`: an alias of a field, such as `port`, is no variable."""
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        given = _variables.get()
+        every = os.environ if given is None else given
+        return {name.lower(): value for name, value in every.items() if name.upper().startswith(PREFIX)}
+
+
+class EnvironmentSettings(BaseSettings):
+    """Settings that `read` makes, from the variables of this process or others, and from nowhere else."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings' signature
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What the caller gives, then our variables."""
+        return init_settings, _OurVariables(settings_cls)
 
 
 S = TypeVar("S", bound=EnvironmentSettings)
@@ -78,7 +110,7 @@ class KeySettings(BaseModel):
     """Such as `admin`, or `infer:*` and `feedback:*`."""
 
 
-class SharedSettings(BaseSettings):
+class SharedSettings(EnvironmentSettings):
     """Read from `RATCHET_*` environment variables."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
@@ -101,7 +133,7 @@ class SharedSettings(BaseSettings):
     """Any S3 endpoint."""
     s3_access_key: str = "ratchet"
     """Access key."""
-    s3_secret_key: str = ""
+    s3_secret_key: str = Field(default="", repr=False)
     """Secret key; the local stack makes one of its own."""
     s3_bucket: str = "ratchet"
     """Bucket for snapshots, adapters and checkpoints."""
@@ -136,27 +168,99 @@ class SharedSettings(BaseSettings):
         return BusSettings(self.nats_url, self.nats_seed_file, self.replicas, self.stream_max_bytes)
 
 
-def read(kind: type[S]) -> S:
-    """Settings from the environment. Raises `ConfigError`, which names the variables that are wrong."""
-    prefix = kind.model_config.get("env_prefix", "")
+class ServiceSettings(EnvironmentSettings):
+    """Settings of one service."""
+
+    shared: SharedSettings = Field(default_factory=SharedSettings)
+    """What all services share."""
+
+
+def read(kind: type[S], environment: Mapping[str, str] | None = None) -> S:
+    """Settings from the environment, and from the settings file for what the environment leaves open.
+
+    Raises `ConfigError`, which names all that is wrong.
+    """
+    variables = os.environ if environment is None else environment
+    faults, settings = checked(kind, find_file(variables), variables)
+    if settings is None or faults:
+        raise ConfigError("; ".join(faults))
+    return settings
+
+
+def checked(kind: type[S], file: SettingsFile, environment: Mapping[str, str]) -> tuple[list[str], S | None]:
+    """A sentence for each thing that is wrong with the settings of a service, and the settings; None where they cannot
+    be made.
+    """
+    given = from_file(kind, file)
+    filed = left_open(kind, given, environment)
+    places = {variable: given.places[variable] for variable in filed}
+    token = _variables.set({**environment, **filed})
     try:
-        return kind()
+        faults, settings = _made(kind, places)
+    finally:
+        _variables.reset(token)
+    return [*given.faults, *faults, *_unknown(kind, settings, environment)], settings
+
+
+def _made(kind: type[S], places: Mapping[str, str], **fixed: object) -> tuple[list[str], S | None]:
+    """What is wrong with the values of a class of settings, and the settings. `places`: of those from a file."""
+    prefix = str(kind.model_config.get("env_prefix", ""))
+    try:
+        return [], kind(**fixed)
     except SettingsError as error:
-        unread = re.search(r'field "(\w+)"', str(error))
-        variable = prefix + (unread[1].upper() if unread else "*")
-        raise ConfigError(f"wrong setting {variable}: it is not JSON: {error.__cause__}") from error
+        field = re.search(r'field "(\w+)"', str(error))
+        variable = prefix + (field[1].upper() if field else "*")
+        return [f"wrong setting {places.get(variable, variable)}: it is not JSON: {error.__cause__}"], None
     except ValidationError as error:
-        shared = error.title == SharedSettings.__name__
-        wrong = faults(error, PREFIX if shared else prefix)
-        raise ConfigError(f"wrong setting {wrong}") from error
+        if error.title != SharedSettings.__name__ or kind is SharedSettings:
+            return [f"wrong setting {fault}" for fault in _faults(error, prefix, places)], None
+        own, _ = _made(kind, places, shared=SharedSettings.model_construct())  # faults of both, at once
+        return [*(f"wrong setting {fault}" for fault in _faults(error, PREFIX, places)), *own], None
+
+
+def from_file(kind: type[BaseSettings], file: SettingsFile) -> FromFile:
+    """What a file says about the service of a class of settings."""
+    if file.path is None:
+        return FromFile()
+    return file.of(table_of(kind), kind, SharedSettings)
+
+
+def left_open(kind: type[BaseSettings], given: FromFile, environment: Mapping[str, str]) -> dict[str, str]:
+    """The values of a file that no variable of the environment replaces."""
+    there = {name.upper() for name in environment}
+    every = (*settings_in(kind).values(), *settings_in(SharedSettings).values())
+    replaced = {one.variables[0] for one in every if there.intersection(one.variables)}
+    return {variable: text for variable, text in given.variables.items() if variable not in replaced}
+
+
+def table_of(kind: type[BaseSettings]) -> str:
+    """The table of a service in the settings file: its package."""
+    return ("", *kind.__module__.split("."))[-2]
+
+
+def _unknown(kind: type[BaseSettings], settings: BaseSettings | None, environment: Mapping[str, str]) -> list[str]:
+    """Variables that are written like a setting of this service, and are none."""
+    prefix = str(kind.model_config.get("env_prefix", ""))
+    if prefix == PREFIX or not prefix.startswith(PREFIX):  # other services' variables begin so too, and others'
+        return []
+    known = variables_in((kind, SharedSettings))
+    alike = [name for name in environment if name.upper().startswith(prefix)]
+    if settings is not None:
+        return unknown(alike, known, named_in(settings))
+    # Values that cannot be read may name variables, too: a name that is like none of ours may be one of theirs.
+    return [fault for fault in unknown(alike, known) if "did you mean" in fault]
 
 
 def faults(error: ValidationError, prefix: str) -> str:
     """Each fault with its variable and its place in the value; a fault across several fields names them itself."""
+    return "; ".join(_faults(error, prefix, {}))
+
+
+def _faults(error: ValidationError, prefix: str, places: Mapping[str, str]) -> list[str]:
     faults: list[str] = []
     for one in error.errors(include_url=False):
         field = str(one["loc"][0]).upper() if one["loc"] else "*"
         variable = field if field.startswith(PREFIX) else prefix + field
         place = "".join(f"[{step}]" for step in one["loc"][1:])
-        faults.append(f"{variable}{place}: {one['msg'].removeprefix('Value error, ')}")
-    return "; ".join(faults)
+        faults.append(f"{places.get(variable, variable)}{place}: {one['msg'].removeprefix('Value error, ')}")
+    return faults

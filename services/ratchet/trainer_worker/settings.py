@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import ServiceSettings
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Read from `RATCHET_TRAINER_*` environment variables."""
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_TRAINER_", frozen=True)
 
-    shared: SharedSettings = Field(default_factory=SharedSettings)
-    """What all services share."""
     pool: str = "default"
     """Only jobs of this pool are taken."""
     slots: int = Field(default=1, ge=1)

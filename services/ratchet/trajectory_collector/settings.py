@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import ServiceSettings
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Read from `RATCHET_COLLECTOR_*`."""
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_COLLECTOR_", frozen=True)
 
-    shared: SharedSettings = Field(default_factory=SharedSettings)
-    """What all services share."""
     batch: int | None = None
     """Most messages in one insert, where that differs from `contracts/topics.json`."""
     linger_s: float | None = None

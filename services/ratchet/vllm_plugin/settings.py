@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
-from ratchet.service.settings import SharedSettings
+from ratchet.service.settings import ServiceSettings
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Read from `RATCHET_VLLM_*` environment variables of vLLM's process, and `RATCHET_S3_*`."""
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_VLLM_", frozen=True)
 
-    shared: SharedSettings = Field(default_factory=SharedSettings)
-    """What all services share; the plugin needs the object store."""
     cache: Path | None = None
     """Directory of downloaded adapters, which replicas may share; unset: `vllm` in `RATCHET_DATA_DIR`."""
     cache_bytes: int = Field(default=20 * 1024**3, ge=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.gateway.settings import Settings, UpstreamSettings
+from ratchet.gateway.settings import Settings
 from ratchet.service.seat import Seat
 
 TOTALS = (
@@ -18,13 +18,6 @@ TOTALS = (
     "queue_limit",
     "spool_bytes",
 )
-
-
-def test_a_misspelt_setting_is_named_and_nothing_else() -> None:
-    upstream = UpstreamSettings(name="u", base_url="http://u/v1", models={}, api_key_env="RATCHET_GATEWAY_U_KEY")
-    wrong = ["RATCHET_GATEWAY_ENGINE_URL", "RATCHET_GATEWAY_WORKER"]
-    right = ["RATCHET_GATEWAY_WORKERS", "ratchet_gateway_port", "RATCHET_GATEWAY_URL", "RATCHET_GATEWAY_U_KEY", "HOME"]
-    assert Settings(upstreams=[upstream]).unknown([*right, *wrong]) == wrong
 
 
 @pytest.mark.parametrize("workers", [2, 3, 64])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 
 from ratchet.errors import ConfigError
@@ -43,10 +42,7 @@ def build_upstream(settings: UpstreamSettings, transport: Transport) -> Upstream
 def transport_to(settings: UpstreamSettings) -> HttpTransport:
     """The way to an upstream. Raises `ConfigError`, also when the environment lacks its key."""
     headers = {"anthropic-version": VERSION} if settings.kind == "anthropic" else {}
-    if settings.api_key_env is not None:
-        key = os.environ.get(settings.api_key_env)
-        if not key:
-            raise ConfigError(f"upstream {settings.name}: the environment variable {settings.api_key_env} is not set")
+    if (key := settings.key()) is not None:
         headers |= {"x-api-key": key} if settings.kind == "anthropic" else {"authorization": f"Bearer {key}"}
     address = Address(
         settings.base_url,

@@ -1,0 +1,99 @@
+"""`ratchet config`: the settings that services get, where each comes from, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated, Any
+
+import typer
+
+from ratchet.cli.endpoints import locate
+from ratchet.cli.options import AsJson, Directory
+from ratchet.cli.output import console, print_answer, print_table
+from ratchet.errors import ConfigError, NotFound
+from ratchet.local_stack.configuration import CLIENT, Effective, effective, faults_of, kinds, tables
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.service.setting_names import nearest
+from ratchet.service.settings import SharedSettings
+from ratchet.service.settings_file import SettingsFile, find_file, without_passwords
+
+app = typer.Typer(no_args_is_help=True)
+
+MASKED = "(secret)"
+EVERY = "(all)"
+"""Stands for every service in the list of what is set."""
+
+
+@app.command("show")
+def show(
+    service: Annotated[
+        str, typer.Argument(help="All settings of this service; without one, what is set of every service.")
+    ] = "",
+    directory: Directory = DEFAULT_DIRECTORY,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings in effect and where each comes from; secrets are masked."""
+    file, record = find_file(os.environ), locate(directory).record
+    stack = {} if record is None else record.env
+    every = {EVERY: SharedSettings, **kinds()}
+    names = [_service(service)] if service else list(every)
+    in_effect = {name: effective(every[name], file, os.environ, stack) for name in names}
+    of_all = [] if service else in_effect[EVERY]
+    shown = {
+        name: [
+            (one.setting.name, _value(one), one.origin)
+            for one in settings
+            if service or (one.origin is not None and (name == EVERY or one not in of_all))
+        ]
+        for name, settings in in_effect.items()
+    }
+    document = {
+        "file": str(file.path) if file.path else None,
+        "services": {
+            name: [{"setting": setting, "value": value, "origin": origin} for setting, value, origin in rows]
+            for name, rows in shown.items()
+        },
+    }
+    print_answer(document, as_json, lambda: _draw(file, shown))
+
+
+@app.command("check")
+def check(as_json: AsJson = False) -> None:
+    """Check all settings of all services, and report all that is wrong at once. Exit code 1: something is."""
+    file = find_file(os.environ)
+    services: dict[str, dict[str, str]] = {name: {} for name in kinds()}
+    faults = list(faults_of(file, os.environ, services))
+    if faults:
+        raise ConfigError(
+            faults[0] if len(faults) == 1 else "\n  - ".join([f"{len(faults)} settings are wrong:", *faults])
+        )
+    where = f"the environment and {file.path}" if file.path else "the environment; there is no ratchet.toml here"
+    print_answer({"file": str(file.path) if file.path else None, "faults": []}, as_json, f"nothing is wrong in {where}")
+
+
+def _service(name: str) -> str:
+    """The full name of a service. Raises `NotFound`."""
+    known = {**{other: full for other, full in tables().items() if full in kinds()}, CLIENT: CLIENT}
+    if name not in known:
+        near = nearest(name, known) or f"; there are {', '.join(kinds())}"
+        raise NotFound(f"no service {name} has settings{near}")
+    return known[name]
+
+
+def _value(one: Effective) -> Any:  # of any type: each setting has its own
+    """The value as it may be shown."""
+    if one.setting.is_secret and one.value not in (None, "", []):
+        return MASKED
+    text = without_passwords(json.dumps(one.value, ensure_ascii=False, default=str))
+    return json.loads(text)
+
+
+def _draw(file: SettingsFile, services: dict[str, list[tuple[str, Any, str | None]]]) -> None:
+    console.print(f"settings file: {file.path or 'none'}", markup=False)
+    rows = [
+        (name, setting, value if isinstance(value, str) else json.dumps(value), origin or "default")
+        for name, settings in services.items()
+        for setting, value, origin in settings
+    ]
+    print_table(("service", "setting", "value", "from"), rows, "every setting has its default")
