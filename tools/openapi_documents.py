@@ -28,7 +28,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
     return {
         "coordinator": http_app({}, subjects, UNUSED).openapi(),
         "deployer": Api(UNUSED, UNUSED, UNUSED, UNUSED).app().openapi(),
-        "console": console_api(ConsoleSubjects(loop=UNUSED)).openapi(),
+        "console": console_api(ConsoleSubjects(loop=UNUSED, events=UNUSED)).openapi(),
     }
 
 

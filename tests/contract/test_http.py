@@ -52,7 +52,7 @@ def bodies(service: str) -> Iterator[tuple[str, Any]]:
             for name, holder in holders.items():
                 if holder is not None and "$ref" in holder:
                     holder = whole["components"]["responses"][holder["$ref"].rsplit("/", 1)[1]]  # noqa: PLW2901
-                if holder is not None:
+                if holder is not None and [*holder.get("content", {})] != ["text/event-stream"]:
                     schema = holder.get("content", {}).get("application/json", {}).get("schema", {})
                     yield f"{verb.upper()} {path} {name}", schema
 

@@ -3,6 +3,7 @@
 Site ─┬─ pages: the bundle, for anybody
       └─ Authentication ─┬─ http_api: sessions and what pages ask, from ClickHouse and the broker
                          │    loop: the whole at a glance; its rules of attention are in domain
+                         │    events: the loop and NatsHints for pages that listen
                          └─ pass_through: coordinator, deployer and gateway, with the caller's own key
 """
 
@@ -16,10 +17,12 @@ import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.console.clickhouse_loop import LoopHistory
+from ratchet.console.events import Events
 from ratchet.console.http_api import Subjects, console_api
 from ratchet.console.http_services import HttpServices
 from ratchet.console.kv_routes import Routes
 from ratchet.console.loop import Loop, Sources, disk_of, history_of, streams_of
+from ratchet.console.nats_hints import NatsHints
 from ratchet.console.pages import Pages, read_pages
 from ratchet.console.pass_through import COORDINATOR, DEPLOYER, GATEWAY, PassThrough, peer_of
 from ratchet.console.settings import Settings
@@ -92,7 +95,9 @@ def assembled(
         disk=lambda: disk_of(shared.data_dir),
         routes=routes.current,
     )
-    subjects = Subjects(loop=Loop(sources, bus.now, time.monotonic))
+    loop = Loop(sources, bus.now, time.monotonic)
+    events = Events(loop.current, NatsHints(bus).follow)
+    subjects = Subjects(loop=loop, events=events)
     passed = {name: PassThrough(name, peers[name], f"the {name}", table) for name, table in ROUTES.items()}
     site = Site(
         pages,
@@ -103,7 +108,7 @@ def assembled(
     server = HttpServer(site, shared.http_host, settings.port, sites=Sites(shared.allowed_hosts))
     return App(
         NAME,
-        [keys, routes, server],
+        [keys, routes, server, events],  # the last one stops first: its streams would hold the server up
         checks={"bus": bus.check, "keys": keys.ready},
         notes={"warehouse": warehouse.check, "unreadable_keys": keys.check},
     )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI
 
-from ratchet.console import loop_api, session_api
+from ratchet.console import events_api, loop_api, session_api
+from ratchet.console.events import Events
 from ratchet.console.loop import Loop
 from ratchet.service.control_api import ControlApi
 
@@ -25,6 +26,7 @@ class Subjects:
     """What the pages are about."""
 
     loop: Loop
+    events: Events
 
 
 def console_api(subjects: Subjects) -> FastAPI:
@@ -32,4 +34,5 @@ def console_api(subjects: Subjects) -> FastAPI:
     api = ControlApi("Ratchet console", "What the console's pages show. Every error is an ErrorOut.", ERRORS)
     session_api.add_routes(api)
     loop_api.add_routes(api, subjects.loop)
+    events_api.add_routes(api, subjects.events)
     return api.app

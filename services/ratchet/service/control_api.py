@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, cast, get_args, get_origin
@@ -23,7 +23,7 @@ import msgspec
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from ratchet.bus.message import decode
 from ratchet.contract.http.answers import ErrorOut
@@ -44,7 +44,7 @@ CHANGING: Mapping[int, str] = {
     415: "The content type is not application/json.",
 }
 """Further answers to any request that changes something, see `same_site`."""
-JSON = "application/json"
+JSON, EVENTS = "application/json", "text/event-stream"
 SECURITY_SCHEMES: Mapping[str, Mapping[str, str]] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, see `ratchet keys`."},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
@@ -148,6 +148,41 @@ class ControlApi:
                 "security": [{name: [str(scope)] if scope else []} for name in SECURITY_SCHEMES],
                 **({"requestBody": {"required": True, "content": _content(body)}} if body else {}),
             },
+        )
+
+    def stream(
+        self,
+        path: str,
+        handler: Callable[..., Awaitable[AsyncGenerator[bytes, None]]],
+        *,
+        scope: KeyScope,
+        events: Mapping[str, type[msgspec.Struct]],
+    ) -> None:
+        """Serve server-sent events: `handler` returns them as they are sent, or raises. `events`: what is in the `data`
+        of each, by its name."""
+        self._kinds |= dict.fromkeys(events.values())
+        schema = {"oneOf": [reference(kind) for kind in events.values()]}
+        refused = {**self._errors, **REFUSED}
+
+        async def answering(**values: Any) -> Response:
+            return StreamingResponse(await handler(**values), media_type=EVENTS)
+
+        signature = inspect.signature(handler, eval_str=True).replace(return_annotation=Any)
+        answering.__name__, answering.__doc__ = handler.__name__, handler.__doc__
+        answering.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]  `inspect` reads it first
+        self.app.add_api_route(
+            path,
+            answering,
+            methods=["GET"],
+            tags=[path.removeprefix("/v1/").strip("/").partition("/")[0]],
+            dependencies=[Depends(_requiring(scope))],
+            response_model=None,
+            response_class=Response,
+            responses={
+                **{code: _response(text, ErrorOut) for code, text in sorted(refused.items())},
+                200: {"description": f"Events: {', '.join(events)}.", "content": {EVENTS: {"schema": schema}}},
+            },
+            openapi_extra={"security": [{name: [str(scope)]} for name in SECURITY_SCHEMES]},
         )
 
     def _reader(self, kind: type[msgspec.Struct] | None) -> Callable[[bytes], Any] | None:

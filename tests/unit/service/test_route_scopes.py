@@ -36,7 +36,7 @@ SUBJECTS = Subjects(jobs=UNUSED, registry=UNUSED, triggers=UNUSED, storage=UNUSE
 CONTROL: dict[str, FastAPI] = {
     "coordinator": http_app({}, SUBJECTS, UNUSED),
     "deployer": Api(UNUSED, UNUSED, UNUSED, UNUSED).app(),
-    "console": console_api(ConsoleSubjects(loop=UNUSED)),
+    "console": console_api(ConsoleSubjects(loop=UNUSED, events=UNUSED)),
 }
 BY_CHANGE = {"coordinator": KeyScope.TRAIN, "deployer": KeyScope.OPERATE, "console": KeyScope.ANNOTATE}
 """What a POST takes."""
