@@ -12,7 +12,15 @@ from tests.support.compose import REPOSITORY
 
 AXE = REPOSITORY / "services/ratchet/console/web/node_modules/axe-core/axe.min.js"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
-VIEWS = {"": "Loop"}
+VIEWS = {
+    "": "Loop",
+    "rollouts": "Rollouts",
+    "rollouts/support": "Rollout of support",
+    "rollouts/triage": "Rollout of triage",
+    "policies": "Policies",
+    "policies/support/7": "support, version 7",
+    "policies/compare": "Two policies side by side",
+}
 """Address and heading."""
 
 

@@ -16,12 +16,14 @@ from ratchet.contract.http.console import (
     ServiceOut,
     StreamOut,
 )
+from tests.support.console_policies import policy_answers
+from tests.support.console_rollouts import rollout_answers
 
 
 def scene() -> dict[str, Any]:
     """By `METHOD path`: the answers."""
     now = datetime.now(UTC)
-    return {"GET /v1/loop": loop(now)}
+    return {"GET /v1/loop": loop(now), **rollout_answers(now), **policy_answers(now)}
 
 
 def loop(now: datetime) -> LoopOut:

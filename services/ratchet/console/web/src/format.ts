@@ -72,14 +72,10 @@ export function instant(value: string): string {
   return Number.isNaN(parsed) ? value : DATE.format(parsed);
 }
 
-/** Milliseconds as 14:05. */
-export function clock(milliseconds: number): string {
-  return CLOCK.format(milliseconds);
-}
-
-/** Milliseconds as Mar 4. */
-export function day(milliseconds: number): string {
-  return DAY.format(milliseconds);
+/** Milliseconds as 14:05, at midnight as Mar 4. */
+export function tickName(milliseconds: number): string {
+  const at = new Date(milliseconds);
+  return at.getHours() === 0 && at.getMinutes() === 0 ? DAY.format(at) : CLOCK.format(at);
 }
 
 /** Bytes: 812 B, 4.1 MB. */

@@ -4,6 +4,8 @@ import type { ComponentType } from "preact";
 import type { Route } from "./route.ts";
 import type { IconName } from "./ui/icons.tsx";
 import { LoopView } from "./views/loop/loop.tsx";
+import { PoliciesView } from "./views/policies/policies.tsx";
+import { RolloutsView } from "./views/rollouts/rollouts.tsx";
 
 export interface View {
   /** The first part of its route; empty for the home view. */
@@ -18,4 +20,6 @@ export interface View {
 
 export const VIEWS: readonly View[] = [
   { path: "", title: "Loop", icon: "loop", key: "l", component: LoopView },
+  { path: "rollouts", title: "Rollouts", icon: "rollout", key: "r", component: RolloutsView },
+  { path: "policies", title: "Policies", icon: "policy", key: "p", component: PoliciesView },
 ];

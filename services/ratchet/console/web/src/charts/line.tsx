@@ -1,7 +1,7 @@
 // Lines over time or train steps, with limits and a good range; the figures are a table as well.
 
 import { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
-import { clock, day, instant, measure } from "../format.ts";
+import { instant, measure, tickName } from "../format.ts";
 import { Table } from "../ui/table.tsx";
 import { domainOf, nearest, scale, type Kind, type Scale } from "./scale.ts";
 
@@ -107,8 +107,6 @@ function GoodBand({ good, y, domain, width }: { good: LineChartProps["good"]; y:
 }
 
 function Axes({ axes, width, height, x, format }: { axes: AxesOf; width: number; height: number; x: Kind; format: (value: number) => string }) {
-  const [first, last] = [axes.x.ticks[0] ?? 0, axes.x.ticks.at(-1) ?? 0];
-  const timeName = last - first >= 86_400_000 ? day : clock;
   return (
     <g aria-hidden="true">
       {axes.y.ticks.map((tick) => (
@@ -118,7 +116,7 @@ function Axes({ axes, width, height, x, format }: { axes: AxesOf; width: number;
         </g>
       ))}
       {axes.x.ticks.map((tick) => (
-        <text key={tick} x={axes.x.at(tick)} y={height - 6} text-anchor="middle">{x === "time" ? timeName(tick) : measure(tick)}</text>
+        <text key={tick} x={axes.x.at(tick)} y={height - 6} text-anchor="middle">{x === "time" ? tickName(tick) : measure(tick)}</text>
       ))}
     </g>
   );

@@ -22,10 +22,15 @@ export function DataText({ text, most }: { text: string; most?: number }) {
 /** An id in short; a click copies the whole. */
 export function Id({ id, label = "id" }: { id: string; label?: string }) {
   return (
-    <button type="button" class="button quiet small id" title={`${id} (click to copy)`} aria-label={`Copy ${label} ${id}`} onClick={() => void copy(id, label)}>
-      {shortId(id)}
+    <button type="button" class="button quiet small id" title={`${id} (click to copy)`} onClick={() => void copy(id, label)}>
+      {shortId(id)}<span class="hidden">, copy the {label}</span>
     </button>
   );
+}
+
+/** `<role>@<version>-<digest>`, on one line where there is room. */
+export function PolicyName({ name }: { name: string }) {
+  return <span class={name.length <= 48 ? "id nowrap" : "id"}><DataText text={name} /></span>;
 }
 
 async function copy(text: string, label: string): Promise<void> {

@@ -13,7 +13,7 @@ import { Empty, Meter, Page, Panel } from "../../ui/panel.tsx";
 import { Banner, Failure, Loading } from "../../ui/resource.tsx";
 import { Pill, Status } from "../../ui/status.tsx";
 import { Table } from "../../ui/table.tsx";
-import { DataText } from "../../ui/text.tsx";
+import { DataText, PolicyName } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 import { actFor } from "./attention.ts";
 import { lately, stations, type Station } from "./picture.ts";
@@ -123,8 +123,8 @@ function Roles({ loop }: { loop: Loop }) {
         ? <Empty>No role yet: a first call through the gateway, or a first policy, makes one.</Empty>
         : <Table caption="Every role's place in the loop" rows={loop.roles} rowKey={(role) => role.role} columns={[
           { name: "Role", show: (role) => <a href={href("rollouts", role.role)}><DataText text={role.role} /></a> },
-          { name: "Serves", show: (role) => role.stable === null ? <span class="muted">the upstream model</span> : <span class="id"><DataText text={role.stable} /></span> },
-          { name: "Canary", show: (role) => role.canary === null ? <span class="muted">none</span> : <><span class="id"><DataText text={role.canary} /></span> {share(role.weight)}</> },
+          { name: "Serves", show: (role) => role.stable === null ? <span class="muted">the upstream model</span> : <PolicyName name={role.stable} /> },
+          { name: "Canary", show: (role) => role.canary === null ? <span class="muted">none</span> : <><PolicyName name={role.canary} /> {share(role.weight)}</> },
           { name: "Newest rollout", show: (role) => role.rollout === null ? <span class="muted">none yet</span> : <Status state={role.rollout} /> },
           { name: "Jobs", isNumber: true, show: (role) => count(role.active_jobs) },
           { name: "Towards the next training", show: (role) => <NextTraining role={role} /> },

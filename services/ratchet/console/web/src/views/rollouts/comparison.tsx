@@ -1,0 +1,137 @@
+// Both arms in figures: evidence over time, differences, coverage, counts.
+
+import { useMemo, useRef, useState } from "preact/hooks";
+import type { DecisionPoint, Rollout } from "../../api/types.ts";
+import { LineChart } from "../../charts/line.tsx";
+import { measure, share, signed, words } from "../../format.ts";
+import { Empty, Meter, Panel } from "../../ui/panel.tsx";
+import { Pill } from "../../ui/status.tsx";
+import { Table } from "../../ui/table.tsx";
+import { differenceRows, ENDED, evidenceSeries, FAMILIES, limits, sampleRatio, type DifferenceRow, type Family, type Sample } from "./evidence.ts";
+
+const ABOUT: Readonly<Record<Family, string>> = {
+  rollback: "How strongly the figures speak against the canary. 1 is no evidence; at the limit it is rolled back.",
+  promotion: "How strongly they say that it is not worse, within its margins. The smallest of its metrics decides.",
+  tests: "First calls and safety roll back at their limit; the sample ratio holds the rollout: the arms do not get their shares.",
+};
+
+export function Evidence({ rollout, decisions, thresholds }: { rollout: Rollout | null; decisions: readonly DecisionPoint[]; thresholds: Readonly<Record<string, number>> }) {
+  const [family, setFamily] = useState<Family>("rollback");
+  const seen = useSeen(rollout);
+  const series = useMemo(() => evidenceSeries(family, decisions, seen), [family, decisions, seen]);
+  return (
+    <Panel title="Evidence over time" actions={<Families family={family} onFamily={setFamily} />}>
+      <p class="muted small">{ABOUT[family]}</p>
+      {series.length === 0 ? <Empty>No evidence yet: it begins with traffic.</Empty>
+        : <LineChart title={`E-values of ${words(family)} over time, on a logarithmic scale`} series={series} limits={limits(family, thresholds)} kind="log" height={280} />}
+    </Panel>
+  );
+}
+
+const SEEN = 2_000;
+
+/** What the rollout's e-values were while this page was open: the API keeps those of decisions alone. */
+function useSeen(rollout: Rollout | null): readonly Sample[] {
+  const samples = useRef<Sample[]>([]);
+  return useMemo(() => {
+    if (rollout !== null && !ENDED.has(rollout.state)) samples.current = [...samples.current.slice(-SEEN), { at: Date.now(), eValues: rollout.e_values }];
+    return samples.current;
+  }, [rollout]);
+}
+
+function Families({ family, onFamily }: { family: Family; onFamily: (family: Family) => void }) {
+  return (
+    <div class="row" role="group" aria-label="Family of tests">
+      {FAMILIES.map((one) => <button key={one} type="button" class={one === family ? "button small chosen" : "button small"} aria-pressed={one === family} onClick={() => onFamily(one)}>{one}</button>)}
+    </div>
+  );
+}
+
+export function Differences({ rollout, decisions }: { rollout: Rollout; decisions: readonly DecisionPoint[] }) {
+  const rows = differenceRows(rollout, decisions);
+  const stages = rows[0]?.stages.length ?? 0;
+  return (
+    <Panel title="How much more harm the canary does" flush>
+      {rows.length === 0 ? <Empty>Nothing to compare yet.</Empty> : (
+        <Table caption="Differences by metric and stage" rows={rows} rowKey={(row) => row.metric} columns={[
+          { name: "Metric", show: (row) => words(row.metric) },
+          { name: "Difference", isNumber: true, show: (row) => signed(row.difference) },
+          { name: "Margin", isNumber: true, show: (row) => measure(row.margin) },
+          { name: "Against the margin", show: (row) => <Against row={row} /> },
+          ...Array.from({ length: stages }, (_, stage) => ({ name: `Stage ${stage + 1}`, isNumber: true, show: (row: DifferenceRow) => (row.stages[stage] == null ? "" : signed(row.stages[stage] ?? 0)) })),
+        ]} />
+      )}
+    </Panel>
+  );
+}
+
+/** A point on a line from twice the margin of good to twice the margin of harm. */
+function Against({ row }: { row: DifferenceRow }) {
+  const place = (value: number) => 60 + Math.max(-1, Math.min(1, value / (2 * row.margin || 1))) * 56;
+  const isWorse = row.difference > row.margin;
+  return (
+    <span class="row nowrap">
+      <svg class="against" viewBox="0 0 120 16" width="120" height="16" aria-hidden="true">
+        <rect class="good-band" x="0" y="3" width={place(row.margin)} height="10" rx="2" />
+        <line class="zero" x1="60" x2="60" y1="1" y2="15" />
+        <line class="edge" x1={place(row.margin)} x2={place(row.margin)} y1="1" y2="15" />
+        <circle cx={place(row.difference)} cy="8" r="4.5" data-worse={isWorse ? "" : undefined} />
+      </svg>
+      <Pill tone={isWorse ? "warn" : "none"} plain icon={isWorse ? "warn" : "good"}>{isWorse ? "beyond" : "within"}</Pill>
+    </span>
+  );
+}
+
+export function Coverage({ rollout }: { rollout: Rollout }) {
+  const ratio = sampleRatio(rollout);
+  const least = rollout.thresholds["coverage"] ?? null;
+  const isOff = ratio.threshold !== null && ratio.eValue >= ratio.threshold;
+  return (
+    <Panel title="Whether the figures can be trusted">
+      <div class="stack">
+        {Object.entries(rollout.coverage).map(([arm, known]) => (
+          <div class="coverage" key={arm}>
+            <span>Outcomes known, {words(arm)}</span>
+            <Meter value={known} label={`Share of outcomes known, ${arm}`} tone={least !== null && known < least ? "warn" : undefined} />
+            <span class="nowrap">{share(known)}{least !== null && <span class="muted"> of {share(least)}</span>}</span>
+          </div>
+        ))}
+        <p>
+          {ratio.seen === null ? "No trajectory has started yet." : <>The canary got <b>{share(ratio.seen)}</b> of all trajectories that started; its share now is {share(ratio.expected)}. </>}
+          {ratio.seen !== null && <Pill tone={isOff ? "bad" : "good"} icon={isOff ? "bad" : "good"} plain>{isOff ? "the arms do not get their shares" : "the arms get their shares"}</Pill>}
+        </p>
+        <p class="muted small">Test of the sample ratio, which knows the share of each stage: e-value {measure(ratio.eValue)}{ratio.threshold !== null && `, it speaks up at ${measure(ratio.threshold)}`}. Failing canary trajectories in a run have used up {measure(rollout.run)}; at {measure(rollout.thresholds["run"])} it is rolled back.</p>
+      </div>
+    </Panel>
+  );
+}
+
+type Arm = Rollout["arms"]["stable"];
+
+export function Arms({ rollout }: { rollout: Rollout }) {
+  const { stable, canary, mixed } = rollout.arms;
+  const rows: readonly (readonly [string, (arm: Arm) => number | string])[] = [
+    ["Started", (arm) => arm.started], ["Settled", (arm) => arm.trajectories], ["Failures", (arm) => arm.failures],
+    ["Failure rate", (arm) => rate(arm.failure_rate)], ["Outcome missing", (arm) => arm.missing], ["Without a reward", (arm) => arm.untold],
+    ["Mean reward", (arm) => (typeof arm.reward_mean === "number" ? measure(arm.reward_mean) : arm.reward_mean)],
+    ["Calls", (arm) => arm.calls], ["Calls that failed", (arm) => rate(arm.error_rate)], ["Calls that hung", (arm) => arm.hung_calls],
+    ["Negative feedback", (arm) => rate(arm.negative_feedback)], ["Safety violations", (arm) => arm.safety_violations],
+  ];
+  return (
+    <Panel title="Both arms" flush actions={mixed > 0 && <span class="muted small">{mixed.toLocaleString("en")} trajectories moved from one arm to the other</span>}>
+      <Table caption="Both arms in numbers" rows={rows} rowKey={([name]) => name} columns={[
+        { name: "Figure", show: ([name]) => name },
+        { name: "Stable", isNumber: true, show: ([, of]) => text(of(stable)) },
+        { name: "Canary", isNumber: true, show: ([, of]) => text(of(canary)) },
+      ]} />
+    </Panel>
+  );
+}
+
+function rate(value: number | string): string {
+  return typeof value === "number" ? share(value) : value;
+}
+
+function text(value: number | string): string {
+  return typeof value === "number" ? value.toLocaleString("en") : value;
+}

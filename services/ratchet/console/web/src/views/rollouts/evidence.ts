@@ -1,0 +1,192 @@
+// A rollout's figures as pages show them: its track, its evidence over time, its arms. Nothing here touches the page.
+
+import type { DecisionPoint, Rollout } from "../../api/types.ts";
+import type { Limit, Series } from "../../charts/line.tsx";
+import { duration, measure, plural, share, words } from "../../format.ts";
+
+export const ENDED = new Set(["promoted", "rolled_back", "refused", "aborted", "superseded", "reverted"]);
+export const BEFORE_TRAFFIC = new Set(["gating", "awaiting_approval"]);
+
+/** Whether its canary ever took part. */
+export function hadTraffic(rollout: Rollout): boolean {
+  return rollout.arms.canary.started > 0 || Object.keys(rollout.differences).length > 0 || !(BEFORE_TRAFFIC.has(rollout.state) || ENDED.has(rollout.state));
+}
+
+export interface Step {
+  readonly name: string;
+  readonly detail: string;
+  readonly state: "done" | "now" | "ahead" | "failed";
+}
+
+/** Gates, stages with their shares of traffic, soak, end: what is behind, where it is, what is ahead. */
+export function track(rollout: Rollout, decisions: readonly DecisionPoint[]): Step[] {
+  const { state } = rollout;
+  const count = Math.max(rollout.forecast?.expected_days_by_stage.length ?? 0, rollout.stage + 1);
+  const isPastStages = state === "soaking" || state === "promoted";
+  const hadTraffic = !BEFORE_TRAFFIC.has(state) && state !== "refused" && state !== "aborted";
+  const weights = new Map(decisions.map((decision) => [decision.stage, decision.weight]));
+  const stages = state === "reverted" ? [] : Array.from({ length: count }, (_, place): Step => ({
+    name: `Stage ${place + 1}`,
+    detail: stageDetail(rollout, place, weights.get(place)),
+    state: isPastStages || (hadTraffic && place < rollout.stage) ? "done" : place !== rollout.stage || !hadTraffic ? "ahead" : failedOr(state),
+  }));
+  const soak: Step = { name: "Soak", detail: state === "soaking" ? `${share(rollout.weight)} canary` : "hold-back is compared", state: state === "soaking" ? "now" : state === "promoted" ? "done" : "ahead" };
+  return [gates(rollout), ...stages, soak, end(state)];
+}
+
+function gates(rollout: Rollout): Step {
+  const { state } = rollout;
+  const failed = state === "refused" || state === "aborted";
+  const passed = rollout.gates.filter((gate) => gate.outcome === "passed").length;
+  return {
+    name: "Gates",
+    detail: rollout.gates.length === 0 ? "none has run" : `${passed} of ${rollout.gates.length} passed`,
+    state: failed ? "failed" : BEFORE_TRAFFIC.has(state) ? "now" : "done",
+  };
+}
+
+function stageDetail(rollout: Rollout, place: number, known: number | undefined): string {
+  const weight = place === rollout.stage && !ENDED.has(rollout.state) && !BEFORE_TRAFFIC.has(rollout.state) && rollout.state !== "soaking" ? rollout.weight : known;
+  const days = rollout.forecast?.expected_days_by_stage[place];
+  const parts = [weight === undefined ? null : `${share(weight)} canary`, days === undefined ? null : `about ${duration(days * 86_400)}`];
+  return parts.filter((part) => part !== null).join(", ") || "not begun";
+}
+
+function failedOr(state: string): Step["state"] {
+  return state === "rolled_back" ? "failed" : state === "superseded" ? "done" : "now";
+}
+
+function end(state: string): Step {
+  if (state === "promoted" || state === "reverted") return { name: words(state), detail: "serves the role", state: "done" };
+  if (ENDED.has(state)) return { name: words(state), detail: "stable serves on", state: "failed" };
+  return { name: "Promotion", detail: "serves the role", state: "ahead" };
+}
+
+export const FAMILIES = ["rollback", "promotion", "tests"] as const;
+export type Family = (typeof FAMILIES)[number];
+
+/** E-values at a time, by family and metric. */
+export interface Sample {
+  readonly at: number;
+  readonly eValues: Readonly<Record<string, Readonly<Record<string, number>>>>;
+}
+
+/** The e-values of one family over time: those of the decisions, then those that this page saw since. */
+export function evidenceSeries(family: Family, decisions: readonly DecisionPoint[], seen: readonly Sample[]): Series[] {
+  const last = decisions.length === 0 ? -Infinity : Date.parse(decisions.at(-1)?.at ?? "");
+  const rows = decisions.map((decision) => [Date.parse(decision.at), decision.e_values[family] ?? {}] as const);
+  for (const sample of seen) if (sample.at > last) rows.push([sample.at, sample.eValues[family] ?? {}]);
+  const names = [...new Set(rows.flatMap(([, values]) => Object.keys(values)))];
+  names.sort((a, b) => Number(b === "combined") - Number(a === "combined"));
+  return names.map((name) => ({
+    name: words(name),
+    points: rows.flatMap(([at, values]): [number, number][] => (values[name] === undefined ? [] : [[at, Math.max(values[name], 1e-6)]])),
+  }));
+}
+
+/** The values that decide, of one family. */
+export function limits(family: Family, thresholds: Readonly<Record<string, number>>): Limit[] {
+  const names = family === "tests" ? ["first_call", "safety", "sample_ratio"] : [family];
+  const known = names.flatMap((name) => (thresholds[name] === undefined ? [] : [{ name: `${limitName(name)} at ${measure(thresholds[name])}`, value: thresholds[name] }]));
+  // Several at one height are one line.
+  const heights = new Map<number, Limit>();
+  for (const one of known) {
+    const other = heights.get(one.value);
+    heights.set(one.value, other === undefined ? one : { ...one, name: `${other.name.split(" at ")[0]}, ${one.name}` });
+  }
+  return [...heights.values()];
+}
+
+function limitName(name: string): string {
+  return { rollback: "rolls back", promotion: "suffices for promotion", sample_ratio: "sample ratio holds" }[name] ?? words(name);
+}
+
+export interface DifferenceRow {
+  readonly metric: string;
+  readonly difference: number;
+  readonly margin: number;
+  /** By stage: the difference at its last decision. */
+  readonly stages: readonly (number | null)[];
+}
+
+export function differenceRows(rollout: Rollout, decisions: readonly DecisionPoint[]): DifferenceRow[] {
+  const last = decisions.reduce((most, decision) => Math.max(most, decision.stage), -1);
+  return Object.entries(rollout.differences).map(([metric, { difference, margin }]) => ({
+    metric, difference, margin,
+    stages: Array.from({ length: last + 1 }, (_, stage) => lastOf(decisions, stage, metric)),
+  }));
+}
+
+function lastOf(decisions: readonly DecisionPoint[], stage: number, metric: string): number | null {
+  const of = decisions.filter((decision) => decision.stage === stage && decision.differences[metric] !== undefined);
+  return of.at(-1)?.differences[metric]?.difference ?? null;
+}
+
+export interface SampleRatio {
+  readonly expected: number;
+  readonly seen: number | null;
+  readonly eValue: number;
+  readonly threshold: number | null;
+}
+
+/** The canary's share of started trajectories beside the share that the route gives it now. */
+export function sampleRatio(rollout: Rollout): SampleRatio {
+  const { stable, canary } = rollout.arms;
+  const started = stable.started + canary.started;
+  return {
+    expected: rollout.weight,
+    seen: started === 0 ? null : canary.started / started,
+    eValue: rollout.e_values["tests"]?.["sample_ratio"] ?? 1,
+    threshold: rollout.thresholds["sample_ratio"] ?? null,
+  };
+}
+
+export type Act = "approve" | "pause" | "resume" | "promote" | "rollback" | "abort" | "revert" | "start";
+
+export interface ActWords {
+  readonly name: string;
+  readonly done: string;
+  readonly what: string;
+  readonly isDangerous: boolean;
+  /** What the second tick waives. */
+  readonly override: string | null;
+}
+
+export const ACTS: Readonly<Record<Act, ActWords>> = {
+  approve: { name: "Approve", done: "Approved", what: "The canary starts with its first stage.", isDangerous: false, override: null },
+  pause: { name: "Pause", done: "Paused", what: "The stage freezes with its share of traffic; a rollback is still possible.", isDangerous: false, override: null },
+  resume: { name: "Resume", done: "Resumed", what: "It goes on where it stopped. A queue that was parked goes on too.", isDangerous: false, override: null },
+  promote: { name: "Promote", done: "Promoted", what: "The canary becomes stable now and serves all traffic of the role.", isDangerous: true, override: "Promote past an undecided canary. The record calls it an emergency override." },
+  rollback: { name: "Roll back", done: "Rolled back", what: "The canary gets no more traffic; stable serves all of it again at once.", isDangerous: true, override: null },
+  abort: { name: "Withdraw", done: "Withdrawn", what: "The candidate is withdrawn before it had traffic; stable serves on.", isDangerous: true, override: null },
+  revert: { name: "Revert", done: "Reverted", what: "Undoes the last promotion, whatever runs: the policy before it serves again, and no candidate starts until somebody resumes the queue.", isDangerous: true, override: null },
+  start: { name: "Start a rollout", done: "Started", what: "The version passes its gates and then gets traffic stage by stage.", isDangerous: false, override: "Waive the gates that can be waived. The record calls it an emergency override." },
+};
+
+/** What can be done in a state. The deployer decides; these are the buttons that make sense. */
+export function actsFor(rollout: Rollout | null): Act[] {
+  if (rollout === null || ENDED.has(rollout.state)) return [...(rollout?.parked === true ? (["resume"] as const) : []), "start", "revert"];
+  const acts: Readonly<Record<string, Act[]>> = {
+    gating: ["abort"], awaiting_approval: ["approve", "abort"], running: ["pause", "promote", "rollback"],
+    paused: ["resume", "promote", "rollback"], held: ["resume", "promote", "rollback"], soaking: ["promote", "rollback"],
+  };
+  return [...(acts[rollout.state] ?? []), "revert"];
+}
+
+/** What a dry run would change, in lines. */
+export function changes(before: Rollout | null, after: Rollout): string[] {
+  const lines: string[] = [];
+  const add = (name: string, old: string | null, fresh: string) => {
+    if (old !== fresh) lines.push(old === null ? `${name}: ${fresh}` : `${name}: ${old} → ${fresh}`);
+  };
+  const same = before !== null && before.rollout_id === after.rollout_id ? before : null;
+  if (same === null) lines.push(`A new rollout of ${after.candidate.name}`);
+  add("State", same === null ? null : words(same.state), words(after.state));
+  add("Canary's share of traffic", same === null ? null : share(same.weight), share(after.weight));
+  if (same !== null) add("Stage", String(same.stage + 1), String(after.stage + 1));
+  add("Approval", same === null ? null : words(same.approval), words(after.approval));
+  if (after.parked !== (same?.parked ?? false)) lines.push(after.parked ? "No candidate starts until the queue is resumed" : "The queue goes on");
+  const open = after.waiting_for.length;
+  if (open > 0 && same === null) lines.push(`Then it waits for ${plural(open, "condition")}`);
+  return lines;
+}

@@ -1,0 +1,30 @@
+// An earlier rollout: its evidence over time and its decisions.
+
+import { useResource } from "../../api/resource.ts";
+import type { RolloutHistory } from "../../api/types.ts";
+import { href } from "../../route.ts";
+import { Page } from "../../ui/panel.tsx";
+import { Loaded } from "../../ui/resource.tsx";
+import { DataText } from "../../ui/text.tsx";
+import { Evidence } from "./comparison.tsx";
+import { paths } from "./paths.ts";
+import { Decisions, Failures } from "./record.tsx";
+
+export function PastRolloutView({ role, rollout }: { role: string; rollout: string }) {
+  const history = useResource<RolloutHistory>(paths.history(role, rollout));
+  const to = history.data?.to_version;
+  return (
+    <Page title={to === undefined ? `Earlier rollout of ${role}` : `Rollout of ${role}, version ${to}`}>
+      <nav aria-label="Where you are" class="small"><a href={href("rollouts")}>Rollouts</a> › <a href={href("rollouts", role)}><DataText text={role} /></a> › version {to ?? "…"}</nav>
+      <Loaded of={history} what="that rollout">
+        {({ decisions }) => (
+          <>
+            <Evidence rollout={null} decisions={decisions} thresholds={{}} />
+            <Failures role={role} rollout={rollout} />
+            <Decisions decisions={decisions} />
+          </>
+        )}
+      </Loaded>
+    </Page>
+  );
+}

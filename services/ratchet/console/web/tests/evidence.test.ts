@@ -1,0 +1,79 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { DecisionPoint, Rollout } from "../src/api/types.ts";
+import { actsFor, changes, differenceRows, evidenceSeries, limits, sampleRatio, track, type Sample } from "../src/views/rollouts/evidence.ts";
+
+const ARM = { started: 0, trajectories: 0 };
+
+function rollout(members: Partial<Rollout> = {}): Rollout {
+  return {
+    rollout_id: "r1", state: "running", stage: 1, weight: 0.25, gates: [], differences: {}, e_values: {}, thresholds: {}, approval: "automated",
+    parked: false, waiting_for: [], candidate: { name: "support@7", version: 7, digest: "d" }, forecast: { trajectories_per_day: 1, expected_days: 3, expected_days_by_stage: [1, 1, 1] },
+    arms: { stable: ARM, canary: ARM, mixed: 0 }, ...members,
+  } as unknown as Rollout;
+}
+
+function decision(sequence: number, members: Partial<DecisionPoint> = {}): DecisionPoint {
+  return { sequence, at: `2026-03-01T0${sequence}:00:00Z`, verdict: "hold", actor: "a", reason: "", stage: 0, weight: 0.1, e_values: {}, differences: {}, counts: {}, ...members };
+}
+
+const states = (one: Rollout) => track(one, []).map((step) => step.state);
+
+test("the track says what is behind, where it is and what is ahead", () => {
+  assert.deepEqual(states(rollout()), ["done", "done", "now", "ahead", "ahead", "ahead"]);
+  assert.deepEqual(states(rollout({ state: "gating", stage: 0 })), ["now", "ahead", "ahead", "ahead", "ahead", "ahead"]);
+  assert.deepEqual(states(rollout({ state: "soaking", stage: 2 })), ["done", "done", "done", "done", "now", "ahead"]);
+  assert.deepEqual(states(rollout({ state: "promoted", stage: 2 })), ["done", "done", "done", "done", "done", "done"]);
+  assert.deepEqual(states(rollout({ state: "rolled_back" })), ["done", "done", "failed", "ahead", "ahead", "failed"]);
+  assert.deepEqual(states(rollout({ state: "refused", stage: 0 })), ["failed", "ahead", "ahead", "ahead", "ahead", "failed"]);
+});
+
+test("a stage shows its share of traffic once it is known", () => {
+  const steps = track(rollout({ forecast: null }), [decision(0), decision(1, { stage: 1, weight: 0.25 })]);
+  assert.deepEqual(steps.map((step) => step.detail).slice(1, 3), ["10 % canary", "25 % canary"]);
+});
+
+test("evidence is that of the decisions and what was seen after them; the combined value comes first", () => {
+  const decisions = [decision(0), decision(1, { e_values: { rollback: { failure: 2, combined: 1.5 } } })];
+  const seen: Sample[] = [{ at: 0, eValues: { rollback: { failure: 9 } } }, { at: Date.parse("2026-03-01T02:00:00Z"), eValues: { rollback: { failure: 0, combined: 3 } } }];
+  assert.deepEqual(evidenceSeries("rollback", decisions, seen), [
+    { name: "combined", points: [[Date.parse("2026-03-01T01:00:00Z"), 1.5], [Date.parse("2026-03-01T02:00:00Z"), 3]] },
+    { name: "failure", points: [[Date.parse("2026-03-01T01:00:00Z"), 2], [Date.parse("2026-03-01T02:00:00Z"), 1e-6]] },
+  ]);
+});
+
+test("limits at one height are one line", () => {
+  const thresholds = { rollback: 33.3, first_call: 100, safety: 200, sample_ratio: 200 };
+  assert.deepEqual(limits("rollback", thresholds), [{ name: "rolls back at 33.3", value: 33.3 }]);
+  assert.deepEqual(limits("tests", thresholds).map((limit) => limit.name), ["first call at 100", "safety, sample ratio holds at 200"]);
+  assert.deepEqual(limits("promotion", thresholds), []);
+});
+
+test("a difference is shown by stage too", () => {
+  const of = (difference: number) => ({ failure: { difference, margin: 0.05 } });
+  const decisions = [decision(0, { differences: of(0.02) }), decision(1, { differences: of(0.03) }), decision(2, { stage: 1, differences: of(-0.01) })];
+  const rows = differenceRows(rollout({ differences: of(-0.02) }), decisions);
+  assert.deepEqual(rows, [{ metric: "failure", difference: -0.02, margin: 0.05, stages: [0.03, -0.01] }]);
+});
+
+test("the sample ratio is the canary's share of what started", () => {
+  const arms = { stable: { ...ARM, started: 300 }, canary: { ...ARM, started: 100 }, mixed: 0 } as unknown as Rollout["arms"];
+  assert.equal(sampleRatio(rollout({ arms })).seen, 0.25);
+  assert.equal(sampleRatio(rollout()).seen, null);
+});
+
+test("a state has the acts that make sense", () => {
+  assert.deepEqual(actsFor(null), ["start", "revert"]);
+  assert.deepEqual(actsFor(rollout({ state: "awaiting_approval" })), ["approve", "abort", "revert"]);
+  assert.deepEqual(actsFor(rollout()), ["pause", "promote", "rollback", "revert"]);
+  assert.deepEqual(actsFor(rollout({ state: "promoted", parked: true })), ["resume", "start", "revert"]);
+});
+
+test("a dry run is shown as what it would change", () => {
+  const after = rollout({ state: "paused" });
+  assert.deepEqual(changes(rollout(), after), ["State: running → paused"]);
+  assert.deepEqual(changes(null, rollout({ state: "gating", weight: 0 }))[0], "A new rollout of support@7");
+  assert.deepEqual(changes(rollout(), rollout({ state: "rolled_back", weight: 0, parked: true })), [
+    "State: running → rolled back", "Canary's share of traffic: 25 % → 0 %", "No candidate starts until the queue is resumed",
+  ]);
+});

@@ -1,0 +1,44 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Model } from "../src/api/types.ts";
+import { answerText, byRole, card, gateRows, pair, type Lineage } from "../src/views/policies/models.ts";
+
+const model = (role: string, version: number) => ({ role, version, name: `${role}@${version}`, state: "stable", kind: "adapter", base_model: "b", created_at: "c", uri: "u", digest: "d" }) as Model;
+
+test("roles come in order, their versions newest first", () => {
+  const roles = byRole([model("support", 1), model("mail", 2), model("support", 10), model("support", 9)]);
+  assert.deepEqual(roles.map(([role, versions]) => [role, versions.map((one) => one.version)]), [["mail", [2]], ["support", [10, 9, 1]]]);
+});
+
+test("a comparison begins with a candidate and what serves its role", () => {
+  const [five, six, seven] = [model("support", 5), { ...model("support", 6), stage: "production" as const }, model("support", 7)];
+  const models = [model("mail", 1), five, six, seven];
+  assert.deepEqual(pair(models, "support", 5), { left: "support@5", right: "support@6" });
+  assert.deepEqual(pair(models, undefined, Number.NaN), { left: "support@7", right: "support@6" });
+  assert.deepEqual(pair([five], "support", 5), { left: "support@5", right: "" });
+  assert.deepEqual(pair([], undefined, 1), { left: "", right: "" });
+});
+
+test("gates are read in whatever form the registry kept them", () => {
+  assert.deepEqual(gateRows({ held_out: { outcome: "passed", reason: "r", evidence: { a: 1 } }, older: { lower_bound: 3 }, odd: 7 }), [
+    { gate: "held_out", outcome: "passed", reason: "r", evidence: { a: 1 } },
+    { gate: "older", outcome: "", reason: "", evidence: {} },
+    { gate: "odd", outcome: "", reason: "7", evidence: {} },
+  ]);
+  assert.deepEqual(gateRows(null), []);
+});
+
+test("a card says so where its history is not kept", () => {
+  const lineage = { policy: model("support", 2), trajectories: { total: 0, offset: 0, items: [] }, preferences: { total: 0, offset: 0, items: [] }, rewards: [], feedback: [], announcements: [], counted: 0, missing: ["the job is pruned"] };
+  const text = card(lineage as unknown as Lineage);
+  assert.match(text, /^# support@2\n/);
+  assert.match(text, /It continues the base model\./);
+  assert.match(text, /## Not kept any more\n\n- the job is pruned\n$/);
+});
+
+test("an answer is its text and its tool calls", () => {
+  const completion = { choices: [{ message: { content: "Let me look.", tool_calls: [{ function: { name: "find", arguments: '{"id":1}' } }] } }] };
+  assert.equal(answerText(completion), 'Let me look.\n→ find({"id":1})');
+  assert.equal(answerText({ choices: [{ message: { content: null } }] }), "");
+  assert.equal(answerText({}), "");
+});
