@@ -56,7 +56,7 @@ stage_min_s = 3600
   `engine_url`, `data_dir` and so on): those of the file are for services that you start yourself. The services have by
   then what the file holds; a change waits for the next `ratchet up`.
 - The table `[stack]` takes the place of options of `ratchet up`: `ports` (`{nats = 4223}`), `free_ports`, `only`,
-  `mlflow`. `port` and `health_port` of a service's own table choose its ports as well.
+  `mlflow`, `upstream`. `port` and `health_port` of a service's own table choose its ports as well.
 
 """
 

@@ -43,6 +43,13 @@ def up(
     ] = None,
     free_ports: Annotated[bool, typer.Option("--free-ports", help="Use any free ports instead of the usual.")] = False,
     only: Annotated[str, typer.Option("--only", help="Start only these, separated by commas.")] = "",
+    upstream: Annotated[
+        str,
+        typer.Option(
+            metavar="PROVIDER",
+            help="Answer by `openai`, by `anthropic`, or by the server at a URL, while a role has no policy.",
+        ),
+    ] = "",
     mlflow: Annotated[
         Path | None,
         typer.Option(help="Run this program as an MLflow server, and the experiment tracker: .mlflow/bin/mlflow."),
@@ -61,7 +68,13 @@ def up(
         table = StackTable()
     ports = {**table.ports, **ports_of_environment(os.environ)}
     settings = StackSettings(
-        directory, ports, free_ports or table.free_ports, table.only, mlflow or table.mlflow, file=file
+        directory,
+        ports,
+        free_ports or table.free_ports,
+        table.only,
+        mlflow or table.mlflow,
+        upstream=upstream or table.upstream,
+        file=file,
     )
     members = tuple(name.strip() for name in only.split(",") if name.strip())
     try:
@@ -117,6 +130,7 @@ def start_background(settings: StackSettings, as_json: bool) -> None:
     command += [part for name, port in settings.ports.items() for part in ("--port", f"{name}={port}")]
     command += ["--free-ports"] if settings.free_ports else []
     command += ["--only", ",".join(settings.only)] if settings.only else []
+    command += ["--upstream", settings.upstream] if settings.upstream else []
     command += ["--mlflow", str(settings.mlflow)] if settings.mlflow else []
     with log.open("ab") as output:  # a refused second start must not cut off the first one's log
         begin = output.seek(0, os.SEEK_END)

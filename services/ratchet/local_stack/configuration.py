@@ -31,6 +31,7 @@ class StackTable:
     free_ports: bool = False
     only: tuple[str, ...] = ()
     mlflow: Path | None = None
+    upstream: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +107,14 @@ def _refusals(settings: EnvironmentSettings, environment: Mapping[str, str]) -> 
 def stack_table(file: SettingsFile) -> StackTable:
     """The table `[stack]`, with the ports that the tables of services name. Raises `ConfigError`."""
     given = dict(file.table(STACK))
-    known = ("ports", "free_ports", "only", "mlflow")
+    known = ("ports", "free_ports", "only", "mlflow", "upstream")
     if strange := next((name for name in given if name not in known), None):
         raise ConfigError(f"there is no setting {STACK}.{strange} in {file.path}{nearest(strange, known)}")
-    ports, free, only, mlflow = (given.get(name) for name in known)
+    ports, free, only, mlflow, upstream = (given.get(name) for name in known)
     if not isinstance(ports, dict | None) or not isinstance(free, bool | None) or not isinstance(mlflow, str | None):
         raise ConfigError(f"[{STACK}] in {file.path}: ports is a table, free_ports true or false, mlflow a path")
+    if not isinstance(upstream, str | None):
+        raise ConfigError(f"[{STACK}] in {file.path}: upstream is a provider or a URL")
     if only is not None and not (
         isinstance(only, list) and all(isinstance(one, str) for one in cast("list[Any]", only))
     ):
@@ -122,6 +125,7 @@ def stack_table(file: SettingsFile) -> StackTable:
         free_ports=free or False,
         only=tuple(cast("list[str]", only or ())),
         mlflow=None if mlflow is None else Path(mlflow),
+        upstream=upstream or "",
     )
 
 

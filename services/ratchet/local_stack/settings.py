@@ -32,6 +32,8 @@ class StackSettings:
     """The program `mlflow` of an environment that has it: a server of it runs too, and the experiment tracker."""
     vllm: VllmSettings | None = None
     """A vLLM to run in the place of `engine_local`; it needs a `start_s` of many minutes."""
+    upstream: str = ""
+    """A provider, or the URL of a server of OpenAI's API, that answers while a role has no policy."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the environment of every service."""
     file: SettingsFile = field(default_factory=SettingsFile)

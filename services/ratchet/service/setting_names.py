@@ -35,6 +35,8 @@ OTHERS: Mapping[str, str] = {
     "RATCHET_ROLE": "For a held-out command: the role of the policy.",
     "RATCHET_HELDOUT_TASKS": "For a held-out command: how many tasks it plays.",
     "RATCHET_HELDOUT_SEED": "For a held-out command: which tasks, and the seed of the sampling.",
+    "RATCHET_UPSTREAM_URL": "Another address of the provider of `ratchet up --upstream`, such as a proxy.",
+    "RATCHET_UPSTREAM_KEY": "The key of the server whose URL `ratchet up --upstream` names, where it asks for one.",
     "RATCHET_STACK_ID": "Marks the processes of one start of a local stack.",
     "RATCHET_EMBEDDED_CLICKHOUSE_PASSWORD": "Password of the local stack's ClickHouse.",
     "RATCHET_REAL_DATA": "Folder with real trajectories, for tests.",
