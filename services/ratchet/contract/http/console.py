@@ -195,13 +195,14 @@ class TrajectoryBrief(Answer, frozen=True, kw_only=True):
     """`<role>@<version>` of its calls; `mixed` for several."""
     arm: str | None
     calls: int
+    """Those that the gateway recorded under its id: the further conversations of a run share them."""
     failed_calls: int
     outcome: str | None
     reward: float | None
     """Null: none yet, or no component of it applies."""
     revision: int | None
     thumbs: int
-    """Thumbs up less thumbs down of people."""
+    """Thumbs up less thumbs down of people: each person's newest counts."""
     started_at: Instant
     ended_at: Instant | None
     latency_ms: float | None
@@ -214,6 +215,8 @@ class TrajectoriesOut(Answer, frozen=True, kw_only=True):
     trajectories: list[TrajectoryBrief]
     next: str | None
     """The parameter `after` of the next page; null: this is the last one."""
+    searched_since: Instant | None
+    """Texts of trajectories before this instant were not read, and `next` goes on there; null: nothing was left out."""
 
 
 class ToolCallOut(Answer, frozen=True, kw_only=True):
@@ -236,6 +239,7 @@ class MessageOut(Answer, frozen=True, kw_only=True):
     letters: int
     """Of the whole text; where `text` is shorter, `GET .../messages/{index}` has all of it."""
     tool_calls: list[ToolCallOut]
+    """At most 100."""
     tool_call_id: str | None
     """Of the call that this message answers."""
     turn_id: str | None
@@ -297,8 +301,11 @@ class TrajectoryOut(Answer, frozen=True, kw_only=True):
     outcome: JsonObject | None
     error: str | None
     messages: list[MessageOut]
-    """At most 500."""
+    """At most 500, from the one that the parameter `first_message` names; after a million letters each is shortened to
+    1,000."""
     messages_total: int
+    unreadable: str | None
+    """Why this is no conversation: the messages are then those of the calls, one call after the other."""
     calls: list[CallOut]
     """At most 500, in order."""
     calls_total: int
