@@ -14,12 +14,15 @@ from typing import Any
 
 from ratchet.canary_deployer.http_api import Api
 from ratchet.console.http_api import Subjects as ConsoleSubjects, console_api
+from ratchet.console.records import Records
 from ratchet.rl_coordinator.http import Subjects, http_app
 
 ROOT = Path(__file__).resolve().parents[1]
 HTTP = ROOT / "contracts" / "http"
 UNUSED: Any = None
 """Stands for the collaborators of routes: describing the routes uses none of them."""
+RECORDS = Records(trajectories=UNUSED, tokens=UNUSED, rollouts=UNUSED, training=UNUSED)
+CONSOLE = ConsoleSubjects(loop=UNUSED, events=UNUSED, records=RECORDS)
 
 
 def documents() -> Mapping[str, Mapping[str, Any]]:
@@ -28,7 +31,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
     return {
         "coordinator": http_app({}, subjects, UNUSED).openapi(),
         "deployer": Api(UNUSED, UNUSED, UNUSED, UNUSED).app().openapi(),
-        "console": console_api(ConsoleSubjects(loop=UNUSED, events=UNUSED)).openapi(),
+        "console": console_api(CONSOLE).openapi(),
     }
 
 

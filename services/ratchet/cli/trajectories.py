@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import typer
@@ -16,15 +16,13 @@ from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.options import AsJson, Directory, NamedTrajectoryArgument, OptionalRole
 from ratchet.cli.output import LONG, console, cut, print_answer, print_facts, print_table
-from ratchet.contract import Feedback, Reward, Trajectory, decode
+from ratchet.contract import Feedback, Reward, Trajectory
 from ratchet.errors import NotFound
 from ratchet.rules.chat import chat_messages, text_of
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.stores.capture import Barred, of_trajectory
 from ratchet.stores.history import latest_rewards
-
-if TYPE_CHECKING:
-    from ratchet.stores.warehouse import Row, Warehouse
+from ratchet.stores.trajectories import Branch, StoredTrajectories, ancestors
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -38,14 +36,6 @@ ORDER BY t.ended_at DESC, t.trajectory_id DESC
 LIMIT {limit:UInt32}
 """
 _REWARDS = latest_rewards("total", "confidence", "revision", where="trajectory_id IN {ids:Array(String)}")
-_RUN = """
-SELECT trajectory_id, parent_trajectory_id, role, agent_id, turn_count AS turns, outcome
-FROM (SELECT * EXCEPT body FROM trajectories FINAL)
-WHERE trajectory_id IN {ids:Array(String)} OR recorded_as IN {ids:Array(String)}
-    OR parent_trajectory_id IN {ids:Array(String)}
-ORDER BY started_at, trajectory_id, role
-"""
-"""The trajectories of a run: those recorded under one id, and those that name one of them as their parent."""
 
 
 @app.command("list")
@@ -95,18 +85,6 @@ class Whole:
     """Those that policy gradients cannot use, by reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """A trajectory within the tree of its run."""
-
-    depth: int
-    trajectory_id: str
-    role: str
-    agent_id: str
-    turns: int
-    outcome: str | None
-
-
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """A trajectory in one line."""
 
@@ -141,8 +119,9 @@ async def newest(endpoints: Endpoints, role: str | None, outcome: str | None, li
 async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
     """One trajectory. Raises `NotFound`."""
     async with warehouse_of(settings_of(endpoints)) as warehouse:
-        stored = await _bodies(warehouse, "trajectories", "sequence", trajectory_id)
-        if not stored:
+        stored = StoredTrajectories(warehouse)
+        trajectory = await stored.newest(trajectory_id)
+        if trajectory is None:
             (count,) = await warehouse.rows(
                 "SELECT uniqExact(event_id) AS turns FROM turns WHERE trajectory_id = {id:String}",
                 {"id": trajectory_id},
@@ -152,51 +131,18 @@ async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
                 end = f"POST /v1/trajectories/{trajectory_id}/end at the gateway ends it"
                 raise NotFound(f"{recorded}: {end}; without an end it is shown after ten minutes without a call")
             raise NotFound(f"no trajectory {trajectory_id} is stored")
-        rewards = await _bodies(warehouse, "rewards", "at, revision", trajectory_id)
-        feedback = await _bodies(warehouse, "feedback", "at", trajectory_id)
-        trajectory = decode(stored[0], Trajectory)
-        run = await warehouse.rows(_RUN, {"ids": sorted({trajectory_id, *_ancestors(trajectory)})})
+        rewards = await stored.rewards(trajectory_id)
+        feedback = await stored.feedback(trajectory_id)
+        run = await stored.run({trajectory_id, *ancestors(trajectory)})
         recorded_as = trajectory.recorded_as or trajectory_id
         calls, barred = await of_trajectory(warehouse, trajectory.role, recorded_as) or (0, [])
-    return Whole(
-        trajectory,
-        [decode(body, Reward) for body in rewards],
-        [decode(body, Feedback) for body in feedback],
-        tree_of(run),
-        calls,
-        barred,
-    )
-
-
-def _ancestors(trajectory: Trajectory) -> list[str]:
-    return [related for related in (trajectory.recorded_as, trajectory.parent_trajectory_id) if related]
-
-
-def tree_of(rows: Sequence[Row]) -> list[Branch]:
-    """The trajectories of a run as a tree, parents first; empty for a single one."""
-    ids = {row["trajectory_id"] for row in rows}
-    below: dict[str | None, list[Row]] = {}
-    for row in rows:
-        parent = row["parent_trajectory_id"]
-        below.setdefault(parent if parent in ids and parent != row["trajectory_id"] else None, []).append(row)
-    branches: list[Branch] = []
-    left = [(0, row) for row in reversed(below.pop(None, []))]
-    while left:
-        depth, row = left.pop()
-        left += [(depth + 1, child) for child in reversed(below.pop(row["trajectory_id"], []))]
-        branches.append(Branch(depth, row["trajectory_id"], row["role"], row["agent_id"], row["turns"], row["outcome"]))
-    return branches if len(branches) > 1 else []
+    return Whole(trajectory, rewards, feedback, run, calls, barred)
 
 
 async def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
     """The roles under which anything of a trajectory is stored: itself, or turns of it."""
     async with warehouse_of(settings_of(endpoints)) as warehouse:
-        rows = await warehouse.rows(
-            "SELECT DISTINCT role FROM (SELECT role FROM trajectories WHERE trajectory_id = {id:String}"
-            " UNION ALL SELECT role FROM turns WHERE trajectory_id = {id:String})",
-            {"id": trajectory_id},
-        )
-    return sorted(row["role"] for row in rows)
+        return await StoredTrajectories(warehouse).roles_of(trajectory_id)
 
 
 def show_list(stored: Sequence[Listed], empty: str) -> None:
@@ -287,8 +233,3 @@ def _facts(trajectory: Trajectory) -> dict[str, object]:
         "outcome": outcome.status if outcome else "none reported",
         "verified by": outcome.verified_by if outcome else None,
     }
-
-
-async def _bodies(warehouse: Warehouse, table: str, order: str, trajectory_id: str) -> list[bytes]:
-    sql = f"SELECT body FROM {table} FINAL WHERE trajectory_id = {{id:String}} ORDER BY {order}"  # noqa: S608 - our own names
-    return [row["body"].encode() for row in await warehouse.rows(sql, {"id": trajectory_id})]

@@ -4,6 +4,7 @@ Site ─┬─ pages: the bundle, for anybody
       └─ Authentication ─┬─ http_api: sessions and what pages ask, from ClickHouse and the broker
                          │    loop: the whole at a glance; its rules of attention are in domain
                          │    events: the loop and NatsHints for pages that listen
+                         │    records: trajectories, tokens, rollouts, trainings, from the stores
                          └─ pass_through: coordinator, deployer and gateway, with the caller's own key
 """
 
@@ -25,6 +26,7 @@ from ratchet.console.loop import Loop, Sources, disk_of, history_of, streams_of
 from ratchet.console.nats_hints import NatsHints
 from ratchet.console.pages import Pages, read_pages
 from ratchet.console.pass_through import COORDINATOR, DEPLOYER, GATEWAY, PassThrough, peer_of
+from ratchet.console.records import records_of
 from ratchet.console.settings import Settings
 from ratchet.console.site import Site
 from ratchet.service.authentication import Authentication
@@ -34,6 +36,7 @@ from ratchet.service.http_client import AsyncApiClient
 from ratchet.service.keys import known_keys
 from ratchet.service.runtime import App
 from ratchet.service.same_site import Sites
+from ratchet.stores.objects import Objects
 from ratchet.stores.warehouse import Warehouse
 
 NAME = "console"
@@ -97,7 +100,7 @@ def assembled(
     )
     loop = Loop(sources, bus.now, time.monotonic)
     events = Events(loop.current, NatsHints(bus).follow)
-    subjects = Subjects(loop=loop, events=events)
+    subjects = Subjects(loop=loop, events=events, records=records_of(bus, warehouse, Objects(shared)))
     passed = {name: PassThrough(name, peers[name], f"the {name}", table) for name, table in ROUTES.items()}
     site = Site(
         pages,

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI
 
-from ratchet.console import events_api, loop_api, session_api
+from ratchet.console import events_api, loop_api, records, session_api
 from ratchet.console.events import Events
 from ratchet.console.loop import Loop
+from ratchet.console.records import Records
 from ratchet.service.control_api import ControlApi
 
 ERRORS: Mapping[int, str] = {
@@ -27,6 +28,7 @@ class Subjects:
 
     loop: Loop
     events: Events
+    records: Records
 
 
 def console_api(subjects: Subjects) -> FastAPI:
@@ -35,4 +37,5 @@ def console_api(subjects: Subjects) -> FastAPI:
     session_api.add_routes(api)
     loop_api.add_routes(api, subjects.loop)
     events_api.add_routes(api, subjects.events)
+    records.add_routes(api, subjects.records)
     return api.app

@@ -7,11 +7,12 @@ group at a time. Imports no store: the training process reads its file with this
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -112,6 +113,27 @@ def read_rows(path: Path, kind: type[R], *, without: Collection[str] = (), as_ar
                     own = arrays if as_arrays else {name: array.tolist() for name, array in arrays.items()}
                     yield msgspec.structs.replace(msgspec.convert(absent | members, kind), **own)
                     next(place)
+
+
+def read_page(file: IO[bytes] | io.RawIOBase, columns: Sequence[str], offset: int, limit: int) -> list[dict[str, Any]]:
+    """Some columns of some rows, as they are stored: lists are JSON text. Of the file only what that takes is read.
+
+    `Any`: each column has its own type. Raises `Rejected` when the file does not hold such rows.
+    """
+    rows: list[dict[str, Any]] = []
+    with _readable("rows", count(offset + 1)):
+        stored: Any = _PARQUET.ParquetFile(file)
+        names = [name for name in columns if name in stored.schema_arrow.names]
+        absent = dict.fromkeys(columns)
+        first = 0
+        for group in range(stored.num_row_groups):
+            size = int(stored.metadata.row_group(group).num_rows)
+            begin, end = max(offset - first, 0), min(offset + limit - first, size)
+            if begin < end:
+                table: Any = stored.read_row_group(group, columns=names)
+                rows += [absent | row for row in table.slice(begin, end - begin).to_pylist()]
+            first += size
+    return rows
 
 
 @contextmanager

@@ -23,7 +23,7 @@ import msgspec
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from ratchet.bus.message import decode
 from ratchet.contract.http.answers import ErrorOut
@@ -45,6 +45,8 @@ CHANGING: Mapping[int, str] = {
 }
 """Further answers to any request that changes something, see `same_site`."""
 JSON, EVENTS = "application/json", "text/event-stream"
+_SAVED = {"content-disposition": 'attachment; filename="text.txt"', "x-content-type-options": "nosniff"}
+"""Headers of a text that no browser may read as a page."""
 SECURITY_SCHEMES: Mapping[str, Mapping[str, str]] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, see `ratchet keys`."},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
@@ -161,15 +163,31 @@ class ControlApi:
         """Serve server-sent events: `handler` returns them as they are sent, or raises. `events`: what is in the `data`
         of each, by its name."""
         self._kinds |= dict.fromkeys(events.values())
-        schema = {"oneOf": [reference(kind) for kind in events.values()]}
-        refused = {**self._errors, **REFUSED}
 
         async def answering(**values: Any) -> Response:
             return StreamingResponse(await handler(**values), media_type=EVENTS)
 
-        signature = inspect.signature(handler, eval_str=True).replace(return_annotation=Any)
-        answering.__name__, answering.__doc__ = handler.__name__, handler.__doc__
-        answering.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]  `inspect` reads it first
+        content = {EVENTS: {"schema": {"oneOf": [reference(kind) for kind in events.values()]}}}
+        described = {"description": f"Events: {', '.join(events)}.", "content": content}
+        self._serve(path, _like(handler, answering), scope, {}, described)
+
+    def text_route(
+        self, path: str, handler: Handler, *, scope: KeyScope, errors: Mapping[int, str] | None = None
+    ) -> None:
+        """Serve GET `path` with a handler that returns a text which someone else wrote: to be saved, never a page."""
+
+        async def answering(**values: Any) -> Response:
+            text: str = await handler(**values)
+            return PlainTextResponse(text.encode(errors="replace"), headers=_SAVED)
+
+        described = {"description": "The text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+        self._serve(path, _like(handler, answering), scope, errors or {}, described)
+
+    def _serve(
+        self, path: str, answering: Handler, scope: KeyScope, errors: Mapping[int, str], described: Mapping[str, Any]
+    ) -> None:
+        """Serve GET `path` with answers that are no struct."""
+        refused = {**self._errors, **REFUSED, **errors}
         self.app.add_api_route(
             path,
             answering,
@@ -180,7 +198,7 @@ class ControlApi:
             response_class=Response,
             responses={
                 **{code: _response(text, ErrorOut) for code, text in sorted(refused.items())},
-                200: {"description": f"Events: {', '.join(events)}.", "content": {EVENTS: {"schema": schema}}},
+                200: {**described},
             },
             openapi_extra={"security": [{name: [str(scope)]} for name in SECURITY_SCHEMES]},
         )
@@ -265,6 +283,14 @@ def _answering(handler: Handler, signature: inspect.Signature, status: int) -> H
         code, answer = cast("tuple[int, Any]", returned) if isinstance(returned, tuple) else (status, returned)
         return Response(msgspec.json.encode(answer), code, media_type=JSON)
 
+    answering.__name__, answering.__doc__ = handler.__name__, handler.__doc__
+    answering.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]  `inspect` reads it first
+    return answering
+
+
+def _like(handler: Callable[..., Any], answering: Handler) -> Handler:
+    """`answering` with the name, the words and the parameters of `handler`."""
+    signature = inspect.signature(handler, eval_str=True).replace(return_annotation=Any)
     answering.__name__, answering.__doc__ = handler.__name__, handler.__doc__
     answering.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]  `inspect` reads it first
     return answering

@@ -121,6 +121,14 @@ class Objects:
             raise DigestMismatch(f"{uri} does not have sha256 {sha256}")
         return blob
 
+    def get_part(self, uri: str, begin: int, size: int) -> bytes:
+        """`size` bytes of the object from `begin` on, fewer at its end. No digest vouches for a part."""
+        span = f"bytes={begin}-{begin + size - 1}"
+        part: bytes = self._read(
+            uri, lambda bucket, key: self._client.get_object(Bucket=bucket, Key=key, Range=span)["Body"].read()
+        )
+        return part
+
     def get_file(self, uri: str, path: Path, sha256: str) -> None:
         """Download to `path`, which appears only when it is complete and has the right digest."""
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,7 @@ EXTRAS = {
     "chat_templates": ["engine"],
     "trainer_worker": ["trainer"],
     "demo": ["demo", "real"],
+    "console": ["real"],
 }
 """The extras that a package of `services/ratchet` may need besides the base."""
 HOSTS = {"vllm_plugin": {"vllm", "huggingface-hub"}}

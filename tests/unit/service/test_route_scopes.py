@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from ratchet.bus.testing import FakeClock
 from ratchet.canary_deployer.http_api import Api
 from ratchet.console.http_api import Subjects as ConsoleSubjects, console_api
+from ratchet.console.records import Records
 from ratchet.errors import Forbidden
 from ratchet.gateway.domain.notes import Notes
 from ratchet.gateway.domain.prices import NO_PRICES
@@ -32,11 +33,13 @@ from tests.support.gateway_alone import alone
 
 UNUSED: Any = None
 """Stands for the collaborators of routes: a request that is refused reaches none of them."""
+RECORDS = Records(trajectories=UNUSED, tokens=UNUSED, rollouts=UNUSED, training=UNUSED)
+CONSOLE = ConsoleSubjects(loop=UNUSED, events=UNUSED, records=RECORDS)
 SUBJECTS = Subjects(jobs=UNUSED, registry=UNUSED, triggers=UNUSED, storage=UNUSED, keys=UNUSED)
 CONTROL: dict[str, FastAPI] = {
     "coordinator": http_app({}, SUBJECTS, UNUSED),
     "deployer": Api(UNUSED, UNUSED, UNUSED, UNUSED).app(),
-    "console": console_api(ConsoleSubjects(loop=UNUSED, events=UNUSED)),
+    "console": console_api(CONSOLE),
 }
 BY_CHANGE = {"coordinator": KeyScope.TRAIN, "deployer": KeyScope.OPERATE, "console": KeyScope.ANNOTATE}
 """What a POST takes."""

@@ -41,7 +41,7 @@ from ratchet.rules.chat.conversations import (
 from ratchet.rules.chat.format import MAX_DEPTH, ChatError, last_answer, text_of
 from ratchet.rules.chat.links import tools_called
 from ratchet.rules.chat.to_entries import Call, trajectory_turns
-from ratchet.rules.chat.to_messages import chat_messages
+from ratchet.rules.chat.to_messages import chat_messages, messages_with_calls
 
 __all__ = [
     "MAX_DEPTH",
@@ -59,6 +59,7 @@ __all__ = [
     "entries_of",
     "failed_entries",
     "last_answer",
+    "messages_with_calls",
     "prompt_of_turn",
     "readable",
     "split",

@@ -22,15 +22,29 @@ def chat_messages(trajectory: Trajectory) -> Messages:
 
     Raises `ChatError` for a trajectory that holds a value without JSON (text that is no Unicode).
     """
-    messages: Messages = []
-    if trajectory.task_context.instructions and not _listed(trajectory.turns[0].observation):
-        messages.append({"role": "system", "content": trajectory.task_context.instructions})
+    return [message for message, _ in _messages(trajectory.task_context.instructions, trajectory.turns)]
+
+
+@refuses_endless_nesting()
+def messages_with_calls(instructions: str, entries: Sequence[TrajectoryTurn]) -> list[tuple[JsonObject, str | None]]:
+    """The chat of a trajectory's instructions and entries, each answer with the id of its model call where it is known.
+
+    Raises `ChatError`, as `chat_messages` does.
+    """
+    return _messages(instructions, entries)
+
+
+def _messages(instructions: str, entries: Sequence[TrajectoryTurn]) -> list[tuple[JsonObject, str | None]]:
+    messages: list[tuple[JsonObject, str | None]] = []
+    if instructions and not (entries and _listed(entries[0].observation)):
+        messages.append(({"role": "system", "content": instructions}, None))
     previous: list[TrajectoryTurn] = []
-    for _, entries in groupby(trajectory.turns, key=lambda turn: turn.turn_ref or f"turn {turn.turn_id}"):
-        group = list(entries)
-        messages += [*_between(previous, group[0].observation), answer_of(group)]
+    for _, of_call in groupby(entries, key=lambda turn: turn.turn_ref or f"turn {turn.turn_id}"):
+        group = list(of_call)
+        messages += [(message, None) for message in _between(previous, group[0].observation)]
+        messages.append((answer_of(group), group[0].turn_ref))
         previous = group
-    return messages + results_of(previous)
+    return messages + [(message, None) for message in results_of(previous)]
 
 
 def answer_of(group: Sequence[TrajectoryTurn]) -> JsonObject:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ratchet.cli.trajectories import tree_of
+from ratchet.stores.trajectories import tree_of
 
 
 def row(name: str, parent: str | None) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""What a training measures and learns from, as pages show it: also while the job runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from ratchet.bus.message import JsonObject
+from ratchet.contract.http.console import AttemptOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
+from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES, SnapshotManifest
+from ratchet.contract.state import Job
+from ratchet.contract.training import SnapshotRef
+from ratchet.datasets.parquet import read_page
+from ratchet.datasets.s3_snapshots import RemoteRows, decode_manifest
+from ratchet.errors import NotFound
+from ratchet.rules.chat import last_answer
+from ratchet.rules.curves import Point, curves_of
+from ratchet.rules.figures import FIGURES
+from ratchet.stores.training_history import training_history
+
+if TYPE_CHECKING:
+    from ratchet.bus.kv import Entry
+    from ratchet.stores.objects import Objects
+    from ratchet.stores.warehouse import Warehouse
+
+POINTS = 1_000
+"""Of a curve."""
+LETTERS = 300
+"""Of a row's text."""
+ERROR = 4_000
+"""Letters of an attempt's error."""
+MANIFESTS = 8
+"""Manifests that stay in memory, without the ids of their rows."""
+
+
+class JobBucket(Protocol):
+    """Where the jobs stand."""
+
+    async def get(self, key: str) -> Entry[Job] | None:
+        """The job with this id."""
+        ...
+
+
+class Training:
+    """Reads curves from ClickHouse and the object store, and rows from the snapshot of a job."""
+
+    def __init__(self, warehouse: Warehouse, objects: Objects, jobs: JobBucket) -> None:
+        self._warehouse = warehouse
+        self._objects = objects
+        self._jobs = jobs
+        self._manifests: dict[str, SnapshotManifest] = {}
+
+    async def curves(self, job_id: str) -> CurvesOut:
+        """The curves of a job, empty while it has measured nothing. Raises `NotFound`."""
+        history = await training_history(self._warehouse, self._objects, job_id)
+        if not history.attempts:
+            await self._job(job_id)
+        curves = await asyncio.to_thread(curves_of, history.steps)
+        known = [name for name in FIGURES if name in curves]
+        return CurvesOut(
+            training_job_id=job_id,
+            attempts=[
+                AttemptOut(
+                    number=one.number,
+                    state=one.state,
+                    worker=one.worker,
+                    began_at=one.first_at,
+                    last_at=one.last_at,
+                    last_step=one.last_step,
+                    error=one.error[:ERROR] or None,
+                    gpu_hours=one.gpu_hours,
+                    peak_memory_gb=one.peak_memory_gb,
+                )
+                for one in history.attempts
+            ],
+            curves=[_curve(name, curves[name]) for name in (*known, *sorted(curves.keys() - FIGURES.keys()))],
+        )
+
+    async def rows(self, job_id: str, offset: int, limit: int) -> RowsOut:
+        """A page of the rows that a job learns from. Raises `NotFound`, also for a job that has none yet."""
+        job = await self._job(job_id)
+        if job.snapshot is None:
+            raise NotFound(f"job {job_id} has no snapshot yet: it is {job.state}")
+        manifest = await asyncio.to_thread(self._manifest, job.snapshot)
+        rows = await asyncio.to_thread(self._page, manifest, offset, limit)
+        return RowsOut(
+            uri=job.snapshot.uri,
+            digest=job.snapshot.digest,
+            format=manifest.format,
+            total=manifest.rows,
+            offset=offset,
+            rows=rows,
+            left_out={reason.replace("_", " "): count for reason, count in manifest.left_out.items()},
+        )
+
+    async def _job(self, job_id: str) -> Job:
+        entry = await self._jobs.get(job_id)
+        if entry is None:
+            raise NotFound(f"there is no job {job_id}")
+        return entry.value
+
+    def _manifest(self, ref: SnapshotRef) -> SnapshotManifest:
+        manifest = self._manifests.get(ref.digest)
+        if manifest is None:
+            whole = decode_manifest(self._objects.get(ref.uri, ref.digest), ref.uri)
+            manifest = msgspec.structs.replace(whole, trajectories=[], preferences=None)
+            while len(self._manifests) >= MANIFESTS:
+                self._manifests.pop(next(iter(self._manifests)), None)
+            self._manifests[ref.digest] = manifest
+        return manifest
+
+    def _page(self, manifest: SnapshotManifest, offset: int, limit: int) -> list[RowOut]:
+        if offset >= manifest.rows:
+            return []
+        columns, shown = SHOWN[manifest.format]
+        file = RemoteRows(self._objects, manifest.parquet)
+        page = read_page(file, columns, offset, limit)
+        return [shown(index, row) for index, row in enumerate(page, offset)]
+
+
+def thinned(points: Sequence[Point], most: int) -> list[tuple[int, float]]:
+    """At most so many points, evenly spread, the last one among them."""
+    step = -(-len(points) // most) if points else 1
+    last = len(points) - 1
+    return [(point.step, point.value) for index, point in enumerate(points) if (last - index) % step == 0]
+
+
+def _curve(name: str, points: Sequence[Point]) -> CurveOut:
+    figure = FIGURES.get(name)
+    good = figure and RangeOut(
+        low=figure.bad_below, high=figure.bad_above, meaning=f"Good: {figure.good}; bad: {figure.bad}."
+    )
+    meaning = f"{figure.meaning}." if figure else None
+    return CurveOut(name=name, meaning=meaning, good=good or None, points=thinned(points, POINTS))
+
+
+def _trajectory(index: int, row: Mapping[str, Any]) -> RowOut:
+    return _row(index, row["trajectory_id"], row["messages"], task=row["task_key"], reward=row["reward"])
+
+
+def _pair(index: int, row: Mapping[str, Any]) -> RowOut:
+    return _row(index, row["chosen_trajectory_id"], row["chosen"], group=row["group_key"])
+
+
+def _label(index: int, row: Mapping[str, Any]) -> RowOut:
+    return _row(index, row["trajectory_id"], row["completion"], reward=float(row["label"]))
+
+
+SHOWN: Mapping[str, tuple[Sequence[str], Callable[[int, Mapping[str, Any]], RowOut]]] = {
+    TRAJECTORIES: (("trajectory_id", "task_key", "reward", "messages"), _trajectory),
+    PAIRS: (("chosen_trajectory_id", "group_key", "chosen"), _pair),
+    LABELS: (("trajectory_id", "label", "completion"), _label),
+}
+"""By format: the columns that are read, and what is shown of a row. `Any`: each column has its own type."""
+
+
+def _row(
+    index: int,
+    trajectory_id: str | None,
+    messages: str,
+    *,
+    task: str | None = None,
+    reward: float | None = None,
+    group: str | None = None,
+) -> RowOut:
+    answer = " ".join(last_answer(msgspec.json.decode(messages, type=list[JsonObject])).split())
+    return RowOut(
+        index=index,
+        trajectory_id=trajectory_id,
+        task=task,
+        reward=reward,
+        group=group or task,
+        text=answer[:LETTERS],
+    )

@@ -1,0 +1,36 @@
+"""The HTTP routes of a job's curves and of the rows that it learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from fastapi import Path, Query
+
+from ratchet.console.training import Training
+from ratchet.contract.http.console import CurvesOut, RowsOut
+from ratchet.rules.access import KeyScope
+from ratchet.service.control_api import ControlApi
+
+UNKNOWN: Mapping[int, str] = {404: "There is no such job."}
+NO_ROWS: Mapping[int, str] = {404: "There is no such job, or it has no snapshot yet, or that was collected since."}
+JobId = Annotated[str, Path(pattern="^[0-9a-fA-F-]{1,64}$")]
+
+
+def add_routes(api: ControlApi, training: Training) -> None:
+    """Serve `/v1/jobs`."""
+
+    async def get_curves(job_id: JobId) -> CurvesOut:
+        """Show the curves of a job and its attempts, also while it runs."""
+        return await training.curves(job_id)
+
+    async def list_rows(
+        job_id: JobId,
+        offset: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+        limit: Annotated[int, Query(ge=1, le=100)] = 50,
+    ) -> RowsOut:
+        """List rows of the snapshot that a job learns from, and what was left out, by reason."""
+        return await training.rows(job_id, offset, limit)
+
+    api.route("GET", "/v1/jobs/{job_id}/curves", get_curves, scope=KeyScope.VIEW, errors=UNKNOWN)
+    api.route("GET", "/v1/jobs/{job_id}/rows", list_rows, scope=KeyScope.VIEW, errors=NO_ROWS)

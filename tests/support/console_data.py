@@ -1,0 +1,73 @@
+"""The console's own API on real stores: facts as the collector stores them, and a client of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import httpx
+import msgspec
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.received import Received
+from ratchet.console.http_api import Subjects, console_api
+from ratchet.console.records import records_of
+from ratchet.contract import Message
+from ratchet.rules.access import ANYONE, Caller
+from ratchet.stores.warehouse import Warehouse
+from ratchet.trajectory_collector.rows import TABLES, row_of
+from tests.support.callers import called_by
+from tests.support.messages import AT
+
+LIFE = "1"
+
+
+async def store(warehouse: Warehouse, *messages: Message, first: int = 1) -> None:
+    """Rows as the collector makes them, in the order of the messages; `first`: the sequence of the first one."""
+    by_topic: dict[str, list[tuple[int, Message]]] = defaultdict(list)
+    for sequence, message in enumerate(messages, first):
+        by_topic[message.TOPIC].append((sequence, message))
+    for topic, numbered in by_topic.items():
+        table = TABLES[topic]
+        rows = [
+            row_of(
+                table,
+                Received(one, topic, "", sequence, 1, one.event_id, AT, "", body=msgspec.json.encode(one)),
+                LIFE,
+                stored_at(sequence),
+            )
+            for sequence, one in numbered
+        ]
+        await warehouse.insert(table.name, rows, token=None)
+
+
+def stored_at(sequence: int) -> datetime:
+    """Later messages are stored later."""
+    return AT + timedelta(milliseconds=sequence)
+
+
+UNUSED: Any = None
+
+
+@asynccontextmanager
+async def console(
+    warehouse: Warehouse, caller: Caller = ANYONE, now: datetime = AT, bus: Bus | None = None, objects: Any = UNUSED
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the console's own API, for `caller`. Without a bus nothing is asked or published there."""
+    subjects = Subjects(loop=UNUSED, events=UNUSED, records=records_of(bus or NoBus(), warehouse, objects, lambda: now))
+    app = called_by(console_api(subjects), caller)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8084") as http:
+        yield http
+
+
+class NoBus(Bus):
+    """A bus that is connected to nothing: its buckets are not asked."""
+
+    def __init__(self) -> None:
+        pass
+
+    def bucket(self, name: str, kind: type[Any]) -> Any:
+        """None."""
