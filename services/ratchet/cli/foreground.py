@@ -14,6 +14,7 @@ from rich.text import Text
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.output import console, print_json, table
 from ratchet.cli.stack import started_document
+from ratchet.local_stack.catalog import CONSOLE
 from ratchet.local_stack.member import Member, MemberState
 from ratchet.local_stack.settings import StackSettings
 from ratchet.local_stack.stack import Stack
@@ -48,6 +49,7 @@ class Foreground:
                 if self._stack.ended_orphans:
                     self._print(f"ended processes of an earlier stack: {', '.join(self._stack.ended_orphans)}")
                 self._enter("running; Ctrl-C stops")
+                self._print(self._pages())
                 record = read_record(self._stack.settings.directory)
                 if self._as_json and record is not None:
                     print_json(started_document(self._stack.settings.directory, record))
@@ -74,8 +76,13 @@ class Foreground:
             self._print(f"{member.name} {member.state}{where}{f': {member.reason}' if member.reason else ''}")
 
     def _print(self, text: str) -> None:
-        if not self._live and not self._as_json:
+        if text and not self._live and not self._as_json:
             console.print(f"{time.monotonic() - self._began:6.1f} s  {text}")
+
+    def _pages(self) -> str:
+        """Where the console is; empty where it does not run."""
+        member = self._stack.members.get(CONSOLE)
+        return f"{CONSOLE} {member.program.url}/" if member is not None else ""
 
     def _render(self) -> Group:
         rows = [
@@ -86,4 +93,5 @@ class Foreground:
             ("ratchet ", "bold"),
             f"{self._phase}  {time.monotonic() - self._began:.0f} s  {self._stack.settings.directory}",
         )
-        return Group(head, table(("", "state", "url", "restarts", "reason"), rows))
+        pages = Text(self._pages() if self._phase.startswith("running") else "")
+        return Group(head, table(("", "state", "url", "restarts", "reason"), rows), pages)

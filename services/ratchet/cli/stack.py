@@ -20,6 +20,7 @@ from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import console, follow_up, print_json, print_table, progress
 from ratchet.errors import ConfigError, RatchetError, Unavailable
+from ratchet.local_stack.catalog import CONSOLE
 from ratchet.local_stack.orphans import end_orphans, is_running
 from ratchet.local_stack.process import log_tail
 from ratchet.local_stack.program import Program
@@ -157,6 +158,8 @@ def start_background(settings: StackSettings, as_json: bool) -> None:
     down = follow_up("down", directory=directory)
     running = f"running in the background (pid {record.pid})"
     console.print(f"{running}; `{down}` stops it, logs in {directory / 'logs'}", markup=False)
+    if CONSOLE in record.services:
+        console.print(f"{CONSOLE} {record.services[CONSOLE].url}/", markup=False)
 
 
 def stop_stack(directory: Path, as_json: bool) -> None:
