@@ -220,7 +220,7 @@ test-e2e: $(STAMP) ## a small loop, closed
 	@$(PYTEST) tests/e2e
 
 test-browser: $(STAMP) $(WEB_STAMP) ## the console in a real browser: minutes; skipped, with words, without `make chromium`
-	@$(PYTEST) -p no:cacheprovider tests/browser
+	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile tests/browser
 
 test-vllm: $(STAMP) ## what Ratchet assumes of vLLM, on a real one: minutes; skipped, with words, without `make vllm`
 	@$(PYTEST) -p no:cacheprovider tests/vllm

@@ -66,6 +66,8 @@ class FakeConsole:
     """Every stream of events sends them, each once."""
     revoked: set[str] = field(default_factory=set[str])
     asks_for_keys: bool = True
+    ends_streams: bool = False
+    """True: a stream of events ends soon, as after five minutes."""
     streams: bool = True
     """False: the stream of events ends at once."""
 
@@ -122,7 +124,8 @@ class FakeConsole:
 
     async def _events(self) -> AsyncIterator[bytes]:
         sent = 0
-        while True:
+        yield b": ratchet\n\n"
+        while not self.ends_streams:
             loop = self.answers.get("GET /v1/loop")
             if isinstance(loop, LoopOut):
                 yield b"event: loop\ndata: " + msgspec.json.encode(loop) + b"\n\n"

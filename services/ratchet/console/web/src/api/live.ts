@@ -1,11 +1,13 @@
 // The one stream of events: the loop's figures every two seconds, and hints of what changed.
 
 import { Store } from "../store.ts";
-import { send } from "./client.ts";
+import { errorMessage, send } from "./client.ts";
+import { expire } from "./session.ts";
 import { EventParser, type ServerEvent } from "./sse.ts";
 import type { Hint, Loop } from "./types.ts";
 
-const SILENCE_MS = 10_000;
+/** The console says at least every 15 s that it is there. */
+const SILENCE_MS = 40_000;
 const FIRST_PAUSE_MS = 1_000;
 const LONGEST_PAUSE_MS = 15_000;
 
@@ -29,29 +31,35 @@ export function onHint(listener: (hint: Hint) => void): () => void {
 export async function follow(stop: AbortSignal): Promise<void> {
   let pause = FIRST_PAUSE_MS;
   while (!stop.aborted) {
-    const began = Date.now();
-    await readStream(stop).catch(() => undefined);
+    const hasEnded = await readStream(stop).catch(() => false);
     if (stop.aborted) return;
-    live.set({ ...live.value, state: "stopped" });
-    pause = Date.now() - began > LONGEST_PAUSE_MS ? FIRST_PAUSE_MS : Math.min(pause * 2, LONGEST_PAUSE_MS);
+    if (!hasEnded) live.set({ ...live.value, state: "stopped" });
     await sleep(pause, stop);
+    pause = hasEnded ? FIRST_PAUSE_MS : Math.min(pause * 2, LONGEST_PAUSE_MS);
   }
 }
 
-async function readStream(stop: AbortSignal): Promise<void> {
+/** True when the console ended a stream that had events: it does so every five minutes, to look at the key again. */
+async function readStream(stop: AbortSignal): Promise<boolean> {
   const silence = new AbortController();
   const signal = AbortSignal.any([stop, silence.signal]);
   let timer = setTimeout(() => silence.abort(), SILENCE_MS);
   try {
     const response = await send("/v1/events", { signal, patienceMs: 2 ** 31 - 1 });
-    if (!response.ok || response.body === null) return;
+    if (response.status === 401) expire(errorMessage(await response.text()) ?? "The key is not taken any more.");
+    if (!response.ok || response.body === null) return false;
     const parser = new EventParser();
+    let hadEvents = false;
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
       clearTimeout(timer);
       timer = setTimeout(() => silence.abort(), SILENCE_MS);
-      for (const event of parser.push(part.value)) take(event);
+      for (const event of parser.push(part.value)) {
+        hadEvents = true;
+        take(event);
+      }
     }
+    return hadEvents;
   } finally {
     clearTimeout(timer);
   }

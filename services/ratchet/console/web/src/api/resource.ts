@@ -3,7 +3,7 @@
 
 import { useEffect, useReducer, useRef } from "preact/hooks";
 import { ApiError, request } from "./client.ts";
-import { onHint } from "./live.ts";
+import { live, onHint } from "./live.ts";
 import type { Hint } from "./types.ts";
 
 const KEPT = 64;
@@ -66,8 +66,14 @@ export function useResource<T>(path: string | null, options: ResourceOptions = {
     });
     reload.current = () => asker.soon();
     const end = onHint((hint) => latest.current.on?.(hint) === true && asker.soon());
+    // Hints of the time without live updates are lost.
+    let before = live.value.state;
+    const endLive = live.subscribe(({ state }) => {
+      if (before === "stopped" && state === "live") asker.soon();
+      before = state;
+    });
     asker.ask();
-    return () => (end(), asker.stop());
+    return () => (end(), endLive(), asker.stop());
   }, [path]);
 
   const answer = path === null ? undefined : answers.get(path);

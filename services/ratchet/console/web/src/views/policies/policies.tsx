@@ -51,10 +51,13 @@ function Roles({ models, onStart }: { models: readonly Model[]; onStart: (model:
   return <>{roles.map(([role, versions]) => <Versions key={role} role={role} versions={versions} onStart={onStart} />)}</>;
 }
 
+const SHOWN = 25;
+
 function Versions({ role, versions, onStart }: { role: string; versions: readonly Model[]; onStart: (model: Model) => void }) {
+  const [most, setMost] = useState(SHOWN);
   return (
-    <Panel title={role} flush>
-      <Table caption={`Versions of ${role}, newest first`} rows={versions} rowKey={(model) => model.version} columns={[
+    <Panel title={role} flush actions={versions.length > most && <button type="button" class="button small" onClick={() => setMost(most * 4)}>More of {versions.length.toLocaleString("en")}</button>}>
+      <Table caption={`Versions of ${role}, newest first`} rows={versions.slice(0, most)} rowKey={(model) => model.version} columns={[
         { name: "Policy", show: (model) => <a href={href("policies", role, model.version)}><PolicyName name={model.name} /></a> },
         { name: "State", show: (model) => <Status state={model.state} /> },
         { name: "Algorithm", show: (model) => model.algorithm ?? "–" },
