@@ -37,7 +37,7 @@ PYTEST := $(BIN)/python -m pytest -q
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console chromium test-browser check lint type imports generated pages format test test-unit test-contract \
+.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console chromium test-browser console-pictures check lint type imports generated pages format test test-unit test-contract \
 	test-integration test-e2e \
 	test-clients unit-with-torch unit-without-torch unit-and-contract demo learning up down env constraints docs shape
 
@@ -221,6 +221,9 @@ test-e2e: $(STAMP) ## a small loop, closed
 
 test-browser: $(STAMP) $(WEB_STAMP) ## the console in a real browser: minutes; skipped, with words, without `make chromium`
 	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile tests/browser
+
+console-pictures: $(STAMP) ## docs/console/*.png: every view of the console, light and dark (ARGS=loop: one of them)
+	@$(BIN)/python -m tests.browser.pictures $(ARGS)
 
 test-vllm: $(STAMP) ## what Ratchet assumes of vLLM, on a real one: minutes; skipped, with words, without `make vllm`
 	@$(PYTEST) -p no:cacheprovider tests/vllm

@@ -35,7 +35,7 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
             continue
         target, _, anchor = link.partition("#")
         file = (page.parent / target).resolve() if target else page
-        linked = text if file == page else file.read_text() if file.is_file() else ""
+        linked = text if file == page else file.read_text() if file.is_file() and file.suffix == ".md" else ""
         if not (file == page or file.exists()) or (anchor and file.suffix == ".md" and anchor not in anchors(linked)):
             yield link
 

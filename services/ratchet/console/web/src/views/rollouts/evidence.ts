@@ -48,8 +48,13 @@ function gates(rollout: Rollout): Step {
 function stageDetail(rollout: Rollout, place: number, known: number | undefined): string {
   const weight = place === rollout.stage && !ENDED.has(rollout.state) && !BEFORE_TRAFFIC.has(rollout.state) && rollout.state !== "soaking" ? rollout.weight : known;
   const days = rollout.forecast?.expected_days_by_stage[place];
-  const parts = [weight === undefined ? null : `${share(weight)} canary`, days === undefined ? null : `about ${duration(days * 86_400)}`];
+  const parts = [weight === undefined ? null : `${share(weight)} canary`, days === undefined ? null : `about ${duration(rough(days * 86_400))}`];
   return parts.filter((part) => part !== null).join(", ") || "not begun";
+}
+
+/** To the hour, where there are several. */
+export function rough(seconds: number): number {
+  return seconds < 7200 ? seconds : Math.round(seconds / 3600) * 3600;
 }
 
 function failedOr(state: string): Step["state"] {

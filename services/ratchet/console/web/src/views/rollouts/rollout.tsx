@@ -16,7 +16,7 @@ import { DataText, Id, PolicyName } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 import { ActDialog } from "./act.tsx";
 import { Arms, Coverage, Differences, Evidence } from "./comparison.tsx";
-import { ACTS, actsFor, ENDED, hadTraffic, track, type Act, type Step } from "./evidence.ts";
+import { ACTS, actsFor, ENDED, hadTraffic, rough, track, type Act, type Step } from "./evidence.ts";
 import { paths } from "./paths.ts";
 import { AuditChain, Decisions, Failures, Gates, PastRollouts } from "./record.tsx";
 
@@ -105,7 +105,7 @@ function Head({ rollout }: { rollout: Rollout }) {
       <div class="stack">
         <div class="figures">
           <Figure name="canary's share" value={share(rollout.weight)} />
-          {rollout.forecast !== null && !isOver && <Figure name={`expected, at ${Math.round(rollout.forecast.trajectories_per_day).toLocaleString("en")} trajectories a day`} value={duration(rollout.forecast.expected_days * 86_400)} />}
+          {rollout.forecast !== null && !isOver && <Figure name={`expected, at ${Math.round(rollout.forecast.trajectories_per_day).toLocaleString("en")} trajectories a day`} value={duration(rough(rollout.forecast.expected_days * 86_400))} />}
           {rollout.deadline_in_s !== null && <Figure name="until a person must decide" value={duration(rollout.deadline_in_s)} />}
         </div>
         {rollout.waiting_for.length > 0 && (

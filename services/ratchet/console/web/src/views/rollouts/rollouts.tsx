@@ -10,6 +10,7 @@ import { Pill, Status } from "../../ui/status.tsx";
 import { Table } from "../../ui/table.tsx";
 import { DataText, PolicyName } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
+import { rough } from "./evidence.ts";
 import { paths } from "./paths.ts";
 import { PastRolloutView } from "./past.tsx";
 import { RolloutView } from "./rollout.tsx";
@@ -45,7 +46,7 @@ function RolloutTable({ rollouts }: { rollouts: readonly Rollout[] }) {
       { name: "Beside", show: (rollout) => rollout.stable === null ? <span class="muted">the first policy</span> : <PolicyName name={rollout.stable.name} /> },
       { name: "Traffic", isNumber: true, show: (rollout) => share(rollout.weight) },
       { name: "Waits for", show: (rollout) => rollout.waiting_for.length === 0 ? <span class="muted">–</span> : <DataText text={rollout.waiting_for.join("; ")} most={120} /> },
-      { name: "Expected", show: (rollout) => rollout.forecast === null ? <span class="muted">–</span> : <>{duration(rollout.forecast.expected_days * 86_400)}</> },
+      { name: "Expected", show: (rollout) => rollout.forecast === null ? <span class="muted">–</span> : duration(rough(rollout.forecast.expected_days * 86_400)) },
       { name: "Began", show: (rollout) => <Ago at={rollout.created_at} /> },
     ]} />
   );
