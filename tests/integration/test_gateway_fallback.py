@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,24 @@ async def test_a_canary_that_fails_is_replaced_by_stable_and_both_calls_are_reco
         assert (later.policy.version, later.policy.arm) == (1, "mixed")
 
 
+async def test_turns_say_what_the_engine_did_wrong_and_a_refused_call_is_no_fault_of_it(
+    nats: RunningServer, tmp_path: Path
+) -> None:
+    statuses = {500: "broke", 502: "broke", 408: "broke", 503: "unserved", 429: "unserved", 424: "unserved"}
+    statuses |= {404: "unserved", 401: "unserved"}
+    async with scene(nats, tmp_path) as here:
+        await routed(here, canary=CANARY)
+        for status in [*statuses, 400]:
+            here.engine.refusing[version(2).name] = (status, "reason")
+            with suppress(openai.BadRequestError):
+                await ask(here.client(), HI, extra_headers={"x-ratchet-trajectory": str(uuid.uuid4())})
+        turns = await here.published(Turn, 2 * len(statuses) + 1)
+    failed = [turn for turn in turns if turn.error is not None]
+    assert [turn.engine.fault for turn in failed] == [*statuses.values(), None]
+    assert [turn.header_summary.fault for turn in failed] == [*statuses.values(), None]
+    assert {turn.engine.fault for turn in turns if turn.error is None} == {None}
+
+
 async def test_another_server_answers_when_stable_fails_too_and_leaves_training(
     nats: RunningServer, tmp_path: Path, key: str
 ) -> None:
@@ -108,6 +127,7 @@ async def test_an_engine_that_is_not_there_is_not_asked_for_stable_as_well(
             unreachable, answered = await here.published(Turn, 2)
             error = "the engine is not reachable: 3 connections failed; try again later"
             assert (unreachable.policy.arm, unreachable.error) == ("canary", error)
+            assert unreachable.engine.fault == "unserved"
             assert answered.engine.name == "provider"
 
 
@@ -246,6 +266,7 @@ async def test_a_canary_that_breaks_off_its_answer_is_charged_with_it_and_not_re
             assert [chunk async for chunk in stream]
         (turn,) = await here.published(Turn, 1)
         assert (turn.error, turn.policy.version, turn.policy.arm) == ("out of memory", 2, "canary")
+        assert turn.engine.fault == "broke"
         assert turn.response["content"] == here.engine.answer[:8]
         assert [asked["model"] for asked in here.engine.asked] == [version(2).name]
 
@@ -258,6 +279,7 @@ async def test_an_engine_that_takes_too_long_is_a_time_out(nats: RunningServer, 
         assert (late.value.status_code, late.value.code) == (504, "engine_timeout")
         (turn,) = await here.published(Turn, 1)
         assert turn.error == "the engine took too long: no answer within 0.2 s; ask for fewer tokens"
+        assert turn.engine.fault == "broke"
         here.engine.at_work.set()
 
 

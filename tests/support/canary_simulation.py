@@ -234,6 +234,7 @@ class _Play:
             latency=np.where(outcome == PENDING, np.nan, latency),
             timed=~np.isnan(scale),
             violation=np.zeros(canary.shape),
+            broken_off=np.zeros(canary.shape, dtype=np.bool_),
             centres={name: values[:, rows] for name, values in self.centres.items()},
         )
 

@@ -25,7 +25,7 @@ from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.contract import PolicyClaim, Reward, Start, Turn, named_id
 from ratchet.contract.reward import RewardComponent, RewardMetadata
 from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
-from ratchet.errors import RatchetError
+from ratchet.errors import RatchetError, Unavailable
 from ratchet.rules.arms import arm_of
 from tests.support.fake_bus import fake_bus
 from tests.support.messages import turn
@@ -228,6 +228,9 @@ class CanaryWorld:
         self.rules = rules or quick_rules()
         self.strategy = strategy
         self.gates = {name: FakeGate(name) for name in ("probe", "warmup", "heldout_tasks", "approval")}
+        self.gates["probe"].evidence = {"replicas": {"small at http://a": {}}}
+        self.replicas = {"small at http://a"}
+        """Those that answer."""
         self.lead = FakeLead()
         self.policies = KvPolicies(
             self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion), self.lead
@@ -261,6 +264,7 @@ class CanaryWorld:
             "source": FakeSource(self.bus, self.traffic),
             "history": self.history,
             "gates": self.gates,
+            "answering": self.answering,
             "rules": self.rules,
             "strategy": self.strategy,
             "lease_s": 5.0,
@@ -270,6 +274,13 @@ class CanaryWorld:
             "longest_tick_s": self.longest_tick_s,
         }
         return ControllerFactory(**(plain | changes))
+
+    async def answering(self, role: str) -> set[str]:
+        """The replicas that answer. Raises `Unavailable` without any."""
+        assert role == ROLE
+        if not self.replicas:
+            raise Unavailable("no replica answers")
+        return set(self.replicas)
 
     def restart(self) -> None:
         """The process died and a new one begins."""

@@ -5,6 +5,7 @@ Leadership: one of several deployers leads; the others answer reads, and wait
 RL_TRAINING --training.status--> Handlers --> policies KV (next version) --> Controllers.on_registered   (while leading)
 Controllers, while leading: one RolloutController per role
     Preparation: gates (every replica of the role's engine, held-out command, approval, shadow replay)
+    ReplicaWatch: the probe again, where a replica has come back or an engine has failed calls
     Observer: RL_STARTS, RL_TURNS, RL_REWARDS --> NatsEvents --> domain (fold, decide)
     OperatorActs: the orders of operators
     RolloutReconciler makes their decisions true: RolloutStore (rollouts KV), policies KV, RL_DEPLOYMENTS, RL_ALERTS
@@ -20,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from pydantic import SecretStr
 
@@ -29,6 +31,7 @@ from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.announcements import Announcer
+from ratchet.canary_deployer.domain.gating import PROBE
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import Chunk
@@ -52,7 +55,8 @@ from ratchet.canary_deployer.observer import Observer
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.preparation import History, Preparation
 from ratchet.canary_deployer.reconciler import Publish, RolloutReconciler
-from ratchet.canary_deployer.replicas import Engines, ReplicaChecks
+from ratchet.canary_deployer.replica_watch import Answering, ReplicaWatch
+from ratchet.canary_deployer.replicas import Engines, ReplicaChecks, present_replicas
 from ratchet.canary_deployer.rollout_store import LONGEST_TICK_S, RolloutStore
 from ratchet.canary_deployer.s3_manifests import S3Manifests
 from ratchet.canary_deployer.settings import Settings
@@ -116,6 +120,7 @@ def assembled(
         source=NatsEventSource(bus),
         history=history,
         gates=gates,
+        answering=partial(_answering, engines),
         rules=settings.rules(),
         strategy=settings.strategy,
         lease_s=settings.lease_s,
@@ -175,6 +180,7 @@ class ControllerFactory:
     source: EventSource
     history: History
     gates: Mapping[str, Gate]
+    answering: Answering
     rules: Rules
     strategy: str
     lease_s: float
@@ -231,6 +237,9 @@ class ControllerFactory:
             tick_s=self.tick_s,
             monotonic=self.monotonic,
         )
+        watch = ReplicaWatch(
+            gate=self.gates[PROBE], answering=self.answering, policies=self.policies, monotonic=self.monotonic
+        )
         operators = OperatorActs(
             store=store,
             reconciler=reconciler,
@@ -245,12 +254,19 @@ class ControllerFactory:
             reconciler=reconciler,
             preparation=preparation,
             observer=observer,
+            watch=watch,
             operators=operators,
             policies=self.policies,
             rules=store.rules,
             woken=woken,
             monotonic=self.monotonic,
         )
+
+
+async def _answering(engines: Engines, role: str) -> set[str]:
+    """The names of a role's replicas that answer. Raises `Unavailable` when none does."""
+    present, _ = await present_replicas(engines, role)
+    return {replica.name for replica in present}
 
 
 def _gateway_key(settings: Settings) -> str | None:

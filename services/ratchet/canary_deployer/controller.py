@@ -24,6 +24,7 @@ from ratchet.canary_deployer.observer import Observer
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.preparation import Preparation
 from ratchet.canary_deployer.reconciler import RolloutReconciler
+from ratchet.canary_deployer.replica_watch import ReplicaWatch
 from ratchet.canary_deployer.replicas import Doubt
 from ratchet.canary_deployer.rollout_store import RolloutStore
 from ratchet.contract.state import PolicyStage, PolicyVersion
@@ -47,6 +48,7 @@ class RolloutController:
     reconciler: RolloutReconciler
     preparation: Preparation
     observer: Observer
+    watch: ReplicaWatch
     operators: OperatorActs
     policies: KvPolicies
     rules: Rules
@@ -81,6 +83,7 @@ class RolloutController:
         if rollout is not None and rollout.state in WITH_TRAFFIC and not rollout.outbox:
             with suppress(RatchetError):  # unsaved statistics are folded again after the restart
                 await self.store.save(rollout)
+        await self.watch.close()
         await self.observer.close()
 
     async def stop(self) -> None:
@@ -112,12 +115,13 @@ class RolloutController:
         elif rollout.state is State.GATING:
             await self._pass_gates(rollout)
         elif rollout.state in WITH_TRAFFIC:
-            await self.observer.observe(rollout)
+            await self._observe(rollout)
         else:
             await self._pause(LOOK_AGAIN_S)
 
     async def _begin_next(self) -> None:
         """Open a rollout of the newest registered candidate, or wait to be woken. Older ones are superseded."""
+        await self.watch.close()
         await self.observer.close()
         candidates = await self._candidates()
         if not candidates:
@@ -166,6 +170,17 @@ class RolloutController:
                 metrics.show_gates(current)
             if gate is None:
                 await self.reconciler.apply_decision(*await self.preparation.conclude_gates(current))
+
+    async def _observe(self, rollout: Rollout) -> None:
+        """Decide by what a probe under traffic has shown, else by what trajectories show."""
+        decision = await self.watch.look(rollout)
+        if decision is None:
+            await self.observer.observe(rollout)
+            return
+        async with self.store.lock:
+            current = await self.store.load()
+            if current is not None and current.rollout_id == rollout.rollout_id and current.state in WITH_TRAFFIC:
+                await self.reconciler.apply_decision(current, decision)
 
     async def _candidates(self) -> list[PolicyVersion]:
         """Registered policies that have not begun, oldest first; none while the queue is parked."""

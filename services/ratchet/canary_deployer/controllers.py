@@ -97,9 +97,10 @@ class Controllers:
         return entry.value if entry else None
 
     def fault(self, role: str) -> str | None:
-        """Why the role's rollout cannot go on; None when it can, or when another deployer leads."""
+        """Why the role's rollout cannot go on, or what its engine does wrong meanwhile; None when nothing is wrong, or
+        when another deployer leads."""
         controller = self._controllers.get(role)
-        return controller.fault if controller else None
+        return controller.fault or controller.watch.fault if controller else None
 
     def late(self, role: str) -> str | None:
         """Why the outcomes of the role's rollout come late; None when they do not, or when another deployer leads."""

@@ -16,6 +16,11 @@ TRAFFIC = Gauge("agent_rl_model_traffic_percentage", "Share of new trajectories,
 REWARD_MEAN = Gauge("agent_rl_model_reward_mean", "Mean reward during the rollout.", ["model_version"])
 ERROR_RATE = Gauge("agent_rl_model_error_rate", "Share of calls that ended in an error.", ["model_version"])
 ERRORS = Counter("agent_rl_model_errors_total", "Calls that ended in an error.", ["model_version"])
+ENGINE_FAULTS = Gauge(
+    "ratchet_rollout_engine_faults",
+    "Trajectories of the running rollout of which an engine failed a call: no policy's failure.",
+    ["role", "arm"],
+)
 BENCHMARK = Gauge("agent_rl_model_benchmark_score", "Mean held-out score, 0..1.", ["model_version", "task_type"])
 E_VALUE = Gauge("ratchet_rollout_e_value", "Combined e-value of the running rollout.", ["role", "test"])
 LEASE = Gauge("ratchet_rollout_lease", "Lease number of the running canary.", ["role"])
@@ -40,6 +45,8 @@ def show_rollout(rollout: Rollout, e_values: dict[str, dict[str, float]]) -> Non
     if rollout.stable is not None:
         TRAFFIC.labels(rollout.stable.name).set(100 * (1 - weight))
         _show_arm(rollout.stable.name, rollout.statistics.stable)
+    for arm, counts in (("stable", rollout.statistics.stable), ("canary", rollout.statistics.canary)):
+        ENGINE_FAULTS.labels(rollout.role, arm).set(counts.faulted)
     for test in ("rollback", "promotion"):
         E_VALUE.labels(rollout.role, test).set(e_values[test]["combined"])
     for test, value in e_values["tests"].items():

@@ -163,7 +163,7 @@ class ReplicaChecks:
 
     async def on_each(self, candidate: PolicyVersion, stable: PolicyVersion | None, check: Check[T]) -> Checked[T]:
         """`check` on every replica that answers. Raises `Rejected` or `Unavailable`, and names the replicas."""
-        present, away = await self._present(candidate.role)
+        present, away = await present_replicas(self._engines, candidate.role)
         outcomes = await asyncio.gather(
             *(self._checked(replica, candidate, stable, check) for replica in present), return_exceptions=True
         )
@@ -188,20 +188,6 @@ class ReplicaChecks:
         """The error of a check that shows nothing about the candidate yet."""
         self._doubts[candidate.digest] += 1
         return Doubt(reason, self._doubts[candidate.digest])
-
-    async def _present(self, role: str) -> tuple[list[Replica], list[str]]:
-        """The replicas that answer, and the names of those that are away. Raises `Unavailable` when all are."""
-        replicas = self._engines.replicas(role)
-        outcomes = await asyncio.gather(*(replica.models() for replica in replicas), return_exceptions=True)
-        away = [str(outcome) for outcome in outcomes if isinstance(outcome, Away)]
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Away):
-                raise outcome
-        if len(away) == len(replicas):
-            raise Unavailable(f"no replica answers: {'; '.join(away)}; start one, or correct RATCHET_ENGINES")
-        pairs = zip(replicas, outcomes, strict=True)
-        names = [replica.name for replica, outcome in pairs if isinstance(outcome, Away)]
-        return [replica for replica in replicas if replica.name not in names], names
 
     async def _checked(
         self, replica: Replica, candidate: PolicyVersion, stable: PolicyVersion | None, check: Check[T]
@@ -252,6 +238,21 @@ class ReplicaChecks:
         if count >= BREAKS:
             return Rejected(f"{error}; {count} times, {whenever}")
         return Unavailable(f"{error}; time {count} of {BREAKS} before the policy is refused, {whenever}")
+
+
+async def present_replicas(engines: Engines, role: str) -> tuple[list[Replica], list[str]]:
+    """A role's replicas that answer, and the names of those that are away. Raises `Unavailable` when all are."""
+    replicas = engines.replicas(role)
+    outcomes = await asyncio.gather(*(replica.models() for replica in replicas), return_exceptions=True)
+    away = [str(outcome) for outcome in outcomes if isinstance(outcome, Away)]
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, Away):
+            raise outcome
+    if len(away) == len(replicas):
+        raise Unavailable(f"no replica answers: {'; '.join(away)}; start one, or correct RATCHET_ENGINES")
+    pairs = zip(replicas, outcomes, strict=True)
+    names = [replica.name for replica, outcome in pairs if isinstance(outcome, Away)]
+    return [replica for replica in replicas if replica.name not in names], names
 
 
 async def _short(replica: Replica, model: str) -> object:

@@ -46,11 +46,17 @@ class Constraint(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens that end the answer where the grammar lets it end, beside those of the model."""
 
 
+UNSERVED, BROKE = "unserved", "broke"
+"""How an engine fails a call: it computed nothing of the answer, or broke, or took too long, while it computed."""
+
+
 class EngineInfo(Value, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     version: str | None = None
     replica: str | None = None
     """Which one of the engine's answered, or failed last."""
+    fault: str | None = None
+    """What the engine did wrong, where the call failed by it: `unserved`, `broke`."""
 
 
 class Usage(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -97,6 +103,8 @@ class TurnSummary(Value, frozen=True, kw_only=True, omit_defaults=True):
     failed: bool = False
     cancelled: bool = False
     latency_ms: float | None = None
+    fault: str | None = None
+    """What the engine did wrong, as in `EngineInfo`."""
 
 
 CANCELLED = "cancelled"
@@ -179,4 +187,5 @@ class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
             failed=self.error is not None,
             cancelled=self.finish_reason == CANCELLED,
             latency_ms=self.latency_ms,
+            fault=self.engine.fault,
         )

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from ratchet.contract.turn import EngineInfo
+from ratchet.contract.turn import BROKE, EngineInfo
 from ratchet.errors import NotFound, Rejected
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter
@@ -170,6 +170,8 @@ class Answering:
             metrics.series(metrics.LATENCY, header.policy.role, policy_label(header)).observe(spent)
         begun_s = answer.begun_s if answer else None
         failure = error if isinstance(error, HttpError) else None
+        if (fault := _fault_of(error)) is not None:
+            header = msgspec.structs.replace(header, engine=msgspec.structs.replace(header.engine, fault=fault))
         job = CallJob(
             header=msgspec.structs.replace(header, turns=call.arm.turns),
             form=call.form.name,
@@ -259,6 +261,14 @@ def _name_replica(call: Call, replica: str | None) -> None:
     if replica is not None:
         engine = msgspec.structs.replace(call.engine.info, replica=replica)
         call.header = msgspec.structs.replace(call.header, engine=engine)
+
+
+def _fault_of(error: HttpError | str | None) -> str | None:
+    """What the engine did wrong, as turns name it; None where the call or nothing was wrong. `str`: the engine's own
+    words within a stream that had begun."""
+    if isinstance(error, EngineFailed):
+        return error.fault
+    return BROKE if isinstance(error, str) else None
 
 
 def _response_id(call: Call, answer: Answer) -> str | None:

@@ -45,6 +45,8 @@ class Cohort:
     timed: Flags
     """Whether a latency scale was known at the start: without one the trajectory's latency is not tested."""
     violation: Floats
+    broken_off: Flags
+    """An engine broke over one of the calls."""
     centres: dict[str, Floats]
     """`reward` and `latency` for rollback, `failure`, `loss` and `latency` for promotion."""
 
@@ -74,6 +76,7 @@ def cohort_of(chunk: Chunk) -> Cohort:
         latency=np.array([_latency(one, terms[one.terms].scale_ms) for one in ones]),
         timed=~np.isnan(scales[place]),
         violation=np.array([float(one.violation) for one in ones]),
+        broken_off=np.array([one.broken_off for one in ones], dtype=np.bool_),
         centres={name: np.array([getattr(term, name) for term in terms])[place] for name in names},
     )
 

@@ -43,7 +43,7 @@ from ratchet.canary_deployer.domain.e_processes import (
 )
 from ratchet.canary_deployer.domain.rules import FAILURE, LATENCY, MISSED, PROMOTION_METRICS, REWARD, SHARES, Rules
 from ratchet.canary_deployer.domain.run_wire import Run
-from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, SUCCESS
+from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, SUCCESS
 
 COMBINED, SAMPLE_RATIO = "combined", "sample_ratio"
 KNOWN_REWARD = "known_reward"
@@ -187,8 +187,9 @@ class SequentialTests:
         canary = np.concatenate([cohort.canary for cohort in cohorts], axis=-1)
         outcome = np.concatenate([cohort.outcome for cohort in cohorts], axis=-1)
         shape, n = canary.shape[:-1], canary.shape[-1]
-        failed = (outcome == FAILED).reshape(-1, n)
-        spared = ((outcome == SUCCESS) | (outcome == MISSING)).reshape(-1, n)
+        broken_off = np.concatenate([cohort.broken_off for cohort in cohorts], axis=-1)
+        failed = ((outcome == FAILED) | ((outcome == MOVED) & broken_off)).reshape(-1, n)
+        spared = (((outcome == SUCCESS) | (outcome == MISSING)) & ~broken_off).reshape(-1, n)
         rollouts = zip(before, canary.reshape(-1, n), failed, spared, strict=True)
         results = [run_wire.runs(*rollout, margin=self.rules.margin) for rollout in rollouts]
         return np.array([spent for spent, _ in results]).reshape(shape), tuple(run for _, run in results)

@@ -147,6 +147,7 @@ def _arm(counts: ArmCounts) -> JsonObject:
         "calls": counts.calls,
         "error_rate": ratio(counts.errors, counts.calls, "no calls"),
         "hung_calls": counts.hung,
+        "engine_faults": counts.faulted,
         "negative_feedback": ratio(counts.negative, counts.rated, "no feedback"),
         "safety_violations": counts.violations,
     }

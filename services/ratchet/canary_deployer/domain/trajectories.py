@@ -4,12 +4,15 @@ A trajectory is admitted by its start, at the end of the order, when it names th
 that leaves something to compare. Nothing is ever inserted earlier; a trajectory without a start is in no statistic, and
 one whose start comes twice counts at its first. From then on
 
-- its **first call** settles with the first turn of index 0: a harm when it failed or was cancelled, or when none came
-  within the horizon;
+- its **first call** settles with the first turn of index 0 that an engine has computed anything of: a harm when it
+  failed or was cancelled, or when none came within the horizon;
 - its **outcome** settles once: with the first reward that knows an outcome reported within the horizon; as a failure at
-  once when another policy answered because a call on its arm failed (intention to treat: a failure belongs to the arm
-  on which it happened, whichever policy repairs it); as *missing* once everything that was reported within the horizon
-  is scored. Later revisions are shown, never folded;
+  once when another policy answered because a call on its arm failed, and no engine was at fault (intention to treat: a
+  failure belongs to the arm on which it happened, whichever policy repairs it); as *missing* once everything that was
+  reported within the horizon is scored. Later revisions are shown, never folded;
+- a **fault of the engine** is no policy's (`Call.fault`): a trajectory that was moved by it stays with the values that
+  are worst for the claim, as any other that was moved. Where an engine broke over a call, the policy may have made it:
+  first calls and the wire of a run count that, on both arms alike, so that an engine that restarts shows nothing;
 - while collector or reward computer is behind it stays pending, up to `Rules.patience_s` after its start: then it is
   *unscored*, with the values that are worst for the claim. An outage hits both arms, but the slower one loses
   more outcomes to it: counted as missing these would be evidence against it. A bound is evidence for nothing;
@@ -31,7 +34,7 @@ import msgspec
 from ratchet.canary_deployer.domain.e_processes import BLOCK, MIN_WEIGHT
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.contract import Reward, Start
-from ratchet.contract.turn import TurnSummary
+from ratchet.contract.turn import BROKE, UNSERVED, TurnSummary
 from ratchet.rules.arms import CANARY, STABLE
 
 PENDING, SUCCESS, FAILED, MISSING, MOVED, UNSCORED = range(6)
@@ -90,6 +93,8 @@ class Call:
     """When the gateway was asked, seconds since the epoch by its clock."""
     ended: float = 0.0
     """When it had an answer, or had failed."""
+    fault: str | None = None
+    """What the engine did wrong, where it failed by it, as in turns: `UNSERVED`, `BROKE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,10 @@ class Trajectory(msgspec.Struct, array_like=True):
     """When the last of its failed calls ended, by the gateway's clock as in `good_since`."""
     good_since: float | None = None
     """When the last of its other calls began."""
+    faulted: bool = False
+    """An engine failed one of its calls."""
+    broken_off: bool = False
+    """An engine broke over one of its calls, before the outcome was known."""
 
     @property
     def done(self) -> bool:
@@ -158,6 +167,9 @@ class Trajectory(msgspec.Struct, array_like=True):
     def count(self, call: Call) -> None:
         """Take in a call: its latency, and the two instants that reveal a fallback. Those do not change when it comes
         twice."""
+        if call.fault is not None:
+            self.broken_off |= call.fault == BROKE
+            return
         if call.error:
             self.failed_until = call.ended if self.failed_until is None else max(call.ended, self.failed_until)
             return
@@ -188,6 +200,8 @@ class ArmCounts(msgspec.Struct):
     calls: int = 0
     errors: int = 0
     hung: int = 0
+    faulted: int = 0
+    """Trajectories of which an engine failed a call."""
     rated: int = 0
     negative: int = 0
     violations: int = 0
@@ -262,6 +276,7 @@ def call_of(turn: TurnSummary, stored_at: float) -> Call:
         hung=turn.cancelled,
         began=began,
         ended=began + (turn.latency_ms or 0.0) / 1000,
+        fault=turn.fault,
     )
 
 
@@ -365,7 +380,8 @@ class Window:
         self._touch(chunk)
 
     def _fold_call(self, call: Call, compared: Compared, rules: Rules) -> None:
-        """When another policy answers, that is a failure of the arm if it broke, else no policy's doing.
+        """When another policy answers, that is a failure of the arm if a call of its own failed and no engine was at
+        fault, else no policy's doing.
 
         Later feedback is about the answers of the other policy then, so it counts for neither arm.
         """
@@ -386,7 +402,11 @@ class Window:
         counts.calls += 1
         counts.errors += call.error
         counts.hung += call.hung
-        if call.first and one.first is None and call.at <= one.since + rules.horizon_s:
+        if call.fault is not None and not one.faulted:
+            one.faulted = True
+            counts.faulted += 1
+        timely = call.at <= one.since + rules.horizon_s
+        if call.first and one.first is None and timely and call.fault != UNSERVED:
             one.first = int(call.error or call.hung)
         if one.outcome == PENDING:
             one.count(call)

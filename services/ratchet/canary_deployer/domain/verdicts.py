@@ -21,6 +21,9 @@ from ratchet.canary_deployer.domain.rules import Rules, threshold
 from ratchet.canary_deployer.domain.strategies import STRATEGIES
 
 FEEDBACK, UNANNOUNCED = "negative_feedback", "unannounced"
+ENGINE = "engine"
+FEWEST_FAULTED, FAULTED_RATIO = 10, 2.0
+"""Trajectories of the canary of which an engine failed a call, and how many times as often as of stable's."""
 FEWEST_UNANNOUNCED = 20
 """Fewer trajectories without a start may be those of one gateway's bad moment."""
 
@@ -93,6 +96,11 @@ def concerns(rollout: Rollout, rules: Rules) -> Mapping[str, str]:
         usual, share = max(stable.negative, 1) / stable.rated, canary.negative / canary.rated
         if share > rules.feedback_ratio * usual:
             reasons[FEEDBACK] = f"{share:.0%} of the canary's feedback is negative, {usual:.0%} of stable's"
+    if canary.faulted >= FEWEST_FAULTED:
+        usual, share = max(stable.faulted, 1) / max(stable.started, 1), canary.faulted / canary.started
+        if share > FAULTED_RATIO * usual:
+            seen = f"{canary.faulted} of {canary.started} canary trajectories, {stable.faulted} of {stable.started} of"
+            reasons[ENGINE] = f"the engine failed calls of {seen} stable's: does the policy make it fail?"
     ratio = rollout.statistics.evidence.rollback.get(SAMPLE_RATIO, 1.0)
     if ratio >= threshold(rules.ratio_error):
         reasons[SAMPLE_RATIO] = f"the arms do not get the shares that were drawn: e-value {ratio:.3g}"

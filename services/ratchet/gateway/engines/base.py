@@ -10,7 +10,7 @@ import structlog
 
 from ratchet.bus.message import decode
 from ratchet.contract.state import ServedPolicy
-from ratchet.contract.turn import EngineInfo
+from ratchet.contract.turn import BROKE, UNSERVED, EngineInfo
 from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.domain.requests import Body, CallRequest, Fields
 from ratchet.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED
@@ -23,6 +23,8 @@ BUSY = frozenset({408, 429})
 """Out of time, or too many calls: another engine may have room."""
 WRONG_KEY = frozenset({401, 403})
 """An engine that does not let the gateway in."""
+NOT_NOW = frozenset({425, 429, 503})
+"""An engine that computes nothing of the call for now: no room, or no way to the object store."""
 _RELAYED = (b"x-request-id", b"request-id", b"retry-after", b"retry-after-ms", b"x-should-retry", b"openai-version")
 _RELAYED_PREFIXES = (b"x-ratelimit-", b"anthropic-ratelimit-", b"openai-processing-")
 """Headers of an engine's answer that agents get, as the engine sent them."""
@@ -114,10 +116,20 @@ class EngineFailed(EngineError):
         broken_off: bool = False,
     ) -> None:
         super().__init__(status, message, code=code, reply=reply)
+        self.fault = UNSERVED if unreachable else BROKE
+        """As turns name it."""
         self.unreachable = unreachable
         """Nothing listens at the address: another policy of the same engine cannot answer either."""
         self.broken_off = broken_off
         """The connection ended before the answer did."""
+
+
+class NotServed(EngineFailed):
+    """The engine has computed nothing of an answer: it has no room, cannot serve the policy, or refuses the gateway."""
+
+    def __init__(self, status: int, message: str, *, code: str | None, reply: Reply | None = None) -> None:
+        super().__init__(status, message, code=code, reply=reply)
+        self.fault = UNSERVED
 
 
 class CallRefused(EngineError):
@@ -151,7 +163,7 @@ def gateway_refused(name: str, reply: Reply) -> EngineFailed:
     neither agent, turn nor log gets them. Its status tells SDKs that a retry is of no use."""
     log.error("the engine refuses the gateway", engine=name, status=reply.status)
     message = f"{name} refuses the gateway: the operator must correct its key, URL or model name"
-    failure = EngineFailed(424, message, code="engine_refused")
+    failure = NotServed(424, message, code="engine_refused")
     failure.headers = [(b"x-should-retry", b"false")]
     return failure
 

@@ -16,11 +16,13 @@ from ratchet.gateway.domain.forms import CHAT, ENGINE_FIELDS, Form
 from ratchet.gateway.domain.requests import CallRequest
 from ratchet.gateway.engines.base import (
     BUSY,
+    NOT_NOW,
     WRONG_KEY,
     CallRefused,
     EngineAnswer,
     EngineFailed,
     EventReply,
+    NotServed,
     Reply,
     gateway_refused,
     policy_refused,
@@ -99,12 +101,13 @@ def _problem(engine: str, api: str, reply: Reply, policy: str) -> EngineFailed |
         return gateway_refused(engine, reply)
     if policy_refused(reply):
         message = f"{engine} cannot serve {policy}: {reply.reason}"
-        return EngineFailed(502, message, code="engine_unavailable")
+        return NotServed(502, message, code="engine_unavailable")
+    failed = NotServed if reply.status in NOT_NOW else EngineFailed
     if reply.status >= 500:
-        return EngineFailed(502, reply.reason, code="engine_failed")
+        return failed(502, reply.reason, code="engine_failed")
     code = reply.member("code")
     if reply.status in BUSY:
-        return EngineFailed(reply.status, reply.reason, code=code or "engine_busy", reply=reply)
+        return failed(reply.status, reply.reason, code=code or "engine_busy", reply=reply)
     if code is None and reply.status == 400 and "context length" in reply.reason:  # vLLM's code is the number 400
         return CallRefused(400, reply.reason, code="context_length_exceeded", reply=reply)
     refusal = CallRefused(reply.status, reply.reason, code=code, reply=reply)

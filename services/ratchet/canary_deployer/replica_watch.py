@@ -1,0 +1,105 @@
+"""Repeats the probe while a candidate has traffic: on replicas that have not played it, and after faults of the engine.
+
+Traffic cannot tell whose fault it is that an engine fails a call, so it is evidence against no policy. The probe can:
+it asks the same of every replica under stable's name (`replicas`). Where it refuses the candidate, the rollout is
+rolled back; where it shows nothing, the rollout goes on, `fault` says why, and the probe is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+import structlog
+
+from ratchet.bus.tasks import end
+from ratchet.canary_deployer.domain.gating import PROBE
+from ratchet.canary_deployer.domain.rollout import FAILED, ITSELF, Decision, GateResult, Rollout, Verdict
+from ratchet.canary_deployer.gates.base import Gate
+from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.replicas import Doubt
+from ratchet.errors import RatchetError
+
+log = structlog.get_logger()
+
+WATCH_S = 15.0
+"""Pause between two questions to the replicas whether they are there, and between two probes after faults."""
+
+Answering = Callable[[str], Awaitable[Collection[str]]]
+"""The names of a role's replicas that answer. Raises `Unavailable` when none does."""
+
+
+@dataclass(kw_only=True)
+class ReplicaWatch:
+    """Watches the replicas of one role. It probes beside the observer, which renews the lease."""
+
+    gate: Gate
+    """The probe."""
+    answering: Answering
+    policies: KvPolicies
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._watched: str | None = None
+        """The rollout."""
+        self._probed: set[str] = set()
+        """The replicas that have played the candidate's probe, and have answered ever since."""
+        self._faulted = 0
+        """Trajectories of the candidate whose calls an engine had failed when the probe was last played."""
+        self._probing: asyncio.Task[GateResult | None] | None = None
+        self._again_at = 0.0
+        self.fault: str | None = None
+        """Why the last probe under traffic showed nothing; None when it did, or when there was none."""
+
+    async def look(self, rollout: Rollout) -> Decision | None:
+        """The decision that a probe has led to. Begins one where it is due, and waits for none."""
+        if self._watched != rollout.rollout_id:
+            await self.close()
+            self._watched, self._probed = rollout.rollout_id, _probed_at_the_gate(rollout)
+        if self._probing is None:
+            if self.monotonic() >= self._again_at:
+                self._probing = asyncio.create_task(self._probe(rollout))
+            return None
+        if not self._probing.done():
+            return None
+        probing, self._probing = self._probing, None
+        self._again_at = self.monotonic() + WATCH_S
+        try:
+            result = probing.result()
+        except RatchetError as error:  # the engine's fault, or the store's: stable and canary go on
+            if self.fault is None:
+                log.warning("probe under traffic shows nothing", role=rollout.role, reason=str(error))
+            self.fault = f"the probe is repeated under traffic: {error}"
+            self._again_at += error.again_in_s if isinstance(error, Doubt) else 0.0
+            return None
+        self.fault = None
+        if result is None or result.outcome != FAILED:
+            return None
+        return Decision(Verdict.ROLL_BACK, f"gate {PROBE}, repeated under traffic: {result.reason}", ITSELF)
+
+    async def close(self) -> None:
+        """End a probe that is under way, and forget the rollout."""
+        probing, self._probing = self._probing, None
+        await end(probing)
+        self._watched, self._probed, self._faulted, self._again_at, self.fault = None, set(), 0, 0.0, None
+
+    async def _probe(self, rollout: Rollout) -> GateResult | None:
+        """None where nothing has changed since the last one."""
+        names = set(await self.answering(rollout.role))
+        self._probed &= names  # one that was away may come back as another
+        faulted = rollout.statistics.canary.faulted
+        if names <= self._probed and faulted <= self._faulted:
+            return None
+        candidate = await self.policies.version(rollout.role, rollout.candidate.version)
+        stable = await self.policies.version(rollout.role, rollout.stable.version) if rollout.stable else None
+        result = await self.gate.check(candidate, stable)
+        log.info("probed under traffic", role=rollout.role, policy=candidate.name, outcome=result.outcome)
+        self._probed, self._faulted = names, faulted
+        return result
+
+
+def _probed_at_the_gate(rollout: Rollout) -> set[str]:
+    """The replicas that played the probe before traffic, by the gate's evidence."""
+    return {name for one in rollout.gates if one.gate == PROBE for name in one.evidence.get("replicas", ())}

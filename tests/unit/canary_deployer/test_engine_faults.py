@@ -1,0 +1,220 @@
+"""An engine fails calls under traffic: that is no policy's failure, and no policy that breaks engines is promoted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult, Rollout, Verdict
+from ratchet.canary_deployer.replica_watch import WATCH_S, ReplicaWatch
+from ratchet.canary_deployer.replicas import Doubt
+from ratchet.contract.state import PolicyVersion
+from ratchet.contract.turn import BROKE, UNSERVED, EngineInfo
+from ratchet.errors import Unavailable
+from ratchet.rules.arms import arm_of
+from tests.support.canary_world import CanaryWorld, reward_of, start_of, started_id, turn_of
+
+NO_FAULT: Mapping[str, str] = {}
+
+
+async def play(world: CanaryWorld, count: int, faults: Mapping[str, str] = NO_FAULT, *, success: bool = True) -> None:
+    """Trajectories of one call each, and one step of the controller. All are reported with the same outcome.
+
+    `faults`: by arm what its engine does to the first call. Stable answers in the canary's place then; stable's own
+    agents ask again.
+    """
+    route = await world.route()
+    messages: list[Any] = []
+    for _ in range(count):
+        world.played += 1
+        trajectory_id = started_id(world.clock(), world.played)
+        given = arm_of(route, trajectory_id)
+        assert given is not None
+        arm, version, weight = given.arm, given.policy.version, given.weight
+        messages.append(start_of(trajectory_id, arm, version, weight, route))
+        if arm in faults:
+            engine = EngineInfo(name="small", fault=faults[arm])
+            failed = turn_of(trajectory_id, arm, version, weight, error="engine: 500", engine=engine)
+            messages.append(failed)
+            arm, version, index = ("mixed", 1, 1) if arm == "canary" else (arm, version, 1)
+            messages.append(turn_of(trajectory_id, arm, version, weight, index=index))
+        else:
+            messages.append(turn_of(trajectory_id, arm, version, weight))
+        messages.append(reward_of(trajectory_id, success=success))
+    world.bus.arrive(messages)
+    world.clock.advance(61)
+    await world.controller.step()
+
+
+async def running() -> CanaryWorld:
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    return world
+
+
+async def test_a_canary_that_an_engine_does_not_serve_is_neither_promoted_nor_rolled_back_and_is_held() -> None:
+    world = await running()
+    for _ in range(20):
+        await play(world, 40, {"canary": UNSERVED})
+        rollout = await world.rollout()
+        if rollout.state == "held":
+            break
+    assert rollout.state == "held", rollout.reason
+    assert "the engine failed calls of" in rollout.reason
+    assert "does the policy make it fail?" in rollout.reason
+    statistics = rollout.statistics
+    assert (statistics.canary.failures, statistics.stable.faulted) == (0, 0)
+    assert statistics.canary.faulted == statistics.canary.moved > 0
+    evidence = statistics.evidence
+    assert max(evidence.promotion.values()) < 1.0
+    assert max(evidence.rollback.values()) < 20
+    assert evidence.run == 1.0
+
+
+async def test_a_canary_that_breaks_the_engine_each_time_is_rolled_back_though_no_outcome_counts_against_it() -> None:
+    """Answers without an end, or a crash: while stable's calls do not fail."""
+    world = await running()
+    for _ in range(20):
+        await play(world, 10, {"canary": BROKE})
+        rollout = await world.rollout()
+        if not rollout.active:
+            break
+    assert rollout.state == "rolled_back", rollout.reason
+    assert rollout.statistics.canary.failures == 0
+
+
+async def test_an_engine_that_breaks_over_the_calls_of_both_arms_shows_nothing() -> None:
+    """It restarts: the canary's calls have a fallback, and stable's agents ask again."""
+    world = await running()
+    await play(world, 30)
+    await play(world, 80, {"canary": BROKE, "stable": BROKE})
+    await play(world, 30)
+    rollout = await world.rollout()
+    assert rollout.state in {"running", "soaking"}, rollout.reason
+    assert (rollout.statistics.canary.failures, rollout.statistics.stable.failures) == (0, 0)
+    assert min(rollout.statistics.canary.faulted, rollout.statistics.stable.faulted) > 0
+
+
+@dataclass
+class ScriptedGate:
+    """Answers what a test says next: an outcome, or an error."""
+
+    says: list[str | Exception] = field(default_factory=list)
+    asked: int = 0
+
+    async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
+        self.asked += 1
+        said = self.says.pop(0) if self.says else PASSED
+        if isinstance(said, Exception):
+            raise said
+        return GateResult("probe", said, f"the probe of {candidate.name} has {said}")
+
+
+@dataclass
+class Watched:
+    """A watch over a world's rollout."""
+
+    world: CanaryWorld
+    gate: ScriptedGate = field(default_factory=ScriptedGate)
+
+    def __post_init__(self) -> None:
+        self.watch = ReplicaWatch(
+            gate=self.gate,
+            answering=self.world.answering,
+            policies=self.world.policies,
+            monotonic=self.world.clock.monotonic,
+        )
+
+    async def look(self, rollout: Rollout | None = None) -> Any:
+        """The decision after everything that is due has been done."""
+        self.world.clock.advance(10 * WATCH_S)
+        given = rollout or await self.world.rollout()
+        assert await self.watch.look(given) is None
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return await self.watch.look(given)
+
+
+async def watched() -> Watched:
+    return Watched(await running())
+
+
+async def test_a_replica_that_played_the_probe_at_the_gate_is_not_asked_again() -> None:
+    here = await watched()
+    for _ in range(3):
+        assert await here.look() is None
+    assert here.gate.asked == 0
+
+
+async def test_a_replica_that_was_away_plays_the_probe_whenever_it_comes_back() -> None:
+    here = await watched()
+    here.world.replicas.add("small at http://b")
+    for _ in range(3):
+        assert await here.look() is None
+    assert here.gate.asked == 1
+    here.world.replicas.remove("small at http://b")
+    await here.look()
+    here.world.replicas.add("small at http://b")
+    await here.look()
+    await here.look()
+    assert here.gate.asked == 2
+
+
+async def test_after_faults_of_the_engine_the_probe_is_played_once_more() -> None:
+    here = await watched()
+    await play(here.world, 40, {"canary": UNSERVED})
+    rollout = await here.world.rollout()
+    assert rollout.statistics.canary.faulted > 0
+    await here.look(rollout)
+    await here.look(rollout)
+    assert here.gate.asked == 1
+
+
+async def test_a_probe_that_fails_under_traffic_rolls_back() -> None:
+    here = await watched()
+    here.world.replicas.add("small at http://b")
+    here.gate.says = [FAILED]
+    decision = await here.look()
+    assert decision.verdict is Verdict.ROLL_BACK
+    assert decision.reason.startswith("gate probe, repeated under traffic: the probe of")
+
+
+@pytest.mark.parametrize("error", [Unavailable("small at http://b: 503"), Doubt("small at http://b: 503", 1)])
+async def test_a_probe_that_shows_nothing_is_repeated_and_status_says_why(error: Exception) -> None:
+    here = await watched()
+    here.world.replicas.add("small at http://b")
+    here.gate.says = [error]
+    assert await here.look() is None
+    assert here.watch.fault == "the probe is repeated under traffic: small at http://b: 503"
+    assert await here.look() is None
+    assert here.gate.asked == 2
+    assert here.watch.fault is None
+
+
+async def test_no_replica_that_answers_is_a_fault_and_no_reason_against_the_candidate() -> None:
+    here = await watched()
+    here.world.replicas.clear()
+    assert await here.look() is None
+    assert here.watch.fault == "the probe is repeated under traffic: no replica answers"
+    await here.watch.close()
+    assert here.watch.fault is None
+
+
+async def test_the_controller_rolls_back_what_the_probe_refuses_under_traffic() -> None:
+    world = await running()
+    world.replicas.add("small at http://b")
+    world.gates["probe"].outcome = FAILED
+    for _ in range(10):
+        world.clock.advance(WATCH_S)
+        await world.controller.step()
+        await asyncio.sleep(0)
+        if not (await world.rollout()).active:
+            break
+    rollout = await world.rollout()
+    assert (rollout.state, rollout.reason) == ("rolled_back", "gate probe, repeated under traffic: probe failed")
+    assert (await world.route()).canary is None
+    assert await world.stage_of(2) == "rolled_back"
