@@ -65,6 +65,13 @@ def publish_in(objects: BlobStore, scratch: Path, role: str, hidden: int = 32) -
     return Published(directory, scratch / "adapter", model, publish_policy(objects, manifest))
 
 
+def publish_other_weights(objects: BlobStore, published: Published, scratch: Path) -> Policy:
+    """An adapter of the same model with other weights, and a probe of its own."""
+    probe = _write_adapter(published.directory, scratch / "other-adapter", seed=2)
+    files = upload_files(objects, scratch / "other-adapter")
+    return publish_policy(objects, msgspec.structs.replace(published.adapter.manifest, files=files, probe=probe))
+
+
 def publish_for_role(shared: SharedSettings, published: Published, role: str) -> Policy:
     """The same adapter as another role's policy: the manifests differ, and so do the digests."""
     manifest = msgspec.structs.replace(published.adapter.manifest, role=role)
@@ -108,8 +115,8 @@ def logprobs_by_transformers(
     return _logprobs(model.eval(), torch.tensor([[*prompt, *output]]), len(prompt), temperature)
 
 
-def _write_adapter(directory: Path, target: Path) -> Probe:
-    torch.manual_seed(1)
+def _write_adapter(directory: Path, target: Path, seed: int = 1) -> Probe:
+    torch.manual_seed(seed)
     config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
     model: Any = get_peft_model(AutoModelForCausalLM.from_pretrained(directory), config)
     with torch.no_grad():

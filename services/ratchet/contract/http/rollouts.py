@@ -83,7 +83,7 @@ class ArmOut(Answer, frozen=True, kw_only=True):
     calls: int
     error_rate: float | str
     hung_calls: int
-    engine_faults: int
+    engine_faults: int = 0
     """Trajectories of which an engine failed a call: that is no policy's failure."""
     negative_feedback: float | str
     safety_violations: int
