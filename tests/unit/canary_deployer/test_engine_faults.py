@@ -101,17 +101,17 @@ async def test_an_engine_that_breaks_over_the_calls_of_both_arms_shows_nothing()
 
 @dataclass
 class ScriptedGate:
-    """Answers what a test says next: an outcome, or an error."""
+    """Gives the results that a test names, then passes: an outcome, or an error."""
 
-    says: list[str | Exception] = field(default_factory=list)
+    results: list[str | Exception] = field(default_factory=list)
     asked: int = 0
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
         self.asked += 1
-        said = self.says.pop(0) if self.says else PASSED
-        if isinstance(said, Exception):
-            raise said
-        return GateResult("probe", said, f"the probe of {candidate.name} has {said}")
+        result = self.results.pop(0) if self.results else PASSED
+        if isinstance(result, Exception):
+            raise result
+        return GateResult("probe", result, f"the probe of {candidate.name} has {result}")
 
 
 @dataclass
@@ -177,17 +177,17 @@ async def test_after_faults_of_the_engine_the_probe_is_played_once_more() -> Non
 async def test_a_probe_that_fails_under_traffic_rolls_back() -> None:
     here = await watched()
     here.world.replicas.add("small at http://b")
-    here.gate.says = [FAILED]
+    here.gate.results = [FAILED]
     decision = await here.look()
     assert decision.verdict is Verdict.ROLL_BACK
     assert decision.reason.startswith("gate probe, repeated under traffic: the probe of")
 
 
 @pytest.mark.parametrize("error", [Unavailable("small at http://b: 503"), Doubt("small at http://b: 503", 1)])
-async def test_a_probe_that_shows_nothing_is_repeated_and_status_says_why(error: Exception) -> None:
+async def test_a_probe_that_shows_nothing_is_repeated_and_status_shows_why(error: Exception) -> None:
     here = await watched()
     here.world.replicas.add("small at http://b")
-    here.gate.says = [error]
+    here.gate.results = [error]
     assert await here.look() is None
     assert here.watch.fault == "the probe is repeated under traffic: small at http://b: 503"
     assert await here.look() is None
