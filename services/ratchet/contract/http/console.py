@@ -370,7 +370,7 @@ class PairsOut(Answer, frozen=True, kw_only=True):
 class JudgementIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A person's choice between two answers."""
 
-    pair_id: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    pair_id: Annotated[str, msgspec.Meta(min_length=1, max_length=2000)]
     choice: Literal["left", "right", "neither"]
     """neither: skipped, and not shown to this rater again; nothing is published."""
     confidence: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
@@ -389,6 +389,7 @@ class QueueOut(Answer, frozen=True, kw_only=True):
 
     trajectories: list[TrajectoryBrief]
     remaining: int
+    """Of the newest 500."""
 
 
 class RaterOut(Answer, frozen=True, kw_only=True):
