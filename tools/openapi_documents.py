@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HTTP = ROOT / "contracts" / "http"
 UNUSED: Any = None
 """Stands for the collaborators of routes: describing the routes uses none of them."""
-RECORDS = Records(trajectories=UNUSED, tokens=UNUSED, rollouts=UNUSED, training=UNUSED)
+RECORDS = Records(trajectories=UNUSED, tokens=UNUSED, rollouts=UNUSED, training=UNUSED, annotation=UNUSED)
 CONSOLE = ConsoleSubjects(loop=UNUSED, events=UNUSED, records=RECORDS)
 
 

@@ -160,7 +160,7 @@ class OneJob:
 
 
 async def answers(training: Training, *paths: str) -> list[Any]:
-    records = Records(trajectories=UNUSED, tokens=UNUSED, rollouts=UNUSED, training=training)
+    records = Records(trajectories=UNUSED, tokens=UNUSED, rollouts=UNUSED, training=training, annotation=UNUSED)
     subjects = Subjects(loop=UNUSED, events=UNUSED, records=records)
     transport = httpx.ASGITransport(called_by(console_api(subjects)))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -64,10 +64,14 @@ async def console(
 
 
 class NoBus(Bus):
-    """A bus that is connected to nothing: its buckets are not asked."""
+    """A bus that is connected to nothing: its buckets are not asked, and it keeps what is published."""
 
     def __init__(self) -> None:
-        pass
+        self.published: list[Message] = []
 
     def bucket(self, name: str, kind: type[Any]) -> Any:
         """None."""
+
+    async def publish_all(self, messages: Sequence[Message], *_: Any, **__: Any) -> Any:
+        """Keep them."""
+        self.published += messages

@@ -1,4 +1,4 @@
-"""What the pages show of the records: trajectories, tokens, rollouts and trainings, on open connections."""
+"""What the pages show of the records: trajectories, tokens, rollouts, trainings and opinions, on open connections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ratchet.bus.clock import utc_now
-from ratchet.console import rollouts_api, training_api, trajectories_api
+from ratchet.console import annotation_api, rollouts_api, training_api, trajectories_api
+from ratchet.console.annotation import Annotation
 from ratchet.console.rollouts import Rollouts
 from ratchet.console.tokens import Tokens
 from ratchet.console.training import Training
@@ -31,6 +32,7 @@ class Records:
     tokens: Tokens
     rollouts: Rollouts
     training: Training
+    annotation: Annotation
 
 
 def records_of(bus: Bus, warehouse: Warehouse, objects: Objects, now: Callable[[], datetime] = utc_now) -> Records:
@@ -41,6 +43,7 @@ def records_of(bus: Bus, warehouse: Warehouse, objects: Objects, now: Callable[[
         tokens=Tokens(warehouse, objects),
         rollouts=Rollouts(warehouse, listing),
         training=Training(warehouse, objects, bus.bucket(JOBS, Job)),
+        annotation=Annotation(warehouse, listing, bus, now),
     )
 
 
@@ -49,3 +52,4 @@ def add_routes(api: ControlApi, records: Records) -> None:
     trajectories_api.add_routes(api, records.trajectories, records.tokens)
     rollouts_api.add_routes(api, records.rollouts)
     training_api.add_routes(api, records.training)
+    annotation_api.add_routes(api, records.annotation)

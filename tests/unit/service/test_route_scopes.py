@@ -33,7 +33,7 @@ from tests.support.gateway_alone import alone
 
 UNUSED: Any = None
 """Stands for the collaborators of routes: a request that is refused reaches none of them."""
-RECORDS = Records(trajectories=UNUSED, tokens=UNUSED, rollouts=UNUSED, training=UNUSED)
+RECORDS = Records(trajectories=UNUSED, tokens=UNUSED, rollouts=UNUSED, training=UNUSED, annotation=UNUSED)
 CONSOLE = ConsoleSubjects(loop=UNUSED, events=UNUSED, records=RECORDS)
 SUBJECTS = Subjects(jobs=UNUSED, registry=UNUSED, triggers=UNUSED, storage=UNUSED, keys=UNUSED)
 CONTROL: dict[str, FastAPI] = {
@@ -54,6 +54,8 @@ def expected(service: str, method: str, path: str) -> KeyScope | None:
         return None
     if path.startswith(("/v1/keys", "/v1/storage")):
         return KeyScope.ADMIN
+    if path.startswith("/v1/annotation"):
+        return KeyScope.ANNOTATE
     return KeyScope.VIEW if method == "GET" else BY_CHANGE[service]
 
 

@@ -1,0 +1,212 @@
+"""People's opinions: what to rate next, pairs to choose between, and how far raters agree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from ratchet.console.messages import messages_out
+from ratchet.console.pairs import Pair, PairKey, key_of, keys_of, pair_of, preference_of
+from ratchet.contract.http.console import (
+    AgreementOut,
+    JudgementIn,
+    JudgementOut,
+    PairOut,
+    PairsOut,
+    QueueOut,
+    RaterOut,
+    TrajectoryBrief,
+)
+from ratchet.datasets.clickhouse_preferences import Preferences
+from ratchet.errors import NotFound, Rejected
+from ratchet.preferences.agreement import agreement
+from ratchet.preferences.clickhouse_stored import StoredPreferences
+from ratchet.preferences.clickhouse_tries import Tries
+from ratchet.preferences.publishing import Published, Sink, publish
+from ratchet.preferences.rules.base import Try
+from ratchet.rules.access import Caller
+from ratchet.rules.redaction import Redactor, redact_message
+from ratchet.stores.history import OF_ROLE
+from ratchet.stores.trajectory_search import OF_KEYS, TrajectoryFilter, instant, millis, of_keys, parts
+
+if TYPE_CHECKING:
+    from ratchet.stores.trajectory_list import TrajectoryList
+    from ratchet.stores.warehouse import Warehouse
+
+LOOKED_AT = 500
+"""Newest trajectories among which the queue looks for those that are worth rating."""
+TRIES, TASKS, SPAN = 20_000, 500, timedelta(days=90)
+"""Newest tries that are looked at for pairs, tasks of which pairs are offered, and since when."""
+AT_ONCE, MOST_AT_ONCE = 8, 48
+"""Pairs whose texts are read together until one of them can be shown, and in all."""
+REMEMBERED = 10_000
+"""Choices that stay in memory: ClickHouse has a preference some seconds after it was published."""
+OPINIONS = 200_000
+"""Newest preferences of a role that agreement is computed from."""
+UNSURE = 0.5
+"""A reward of less confidence is worth a person's look."""
+
+_TASKS = f"""
+SELECT task_key, groupArray(trajectory_id) AS ids
+FROM (
+    SELECT coalesce(group_key, task_id) AS task_key, trajectory_id, ingested_at, ifNull(toString(arm), '') AS claimed
+    FROM trajectories WHERE {OF_ROLE} AND ingested_at >= {instant("since")}
+    ORDER BY ingested_at DESC LIMIT 1 BY trajectory_id LIMIT {{tries:UInt32}}
+)
+WHERE claimed NOT IN ('mixed', 'pinned')
+GROUP BY task_key HAVING count() > 1
+ORDER BY max(ingested_at) DESC, task_key LIMIT {{tasks:UInt32}}
+"""  # noqa: S608 - our own names
+_TASK_KEYS = f"""
+SELECT trajectory_id, coalesce(group_key, task_id) AS task_key, domain FROM trajectories WHERE {OF_KEYS}
+ORDER BY ingested_at DESC LIMIT 1 BY trajectory_id
+"""  # noqa: S608 - as above
+_JUDGED = f"""
+SELECT DISTINCT
+    JSONExtractString(body, 'chosen_trajectory_id') AS chosen,
+    JSONExtractString(body, 'rejected_trajectory_id') AS other
+FROM preferences WHERE {OF_ROLE} AND rater = {{rater:String}}
+"""  # noqa: S608 - as above
+_RATED = f"""
+SELECT role, trajectory_id,
+    countIf(rater IN {{raters:Array(String)}} OR (key = {{key:String}} AND key != '')) > 0 AS by_caller,
+    countIf(kind = 'thumbs' AND up) AS ups, countIf(kind = 'thumbs' AND NOT up) AS downs
+FROM (
+    SELECT role, trajectory_id, kind, rater, JSONExtractString(body, 'key_id') AS key,
+        JSONExtractBool(body, 'value') AS up
+    FROM feedback WHERE {OF_KEYS} AND kind IN ('thumbs', 'rating', 'correction') LIMIT 1 BY event_id
+)
+GROUP BY role, trajectory_id
+"""  # noqa: S608 - as above
+_UNSURE = f"""
+SELECT role, trajectory_id, argMax(coalesce(confidence, 1), (at, revision)) AS sure FROM rewards WHERE {OF_KEYS}
+GROUP BY role, trajectory_id
+"""  # noqa: S608 - as above
+
+
+class Annotation:
+    """Asks ClickHouse what to look at, and publishes what people chose."""
+
+    def __init__(self, warehouse: Warehouse, listing: TrajectoryList, sink: Sink, now: Callable[[], datetime]) -> None:
+        self._warehouse = warehouse
+        self._listing = listing
+        self._sink = sink
+        self._now = now
+        self._tries = Tries(warehouse)
+        self._done: OrderedDict[tuple[str, PairKey], None] = OrderedDict()
+        """Choices of late, by rater and pair; those that published nothing among them."""
+
+    async def queue(self, caller: Caller, role: str | None, limit: int) -> QueueOut:
+        """Trajectories that the caller has not rated, of the newest: first those that people disagree on, then those
+        without a reward that says something, then the newest."""
+        page = await self._listing.page(TrajectoryFilter(role=role, state="ended"), LOOKED_AT)
+        keys = [(one.role, one.trajectory_id) for one in page.trajectories]
+        rated: dict[tuple[str, str], tuple[bool, bool]] = {}
+        unsure: set[tuple[str, str]] = set()
+        for part in parts(keys):
+            asked = {**of_keys(part), "raters": [caller.actor(), caller.name], "key": caller.key_id or ""}
+            for row in await self._warehouse.rows(_RATED, asked):
+                rated[row["role"], row["trajectory_id"]] = bool(row["by_caller"]), bool(row["ups"] and row["downs"])
+            for row in await self._warehouse.rows(_UNSURE, asked):
+                if row["sure"] < UNSURE:
+                    unsure.add((row["role"], row["trajectory_id"]))
+
+        def worth(one: TrajectoryBrief) -> int:
+            key = one.role, one.trajectory_id
+            is_disputed = rated.get(key, (False, False))[1]
+            return 0 if is_disputed else 1 if one.reward is None else 2 if key in unsure else 3
+
+        left = [one for one in page.trajectories if not rated.get((one.role, one.trajectory_id), (False, False))[0]]
+        return QueueOut(trajectories=sorted(left, key=worth)[:limit], remaining=len(left))
+
+    async def pair(self, caller: Caller, role: str) -> PairsOut:
+        """The next pair of a role that the caller has not judged."""
+        rater = caller.actor()
+        since = {"role": role, "since": millis(self._now() - SPAN), "tries": TRIES, "tasks": TASKS}
+        tasks = await self._warehouse.rows(_TASKS, since)
+        judged = {
+            tuple(sorted((row["chosen"], row["other"])))
+            for row in await self._warehouse.rows(_JUDGED, {"role": role, "rater": rater})
+        }
+        every = keys_of(role, [row["ids"] for row in tasks])
+        left = [key for key in every if (key.one, key.other) not in judged and (rater, key) not in self._done]
+        for start in range(0, min(len(left), MOST_AT_ONCE), AT_ONCE):
+            some = left[start : start + AT_ONCE]
+            tries = await self._readable(role, sorted({one for key in some for one in (key.one, key.other)}))
+            shown = next((pair for key in some if (pair := pair_of(key, tries)) is not None), None)
+            if shown is not None:
+                return PairsOut(pair=await asyncio.to_thread(_pair_out, shown, rater, len(left) - start), why=None)
+        if not every:
+            return PairsOut(pair=None, why=f"no task of {role} was tried twice in the last {SPAN.days} days")
+        why = "you have judged all pairs of late" if not left else "the newest tries of each task answer the same"
+        return PairsOut(pair=None, why=why)
+
+    async def judge(self, caller: Caller, judgement: JudgementIn) -> JudgementOut:
+        """Take a choice. Raises `BadRequest`, and `NotFound` for a pair that cannot be read any more."""
+        rater, key = caller.actor(), key_of(judgement.pair_id)
+        if judgement.choice == "neither":
+            self._remember(rater, key)
+            return JudgementOut(preference_id=None)
+        pair = pair_of(key, await self._readable(key.role, [key.one, key.other]))
+        if pair is None:
+            raise NotFound("the two answers of this pair cannot be read any more: ask for the next pair")
+        chosen = preference_of(pair, rater, judgement.choice, judgement.confidence, judgement.comment)
+        preference, _ = redact_message(Redactor(), chosen)
+        done = Published()
+        await publish(self._sink, StoredPreferences(self._warehouse), [preference], done)
+        if done.refused:
+            raise Rejected(done.refused[0].reason)
+        self._remember(rater, key)
+        return JudgementOut(preference_id=preference.preference_id)
+
+    async def agreement(self, role: str) -> AgreementOut:
+        """How far the raters of a role agree."""
+        opinions = await Preferences(self._warehouse, OPINIONS).opinions(role)
+        report = await asyncio.to_thread(agreement, opinions)
+        return AgreementOut(
+            role=role,
+            questions=report.questions,
+            alpha=report.alpha,
+            raters=[
+                RaterOut(
+                    rater=one.rater,
+                    shared=one.shared,
+                    disagreed=one.disagreed,
+                    low=one.low,
+                    high=one.high,
+                    is_outlier=one.is_outlier,
+                )
+                for one in report.raters
+            ],
+        )
+
+    async def _readable(self, role: str, ids: Sequence[str]) -> dict[str, Try]:
+        rows = await self._warehouse.rows(_TASK_KEYS, of_keys([(role, one) for one in ids]))
+        tries = [Try(row["trajectory_id"], role, row["task_key"], domain=row["domain"]) for row in rows]
+        readable, _ = await self._tries.with_texts(role, tries)
+        return {one.trajectory_id: one for one in readable}
+
+    def _remember(self, rater: str, key: PairKey) -> None:
+        self._done[rater, key] = None
+        while len(self._done) > REMEMBERED:
+            self._done.popitem(last=False)
+
+
+def _pair_out(pair: Pair, rater: str, remaining: int) -> PairOut:
+    left, right = pair.sides(rater)
+    question = [(message, None) for message in pair.one.messages[: pair.start]]
+    sides = [
+        messages_out(((message, None) for message in one.messages[pair.start :]), pair.start) for one in (left, right)
+    ]
+    return PairOut(
+        pair_id=pair.key.pair_id,
+        role=pair.key.role,
+        task_id=pair.one.task_key,
+        question=messages_out(question),
+        left=sides[0],
+        right=sides[1],
+        remaining=remaining,
+    )

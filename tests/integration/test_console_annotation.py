@@ -1,0 +1,153 @@
+"""People's opinions on the real ClickHouse: what to rate next, pairs in a hidden order, choices, and agreement."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from ratchet.contract import Preference, named_id
+from ratchet.rules.access import Caller
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
+from tests.support.console_data import NoBus, console, store
+from tests.support.messages import AT
+from tests.support.preferences import tried
+from tests.support.rewards import feedback
+from tests.support.running import migrated
+
+ADA = Caller("key_aaaaaaaaaa", "ada", frozenset({"annotate"}))
+BOB = Caller("key_bbbbbbbbbb", "bob", frozenset({"annotate"}))
+ROLE = "support"
+NOW = AT + timedelta(days=1)
+
+
+@pytest.fixture
+async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
+    async with migrated(shared_settings) as made:
+        yield made
+
+
+def tries() -> list[Any]:
+    """Two tasks with two answers each, one task with two equal ones, and one that was tried once."""
+    return [
+        *tried("a", "It is at 1.", 0.9, task="one", number=1),
+        *tried("b", "<script>alert(1)</script>", 0.1, task="one", number=2),
+        *tried("c", "It is at 2.", 0.9, task="two", number=3),
+        *tried("d", "No idea.", 0.1, task="two", number=4),
+        *tried("e", "Same.", 0.5, task="three", number=5),
+        *tried("f", "Same.", 0.5, task="three", number=6),
+        *tried("g", "Alone.", 0.5, task="four", number=7),
+    ]
+
+
+async def facts(warehouse: Warehouse) -> str:
+    """Stores the tries; returns their role."""
+    messages = tries()
+    await store(warehouse, *messages)
+    return str(messages[0].role)
+
+
+async def test_pairs_are_judged_once_by_each_rater_and_in_a_hidden_order(warehouse: Warehouse) -> None:
+    role, bus = await facts(warehouse), NoBus()
+    async with console(warehouse, ADA, NOW, bus) as http:
+        first = (await http.get("/v1/annotation/pair", params={"role": role})).json()["pair"]
+        again = (await http.get("/v1/annotation/pair", params={"role": role})).json()["pair"]
+        assert again == first, "the order is the rater's own, each time"
+        assert [message["text"] for message in first["question"]][-1].startswith("Where is")
+        judgement = {"pair_id": first["pair_id"], "choice": "left", "confidence": 0.8, "comment": "mail me: a@b.org"}
+        taken = await http.post("/v1/annotation/judgements", json=judgement)
+        assert taken.status_code == 200, taken.text
+        twice = await http.post("/v1/annotation/judgements", json=judgement)
+        assert twice.json() == taken.json()
+        (published, *others) = cast("list[Preference]", bus.published)
+        assert {one.preference_id for one in others} <= {published.preference_id}
+        assert (published.rater, published.source, published.confidence) == ("ada (key_aaaaaaaaaa)", "human", 0.8)
+        assert published.chosen[-1]["content"] == first["left"][-1]["text"]  # type: ignore[index]
+        assert published.rejected[-1]["content"] == first["right"][-1]["text"]  # type: ignore[index]
+        second = (await http.get("/v1/annotation/pair", params={"role": role})).json()["pair"]
+        assert second["pair_id"] != first["pair_id"]
+        assert second["remaining"] == first["remaining"] - 1
+        skipped = await http.post("/v1/annotation/judgements", json={"pair_id": second["pair_id"], "choice": "neither"})
+        assert skipped.json() == {"preference_id": None}
+        last = (await http.get("/v1/annotation/pair", params={"role": role})).json()
+        assert (last["pair"], last["why"]) == (None, "the newest tries of each task answer the same")
+    await store(warehouse, published, first=500)
+    async with console(warehouse, ADA, NOW, bus) as http:
+        stored = (await http.get("/v1/annotation/pair", params={"role": role})).json()["pair"]
+        assert stored["pair_id"] == second["pair_id"], "what is stored needs no memory"
+    async with console(warehouse, BOB, NOW, NoBus()) as http:
+        assert (await http.get("/v1/annotation/pair", params={"role": role})).json()["pair"] is not None
+        nothing = (await http.get("/v1/annotation/pair", params={"role": "none"})).json()
+        assert nothing == {"pair": None, "why": "no task of none was tried twice in the last 90 days"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"pair_id": "x", "choice": "left"}, 400, "pair_id"),
+        ({"pair_id": "x", "choice": "both"}, 400, "choice"),
+        ({"pair_id": "", "choice": "left"}, 400, "pair_id"),
+        ({"pair_id": "x", "choice": "left", "confidence": 2}, 400, "confidence"),
+        ({"pair_id": "x", "choice": "left", "rater": "eve"}, 400, "rater"),
+        ({"pair_id": "WyJzdXBwb3J0IiwiYSIsImIiXQ", "choice": "left"}, 404, None),
+    ],
+)
+async def test_a_wrong_judgement_is_refused_in_one_line(
+    warehouse: Warehouse, body: dict[str, Any], status: int, param: str | None
+) -> None:
+    async with console(warehouse, ADA, AT, NoBus()) as http:
+        refused = await http.post("/v1/annotation/judgements", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
+    assert "\n" not in refused.json()["error"]["message"]
+
+
+async def test_the_queue_begins_with_what_people_disagree_on_and_leaves_out_what_one_has_rated(
+    warehouse: Warehouse,
+) -> None:
+    role = await facts(warehouse)
+    ids = {name: named_id(role, name) for name in "abcdefg"}
+
+    def rated(number: int, name: str, **changes: Any) -> Any:
+        return feedback(number, trajectory_id=ids[name], role=role, **changes)
+
+    await store(
+        warehouse,
+        rated(1, "a", value=True, rater="eve"),
+        rated(2, "a", value=False, rater="mallory"),
+        rated(3, "g", value=True, rater="ada (key_aaaaaaaaaa)"),
+        rated(4, "f", value=True, rater="a display", key_id="key_aaaaaaaaaa"),
+        first=600,
+    )
+    async with console(warehouse, ADA) as http:
+        queue = (await http.get("/v1/annotation/queue", params={"role": role})).json()
+        shown = [one["trajectory_id"] for one in queue["trajectories"]]
+        assert shown == [ids[name] for name in "aedcb"]
+        assert queue["remaining"] == 5
+        few = (await http.get("/v1/annotation/queue", params={"role": role, "limit": 2})).json()
+        assert (len(few["trajectories"]), few["remaining"]) == (2, 5)
+
+
+async def test_agreement_is_that_of_the_stored_preferences(warehouse: Warehouse) -> None:
+    some = [
+        Preference(
+            preference_id=named_id("preference", rater, n),
+            prompt=f"question {n}",
+            chosen="good" if (rater, n) != ("eve", 0) else "bad",
+            rejected="bad" if (rater, n) != ("eve", 0) else "good",
+            source="human",
+            role=ROLE,
+            rater=rater,
+        )
+        for rater in ("ada", "bob", "eve")
+        for n in range(4)
+    ]
+    await store(warehouse, *some)
+    async with console(warehouse, ADA) as http:
+        answer = (await http.get("/v1/annotation/agreement", params={"role": ROLE})).json()
+        assert (answer["questions"], answer["role"]) == (4, ROLE)
+        assert {one["rater"]: one["disagreed"] for one in answer["raters"]}["human/eve"] == 1
+        none = (await http.get("/v1/annotation/agreement", params={"role": "none"})).json()
+        assert (none["questions"], none["alpha"], none["raters"]) == (0, None, [])
