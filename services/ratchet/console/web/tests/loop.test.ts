@@ -5,12 +5,16 @@ import { actFor } from "../src/views/loop/attention.ts";
 import { lately, stations } from "../src/views/loop/picture.ts";
 
 const EMPTY: Loop = { at: "2026-03-01T00:00:00Z", minutes: [], open_trajectories: null, streams: [], ledger: [], services: [], roles: [], jobs: {}, attention: [], unread: {} };
-const minute = (calls: number, rewards = 0, mean: number | null = null) => ({ at: "", calls, failed_calls: 0, trajectories: 0, rewards, mean_reward: mean });
+const minute = (place: number, calls: number, rewards = 0, mean: number | null = null) => ({ at: `2026-03-01T00:0${place}:00Z`, calls, failed_calls: 0, trajectories: 0, rewards, mean_reward: mean });
 const station = (loop: Partial<Loop>, name: string) => stations({ ...EMPTY, ...loop }).find((one) => one.name === name);
 
-test("rates are those of the last complete minutes", () => {
-  const loop = { ...EMPTY, minutes: [minute(900), minute(10), minute(10), minute(10, 1, 0.5), minute(10, 3, 0.9), minute(10), minute(3)] };
-  assert.deepEqual(lately(loop), { calls: 10, failed: 0, trajectories: 0, rewards: 0.8, mean: 0.8 });
+test("rates are those of the last minutes, and of the one that runs", () => {
+  const minutes = [minute(0, 900), minute(1, 10), minute(2, 10), minute(3, 10, 1, 0.5), minute(4, 10, 3, 0.9), minute(5, 10), minute(6, 5)];
+  assert.deepEqual(lately({ ...EMPTY, at: "2026-03-01T00:06:30Z", minutes }), { calls: 10, failed: 0, trajectories: 0, rewards: 4 / 5.5, mean: 0.8 });
+});
+
+test("a first call is seen at once", () => {
+  assert.equal(lately({ ...EMPTY, at: "2026-03-01T00:00:02Z", minutes: [minute(0, 1)] }).calls, 1);
 });
 
 test("an installation in which nothing happened yet has all stations", () => {

@@ -186,13 +186,9 @@ function ServiceNotes({ service }: { service: Loop["services"][number] }) {
 
 function Streams({ loop }: { loop: Loop }) {
   const consumers = loop.streams.flatMap((stream) => stream.consumers.map((consumer) => ({ ...consumer, stream: stream.name })));
+  const size = loop.streams.reduce((sum, stream) => sum + stream.bytes, 0);
   return (
     <Panel title="Streams and ledger" id="streams" flush>
-      <Table caption="Streams" rows={loop.streams} rowKey={(stream) => stream.name} columns={[
-        { name: "Stream", show: (stream) => <DataText text={stream.name} /> },
-        { name: "Messages", isNumber: true, show: (stream) => count(stream.messages) },
-        { name: "Size", isNumber: true, show: (stream) => bytes(stream.bytes) },
-      ]} />
       <Table caption="Consumers" rows={consumers} rowKey={(one) => `${one.stream} ${one.name}`} columns={[
         { name: "Consumer", show: (one) => <DataText text={one.name} /> },
         { name: "Behind", isNumber: true, show: (one) => count(one.lag) },
@@ -206,6 +202,14 @@ function Streams({ loop }: { loop: Loop }) {
         { name: "Twice", isNumber: true, show: (row) => count(row.duplicate) },
         { name: "Balance", show: (row) => <Balance row={row} /> },
       ]} />}
+      <details class="folded">
+        <summary>{plural(loop.streams.length, "stream")}, {bytes(size)}</summary>
+        <Table caption="Streams" rows={loop.streams} rowKey={(stream) => stream.name} columns={[
+          { name: "Stream", show: (stream) => <DataText text={stream.name} /> },
+          { name: "Messages", isNumber: true, show: (stream) => count(stream.messages) },
+          { name: "Size", isNumber: true, show: (stream) => bytes(stream.bytes) },
+        ]} />
+      </details>
     </Panel>
   );
 }

@@ -38,15 +38,14 @@ export function stations(loop: Loop): readonly Station[] {
   return [agents(loop, recent), gateway(loop, recent), stream(loop, recent), rewards(loop, recent), jobs(loop), gate(loop), canary(loop), routes(loop)];
 }
 
-/** A minute's average over the last complete minutes. */
-export function lately({ minutes }: Loop): Recent {
-  const last = minutes.slice(-RECENT_MINUTES - 1, -1);
-  const taken = last.length > 0 ? last : minutes;
+/** A minute's average over the last five minutes and the one that runs. */
+export function lately({ at, minutes }: Loop): Recent {
+  const taken = minutes.slice(-RECENT_MINUTES - 1);
   const of = (pick: (minute: Loop["minutes"][number]) => number) => taken.reduce((sum, minute) => sum + pick(minute), 0);
   const rewarded = taken.filter((minute) => minute.mean_reward !== null && minute.rewards > 0);
   const weight = rewarded.reduce((sum, minute) => sum + minute.rewards, 0);
   const mean = weight === 0 ? null : rewarded.reduce((sum, minute) => sum + (minute.mean_reward ?? 0) * minute.rewards, 0) / weight;
-  const per = Math.max(1, taken.length);
+  const per = Math.max(1, (Date.parse(at) - Date.parse(taken[0]?.at ?? at)) / 60_000);
   return {
     calls: of((minute) => minute.calls) / per,
     failed: of((minute) => minute.failed_calls) / per,
@@ -138,7 +137,7 @@ function routes(loop: Loop): Station {
   return {
     name: "Routes", icon: "route", flow: served.length > 0 ? 1 : 0, link: href("policies"),
     figure: count(served.length), unit: served.length === 1 ? "role is served" : "roles are served",
-    detail: loop.roles.length === 0 ? "no role yet" : loop.roles.map((role) => role.role).join(", "),
+    detail: served.length === 0 ? "the upstream model answers" : served.map((role) => role.role).join(", "),
     tone: down !== null ? "bad" : "good", state: down ?? "ready",
   };
 }
