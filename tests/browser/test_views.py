@@ -9,6 +9,8 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opening
 from tests.support.compose import REPOSITORY
+from tests.support.console_training import DPO, RLOO
+from tests.support.console_trajectories import IDS
 
 AXE = REPOSITORY / "services/ratchet/console/web/node_modules/axe-core/axe.min.js"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
@@ -20,6 +22,17 @@ VIEWS = {
     "policies": "Policies",
     "policies/support/7": "support, version 7",
     "policies/compare": "Two policies side by side",
+    "trajectories": "Trajectories",
+    f"trajectories/{IDS[1]}?role=support": "Trajectory 019a3c5e…0001",
+    "annotation": "Annotation",
+    "annotation?tab=pairs&role=support": "Annotation",
+    "annotation?tab=agreement&role=support": "Annotation",
+    "training": "Training",
+    f"training/{DPO}": "Job 019a3c5e…0000",
+    f"training/{RLOO}?tab=data": "Job 019a3c5e…0001",
+    "training?start=1&role=support": "Start a training",
+    f"training?one={RLOO}&other={DPO}": "Two jobs",
+    "alignment?role=support": "Alignment",
 }
 """Address and heading."""
 

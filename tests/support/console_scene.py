@@ -18,12 +18,20 @@ from ratchet.contract.http.console import (
 )
 from tests.support.console_policies import policy_answers
 from tests.support.console_rollouts import rollout_answers
+from tests.support.console_training import training_scene
+from tests.support.console_trajectories import trajectories_scene
 
 
 def scene() -> dict[str, Any]:
     """By `METHOD path`: the answers."""
     now = datetime.now(UTC)
-    return {"GET /v1/loop": loop(now), **rollout_answers(now), **policy_answers(now)}
+    return {
+        "GET /v1/loop": loop(now),
+        **rollout_answers(now),
+        **policy_answers(now),
+        **trajectories_scene(now),
+        **training_scene(now),
+    }
 
 
 def loop(now: datetime) -> LoopOut:

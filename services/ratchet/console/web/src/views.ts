@@ -3,9 +3,13 @@
 import type { ComponentType } from "preact";
 import type { Route } from "./route.ts";
 import type { IconName } from "./ui/icons.tsx";
+import { AlignmentView } from "./views/alignment/alignment.tsx";
+import { AnnotationView } from "./views/annotation/annotation.tsx";
 import { LoopView } from "./views/loop/loop.tsx";
 import { PoliciesView } from "./views/policies/policies.tsx";
 import { RolloutsView } from "./views/rollouts/rollouts.tsx";
+import { TrainingView } from "./views/training/training.tsx";
+import { TrajectoriesView } from "./views/trajectories/trajectories.tsx";
 
 export interface View {
   /** The first part of its route; empty for the home view. */
@@ -21,5 +25,9 @@ export interface View {
 export const VIEWS: readonly View[] = [
   { path: "", title: "Loop", icon: "loop", key: "l", component: LoopView },
   { path: "rollouts", title: "Rollouts", icon: "rollout", key: "r", component: RolloutsView },
+  { path: "trajectories", title: "Trajectories", icon: "trajectory", key: "t", component: TrajectoriesView },
+  { path: "annotation", title: "Annotation", icon: "annotate", key: "a", component: AnnotationView },
+  { path: "training", title: "Training", icon: "training", key: "j", component: TrainingView },
+  { path: "alignment", title: "Alignment", icon: "panel", key: "m", component: AlignmentView },
   { path: "policies", title: "Policies", icon: "policy", key: "p", component: PoliciesView },
 ];

@@ -559,6 +559,7 @@ export interface components {
          */
         TrajectoriesOut: {
             next: string | null;
+            searched_since: string | null;
             trajectories: components["schemas"]["TrajectoryBrief"][];
         };
         /**
@@ -603,6 +604,7 @@ export interface components {
             rewards: components["schemas"]["Reward"][];
             run: components["schemas"]["RunPartOut"][];
             task: Record<string, never> | null;
+            unreadable: string | null;
         };
         /** TurnReward */
         TurnReward: {

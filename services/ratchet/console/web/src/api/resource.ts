@@ -60,7 +60,7 @@ export function useResource<T>(path: string | null, options: ResourceOptions = {
 
   useEffect(() => {
     if (path === null) return;
-    const asker = new Asker<T>(path, latest.current.everyMs, (error, isLoading) => {
+    const asker = new Asker<T>(path, () => latest.current.everyMs, (error, isLoading) => {
       state.current = { path, error, isLoading };
       render(undefined);
     });
@@ -90,13 +90,13 @@ export function useResource<T>(path: string | null, options: ResourceOptions = {
 class Asker<T> {
   readonly #stop = new AbortController();
   readonly #path: string;
-  readonly #everyMs: number | undefined;
+  readonly #everyMs: () => number | undefined;
   readonly #changed: (error: ApiError | null, isLoading: boolean) => void;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #isAsking = false;
   #isOutdated = false;
 
-  constructor(path: string, everyMs: number | undefined, changed: (error: ApiError | null, isLoading: boolean) => void) {
+  constructor(path: string, everyMs: () => number | undefined, changed: (error: ApiError | null, isLoading: boolean) => void) {
     this.#path = path;
     this.#everyMs = everyMs;
     this.#changed = changed;
@@ -129,8 +129,9 @@ class Asker<T> {
     this.#isAsking = false;
     remember(this.#path, { data, at: Date.now() });
     this.#changed(null, false);
+    const everyMs = this.#everyMs();
     if (this.#isOutdated) this.soon();
-    else if (this.#everyMs !== undefined) this.#later(this.#everyMs);
+    else if (everyMs !== undefined) this.#later(everyMs);
   }
 
   #failed(error: unknown): void {

@@ -1,6 +1,6 @@
 // Keyboard shortcuts: single keys, and pairs that begin with g. They rest while one types.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 export type Shortcuts = Readonly<Record<string, () => void>>;
 
@@ -10,7 +10,8 @@ const PAIR_MS = 1_500;
 export function useShortcuts(shortcuts: Shortcuts): void {
   const latest = useRef(shortcuts);
   latest.current = shortcuts;
-  useEffect(() => {
+  // Before the page is painted: what one sees can be used.
+  useLayoutEffect(() => {
     let first: { key: string; at: number } | null = null;
     const listen = (event: KeyboardEvent) => {
       if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;

@@ -34,7 +34,7 @@ const LOOKS: Readonly<Record<string, Look>> = {
   // Services
   ready: GOOD, "not ready": WARN, away: BAD, unknown: PAST,
   // Trajectories
-  open: RUN, ended: PAST, success: GOOD, failure: BAD,
+  open: RUN, ended: PAST, success: GOOD, partial: WARN, failure: BAD,
 };
 
 export function Status({ state, word, plain = false }: { state: string; word?: string; plain?: boolean }) {

@@ -19,11 +19,16 @@ export function DataText({ text, most }: { text: string; most?: number }) {
   );
 }
 
+/** A name that stays on its line where it is short. */
+export function Short({ text }: { text: string }) {
+  return <span class={text.length <= 24 ? "nowrap" : "wrap"}><DataText text={text} most={80} /></span>;
+}
+
 /** An id in short; a click copies the whole. */
-export function Id({ id, label = "id" }: { id: string; label?: string }) {
+export function Id({ id, label = "id", shown = shortId(id) }: { id: string; label?: string; shown?: string }) {
   return (
     <button type="button" class="button quiet small id" title={`${id} (click to copy)`} onClick={() => void copy(id, label)}>
-      {shortId(id)}<span class="hidden">, copy the {label}</span>
+      {shown}<span class="hidden">, copy the {label}</span>
     </button>
   );
 }

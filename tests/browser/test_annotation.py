@@ -1,0 +1,114 @@
+"""Annotation in the browser, by keys alone: the queue, pairs in a hidden order, agreement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from playwright.sync_api import expect
+
+from ratchet.contract.http.console import PairsOut
+from tests.browser.conftest import Opening
+from tests.support.console_trajectories import IDS, pair
+from tests.support.fake_console import REVIEWER, VIEWER, FakeConsole, Posted
+
+JUDGEMENTS = "/v1/annotation/judgements"
+
+
+def sent(console: FakeConsole, path: str) -> list[dict[str, Any]]:
+    """Bodies that were sent to a path."""
+    return [one.body for one in console.posted if one.path == path and one.method == "POST"]
+
+
+def test_a_queue_is_worked_through_by_keys(open_view: Opening, console: FakeConsole) -> None:
+    page = open_view("annotation", key=REVIEWER)
+    expect(page.get_by_text("1 of 3 here, 41 of the newest 500 without your rating")).to_be_visible()
+    expect(page.locator("#message-4")).to_be_visible()
+    page.keyboard.press("u")
+    expect(page.get_by_role("button", name="Good")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("n")
+    expect(page.get_by_text("2 of 3 here")).to_be_visible()
+    expect(page.get_by_role("button", name="Good")).to_have_attribute("aria-pressed", "false")
+    page.keyboard.press("2")
+    expect(page.get_by_text("2 of 5", exact=True)).to_be_visible()
+    page.keyboard.press("p")
+    expect(page.get_by_text("1 of 3 here")).to_be_visible()
+    page.keyboard.press("d")
+    expect(page.get_by_role("button", name="Bad")).to_have_attribute("aria-pressed", "true")
+
+    given = [
+        (one["trajectory_id"], one["kind"], one["value"], one["rater"]) for one in sent(console, "/gateway/v1/feedback")
+    ]
+    assert given == [
+        (IDS[1], "thumbs", True, "rita"),
+        (IDS[2], "rating", 2, "rita"),
+        (IDS[1], "thumbs", False, "rita"),
+    ]
+
+
+def test_the_end_of_the_queue_asks_for_more(open_view: Opening) -> None:
+    page = open_view("annotation")
+    expect(page.locator("#message-4")).to_be_visible()
+    for _ in range(3):
+        page.keyboard.press("n")
+
+    # The queue is asked for again, and begins anew.
+    expect(page.get_by_text("1 of 3 here")).to_be_visible()
+
+
+def test_pairs_are_judged_with_the_arrows(open_view: Opening, console: FakeConsole) -> None:
+    def next_pair(_: Posted) -> PairsOut:
+        judged = len(sent(console, JUDGEMENTS))
+        if judged == 3:
+            return PairsOut(pair=None, why="You have judged every pair.")
+        return PairsOut(
+            pair=msgspec.structs.replace(pair(), pair_id=f"pair-{judged}", task_id=f"number {judged}"), why=None
+        )
+
+    console.answers["GET /v1/annotation/pair"] = next_pair
+    page = open_view("annotation?tab=pairs&role=support", key=REVIEWER)
+    for judged, key in enumerate(("ArrowLeft", "ArrowRight", "0")):
+        expect(page.get_by_text(f"Task number {judged}")).to_be_visible()
+        page.keyboard.press(key)
+
+    expect(page.get_by_text("You have judged every pair.")).to_be_visible()
+    choices = [(one["pair_id"], one["choice"], one["confidence"]) for one in sent(console, JUDGEMENTS)]
+    assert choices == [("pair-0", "left", None), ("pair-1", "right", None), ("pair-2", "neither", None)]
+
+
+def test_a_judgement_takes_its_certainty_and_its_reason(open_view: Opening, console: FakeConsole) -> None:
+    page = open_view("annotation?tab=pairs&role=support")
+    page.get_by_label("How sure").select_option("fairly sure")
+    page.get_by_label("Why").fill("it asks first, 0 doubts")
+    page.get_by_role("button", name="Right is better").click()
+    expect(page.get_by_text("Given: the right answer is better.")).to_be_visible()
+
+    assert sent(console, JUDGEMENTS) == [
+        {"pair_id": "pair-1", "choice": "right", "confidence": 0.75, "comment": "it asks first, 0 doubts"}
+    ]
+
+
+def test_agreement_names_who_disagrees_more_than_chance_makes(open_view: Opening) -> None:
+    page = open_view("annotation?tab=agreement&role=support")
+
+    expect(page.get_by_text("tentative")).to_be_visible()
+    row = page.get_by_role("row", name="reviewer-3")
+    expect(row).to_contain_text("more than chance makes")
+    expect(row).to_contain_text("38 % to 71 %")
+
+
+def test_pairs_of_no_role_ask_for_one(open_view: Opening, console: FakeConsole) -> None:
+    page = open_view("annotation?tab=pairs")
+    expect(page.get_by_text("Choose a role")).to_be_visible()
+    page.get_by_label("Role").select_option("support")
+
+    expect(page.get_by_role("heading", name="The question")).to_be_visible()
+    [asked] = [one for one in console.posted if one.path == "/v1/annotation/pair"]
+    assert asked.query == {"role": "support"}
+
+
+def test_a_key_without_the_scope_is_not_asked_for_opinions(open_view: Opening, console: FakeConsole) -> None:
+    page = open_view("annotation", key=VIEWER)
+
+    expect(page.get_by_text("lacks the scope annotate")).to_be_visible()
+    assert [one for one in console.posted if one.path.startswith("/v1/annotation")] == []
