@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "open": Entry("open", "Open the console in the browser, and print its address. Exit code 4: no stack runs."),
     "status": Entry("status", "Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."),
+    "logs": Entry("logs", "Print the last lines of a service's log; `-f` follows it, over restarts too."),
     "train": Entry("training", "Start a training job, of several roles one each. Exit code 3: not every role has one."),
     "dpo-train": Entry("train", "Train a policy on preference pairs with DPO, on this machine and without a stack."),
     "rm-train": Entry("train", "Train a reward model on preference pairs, on this machine and without a stack."),

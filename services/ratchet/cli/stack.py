@@ -40,9 +40,12 @@ SLACK_S = 10.0
 def up(
     directory: Directory = DEFAULT_DIRECTORY,
     port: Annotated[
-        list[str] | None, typer.Option("--port", help="NAME=PORT, repeatable; also RATCHET_PORT_NAME=PORT.")
+        list[str] | None,
+        typer.Option("--port", help="NAME=PORT, NAME as in `ratchet status`; repeatable; also RATCHET_PORT_NAME=PORT."),
     ] = None,
-    free_ports: Annotated[bool, typer.Option("--free-ports", help="Use any free ports instead of the usual.")] = False,
+    free_ports: Annotated[
+        bool, typer.Option("--free-ports", help="Use any free ports instead of the usual; later starts have the same.")
+    ] = False,
     only: Annotated[str, typer.Option("--only", help="Start only these, separated by commas.")] = "",
     upstream: Annotated[
         str,

@@ -78,6 +78,15 @@ def default_ports() -> dict[str, int]:
     return ports
 
 
+def port_name(name: str) -> str:
+    """The name of a port by which a person may call it: `rl_coordinator` is `coordinator`, in any case."""
+    spelled = name.strip().lower()
+    for spec in (*SERVICES, TRACKER):
+        if spelled in (spec.name, f"{spec.name}_health"):
+            return spec.short + spelled.removeprefix(spec.name)
+    return spelled
+
+
 def owner_of(port_name: str) -> str:
     """The server or service that listens on the named port."""
     for spec in (*SERVICES, TRACKER):

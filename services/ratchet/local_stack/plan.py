@@ -27,6 +27,7 @@ from ratchet.local_stack.catalog import (
     owner_of,
 )
 from ratchet.local_stack.configuration import variables_of
+from ratchet.local_stack.kept_ports import read_ports
 from ratchet.local_stack.mlflow import mlflow_server
 from ratchet.local_stack.ports import LOOPBACK, free_ports, is_taken
 from ratchet.local_stack.program import STOP_S, Program
@@ -53,6 +54,8 @@ class StackPlan:
     """For each member, the members that are ready before it starts."""
     env: Mapping[str, str]
     """Where everything is, for services, agents and commands."""
+    ports: Mapping[str, int]
+    """By name."""
 
     @property
     def shared(self) -> SharedSettings:
@@ -103,7 +106,7 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     for spec in services:
         needed = (standing_in.get(name, name) for name in (*SERVERS, *spec.needs))
         needs[standing_in.get(spec.name, spec.name)] = tuple(name for name in needed if name in started)
-    return StackPlan(tuple(programs), needs, env)
+    return StackPlan(tuple(programs), needs, env, {name: ports[name] for name in names})
 
 
 def _engine_environment(settings: StackSettings) -> dict[str, str]:
@@ -124,8 +127,10 @@ def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int
     """A port for each name. Raises `ConfigError` when one is taken or given twice."""
     ports = default_ports() | dict(settings.ports)
     if settings.free_ports:
-        open_names = [name for name in names if name not in settings.ports]
-        ports |= dict(zip(open_names, free_ports(len(open_names), settings.ports.values()), strict=True))
+        kept = _still_free(read_ports(settings.directory), names, settings.ports, taken)
+        open_names = [name for name in names if name not in settings.ports and name not in kept]
+        excluded = [*settings.ports.values(), *kept.values()]
+        ports |= kept | dict(zip(open_names, free_ports(len(open_names), excluded), strict=True))
     used: dict[int, str] = {}
     wrong: dict[str, str] = {}
     for name in names:
@@ -139,6 +144,15 @@ def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int
         options = " ".join(f"--port {name}=PORT" for name in wrong)
         raise ConfigError(f"{'; '.join(wrong.values())}; choose with {options} or use --free-ports")
     return ports
+
+
+def _still_free(
+    kept: Mapping[str, int], names: list[str], chosen: Mapping[str, int], taken: Callable[[int], bool]
+) -> dict[str, int]:
+    """Of the ports of an earlier start those that this one can have."""
+    others = {*chosen.values()}
+    open_names = (name for name in names if name in kept and name not in chosen)
+    return {name: kept[name] for name in open_names if kept[name] not in others and not taken(kept[name])}
 
 
 def stack_environment(ports: Mapping[str, int], shared: SharedSettings, secrets: StackSecrets) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ratchet.errors import ConfigError
-from ratchet.local_stack.catalog import NAMES, default_ports
+from ratchet.local_stack.catalog import NAMES, default_ports, port_name
 from ratchet.local_stack.vllm import VllmSettings
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.service.settings_file import SettingsFile
@@ -73,7 +73,7 @@ class StackSettings:
 def ports_of_environment(environment: Mapping[str, str]) -> dict[str, int]:
     """Ports chosen by `RATCHET_PORT_<NAME>`. Raises `ConfigError` for a value that is not a number."""
     given = {key: value for key, value in environment.items() if key.startswith(PORT_VARIABLE)}
-    return {key.removeprefix(PORT_VARIABLE).lower(): port_number(key, value) for key, value in given.items()}
+    return {port_name(key.removeprefix(PORT_VARIABLE)): port_number(key, value) for key, value in given.items()}
 
 
 def ports_of_options(options: list[str]) -> dict[str, int]:
@@ -83,7 +83,7 @@ def ports_of_options(options: list[str]) -> dict[str, int]:
         name, separator, value = option.partition("=")
         if not separator:
             raise ConfigError(f"--port takes NAME=PORT, not {option!r}")
-        ports[name.strip().lower()] = port_number(f"--port {name}", value)
+        ports[port_name(name)] = port_number(f"--port {name}", value)
     return ports
 
 

@@ -24,6 +24,7 @@ from ratchet.errors import NotFound
 from ratchet.local_stack.bootstrap import bootstrap
 from ratchet.local_stack.catalog import SERVERS, SERVICES
 from ratchet.local_stack.disk import cut_log
+from ratchet.local_stack.kept_ports import keep_ports
 from ratchet.local_stack.member import Member
 from ratchet.local_stack.orphans import STACK_ID_VARIABLE, end_orphans
 from ratchet.local_stack.plan import StackPlan, make_plan
@@ -74,6 +75,8 @@ class Stack:
                 self.ended_orphans = await asyncio.to_thread(end_orphans, left)
                 remove_record(self.settings.directory)
             self._plan = make_plan(self.settings, keep_secrets(self.settings.directory))
+            if self.settings.free_ports:
+                keep_ports(self.settings.directory, self._plan.ports)
             logs, env = self.settings.directory / "logs", {STACK_ID_VARIABLE: self._id}
             for program in self._plan.programs:
                 log = logs / f"{program.name}.log"

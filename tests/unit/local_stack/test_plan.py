@@ -20,6 +20,7 @@ from ratchet.local_stack.catalog import (
     default_ports,
     owner_of,
 )
+from ratchet.local_stack.kept_ports import keep_ports, read_ports
 from ratchet.local_stack.plan import choose_ports, chosen, make_plan, service_program, shared_of, stack_environment
 from ratchet.local_stack.program import STOP_S
 from ratchet.local_stack.secrets import StackSecrets
@@ -133,6 +134,32 @@ def test_a_taken_port_names_the_port_and_the_service() -> None:
 def test_a_port_given_twice_names_both() -> None:
     with pytest.raises(ConfigError, match="port 8080 is given to both gateway and nats"):
         choose_ports(StackSettings(ports={"nats": 8080}), ["gateway", "nats"], never_taken)
+
+
+def test_free_ports_stay_from_start_to_start_unless_another_program_has_one(tmp_path: Path) -> None:
+    settings = StackSettings(tmp_path, free_ports=True)
+    names = ["nats", "s3", "gateway"]
+    first = choose_ports(settings, names, never_taken)
+    keep_ports(tmp_path, {name: first[name] for name in names})
+    again = choose_ports(settings, [*names, "coordinator"], never_taken)
+    assert [again[name] for name in names] == [first[name] for name in names]
+    assert again["coordinator"] not in first.values()
+    moved = choose_ports(settings, names, lambda port: port == first["s3"])
+    assert (moved["nats"], moved["gateway"]) == (first["nats"], first["gateway"])
+    assert moved["s3"] != first["s3"]
+    named = choose_ports(replace(settings, ports={"nats": first["gateway"]}), names, never_taken)
+    assert named["nats"] == first["gateway"] != named["gateway"]
+
+
+def test_ports_that_cannot_be_read_are_drawn_anew(tmp_path: Path) -> None:
+    (tmp_path / "ports.json").write_text("[")
+    assert read_ports(tmp_path) == {}
+
+
+def test_a_port_has_the_name_of_its_service_too() -> None:
+    ports = ports_of_options(["rl_coordinator=9000", "Engine_Local_health=9001", "nats_monitor=9002"])
+    assert ports == {"coordinator": 9000, "engine_health": 9001, "nats_monitor": 9002}
+    assert ports_of_environment({"RATCHET_PORT_CANARY_DEPLOYER": "9003"}) == {"deployer": 9003}
 
 
 def test_services_find_everything_through_the_environment(tmp_path: Path) -> None:
