@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 import msgspec
@@ -35,6 +35,18 @@ WHERE ({role:String} = '' OR t.role = {role:String})
 ORDER BY t.ended_at DESC, t.trajectory_id DESC
 LIMIT {limit:UInt32}
 """
+_OPEN = """
+SELECT trajectory_id, role, uniqExact(turn_id) AS calls, max(at) AS last_call_at
+FROM turns
+WHERE ingested_at >= {since:DateTime64(3, 'UTC')} AND ({role:String} = '' OR role = {role:String})
+    AND trajectory_id NOT IN
+        (SELECT recorded_as FROM trajectories WHERE ingested_at >= {since:DateTime64(3, 'UTC')})
+GROUP BY role, trajectory_id
+ORDER BY last_call_at DESC, trajectory_id DESC
+LIMIT {limit:UInt32}
+"""
+OPEN_FOR = timedelta(days=1)
+"""A trajectory whose last call was longer ago is not looked for."""
 _REWARDS = latest_rewards("total", "confidence", "revision", where="trajectory_id IN {ids:Array(String)}")
 
 
@@ -48,13 +60,16 @@ def list_(
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """The newest trajectories, each with its newest reward."""
+    """The open trajectories, whose runs go on, and the newest ended ones, each with its newest reward."""
     endpoints = locate(directory)
-    rows = asyncio.run(newest(endpoints, role, outcome, limit))
-    if not rows and role is not None:
+    rows, still_open = asyncio.run(newest(endpoints, role, outcome, limit))
+    if not rows and not still_open and role is not None:
         require_role(endpoints, role)
     empty = "no such trajectories" if role or outcome else "no trajectories yet"
-    print_answer({"trajectories": rows}, as_json, lambda: show_list(rows, empty))
+    if still_open:
+        empty = "none has ended yet: a run ends when its agent reports it, or ten minutes after its last call"
+    document = {"trajectories": rows, "open": still_open}
+    print_answer(document, as_json, lambda: show_list(rows, still_open, empty))
 
 
 @app.command()
@@ -101,9 +116,25 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     revision: int | None
 
 
-async def newest(endpoints: Endpoints, role: str | None, outcome: str | None, limit: int) -> list[Listed]:
-    """The newest trajectories, each with its newest reward."""
+class Open(msgspec.Struct, frozen=True, kw_only=True):
+    """A trajectory that has calls, and no end yet."""
+
+    trajectory_id: str
+    role: str
+    calls: int
+    last_call_at: datetime
+
+
+async def newest(
+    endpoints: Endpoints, role: str | None, outcome: str | None, limit: int
+) -> tuple[list[Listed], list[Open]]:
+    """The newest trajectories, each with its newest reward; and the open ones, which have no outcome to ask for."""
+    still_open: list[Open] = []
     async with warehouse_of(settings_of(endpoints)) as warehouse:
+        if outcome is None:
+            since = datetime.now(UTC) - OPEN_FOR
+            begun = await warehouse.rows(_OPEN, {"role": role or "", "since": since, "limit": limit})
+            still_open = [Open(**row) for row in begun]
         rows = await warehouse.rows(_NEWEST, {"role": role or "", "outcome": outcome or "", "limit": limit})
         ids = [row["trajectory_id"] for row in rows]
         rewards = {(row["role"], row["trajectory_id"]): row for row in await warehouse.rows(_REWARDS, {"ids": ids})}
@@ -113,7 +144,7 @@ async def newest(endpoints: Endpoints, role: str | None, outcome: str | None, li
         # Confidence 0: no component applied, so the total rewards nothing.
         value = reward["total"] if reward.get("confidence") else None
         listed.append(Listed(**row, reward=value, revision=reward.get("revision")))
-    return listed
+    return listed, still_open
 
 
 async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
@@ -145,8 +176,15 @@ async def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
         return await StoredTrajectories(warehouse).roles_of(trajectory_id)
 
 
-def show_list(stored: Sequence[Listed], empty: str) -> None:
-    """A table, newest first; `empty` stands for no rows."""
+def show_list(stored: Sequence[Listed], still_open: Sequence[Open], empty: str) -> None:
+    """Tables, newest first: of what is open, and of what has ended; `empty` stands for none of those."""
+    if still_open:
+        calls = (f"open, {one.calls} call{'s' * (one.calls != 1)}" for one in still_open)
+        runs = [
+            (one.trajectory_id, one.role, state, one.last_call_at) for one, state in zip(still_open, calls, strict=True)
+        ]
+        print_table(("trajectory", "role", "state", "last call"), runs, "")
+        console.print()
     columns = ("trajectory", "role", "agent", "source", "turns", "outcome", "reward", "rev", "ended", "task")
     rows = [
         (
