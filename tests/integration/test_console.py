@@ -1,0 +1,259 @@
+"""The console on real servers: keys, what it passes on, the loop, live news, and outages of everything around it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
+from ratchet.console.loop import PART_S
+from ratchet.contract import Alert
+from ratchet.contract.state import KEYS, Key
+from ratchet.errors import BusUnavailable
+from ratchet.rules.access import hash_of, new_key
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
+from tests.support.consoles import News, consoling, listening
+from tests.support.coordinator import ROLE, coordinating
+from tests.support.running import connected, http_client, migrated, prepared_objects
+from tests.support.servers import RunningServer
+
+pytestmark = pytest.mark.timeout(240)
+SCOPES = ("admin", "operate", "train", "annotate", "view", "infer:support", "feedback:support")
+
+
+async def made(bus: Bus, *scopes: str) -> tuple[str, dict[str, str]]:
+    """The id of a new key, and the headers that carry it."""
+    key_id, secret = new_key()
+    key = Key(
+        key_id=key_id,
+        name="ada",
+        hash=hash_of(secret.encode()),
+        scopes=scopes,
+        created_at=datetime.now(UTC),
+        created_by="test",
+    )
+    await bus.bucket(KEYS, Key).put(key_id, key)
+    return key_id, {"authorization": f"Bearer {secret}"}
+
+
+def alert(number: int) -> Alert:
+    """A new one each time, of the same key for the same number."""
+    return Alert(
+        alert_id=str(uuid.uuid4()),
+        key=f"key-{number}",
+        severity="warning",
+        summary="a test",
+        source="test",
+        at=datetime.now(UTC),
+    )
+
+
+async def test_a_key_opens_what_its_scope_allows_and_the_owner_judges_and_names_who_acts(
+    shared_settings: SharedSettings,
+) -> None:
+    prepared_objects(shared_settings)
+    async with (
+        migrated(shared_settings),
+        connected(shared_settings) as bus,
+        coordinating(shared_settings, bus) as there,
+        consoling(shared_settings, coordinator_url=str(there.api.base_url)) as http,
+    ):
+        keys = {scope: await made(bus, scope) for scope in SCOPES}
+
+        async def closed() -> bool:
+            here = await http.get("/v1/session", headers=keys["feedback:support"][1])
+            owner = await there.api.get("/v1/jobs", headers=keys["feedback:support"][1])
+            return (here.status_code, owner.status_code) == (200, 403)
+
+        await eventually(closed)
+        assert (await http.get("/v1/session")).status_code == 401
+        assert (await http.get("/v1/loop", headers={"authorization": "Bearer rtk_wrong"})).status_code == 401
+        assert (await http.get("/coordinator/v1/jobs")).status_code == 401
+        assert (await http.get("/health")).status_code == 200
+        views = {scope: (await http.get("/v1/loop", headers=keys[scope][1])).status_code for scope in SCOPES}
+        assert views == {**dict.fromkeys(SCOPES[:5], 200), **dict.fromkeys(SCOPES[5:], 403)}
+        session = (await http.get("/v1/session", headers=keys["train"][1])).json()
+        assert session == {
+            "key_id": keys["train"][0],
+            "name": "ada",
+            "view": True,
+            "annotate": False,
+            "train": True,
+            "operate": False,
+            "infer": False,
+        }
+        requested = {"algorithm": "rloo", "base_model": "org/model", "role": ROLE}
+        asked = {
+            scope: await http.post("/coordinator/v1/jobs?dry_run=true", headers=keys[scope][1], json=requested)
+            for scope in ("view", "operate")
+        }
+        assert {scope: one.status_code for scope, one in asked.items()} == {"view": 403, "operate": 403}
+        assert "`train`" in asked["view"].json()["error"]["message"]
+        refused = await http.post("/coordinator/v1/jobs", headers=keys["train"][1], json=requested)
+        assert refused.status_code != 403
+        listed = await http.get("/coordinator/v1/jobs?limit=1", headers=keys["view"][1])
+        assert (listed.status_code, listed.json()["total"]) == (200, 0)
+
+
+async def test_the_loop_shows_what_was_stored_and_an_outage_of_one_part_leaves_the_others(
+    shared_settings: SharedSettings, nats: RunningServer
+) -> None:
+    prepared_objects(shared_settings)
+    async with migrated(shared_settings) as warehouse, connected(shared_settings) as bus:
+        await stored_calls(warehouse)
+        async with (
+            coordinating(shared_settings, bus) as there,
+            consoling(
+                shared_settings,
+                coordinator_url=str(there.api.base_url),
+                health_urls={"gateway": str(there.api.base_url)},
+            ) as http,
+        ):
+
+            async def whole() -> Any:
+                loop = (await http.get("/v1/loop")).json()
+                return loop if [*loop["unread"]] == ["deployer"] else None
+
+            loop = await eventually(whole)
+            assert sum(minute["calls"] for minute in loop["minutes"]) == 3
+            assert sum(minute["failed_calls"] for minute in loop["minutes"]) == 1
+            assert len(loop["minutes"]) == 60
+            assert loop["open_trajectories"] == 2
+            assert {stream["name"] for stream in loop["streams"]} >= {"RL_TURNS", "RL_DEADLETTERS"}
+            assert loop["jobs"]["queued"] == 0
+            states = {one["name"]: one["state"] for one in loop["services"]}
+            assert (states["gateway"], states["canary_deployer"]) == ("not ready", "unknown")
+            await asyncio.to_thread(nats.kill)
+
+            async def without_broker() -> Any:
+                began = asyncio.get_running_loop().time()
+                loop = (await http.get("/v1/loop")).json()
+                assert asyncio.get_running_loop().time() - began < 10 * PART_S
+                return loop if "nats" in loop["unread"] else None
+
+            loop = await eventually(without_broker)
+            assert sum(minute["calls"] for minute in loop["minutes"]) == 3
+            await asyncio.to_thread(nats.start)
+            await eventually(whole)
+        async with consoling(shared_settings) as http:
+            answer = await http.post("/coordinator/v1/jobs/some/cancel")
+            assert answer.status_code == 503
+            assert "the coordinator does not answer" in answer.json()["error"]["message"]
+
+
+async def test_every_page_of_every_console_hears_what_changes_also_after_the_broker_was_killed(
+    shared_settings: SharedSettings, nats: RunningServer
+) -> None:
+    async with (
+        migrated(shared_settings),
+        connected(shared_settings) as bus,
+        consoling(shared_settings) as first,
+        consoling(shared_settings.model_copy(update={"data_dir": shared_settings.data_dir / "two"})) as second,
+        listening(first) as one,
+        listening(second) as two,
+    ):
+        await heard(bus, (one, two), 1)
+        assert all(page.loops for page in (one, two))
+        await asyncio.to_thread(nats.kill)
+        await asyncio.to_thread(nats.start)
+        await heard(bus, (one, two), 2)
+
+
+async def test_streams_end_with_the_console(shared_settings: SharedSettings) -> None:
+    news = News()
+    async with migrated(shared_settings), connected(shared_settings), http_client(trust_env=False) as page:
+        async with consoling(shared_settings) as http:
+            request = page.build_request("GET", http.base_url.join("/v1/events"))
+            answer = await page.send(request, stream=True)
+            reading = asyncio.create_task(news.read(answer))
+
+            async def shown() -> bool:
+                return bool(news.loops)
+
+            await eventually(shown)
+        await asyncio.wait_for(reading, 30)
+    assert news.over
+
+
+async def heard(bus: Bus, pages: tuple[News, ...], number: int) -> None:
+    """Publish an alert again and again, until every page has had the hint: a reader begins at its own present."""
+
+    async def all_have_it() -> bool:
+        with suppress(BusUnavailable):
+            await bus.publish(alert(number))
+        return all(any(hint["subject"] == f"key-{number}" for hint in page.hints) for page in pages)
+
+    await eventually(all_have_it, 60)
+
+
+async def stored_calls(warehouse: Warehouse) -> None:
+    """Two trajectories that go on, one that ended and an old one: three calls just now, one of them failed."""
+    now = datetime.now(UTC)
+    recent, old = now - timedelta(minutes=2), now - timedelta(hours=3)
+    rows = [("a", recent, False), ("b", recent, True), ("c", recent, False), ("d", old, False)]
+    calls = [
+        {
+            "event_id": name,
+            "role": ROLE,
+            "at": at,
+            "policy_version": 1,
+            "arm": "stable",
+            "api": "chat",
+            "key_id": "",
+            "model": "m",
+            "failed": failed,
+            "cancelled": False,
+            "prompt_tokens": 1,
+            "cached_tokens": 0,
+            "completion_tokens": 1,
+            "reasoning_tokens": 0,
+            "ingested_at": at,
+        }
+        for name, at, failed in rows
+    ]
+    turns = [
+        {
+            "event_id": name,
+            "sequence": place,
+            "turn_id": name,
+            "trajectory_id": f"of-{name}",
+            "role": ROLE,
+            "turn_index": 0,
+            "attempt": 1,
+            "policy_version": 1,
+            "policy_digest": "d",
+            "arm": "stable",
+            "weight": 0.0,
+            "trainable": False,
+            "at": at,
+            "body": "{}",
+            "ingested_at": at,
+        }
+        for place, (name, at, _) in enumerate(rows)
+    ]
+    ended = {
+        "event_id": "end-c",
+        "sequence": 1,
+        "trajectory_id": "of-c",
+        "role": ROLE,
+        "session_id": "s",
+        "agent_id": "a",
+        "task_id": "t",
+        "model": "m",
+        "source": "gateway",
+        "turn_count": 1,
+        "started_at": recent,
+        "ended_at": recent,
+        "body": "{}",
+        "ingested_at": recent,
+        "recorded_as": "of-c",
+    }
+    for table, values in (("calls", calls), ("turns", turns), ("trajectories", [ended])):
+        await warehouse.insert(table, values, token=None)
