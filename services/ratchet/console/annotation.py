@@ -43,7 +43,7 @@ TRIES, TASKS, SPAN = 20_000, 500, timedelta(days=90)
 AT_ONCE, MOST_AT_ONCE = 8, 48
 """Pairs whose texts are read together until one of them can be shown, and in all."""
 REMEMBERED = 10_000
-"""Choices that stay in memory: ClickHouse has a preference some seconds after it was published."""
+"""Choices of late that stay in memory: ClickHouse has a preference some seconds after it was published."""
 OPINIONS = 200_000
 """Newest preferences of a role that agreement is computed from."""
 UNSURE = 0.5
@@ -69,6 +69,7 @@ SELECT DISTINCT
     JSONExtractString(body, 'chosen_trajectory_id') AS chosen,
     JSONExtractString(body, 'rejected_trajectory_id') AS other
 FROM preferences WHERE {OF_ROLE} AND rater = {{rater:String}}
+UNION DISTINCT SELECT one AS chosen, other FROM pair_skips WHERE {OF_ROLE} AND rater = {{rater:String}}
 """  # noqa: S608 - as above
 _RATED = f"""
 SELECT role, trajectory_id,
@@ -97,7 +98,7 @@ class Annotation:
         self._now = now
         self._tries = Tries(warehouse)
         self._done: OrderedDict[tuple[str, PairKey], None] = OrderedDict()
-        """Choices of late, by rater and pair; those that published nothing among them."""
+        """By rater and pair."""
 
     async def queue(self, caller: Caller, role: str | None, limit: int) -> QueueOut:
         """Trajectories that the caller has not rated, of the newest: first those that people disagree on, then those
@@ -148,7 +149,8 @@ class Annotation:
         """Take a choice. Raises `BadRequest`, and `NotFound` for a pair that cannot be read any more."""
         rater, key = caller.actor(), key_of(judgement.pair_id)
         if judgement.choice == "neither":
-            self._remember(rater, key)
+            skipped = {"role": key.role, "rater": rater, "one": key.one, "other": key.other, "at": self._now()}
+            await self._warehouse.insert("pair_skips", [skipped], token=None)
             return JudgementOut(preference_id=None)
         pair = pair_of(key, await self._readable(key.role, [key.one, key.other]))
         if pair is None:
