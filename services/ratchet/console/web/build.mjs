@@ -16,7 +16,7 @@ import openapiTS, { astToString } from "openapi-typescript";
 const HERE = dirname(fileURLToPath(import.meta.url));
 const CONTRACTS = join(HERE, "../../../../contracts/http");
 const STATIC = join(HERE, "../static");
-const DOCUMENTS = ["coordinator", "deployer"];
+const DOCUMENTS = ["console", "coordinator", "deployer"];
 const LARGEST = { plain: 280_000, gzip: 80_000 };
 
 async function writeTypes() {

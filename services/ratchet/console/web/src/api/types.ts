@@ -2,7 +2,7 @@
 
 import type { components as Coordinator } from "../../generated/coordinator.ts";
 import type { components as Deployer } from "../../generated/deployer.ts";
-import type { components as Console } from "./console_types.ts";
+import type { components as Console } from "../../generated/console.ts";
 
 export type ConsoleSchemas = Console["schemas"];
 export type CoordinatorSchemas = Coordinator["schemas"];

@@ -151,10 +151,10 @@ function Hour({ loop }: { loop: Loop }) {
   return (
     <Panel title="The last hour" id="hour">
       <div class="grid" style={{ "--least": "144px" }}>
-        <Spark name="calls per minute" value={measure(now.calls)} points={of((minute) => minute.calls)} low={0} />
-        <Spark name="failed calls per minute" value={measure(now.failed)} points={of((minute) => minute.failed_calls)} low={0} colour={6} />
-        <Spark name="trajectories per minute" value={measure(now.trajectories)} points={of((minute) => minute.trajectories)} low={0} colour={3} />
-        <Spark name="rewards per minute" value={measure(now.rewards)} points={of((minute) => minute.rewards)} low={0} colour={4} />
+        <Spark name="calls / min" value={measure(now.calls)} points={of((minute) => minute.calls)} low={0} />
+        <Spark name="failed / min" value={measure(now.failed)} points={of((minute) => minute.failed_calls)} low={0} colour={6} />
+        <Spark name="trajectories / min" value={measure(now.trajectories)} points={of((minute) => minute.trajectories)} low={0} colour={3} />
+        <Spark name="rewards / min" value={measure(now.rewards)} points={of((minute) => minute.rewards)} low={0} colour={4} />
         <Spark name="mean reward" value={measure(now.mean)} points={of((minute) => minute.mean_reward)} colour={2} />
       </div>
     </Panel>

@@ -4,7 +4,6 @@ const part = encodeURIComponent;
 
 export const paths = {
   all: "/coordinator/v1/models",
-  role: (role: string) => `/coordinator/v1/models/${part(role)}`,
   lineage: (role: string, version: number, offset = 0) => `/coordinator/v1/models/${part(role)}/${version}/lineage?limit=50&offset=${offset}`,
   prompts: (role: string, version: number) => `/coordinator/v1/replay/prompts?role=${part(role)}&version=${version}&limit=20`,
   chat: "/gateway/v1/chat/completions",

@@ -1,0 +1,44 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { paths as policies } from "../src/views/policies/paths.ts";
+import { paths as rollouts } from "../src/views/rollouts/paths.ts";
+
+const ACTS = ["approve", "pause", "resume", "promote", "rollback", "abort", "revert", "start"];
+
+interface Operation {
+  readonly parameters?: readonly { readonly name: string; readonly in: string }[];
+}
+
+/** `GET /v1/...` of every service, as pages ask for it, with the names of its query's parameters. */
+const offered = ["console", "coordinator", "deployer"].flatMap((service) => {
+  const file = new URL(`../../../../../contracts/http/${service}.openapi.json`, import.meta.url);
+  const { paths } = JSON.parse(readFileSync(file, "utf8")) as { paths: Record<string, Record<string, Operation>> };
+  const before = service === "console" ? "" : `/${service}`;
+  return Object.entries(paths).flatMap(([path, operations]) => Object.entries(operations).map(([method, operation]) => ({
+    method: method.toUpperCase(),
+    path: new RegExp(`^${before}${path.replaceAll(/\{[^}]+\}/g, "[^/]+")}$`),
+    query: (operation.parameters ?? []).filter((one) => one.in === "query").map((one) => one.name),
+  })));
+});
+
+function check(method: string, asked: string): void {
+  const [path = "", query = ""] = asked.split("?");
+  const operation = offered.find((one) => one.method === method && one.path.test(path)) ?? assert.fail(`no service answers ${method} ${path}`);
+  for (const name of new URLSearchParams(query).keys()) assert.ok(operation.query.includes(name), `${asked} has the parameter ${name}, which is unknown`);
+}
+
+test("what pages of rollouts ask for is in the contract", () => {
+  for (const path of [rollouts.all, rollouts.newest("a"), rollouts.audit("a"), rollouts.policies("a"), rollouts.past("a"), rollouts.history("a", "b"), rollouts.failures("a", "b")]) check("GET", path);
+  for (const act of ACTS) check("POST", rollouts.act("a", act));
+});
+
+test("what pages of policies ask for is in the contract", () => {
+  for (const path of [policies.all, policies.lineage("a", 1, 50), policies.prompts("a", 1)]) check("GET", path);
+});
+
+test("a path that is not in the contract is noticed", () => {
+  assert.throws(() => check("GET", "/v1/rollouts/a/pasts"));
+  assert.throws(() => check("POST", rollouts.audit("a")));
+  assert.throws(() => check("GET", `${rollouts.audit("a")}?role=a`));
+});
