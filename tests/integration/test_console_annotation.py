@@ -8,15 +8,18 @@ from typing import Any, cast
 
 import pytest
 
+from ratchet.bus.clock import utc_now
 from ratchet.contract import Preference, named_id
 from ratchet.rules.access import Caller
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.warehouse import Warehouse
 from tests.support.console_data import NoBus, console, store
+from tests.support.consoles import consoling
+from tests.support.consuming import messages_of
 from tests.support.messages import AT
 from tests.support.preferences import tried
 from tests.support.rewards import feedback
-from tests.support.running import migrated
+from tests.support.running import connected, migrated
 
 ADA = Caller("key_aaaaaaaaaa", "ada", frozenset({"annotate"}))
 BOB = Caller("key_bbbbbbbbbb", "bob", frozenset({"annotate"}))
@@ -82,6 +85,23 @@ async def test_pairs_are_judged_once_by_each_rater_and_in_a_hidden_order(warehou
         assert (await http.get("/v1/annotation/pair", params={"role": role})).json()["pair"] is not None
         nothing = (await http.get("/v1/annotation/pair", params={"role": "none"})).json()
         assert nothing == {"pair": None, "why": "no task of none was tried twice in the last 90 days"}
+
+
+async def test_a_choice_reaches_the_broker_once_as_the_contract_has_it(
+    warehouse: Warehouse, shared_settings: SharedSettings
+) -> None:
+    role = await facts(warehouse)
+    async with connected(shared_settings) as bus:
+        # The service's own clock: the tries of the fixture are as old as they say, so they are stored again, now.
+        await store(warehouse, *tries(), at=utc_now())
+        async with consoling(shared_settings) as http:
+            shown = (await http.get("/v1/annotation/pair", params={"role": role})).json()["pair"]
+            judgement = {"pair_id": shown["pair_id"], "choice": "right", "confidence": 1.0}
+            taken = [await http.post("/v1/annotation/judgements", json=judgement) for _ in range(2)]
+        assert [one.status_code for one in taken] == [200, 200], taken[0].text
+        (stored,) = await messages_of(bus, Preference)
+        assert {one.json()["preference_id"] for one in taken} == {stored.preference_id}
+        assert (stored.rater, stored.source, stored.role) == ("anonymous", "human", role)
 
 
 @pytest.mark.parametrize(

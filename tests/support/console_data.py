@@ -25,8 +25,11 @@ from tests.support.messages import AT
 LIFE = "1"
 
 
-async def store(warehouse: Warehouse, *messages: Message, first: int = 1) -> None:
-    """Rows as the collector makes them, in the order of the messages; `first`: the sequence of the first one."""
+async def store(warehouse: Warehouse, *messages: Message, first: int = 1, at: datetime = AT) -> None:
+    """Rows as the collector makes them, in the order of the messages.
+
+    `first`: the sequence of the first one. `at`: when they are stored.
+    """
     by_topic: dict[str, list[tuple[int, Message]]] = defaultdict(list)
     for sequence, message in enumerate(messages, first):
         by_topic[message.TOPIC].append((sequence, message))
@@ -37,16 +40,11 @@ async def store(warehouse: Warehouse, *messages: Message, first: int = 1) -> Non
                 table,
                 Received(one, topic, "", sequence, 1, one.event_id, AT, "", body=msgspec.json.encode(one)),
                 LIFE,
-                stored_at(sequence),
+                at + timedelta(milliseconds=sequence),
             )
             for sequence, one in numbered
         ]
         await warehouse.insert(table.name, rows, token=None)
-
-
-def stored_at(sequence: int) -> datetime:
-    """Later messages are stored later."""
-    return AT + timedelta(milliseconds=sequence)
 
 
 UNUSED: Any = None
