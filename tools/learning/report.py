@@ -48,6 +48,7 @@ def claimed_rises() -> list[ClaimedRise]:
     return [
         ClaimedRise("`ratchet demo`", kinds, DEMO.promotions, DEMO.rollouts.heldout_tasks, least)
         for kinds, least in ((OVERALL, rises.overall), (OF_MISJUDGED, rises.misjudged))
+        if least is not None
     ]
 
 

@@ -15,7 +15,7 @@ from ratchet.contract.state import Job, PolicyVersion, Route
 from ratchet.demo.clickhouse_facts import Facts, LedgerLine, RolloutDecision, VersionTraffic
 from ratchet.demo.connections import Connections
 from ratchet.demo.exams import Exam, Proportion, read_exams
-from ratchet.demo.plan import Plan
+from ratchet.demo.plan import Plan, Rises
 from ratchet.demo.scenario import Story
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from ratchet_helpdesk.worlds import HELPDESK, World
@@ -104,21 +104,20 @@ async def read_findings(connections: Connections, story: Story, exams: Path, wor
 
 def claims(findings: Findings, story: Story, plan: Plan) -> list[Claim]:
     """Everything that has to be true if the loop closed, and what a plan that claims learning says of it."""
-    learning: list[Claim] = []
-    if plan.rises is not None:
-        learning = [
-            _rise(findings, plan.rises.overall, None),
-            _rise(findings, plan.rises.misjudged, plan.world.misjudged),
-            _no_lost_kind(findings),
-        ]
     return [
         _promotions(findings, plan),
-        *learning,
+        *([] if plan.rises is None else _learning(findings, plan.rises, plan.world)),
         _refusal(findings, story),
         _rollback(findings, story),
         _nothing_lost(findings, story),
         _ledger(findings),
     ]
+
+
+def _learning(findings: Findings, rises: Rises, world: World) -> list[Claim]:
+    overall = [] if rises.overall is None else [_rise(findings, rises.overall, None)]
+    kinds = [_no_lost_kind(findings)] if rises.every_kind else []
+    return [*overall, _rise(findings, rises.misjudged, world.misjudged), *kinds]
 
 
 def seconds_to_roll_back(findings: Findings, version: int) -> tuple[float, float | None] | None:

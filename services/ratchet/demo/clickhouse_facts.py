@@ -13,12 +13,22 @@ from ratchet.stores.warehouse import Row, Warehouse
 RECENT = 100
 """Trajectories behind the live success rate."""
 
-_TRAFFIC = """
-SELECT
-    (SELECT uniqExact(event_id) FROM turns WHERE role = {role:String}) AS calls,
-    (SELECT uniqExact(trajectory_id) FROM trajectories WHERE role = {role:String}) AS ended,
-    (SELECT uniqExact(trajectory_id) FROM rewards WHERE role = {role:String}) AS rewarded
+_NOT_HELD_OUT = "ifNull(arm, '') != 'pinned'"
+"""The gate's tickets ask for a version by name. No agent ends them, and ten minutes later silence does."""
+
+_REWARDED = """
+SELECT uniqExact(trajectory_id) AS number FROM rewards
+WHERE role = {role:String} AND trajectory_id NOT IN (
+    SELECT trajectory_id FROM trajectories WHERE role = {role:String} AND arm = 'pinned'
+)
 """
+
+_TRAFFIC = f"""
+SELECT
+    (SELECT uniqExact(event_id) FROM turns WHERE role = {{role:String}}) AS calls,
+    (SELECT uniqExact(trajectory_id) FROM trajectories WHERE role = {{role:String}} AND {_NOT_HELD_OUT}) AS ended,
+    ({_REWARDED}) AS rewarded
+"""  # noqa: S608 - all parts are ours
 
 _RECENT = f"""
 SELECT
@@ -27,7 +37,7 @@ SELECT
     avgOrNullIf(r.total, r.is_rewarded) AS mean_reward
 FROM (
     SELECT trajectory_id, any(outcome) AS outcome, max(ended_at) AS ended_at
-    FROM trajectories WHERE role = {{role:String}} AND source = 'assembled'
+    FROM trajectories WHERE role = {{role:String}} AND source = 'assembled' AND {_NOT_HELD_OUT}
     GROUP BY trajectory_id ORDER BY ended_at DESC LIMIT {{recent:UInt32}}
 ) AS t
 LEFT JOIN {latest_rewards("total", "is_rewarded")} AS r ON r.trajectory_id = t.trajectory_id
@@ -56,7 +66,6 @@ FROM trajectories FINAL
 WHERE role = {role:String} AND policy_version = {version:UInt32} AND arm = 'canary' AND outcome = 'failure'
 """
 
-_REWARDED = "SELECT uniqExact(trajectory_id) AS number FROM rewards WHERE role = {role:String}"
 _LEDGER = "SELECT stream, accounted, stored, dead, lost, missing FROM ledger_balance ORDER BY stream, consumer"
 
 
@@ -131,7 +140,7 @@ class Facts:
         return {row["version"]: VersionTraffic(row["trajectories"], _number(row["mean_reward"])) for row in rows}
 
     async def rewarded(self) -> int:
-        """Trajectories that have a reward."""
+        """Trajectories that have a reward, without the gate's held-out ones."""
         (row,) = await self._rows(_REWARDED)
         return row["number"]
 

@@ -20,7 +20,7 @@ from ratchet.bus.tasks import end
 from ratchet.demo.claims import Claim, Findings, claims, read_findings
 from ratchet.demo.connections import Connections, connect
 from ratchet.demo.observer import Observer, Picture
-from ratchet.demo.plan import DEMO, EXAMS, REAL, REAL_FLOAT32, SMALL, Plan, stack_environment
+from ratchet.demo.plan import DEMO, EXAMS, REAL, REAL_FLOAT32, SMALL, Plan, notice, stack_environment, vllm_settings
 from ratchet.demo.processor import multiplies_bfloat16
 from ratchet.demo.progress import COLLECTOR, Progress, clock_text
 from ratchet.demo.report import draw_report, report_document
@@ -33,6 +33,7 @@ from ratchet.local_stack.plan import shared_of
 from ratchet.local_stack.settings import StackSettings
 from ratchet.local_stack.stack import Stack
 from ratchet.local_stack.state import read_record, remove_record, stack_lock
+from ratchet.local_stack.vllm import START_S, VllmSettings, installed_vllm
 
 LINES_WIDTH = 140
 """Columns where there is no terminal to fill, as in a log file."""
@@ -118,13 +119,15 @@ async def _watch(options: Options, console: Console) -> Ending:
     live = console.is_terminal and console.width >= WIDTH and console.height >= 26
     progress = Progress(listen=None if live else console.print)
     screen, plan = Screen(progress), _plan(options)
-    if plan.notice:
-        console.print(plan.notice)
-    if plan.drills is None:  # what is missing is said before anything starts
-        await asyncio.to_thread(real_model)
+    vllm = None
+    if plan.drills is None:
+        python = installed_vllm()
+        console.print(notice(plan, on_vllm=python is not None))
+        base = await asyncio.to_thread(real_model)  # what is missing is said before anything starts
+        vllm = vllm_settings(plan, python, base) if python is not None else None
     shown = Live(screen, console=console, refresh_per_second=FRAMES_PER_SECOND, redirect_stdout=False) if live else None
     with shown or nullcontext():
-        ending = await close_the_loop(plan, options.directory, progress, screen.watch if live else None)
+        ending = await close_the_loop(plan, options.directory, progress, screen.watch if live else None, vllm)
     if options.as_json:
         document = report_document(ending.findings, ending.claims, ending.story)
         body = msgspec.json.format(msgspec.json.encode({**document, "seconds": progress.elapsed_s}), indent=2)
@@ -136,11 +139,21 @@ async def _watch(options: Options, console: Console) -> Ending:
 
 
 async def close_the_loop(
-    plan: Plan, directory: Path, progress: Progress, seen: Callable[[Observer], None] | None = None
+    plan: Plan,
+    directory: Path,
+    progress: Progress,
+    seen: Callable[[Observer], None] | None = None,
+    vllm: VllmSettings | None = None,
 ) -> Ending:
-    """Run everything in `directory`, which is emptied first; nothing runs afterwards. `seen` gets the observer."""
+    """Run everything in `directory`, which is emptied first; nothing runs afterwards. `seen` gets the observer.
+
+    `vllm` serves the policies; without it `engine_local` does.
+    """
     await asyncio.to_thread(_empty, directory)
-    async with _stack(plan, directory, progress) as connections, _watched(connections, progress, plan, directory, seen):
+    async with (
+        _stack(plan, directory, progress, vllm) as connections,
+        _watched(connections, progress, plan, directory, seen),
+    ):
         scenario = Scenario(plan, connections, progress, directory)
         ran = Claim("the demo ran to its end", holds=True, evidence="")
         try:
@@ -152,7 +165,9 @@ async def close_the_loop(
 
 
 @asynccontextmanager
-async def _stack(plan: Plan, directory: Path, progress: Progress) -> AsyncIterator[Connections]:
+async def _stack(
+    plan: Plan, directory: Path, progress: Progress, vllm: VllmSettings | None
+) -> AsyncIterator[Connections]:
     """The stack, with connections to it; stopped in order at the end."""
     ready: set[str] = set()
 
@@ -161,9 +176,8 @@ async def _stack(plan: Plan, directory: Path, progress: Progress) -> AsyncIterat
             ready.add(member.name)
             progress.note(f"{member.name} is ready")
 
-    stack = Stack(
-        StackSettings(directory=directory, free_ports=True, env=stack_environment(plan, directory)), note_ready
-    )
+    settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(plan, directory), vllm=vllm)
+    stack = Stack(replace(settings, start_s=START_S) if vllm is not None else settings, note_ready)
     with progress.step("the stack starts", COLLECTOR):
         await stack.__aenter__()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,21 @@ import pytest
 from ratchet.bus.clock import utc_now
 from ratchet.canary_deployer.settings import Settings
 from ratchet.demo.agents_process import Shift
-from ratchet.demo.plan import DEMO, REAL, SMALL, Plan, bad_job, cycle_job, deployer_environment, drill_job, ticket_job
+from ratchet.demo.plan import (
+    CONTEXT,
+    DEMO,
+    REAL,
+    REAL_FLOAT32,
+    SMALL,
+    Plan,
+    bad_job,
+    cycle_job,
+    deployer_environment,
+    drill_job,
+    notice,
+    ticket_job,
+    vllm_settings,
+)
 from ratchet.rl_coordinator.http.job_request import job_body, training_request
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
 from tests.support.training import AMOUNTS
@@ -59,7 +74,43 @@ def test_a_cycle_learns_from_as_many_trajectories_as_agents_play_before_it(plan:
     assert cycle_job(plan, 1)["dataset"]["sample_size"] == plan.tasks * plan.tries
 
 
+def test_the_real_demo_imitates_what_was_solved_and_the_other_one_compares_tries() -> None:
+    real, other = cycle_job(REAL, 1), cycle_job(DEMO, 1)
+    assert (real["algorithm"], real["dataset"]["filter"]["min_reward"]) == ("sft", 0.5)
+    assert (other["algorithm"], other["dataset"]["filter"].get("min_reward")) == ("rloo", None)
+
+
 def test_a_shift_without_an_end_names_no_number_of_tasks() -> None:
     endless = Shift("http://127.0.0.1:1", seed=1, tries=4, agents=2)
     assert "--tasks" not in endless.command()
     assert Shift("http://127.0.0.1:1", seed=1, tries=4, agents=2, tasks=9).command()[-2:] == ["--tasks", "9"]
+
+
+def test_the_real_demo_prints_what_a_run_took_and_what_was_not_measured() -> None:
+    took = REAL.takes
+    assert took is not None
+    assert min(took.minutes, took.load, took.memory_gb, took.disk_gb) > 0
+    printed = notice(REAL, on_vllm=False)
+    assert f"took {took.minutes} minutes on two cores that other work shared (load {took.load:g})" in printed
+    assert f"{took.memory_gb:g} GB of memory and {took.disk_gb:g} GB of disk" in printed
+    assert "No whole run was measured" not in printed
+    assert "No whole run was measured with it" in notice(REAL, on_vllm=True)
+    assert "float32" not in printed
+    assert "in float32 parts of the run took" in notice(REAL_FLOAT32, on_vllm=False)
+    assert "took" not in notice(replace(REAL, takes=None), on_vllm=False)
+
+
+@pytest.mark.parametrize(("plan", "dtype"), [(REAL, "bfloat16"), (REAL_FLOAT32, "float32")])
+def test_vllm_computes_as_the_trainer_does_and_takes_the_adapters_of_every_job(plan: Plan, dtype: str) -> None:
+    vllm = vllm_settings(plan, Path("bin", "python"), Path("model"))
+    assert vllm.dtype == dtype
+    for body in (ticket_job(plan, "base"), cycle_job(plan, 1)):
+        assert body["hyperparameters"]["lora"]["r"] <= vllm.max_rank
+        assert body["compute"]["mixed_precision"] == {"bfloat16": "bf16", "float32": "fp32"}[dtype]
+    assert "lora" not in bad_job(plan)["hyperparameters"]  # it goes on with the adapter of the policy that serves
+    assert plan.world.max_tokens < CONTEXT
+
+
+def test_the_first_real_policy_sees_every_logged_message_once() -> None:
+    for recipe in (REAL.tickets, REAL.bad):
+        assert recipe.steps * recipe.batch == recipe.examples

@@ -11,7 +11,7 @@ from msgspec import structs
 from rich.console import Console
 
 from ratchet.contract.http.rollouts import RolloutOut
-from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
+from ratchet.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
 from ratchet.demo.claims import Findings, claims, seconds_to_roll_back
 from ratchet.demo.clickhouse_facts import LedgerLine, RolloutDecision, Traffic, VersionTraffic
 from ratchet.demo.exams import Exam, Proportion
@@ -45,7 +45,7 @@ def an_exam(misjudged: int, others: int, sampled: int, tickets: int = 250) -> Ex
     )
 
 
-def a_policy(version: int, stage: str) -> PolicyVersion:
+def a_policy(version: int, stage: PolicyStage) -> PolicyVersion:
     return PolicyVersion(
         role="helpdesk",
         version=version,
@@ -68,10 +68,10 @@ def a_decision(version: int, verdict: str, seconds: float, actor: str = "canary_
 FINDINGS = Findings(
     route=Route(role="helpdesk", stable=ServedPolicy(version=3, name="helpdesk@3", digest="3"), next_version=5),
     policies=[
-        a_policy(1, "archived"),
-        a_policy(2, "archived"),
-        a_policy(3, "stable"),
-        a_policy(4, "rolled_back"),
+        a_policy(1, PolicyStage.ARCHIVED),
+        a_policy(2, PolicyStage.ARCHIVED),
+        a_policy(3, PolicyStage.STABLE),
+        a_policy(4, PolicyStage.ROLLED_BACK),
     ],
     jobs={},
     by_version={1: VersionTraffic(200, 0.4), 3: VersionTraffic(300, None)},
@@ -129,6 +129,12 @@ def test_a_plan_that_claims_no_rise_needs_none_and_names_none() -> None:
     unclaimed = replace(PLAN, rises=None)
     assert broken(with_exams({3: an_exam(10, 230, 240)}), plan=unclaimed) == []
     assert not any("greedy" in claim.text for claim in claims(FINDINGS, STORY, unclaimed))
+
+
+def test_a_plan_is_held_to_what_it_claims_alone() -> None:
+    corrected = replace(PLAN, rises=Rises(overall=None, misjudged=0.3, every_kind=False))
+    assert broken(with_exams({1: an_exam(0, 230, 0), 3: an_exam(80, 150, 0)}), plan=corrected) == []
+    assert broken(with_exams({3: an_exam(10, 250, 240)}), plan=corrected) == [CORRECTED]
 
 
 def test_a_rise_elsewhere_corrects_no_habit() -> None:
