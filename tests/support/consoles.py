@@ -23,8 +23,9 @@ NOWHERE = "http://127.0.0.1:9"
 @asynccontextmanager
 async def consoling(shared: SharedSettings, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A console for the length of a block, and a client of it; services whose address is not given are away."""
-    away = dict.fromkeys(("coordinator_url", "deployer_url", "gateway_url"), NOWHERE)
-    async with running_app(build(Settings(shared=shared, port=0, **{**away, **settings}))) as app:
+    for name in ("coordinator_url", "deployer_url", "gateway_url"):
+        settings.setdefault(name, NOWHERE)
+    async with running_app(build(Settings(shared=shared, port=0, **settings))) as app:
         (server,) = (part for part in app.components if isinstance(part, HttpServer))
         url = f"http://127.0.0.1:{server.port}"
         async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as http:
