@@ -210,9 +210,7 @@ def notice(plan: Plan, *, on_vllm: bool) -> str:
             f"{took.memory_gb:g} GB of memory and {took.disk_gb:g} GB of disk, in bfloat16 and served by engine_local."
         )
     if on_vllm:
-        lines.append(
-            "Here vLLM serves: it starts for minutes and takes 3.2 GB more. No whole run was measured with it."
-        )
+        lines.append("Here vLLM serves: it takes minutes to start, and 3.2 GB. No whole run was measured with it.")
     if plan.precision != "bf16":
         lines.append(
             "This processor does not multiply in bfloat16: in float32 parts of the run took two to three times as "
