@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +13,7 @@ import msgspec
 import typer
 
 from ratchet.cli.api import get, post, read_role, require_role, segment
+from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument
@@ -20,6 +23,14 @@ from ratchet.errors import NotFound
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(no_args_is_help=True)
+
+_DECIDED = """
+SELECT rollout_id, decision, at, from_version, to_version, stage, weight, verdict, reason, actor
+FROM (SELECT * EXCEPT body FROM rollouts FINAL)
+WHERE role = {role:String}
+ORDER BY at DESC, rollout_id, decision DESC
+LIMIT {limit:UInt32}
+"""
 
 Reason = Annotated[str, typer.Option("--reason", help="Why; the audit log keeps it.")]
 Actor = Annotated[str | None, typer.Option("--actor", help="Who; your user name when absent.")]
@@ -114,6 +125,21 @@ def audit(role: RoleArgument, as_json: AsJson = False, directory: Directory = DE
     raise typer.Exit(ExitCode.DONE if log.whole else ExitCode.FAILED)
 
 
+@app.command()
+def history(
+    role: RoleArgument,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the newest to show.")] = 20,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Show the decisions about a role's rollouts, newest first: when, who, what and why; `audit` proves them."""
+    endpoints = locate(directory)
+    decisions = asyncio.run(decided(endpoints, role, limit))
+    if not decisions:
+        require_role(endpoints, role)
+    print_answer({"decisions": decisions}, as_json, lambda: show_history(decisions))
+
+
 def _order(actor: str | None, reason: str, **chosen: object) -> dict[str, object]:
     return {**chosen, "actor": actor or getpass.getuser(), "reason": reason}
 
@@ -152,6 +178,48 @@ def act(endpoints: Endpoints, order: str, body: Mapping[str, object]) -> Rollout
         elif verb == "start" and body["version"] not in [one.version for one in read_role(endpoints, role).policies]:
             raise NotFound(f"{role} has no policy of version {body['version']}") from None
         raise
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision about a rollout, as the deployer published it."""
+
+    rollout_id: str
+    decision: int
+    """Its number within the rollout, from 0."""
+    at: datetime
+    from_version: int | None
+    to_version: int
+    stage: int
+    weight: float
+    verdict: str
+    reason: str
+    actor: str
+
+
+async def decided(endpoints: Endpoints, role: str, limit: int) -> list[Decided]:
+    """The newest decisions about a role."""
+    async with warehouse_of(settings_of(endpoints)) as warehouse:
+        rows = await warehouse.rows(_DECIDED, {"role": role, "limit": limit})
+    return [Decided(**row) for row in rows]
+
+
+def show_history(decisions: Sequence[Decided]) -> None:
+    """One line for each."""
+    columns = ("at", "policy", "instead of", "stage", "weight", "verdict", "by", "reason")
+    rows = [
+        (
+            one.at,
+            f"v{one.to_version}",
+            None if one.from_version is None else f"v{one.from_version}",
+            one.stage,
+            one.weight,
+            one.verdict,
+            one.actor,
+            one.reason,
+        )
+        for one in decisions
+    ]
+    print_table(columns, rows, "no decisions are stored yet")
 
 
 def show(rollouts: Sequence[RolloutOut]) -> None:

@@ -13,7 +13,7 @@ from tools.docs.cli_reference import leaves
 
 COMMANDS = [(" ".join(words[1:]), command) for words, command in leaves(get_command(app))]
 CREATES = re.compile(
-    r"up|train|feedback|import .*|rollout (?!status|audit).*"
+    r"up|train|feedback|import .*|rollout (?!status|audit|history).*"
     r"|deadletters replay|preferences (derive|add)|policies export"
 )
 NO_DOCUMENT = {"completion"}

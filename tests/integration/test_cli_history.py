@@ -1,0 +1,59 @@
+"""`ratchet rollout history` on the real ClickHouse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratchet.cli.__main__ import main
+from ratchet.contract import ModelRollout, named_id
+from ratchet.contract.deployment import RolloutStage
+from ratchet.service.settings import SharedSettings
+from tests.support.console_data import store
+from tests.support.messages import AT
+from tests.support.running import migrated
+
+
+def decision(number: int, verdict: str, role: str = "support", **changes: Any) -> ModelRollout:
+    return ModelRollout(
+        rollout_id=named_id("rollout", role),
+        sequence=number,
+        timestamp=AT.replace(minute=number),
+        role=role,
+        from_version=1,
+        to_version=2,
+        stage=RolloutStage(index=number, weight=0.25 * number),
+        verdict=verdict,
+        reason=f"reason {number} \x1b[31m",
+        actor="ada",
+        **changes,
+    )
+
+
+async def test_decisions_are_shown_newest_first_and_those_of_other_roles_are_not(
+    shared_settings: SharedSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RATCHET_CLICKHOUSE_URL", shared_settings.clickhouse_url)
+    monkeypatch.setenv("RATCHET_CLICKHOUSE_DATABASE", shared_settings.clickhouse_database)
+    words = ["rollout", "history", "support", "--dir", str(tmp_path)]
+    async with migrated(shared_settings) as warehouse:
+        await store(
+            warehouse, *(decision(number, verdict) for number, verdict in enumerate(("start", "advance", "roll_back")))
+        )
+        await store(warehouse, decision(0, "start", "other"))
+        assert await asyncio.to_thread(main, [*words, "--json"]) == 0
+        decisions = json.loads(capsys.readouterr().out)["decisions"]
+        assert [(one["decision"], one["verdict"], one["weight"]) for one in decisions] == [
+            (2, "roll_back", 0.5),
+            (1, "advance", 0.25),
+            (0, "start", 0.0),
+        ]
+        assert {one["actor"] for one in decisions} == {"ada"}
+        assert await asyncio.to_thread(main, [*words, "--limit", "1"]) == 0
+        text = capsys.readouterr().out
+        assert "reason 2 \\x1b[31m" in text
+        assert "reason 1" not in text
