@@ -13,6 +13,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.browser.chromium import launched
 from tests.support.compose import REPOSITORY
+from tests.support.console_training import DPO, RLOO
+from tests.support.console_trajectories import IDS
 from tests.support.fake_console import OPERATOR, FakeConsole, serving
 
 FOLDER = REPOSITORY / "docs" / "console"
@@ -34,6 +36,16 @@ def _promote(page: Page) -> None:
     page.get_by_text("It would do this").wait_for()
 
 
+def _tokens(page: Page) -> None:
+    page.get_by_role("button", name="Tokens").last.click()
+    page.locator(".drawn").wait_for()
+
+
+def _preview(page: Page) -> None:
+    page.get_by_role("button", name="Preview the data").click()
+    page.get_by_text("rows to learn from").wait_for()
+
+
 def _nothing(_: Page) -> None:
     pass
 
@@ -46,6 +58,15 @@ PICTURES: Mapping[str, tuple[str, int, Callable[[Page], None]]] = {
     "policies": ("policies", HEIGHT, _nothing),
     "policy": ("policies/support/7", 1000, _nothing),
     "compare": ("policies/compare?role=support&left=7", HEIGHT, _ask_both),
+    "trajectories": ("trajectories", 1000, _nothing),
+    "trajectory": (f"trajectories/{IDS[1]}?role=support", 1500, _tokens),
+    "queue": ("annotation?role=support", HEIGHT, _nothing),
+    "pairs": ("annotation?tab=pairs&role=support", HEIGHT, _nothing),
+    "training": ("training", HEIGHT, _nothing),
+    "job": (f"training/{RLOO}", 1300, _nothing),
+    "start": ("training?start=1&role=support", 940, _preview),
+    "jobs": (f"training?one={RLOO}&other={DPO}", 1300, _nothing),
+    "alignment": ("alignment?role=support", 1300, _nothing),
 }
 """By file: the view, the picture's height, and what is done before it is taken."""
 

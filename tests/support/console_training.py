@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.contract.http.console import AttemptOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
 from ratchet.contract.http.jobs import JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut
-from ratchet.contract.http.status import DpoRoleOut, DpoStatusOut, SlotsOut, TrainingStatusOut
+from ratchet.contract.http.status import DpoRoleOut, DpoStatusOut, JobBrief, SlotsOut, TrainingStatusOut
 from ratchet.contract.snapshot import RewardGroups
 from ratchet.contract.training import (
     Artifacts,
@@ -335,8 +335,16 @@ def status() -> TrainingStatusOut:
         algorithms=["sft", "rloo", "dpo", "kto", "reward_model"],
         slots={"default": SlotsOut(used=1, total=2)},
         jobs={"completed": 14, "failed": 1, "cancelled": 1},
-        active=[],
-        waiting=[],
+        active=[
+            JobBrief(
+                training_job_id=DPO, role="support", algorithm="dpo", state="running", created_at=datetime.now(UTC)
+            )
+        ],
+        waiting=[
+            JobBrief(
+                training_job_id=QUEUED, role="support", algorithm="kto", state="queued", created_at=datetime.now(UTC)
+            )
+        ],
         longest_wait_s=0.0,
         last={},
     )

@@ -6,7 +6,7 @@ import { href } from "../route.ts";
 import { Meter } from "../ui/panel.tsx";
 import { Pill, Status } from "../ui/status.tsx";
 import { Table } from "../ui/table.tsx";
-import { DataText } from "../ui/text.tsx";
+import { DataText, Short } from "../ui/text.tsx";
 import { Ago, useNow } from "../ui/time.tsx";
 import { doneShare, heartbeatWarning, isActive, progressText, resultText, tookSeconds, type Job } from "./jobs.ts";
 
@@ -17,10 +17,9 @@ export function JobTable({ caption, jobs, chosen }: { caption: string; jobs: rea
     <Table caption={caption} rows={jobs} rowKey={(job) => job.training_job_id} columns={[
       { name: "Job", show: (job) => <a class="open" href={href("training", job.training_job_id)}><span class="id">{shortId(job.training_job_id)}</span></a> },
       { name: "State", show: (job) => <JobState job={job} now={now} /> },
-      { name: "Role", show: (job) => <DataText text={job.role} /> },
-      { name: "Algorithm", show: (job) => <DataText text={job.algorithm} /> },
+      { name: "Algorithm and role", show: (job) => <><Short text={job.algorithm} /> <span class="block muted small"><Short text={job.role} /></span></> },
       { name: "Progress", show: (job) => <JobProgress job={job} /> },
-      { name: "Result", show: (job) => <span class="wrap"><DataText text={resultText(job)} most={120} /></span> },
+      { name: "Result", show: (job) => <span class="result wrap"><DataText text={resultText(job)} most={120} /></span> },
       { name: "Took", isNumber: true, show: (job) => took(job, now) },
       { name: "Asked for", show: (job) => <Ago at={job.created_at} /> },
       ...(chosen === undefined ? [] : [{ name: "Compare", show: chosen }]),

@@ -132,7 +132,7 @@ function SearchForm({ search, wrong }: { search: Search; wrong: string | null })
       <div class="fields">
         <div class="wide"><TextField label="Text" type="search" placeholder="words of the conversation" maxLength={1000} value={draft.text} onValue={change("text")} /></div>
         <Select label="Role" value={draft.role} onValue={choose("role")} options={roleOptions(roles, "all roles")} />
-        <Select label="State" value={draft.state} onValue={choose("state")} options={[["", "open and ended"], ["open", "open"], ["ended", "ended"]]} />
+        <Select label="State" value={draft.state} onValue={choose("state")} options={[["", "any"], ["open", "open"], ["ended", "ended"]]} />
         <Select label="Outcome" value={draft.outcome} onValue={choose("outcome")} options={[["", "any"], ["success", "success"], ["partial", "partial"], ["failure", "failure"], ["none", "none reported"]]} />
         <Select label="Arm" value={draft.arm} onValue={choose("arm")} options={[["", "any"], ["stable", "stable"], ["canary", "canary"], ["pinned", "pinned"], ["mixed", "mixed"]]} />
         <Select label="Time" value={draft.within} onValue={choose("within")} options={WITHIN} />
