@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import to_jsonable_python
+from pydantic import TypeAdapter
 
 from ratchet.local_stack.catalog import default_ports
 from ratchet.local_stack.configuration import CLIENT, kinds
@@ -92,7 +92,7 @@ def _default(one: Setting) -> str:
     value: Any = one.field.get_default(call_default_factory=True)
     if value is None:
         return ""
-    plain = to_jsonable_python(value, fallback=str)
+    plain = TypeAdapter(object).dump_python(value, mode="json", fallback=str)
     if isinstance(value, frozenset):
         plain = sorted(plain)
     text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
