@@ -48,7 +48,7 @@ KINDS: Mapping[str, str] = {
 }
 PACKED = frozenset({"css", "html", "js", "json", "map", "svg", "txt"})
 _HASHED = re.compile(r"-[A-Z0-9]{8}\.\w+$")
-"""A name as esbuild gives it."""
+"""A name as the build gives it."""
 _FOREVER = b"public, max-age=31536000, immutable"
 
 

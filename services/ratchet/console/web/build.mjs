@@ -7,7 +7,7 @@
 import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { basename, dirname, join, parse } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import * as esbuild from "esbuild";
@@ -34,13 +34,19 @@ function checkTypes() {
   if (status !== 0) process.exit(1);
 }
 
+/** The name of a file that never changes. esbuild's own hashes depend on where the packages lie. */
+function named(name, bytes) {
+  const { name: stem, ext } = parse(name);
+  return `${stem}-${createHash("sha256").update(bytes).digest("hex").slice(0, 8).toUpperCase()}${ext}`;
+}
+
 /** Path below ../static -> its bytes. */
 async function bundle() {
   const built = await esbuild.build({
     absWorkingDir: HERE,
     entryPoints: { console: "src/main.tsx" },
     outdir: STATIC,
-    entryNames: "[name]-[hash]",
+    entryNames: "[name]",
     bundle: true,
     minify: true,
     write: false,
@@ -51,20 +57,19 @@ async function bundle() {
     jsxImportSource: "preact",
     legalComments: "none",
   });
-  const files = new Map(built.outputFiles.map((file) => [file.path.slice(STATIC.length + 1), Buffer.from(file.contents)]));
-  const icon = readFileSync(join(HERE, "src/icon.svg"));
-  const hash = createHash("sha256").update(icon).digest("hex").slice(0, 8).toUpperCase();
-  files.set(`icon-${hash}.svg`, icon);
+  const outputs = built.outputFiles.map((file) => [basename(file.path), Buffer.from(file.contents)]);
+  const assets = [...outputs, ["icon.svg", readFileSync(join(HERE, "src/icon.svg"))]];
+  const files = new Map(assets.map(([name, bytes]) => [named(name, bytes), bytes]));
   files.set("index.html", Buffer.from(page([...files.keys()])));
   return files;
 }
 
 function page(names) {
-  const named = (suffix) => names.find((name) => name.endsWith(suffix));
+  const ending = (suffix) => names.find((name) => name.endsWith(suffix));
   return readFileSync(join(HERE, "src/index.html"), "utf8")
-    .replace("{icon}", named(".svg"))
-    .replace("{css}", named(".css"))
-    .replace("{js}", named(".js"));
+    .replace("{icon}", ending(".svg"))
+    .replace("{css}", ending(".css"))
+    .replace("{js}", ending(".js"));
 }
 
 function written() {
