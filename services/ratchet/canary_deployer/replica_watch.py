@@ -2,7 +2,8 @@
 
 Traffic cannot tell whose fault it is that an engine fails a call, so it is evidence against no policy. The probe can:
 it asks the same of every replica under stable's name (`replicas`). Where it refuses the candidate, the rollout is
-rolled back; where it shows nothing, the rollout goes on, `fault` says why, and the probe is repeated.
+rolled back; where it shows nothing, the rollout goes on, `fault` says why, and the probe is repeated. So it is where
+the candidate is refused while a replica is away that has served it: the others may be at fault.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from ratchet.canary_deployer.domain.gating import PROBE
 from ratchet.canary_deployer.domain.rollout import FAILED, ITSELF, Decision, GateResult, Rollout, Verdict
 from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.replicas import Doubt
-from ratchet.errors import RatchetError
+from ratchet.canary_deployer.replicas import MEND, Doubt
+from ratchet.errors import RatchetError, Unavailable
 
 log = structlog.get_logger()
 
@@ -45,10 +46,12 @@ class ReplicaWatch:
         self._watched: str | None = None
         """The rollout."""
         self._probed: set[str] = set()
-        """The replicas that have played the candidate's probe, and have answered ever since."""
+        """The replicas that have passed the candidate's probe, and have answered ever since."""
+        self._served: set[str] = set()
+        """The replicas that have passed it once, at the gate or later."""
         self._faulted = 0
-        """Trajectories of the candidate whose calls an engine had failed when the probe was last played."""
-        self._probing: asyncio.Task[GateResult | None] | None = None
+        """Trajectories of the candidate whose calls an engine had failed when the probe last passed."""
+        self._probing: asyncio.Task[Decision | None] | None = None
         self._again_at = 0.0
         self.fault: str | None = None
         """Why the last probe under traffic showed nothing; None when it did, or when there was none."""
@@ -57,7 +60,9 @@ class ReplicaWatch:
         """The decision that a probe has led to. Begins one where it is due, and waits for none."""
         if self._watched != rollout.rollout_id:
             await self.close()
-            self._watched, self._probed = rollout.rollout_id, _probed_at_the_gate(rollout)
+            at_the_gate = _probed_at_the_gate(rollout)
+            self._watched, self._served = rollout.rollout_id, at_the_gate
+            self._probed = set(at_the_gate) if _is_fresh(rollout) else set()
         if self._probing is None:
             if self.monotonic() >= self._again_at:
                 self._probing = asyncio.create_task(self._probe(rollout))
@@ -67,7 +72,7 @@ class ReplicaWatch:
         probing, self._probing = self._probing, None
         self._again_at = self.monotonic() + WATCH_S
         try:
-            result = probing.result()
+            decision = probing.result()
         except RatchetError as error:  # the engine's fault, or the store's: stable and canary go on
             if self.fault is None:
                 log.warning("probe under traffic shows nothing", role=rollout.role, reason=str(error))
@@ -75,18 +80,21 @@ class ReplicaWatch:
             self._again_at += error.again_in_s if isinstance(error, Doubt) else 0.0
             return None
         self.fault = None
-        if result is None or result.outcome != FAILED:
-            return None
-        return Decision(Verdict.ROLL_BACK, f"gate {PROBE}, repeated under traffic: {result.reason}", ITSELF)
+        return decision
 
     async def close(self) -> None:
         """End a probe that is under way, and forget the rollout."""
         probing, self._probing = self._probing, None
         await end(probing)
-        self._watched, self._probed, self._faulted, self._again_at, self.fault = None, set(), 0, 0.0, None
+        self._watched, self._probed, self._served = None, set(), set()
+        self._faulted, self._again_at, self.fault = 0, 0.0, None
 
-    async def _probe(self, rollout: Rollout) -> GateResult | None:
-        """None where nothing has changed since the last one."""
+    async def _probe(self, rollout: Rollout) -> Decision | None:
+        """The decision that a refusal leads to; None where the candidate passes, or nothing has changed since it did.
+
+        A refusal is noted nowhere, so the probe is due again until its decision has been applied. Raises `Unavailable`
+        where it may not be the candidate's fault.
+        """
         names = set(await self.answering(rollout.role))
         self._probed &= names  # one that was away may come back as another
         faulted = rollout.statistics.canary.faulted
@@ -96,10 +104,29 @@ class ReplicaWatch:
         stable = await self.policies.version(rollout.role, rollout.stable.version) if rollout.stable else None
         result = await self.gate.check(candidate, stable)
         log.info("probed under traffic", role=rollout.role, policy=candidate.name, outcome=result.outcome)
-        self._probed, self._faulted = names, faulted
-        return result
+        if result.outcome != FAILED:
+            self._probed, self._faulted = _replicas_in(result), faulted
+            self._served |= self._probed
+            return None
+        if away := self._served - (_replicas_in(result) or names):
+            served = ", ".join(sorted(away))
+            raise Unavailable(f"{result.reason}; but {served} passed it, and has not played it now: {MEND}")
+        return Decision(Verdict.ROLL_BACK, f"gate {PROBE}, repeated under traffic: {result.reason}", ITSELF)
 
 
 def _probed_at_the_gate(rollout: Rollout) -> set[str]:
     """The replicas that played the probe before traffic, by the gate's evidence."""
-    return {name for one in rollout.gates if one.gate == PROBE for name in one.evidence.get("replicas", ())}
+    return {name for one in rollout.gates if one.gate == PROBE for name in _replicas_in(one)}
+
+
+def _replicas_in(result: GateResult) -> set[str]:
+    """The replicas that played the probe, by its evidence; none where it was refused before anything was compared."""
+    return set(result.evidence.get("replicas", ()))
+
+
+def _is_fresh(rollout: Rollout) -> bool:
+    """Whether it has just got its traffic.
+
+    Else this deployer has been started since: replicas may have been replaced unseen.
+    """
+    return rollout.age_s < WATCH_S and not rollout.statistics.canary.started

@@ -104,6 +104,8 @@ class ScriptedGate:
     """Gives the results that a test names, then passes: an outcome, or an error."""
 
     results: list[str | Exception] = field(default_factory=list)
+    replicas: set[str] = field(default_factory=set)
+    """Those that answer: named in the evidence of a probe that was played, as the gate does."""
     asked: int = 0
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
@@ -111,7 +113,8 @@ class ScriptedGate:
         result = self.results.pop(0) if self.results else PASSED
         if isinstance(result, Exception):
             raise result
-        return GateResult("probe", result, f"the probe of {candidate.name} has {result}")
+        evidence = {"replicas": dict.fromkeys(self.replicas)} if result == PASSED else {}
+        return GateResult("probe", result, f"the probe of {candidate.name} has {result}", evidence)
 
 
 @dataclass
@@ -122,6 +125,11 @@ class Watched:
     gate: ScriptedGate = field(default_factory=ScriptedGate)
 
     def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """A watch that knows nothing yet, as after a start of the deployer."""
+        self.gate.replicas = self.world.replicas
         self.watch = ReplicaWatch(
             gate=self.gate,
             answering=self.world.answering,
@@ -181,6 +189,48 @@ async def test_a_probe_that_fails_under_traffic_rolls_back() -> None:
     decision = await here.look()
     assert decision.verdict is Verdict.ROLL_BACK
     assert decision.reason.startswith("gate probe, repeated under traffic: the probe of")
+
+
+async def test_a_refusal_is_repeated_until_its_decision_has_been_applied() -> None:
+    here = await watched()
+    here.world.replicas.add("small at http://b")
+    here.gate.results = [FAILED, FAILED]
+    decisions = [await here.look(), await here.look()]
+    assert [decision.verdict for decision in decisions] == [Verdict.ROLL_BACK] * 2
+    assert here.gate.asked == 2
+
+
+async def test_a_replica_that_refuses_what_another_one_served_does_not_decide_while_that_one_is_away() -> None:
+    here = await watched()
+    replicas = here.world.replicas
+    replicas.clear()
+    replicas.add("small at http://b")
+    here.gate.results = [FAILED, FAILED]
+    assert await here.look() is None
+    assert here.watch.fault is not None
+    assert "small at http://a passed it, and has not played it now" in here.watch.fault
+    replicas.add("small at http://a")
+    assert (await here.look()).verdict is Verdict.ROLL_BACK
+
+
+async def test_a_replica_that_answered_and_did_not_play_the_probe_is_asked_again() -> None:
+    here = await watched()
+    here.world.replicas.add("small at http://b")
+    here.gate.replicas = {"small at http://a"}
+    assert await here.look() is None
+    here.gate.replicas = here.world.replicas
+    for _ in range(2):
+        assert await here.look() is None
+    assert here.gate.asked == 2
+
+
+async def test_a_deployer_that_starts_while_a_candidate_has_traffic_plays_the_probe_on_every_replica() -> None:
+    here = await watched()
+    await play(here.world, 40)
+    here.begin()
+    for _ in range(2):
+        assert await here.look() is None
+    assert here.gate.asked == 1
 
 
 @pytest.mark.parametrize("error", [Unavailable("small at http://b: 503"), Doubt("small at http://b: 503", 1)])
