@@ -43,6 +43,10 @@ def document(service: str) -> Any:
     return yaml.safe_load(DOCUMENTS[service].read_text())
 
 
+NO_DOCUMENTS = (["text/event-stream"], ["text/plain"])
+"""Bodies that no schema describes: their kinds of content."""
+
+
 def bodies(service: str) -> Iterator[tuple[str, Any]]:
     """The place of every JSON body, and its schema; references to shared answers are resolved."""
     whole = document(service)
@@ -52,7 +56,7 @@ def bodies(service: str) -> Iterator[tuple[str, Any]]:
             for name, holder in holders.items():
                 if holder is not None and "$ref" in holder:
                     holder = whole["components"]["responses"][holder["$ref"].rsplit("/", 1)[1]]  # noqa: PLW2901
-                if holder is not None and [*holder.get("content", {})] != ["text/event-stream"]:
+                if holder is not None and [*holder.get("content", {})] not in NO_DOCUMENTS:
                     schema = holder.get("content", {}).get("application/json", {}).get("schema", {})
                     yield f"{verb.upper()} {path} {name}", schema
 

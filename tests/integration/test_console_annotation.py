@@ -76,7 +76,7 @@ async def test_pairs_are_judged_once_by_each_rater_and_in_a_hidden_order(warehou
         skipped = await http.post("/v1/annotation/judgements", json={"pair_id": second["pair_id"], "choice": "neither"})
         assert skipped.json() == {"preference_id": None}
         last = (await http.get("/v1/annotation/pair", params={"role": role})).json()
-        assert (last["pair"], last["why"]) == (None, "the newest tries of each task answer the same")
+        assert (last["pair"], last["why"]) == (None, "there is no pair left whose answers differ")
     await store(warehouse, published, first=500)
     async with console(warehouse, ADA, NOW, bus) as http:
         last = (await http.get("/v1/annotation/pair", params={"role": role})).json()
@@ -85,6 +85,21 @@ async def test_pairs_are_judged_once_by_each_rater_and_in_a_hidden_order(warehou
         assert (await http.get("/v1/annotation/pair", params={"role": role})).json()["pair"] is not None
         nothing = (await http.get("/v1/annotation/pair", params={"role": "none"})).json()
         assert nothing == {"pair": None, "why": "no task of none was tried twice in the last 90 days"}
+
+
+async def test_a_rater_whose_key_is_named_by_an_address_meets_no_pair_again(warehouse: Warehouse) -> None:
+    role, bus = await facts(warehouse), NoBus()
+    rater = Caller("key_cccccccccc", "cy@example.org", frozenset({"annotate"}))
+    async with console(warehouse, rater, NOW, bus) as http:
+        first = (await http.get("/v1/annotation/pair", params={"role": role})).json()["pair"]
+        judgement = {"pair_id": first["pair_id"], "choice": "left"}
+        assert (await http.post("/v1/annotation/judgements", json=judgement)).status_code == 200
+    (published,) = cast("list[Preference]", bus.published)
+    assert published.rater == "cy@example.org (key_cccccccccc)"
+    await store(warehouse, published, first=600)
+    async with console(warehouse, rater, NOW, bus) as http:  # another console, or this one after a restart
+        second = (await http.get("/v1/annotation/pair", params={"role": role})).json()["pair"]
+    assert second["pair_id"] != first["pair_id"]
 
 
 async def test_a_choice_reaches_the_broker_once_as_the_contract_has_it(

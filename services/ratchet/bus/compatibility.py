@@ -14,7 +14,7 @@ from typing import Any
 Json = Any
 """Part of a schema."""
 
-LOOKED_INTO = {"properties", "items", "additionalProperties", "oneOf", "$defs"}
+LOOKED_INTO = {"properties", "items", "prefixItems", "additionalProperties", "oneOf", "$defs"}
 """Keywords that hold the schemas of parts, which are compared one by one."""
 _COMPARED = LOOKED_INTO | {"type", "enum", "required"}
 """Keywords whose values may change in some ways. All others must stay: narrower, old messages are refused; wider, old
@@ -133,6 +133,11 @@ def _parts(old: _Node, new: _Node, path: str) -> Iterator[Break]:
             yield from _compared(old.child(was), new.child(now), f"{path}/{step}")
         elif isinstance(was, dict) or isinstance(now, dict):
             yield Break(f"{path}/{step}", "was rewritten")
+    was, now = old.schema.get("prefixItems", []), new.schema.get("prefixItems", [])
+    if len(now) < len(was) or (len(now) > len(was) and "items" in old.schema):  # more at the end is fine
+        yield Break(path, f"has {len(now)} places instead of {len(was)}")
+    for place, (one, other) in enumerate(zip(was, now, strict=False)):
+        yield from _compared(old.child(one), new.child(other), f"{path}/[{place}]")
     was, now = old.schema.get("oneOf", []), new.schema.get("oneOf", [])
     if len(was) != len(now):
         yield Break(path, f"has {len(now)} alternatives instead of {len(was)}")

@@ -167,4 +167,4 @@ def _order(body: ActIn, caller: Caller, override: bool, strategy: str | None = N
     """Who orders it and why: whose key it is, for whom. Raises `BadRequest` when either is blank."""
     if not (body.actor.strip() and body.reason.strip()):
         raise BadRequest("bad request: actor and reason must say something", param="actor")
-    return Order(caller.actor(body.actor), body.reason, override, strategy)
+    return Order(caller.actor(body.actor), body.reason, override, strategy, body.rollout_id)

@@ -44,6 +44,7 @@ class OperatorActs:
         try:
             async with self.store.lock:
                 before = await (self.store.load() if dry_run else self.reconciler.load_reconciled())
+                require_meant(before, order)
                 rollout, decision = await self._decision(before, act, order)
                 if dry_run:
                     return await self.reconciler.preview_decision(rollout, decision)
@@ -62,6 +63,7 @@ class OperatorActs:
         try:
             async with self.store.lock:
                 before = await (self.store.load() if dry_run else self.reconciler.load_reconciled())
+                require_meant(before, order)
                 if before is None or not before.active:
                     rollout = await self.preparation.open_rollout(policy, before, order.approval(), order)
                     if not dry_run:
@@ -102,3 +104,10 @@ class OperatorActs:
         decision = Decision(Verdict.REVERT, order.reason, order.actor, "manual_approved")
         previous = await self.policies.version_or_stub(role, route.previous, now)
         return decisions.new_revert(previous, route, rollout, decision, now), decision
+
+
+def require_meant(newest: Rollout | None, order: Order) -> None:
+    """Raises `Conflict` where the order is meant for another rollout than the newest one."""
+    if order.rollout_id is not None and (newest is None or newest.rollout_id != order.rollout_id):
+        now = f"the newest one is of {newest.candidate.name} and {newest.state}" if newest else "there is none"
+        raise Conflict(f"this is not the newest rollout any more: {now}. Look at it, then decide")

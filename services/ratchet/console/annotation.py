@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import structs
 
 from ratchet.console.messages import messages_out
 from ratchet.console.pairs import Pair, PairKey, key_of, keys_of, pair_of, preference_of
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from ratchet.stores.trajectory_list import TrajectoryList
     from ratchet.stores.warehouse import Warehouse
 
+K = TypeVar("K")
 LOOKED_AT = 500
 """Newest trajectories among which the queue looks for those that are worth rating."""
 TRIES, TASKS, SPAN = 20_000, 500, timedelta(days=90)
@@ -50,7 +53,7 @@ UNSURE = 0.5
 """A reward of less confidence is worth a person's look."""
 
 _TASKS = f"""
-SELECT task_key, groupArray(trajectory_id) AS ids
+SELECT task_key, groupArray(32)(trajectory_id) AS ids
 FROM (
     SELECT coalesce(group_key, task_id) AS task_key, trajectory_id, ingested_at, ifNull(toString(arm), '') AS claimed
     FROM trajectories WHERE {OF_ROLE} AND ingested_at >= {instant("since")}
@@ -99,6 +102,9 @@ class Annotation:
         self._tries = Tries(warehouse)
         self._done: OrderedDict[tuple[str, PairKey], None] = OrderedDict()
         """By rater and pair."""
+        self._alike: OrderedDict[PairKey, None] = OrderedDict()
+        """Pairs whose texts make no choice: equal answers, other questions, unreadable ones."""
+        self._reading = asyncio.Semaphore(1)
 
     async def queue(self, caller: Caller, role: str | None, limit: int) -> QueueOut:
         """Trajectories that the caller has not rated, of the newest: first those that people disagree on, then those
@@ -133,16 +139,24 @@ class Annotation:
             for row in await self._warehouse.rows(_JUDGED, {"role": role, "rater": rater})
         }
         every = keys_of(role, [row["ids"] for row in tasks])
-        left = [key for key in every if (key.one, key.other) not in judged and (rater, key) not in self._done]
+        left = [
+            key
+            for key in every
+            if (key.one, key.other) not in judged and (rater, key) not in self._done and key not in self._alike
+        ]
         for start in range(0, min(len(left), MOST_AT_ONCE), AT_ONCE):
             some = left[start : start + AT_ONCE]
             tries = await self._readable(role, sorted({one for key in some for one in (key.one, key.other)}))
-            shown = next((pair for key in some if (pair := pair_of(key, tries)) is not None), None)
+            pairs = {key: pair_of(key, tries) for key in some}
+            _remember(self._alike, [key for key, pair in pairs.items() if pair is None])
+            shown = next((pair for pair in pairs.values() if pair is not None), None)
             if shown is not None:
                 return PairsOut(pair=await asyncio.to_thread(_pair_out, shown, rater, len(left) - start), why=None)
         if not every:
             return PairsOut(pair=None, why=f"no task of {role} was tried twice in the last {SPAN.days} days")
-        why = "you have judged all pairs of late" if not left else "the newest tries of each task answer the same"
+        why = f"none of the {MOST_AT_ONCE} pairs looked at can be shown: their answers are alike; ask again for others"
+        if len(left) <= MOST_AT_ONCE:
+            why = "there is no pair left whose answers differ"
         return PairsOut(pair=None, why=why)
 
     async def judge(self, caller: Caller, judgement: JudgementIn) -> JudgementOut:
@@ -156,12 +170,19 @@ class Annotation:
         if pair is None:
             raise NotFound("the two answers of this pair cannot be read any more: ask for the next pair")
         chosen = preference_of(pair, rater, judgement.choice, judgement.confidence, judgement.comment)
-        preference, _ = redact_message(Redactor(), chosen)
+        redacted, _ = redact_message(Redactor(), chosen)
+        # Who judged which two is no text of theirs: the rater's own pairs are found by it again.
+        preference = structs.replace(
+            redacted,
+            rater=chosen.rater,
+            chosen_trajectory_id=chosen.chosen_trajectory_id,
+            rejected_trajectory_id=chosen.rejected_trajectory_id,
+        )
         done = Published()
         await publish(self._sink, StoredPreferences(self._warehouse), [preference], done)
         if done.refused:
             raise Rejected(done.refused[0].reason)
-        self._remember(rater, key)
+        _remember(self._done, [(rater, key)])
         return JudgementOut(preference_id=preference.preference_id)
 
     async def agreement(self, role: str) -> AgreementOut:
@@ -186,15 +207,18 @@ class Annotation:
         )
 
     async def _readable(self, role: str, ids: Sequence[str]) -> dict[str, Try]:
-        rows = await self._warehouse.rows(_TASK_KEYS, of_keys([(role, one) for one in ids]))
-        tries = [Try(row["trajectory_id"], role, row["task_key"], domain=row["domain"]) for row in rows]
-        readable, _ = await self._tries.with_texts(role, tries)
+        async with self._reading:  # texts of many megabytes each
+            rows = await self._warehouse.rows(_TASK_KEYS, of_keys([(role, one) for one in ids]))
+            tries = [Try(row["trajectory_id"], role, row["task_key"], domain=row["domain"]) for row in rows]
+            readable, _ = await self._tries.with_texts(role, tries)
         return {one.trajectory_id: one for one in readable}
 
-    def _remember(self, rater: str, key: PairKey) -> None:
-        self._done[rater, key] = None
-        while len(self._done) > REMEMBERED:
-            self._done.popitem(last=False)
+
+def _remember(kept: OrderedDict[K, None], keys: Iterable[K]) -> None:
+    for key in keys:
+        kept[key] = None
+    while len(kept) > REMEMBERED:
+        kept.popitem(last=False)
 
 
 def _pair_out(pair: Pair, rater: str, remaining: int) -> PairOut:

@@ -28,7 +28,7 @@ FROM (
     SELECT toStartOfMinute(ingested_at) AS minute, 0, 0, uniqExact(event_id), 0, NULL
     FROM trajectories WHERE {_SINCE} GROUP BY minute
     UNION ALL
-    SELECT toStartOfMinute(ingested_at) AS minute, 0, 0, 0, uniqExact(trajectory_id, function_name, revision),
+    SELECT toStartOfMinute(ingested_at) AS minute, 0, 0, 0, uniqExact(role, trajectory_id, function_name, revision),
         avgOrNullIf(total, coalesce(confidence, 1) > 0)
     FROM rewards WHERE {_SINCE} GROUP BY minute
 )
@@ -37,8 +37,8 @@ GROUP BY minute
 """The hour of a call is in the table's order, and a call is stored within seconds. The others have their projections by
 the time of storing: of a million calls over a month 10 granules are read."""
 _OPEN = f"""
-SELECT uniqExact(trajectory_id) AS open FROM turns
-WHERE {_RECENT} AND trajectory_id NOT IN (SELECT recorded_as FROM trajectories WHERE {_RECENT})
+SELECT uniqExact(role, trajectory_id) AS open FROM turns
+WHERE {_RECENT} AND (role, trajectory_id) NOT IN (SELECT role, recorded_as FROM trajectories WHERE {_RECENT})
 """  # noqa: S608 - our own names
 
 

@@ -178,6 +178,6 @@ async def streams_of(bus: Bus) -> list[StreamOut]:
 async def disk_of(folder: Path) -> str | None:
     """What is wrong with the room on the disk that this service writes to: on one machine it is that of all."""
     try:
-        return shortage(free_bytes(folder), LOW_BYTES, folder)
+        return shortage(await asyncio.to_thread(free_bytes, folder), LOW_BYTES, folder)
     except OSError as error:
         raise Unavailable(f"the disk of {folder} cannot be looked at: {error}") from error

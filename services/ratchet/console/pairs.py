@@ -11,7 +11,7 @@ import binascii
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 
 import msgspec
 
@@ -72,7 +72,7 @@ def is_swapped(rater: str, key: PairKey) -> bool:
 
 def keys_of(role: str, tasks: Iterable[Sequence[str]]) -> list[PairKey]:
     """The pairs of each task's trajectories, the tasks' first pairs before their second ones."""
-    every = [[PairKey(role, *sorted(two)) for two in combinations(ids, 2)][:PER_TASK] for ids in tasks]
+    every = [[PairKey(role, *sorted(two)) for two in islice(combinations(ids, 2), PER_TASK)] for ids in tasks]
     return [pairs[n] for n in range(PER_TASK) for pairs in every if n < len(pairs)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from ratchet.stores.warehouse import Warehouse
 
 PAGE = 2_000
-RUN_BYTES = 64 * 1024 * 1024
+RUN_BYTES = 16 * 1024 * 1024
 """Of the calls of a run: more are not read together, and a call is then shown by itself."""
+AT_ONCE = 2
+"""Runs that are read at the same time: token ids take many times their bytes in memory."""
 TOKENIZER = "tokenizer.json"
 TOKENIZER_BYTES = 64 * 1024 * 1024
 TOKENIZERS = 4
@@ -47,14 +50,16 @@ class Tokens:
     def __init__(self, warehouse: Warehouse, objects: BlobStore) -> None:
         self._warehouse = warehouse
         self._tokenizers = Tokenizers(objects)
+        self._reading = asyncio.Semaphore(AT_ONCE)
 
     async def get(self, turn_id: str, offset: int) -> TokensOut:
         """Tokens of a call's answer, from `offset` on. Raises `NotFound`, also for a call without tokens."""
         rows = await self._warehouse.rows(_OF_CALL, {"id": turn_id})
         if not rows:
             raise NotFound(f"no call {turn_id} is stored")
-        turns, is_alone = await self._turns(rows[0]["role"], rows[0]["trajectory_id"], turn_id)
-        return await asyncio.to_thread(self._shown, turns, turn_id, offset, is_alone)
+        async with self._reading:
+            turns, is_alone = await self._turns(rows[0]["role"], rows[0]["trajectory_id"], turn_id)
+            return await asyncio.to_thread(self._shown, turns, turn_id, offset, is_alone)
 
     async def _turns(self, role: str, run: str, turn_id: str) -> tuple[list[Turn], bool]:
         (size,) = await self._warehouse.rows(_BYTES, {"role": role, "run": run})
@@ -64,7 +69,9 @@ class Tokens:
         return [decode_message(row["body"], Turn) for row in rows[:1]], True
 
     def _shown(self, turns: Sequence[Turn], turn_id: str, offset: int, is_alone: bool) -> TokensOut:
-        turn = next(turn for turn in turns if turn.turn_id == turn_id)
+        turn = next((turn for turn in turns if turn.turn_id == turn_id), None)
+        if turn is None:  # erased meanwhile
+            raise NotFound(f"no call {turn_id} is stored")
         ids = turn.output_token_ids
         if ids is None:
             raise NotFound(f"call {turn_id} has no token ids: {advice_of(Reason.NO_TOKEN_IDS).meaning}")
@@ -97,7 +104,9 @@ def why_it_teaches_nothing(turns: Sequence[Turn], turn_id: str) -> str | None:
         arms = {turn.policy.arm for turn in turns} & LEFT_OUT_ARMS
         return PINNED_NOTE if PINNED in arms else advice_of(Reason.MIXED).meaning
     calls = calls_of(turns, frozenset(turn.turn_id for turn in turns))
-    place = next(index for index, call in enumerate(calls) if call.facts.turn_id == turn_id)
+    place = next((index for index, call in enumerate(calls) if call.facts.turn_id == turn_id), None)
+    if place is None:
+        return advice_of(Reason.UNKNOWN).meaning
     if not calls[place].facts.trainable:
         return advice_of(calls[place].facts.reason or Reason.UNKNOWN).meaning
     return RETRIED_NOTE if place in thrown_away(calls) else None
@@ -117,21 +126,23 @@ class Tokenizers:
     def __init__(self, objects: BlobStore) -> None:
         self._objects = objects
         self._kept: dict[str, Decode | None] = {}
+        self._lock = threading.Lock()
 
     def of(self, turn: Turn) -> Decode | None:
         """The tokenizer of the policy that answered; None where it cannot be had. Blocking."""
         name = f"{turn.policy.role}@{turn.policy.version}-{turn.policy.digest[:8]}"
-        if name not in self._kept:
-            try:
-                decode = self._load(find_policy(self._objects, name).manifest)
-            except NotFound:
-                decode = None  # of a provider, or collected since
-            except RatchetError:
-                return None  # the store is away: asked again next time
-            while len(self._kept) >= TOKENIZERS:
-                self._kept.pop(next(iter(self._kept)), None)
-            self._kept[name] = decode
-        return self._kept[name]
+        with self._lock:  # several threads ask; one tokenizer at a time is read
+            if name not in self._kept:
+                try:
+                    decode = self._load(find_policy(self._objects, name).manifest)
+                except NotFound:
+                    decode = None  # of a provider, or collected since
+                except RatchetError:
+                    return None  # the store is away: asked again next time
+                while len(self._kept) >= TOKENIZERS:
+                    self._kept.pop(next(iter(self._kept)))
+                self._kept[name] = decode
+            return self._kept[name]
 
     def _load(self, manifest: PolicyManifest) -> Decode | None:
         files = [*manifest.files, *manifest.documents]

@@ -58,10 +58,13 @@ class Trajectories:
         """The trajectory. Raises `NotFound`, and `BadRequest` for an id of several roles without one."""
         role = await self._stored.role_of(trajectory_id, role)
         async with self._reading:
-            talk = await self._conversation(role, trajectory_id)
-            shown = await asyncio.to_thread(
-                messages_out, talk.messages[first_message : first_message + MESSAGES], first_message
-            )
+            return await self._whole(trajectory_id, role, first_message)
+
+    async def _whole(self, trajectory_id: str, role: str, first_message: int) -> TrajectoryOut:
+        talk = await self._conversation(role, trajectory_id)
+        shown = await asyncio.to_thread(
+            messages_out, talk.messages[first_message : first_message + MESSAGES], first_message
+        )
         ended = talk.ended
         recorded_as = (ended.recorded_as if ended else None) or trajectory_id
         briefs, rows, rewards, feedback, run, captured = await asyncio.gather(

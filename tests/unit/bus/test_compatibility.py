@@ -96,3 +96,13 @@ def test_optional_members_enum_values_and_words_may_be_added(edit: Change) -> No
 def test_every_other_change_is_named_with_its_place(edit: Change, path: str, what: str) -> None:
     first = changed(edit)[0]
     assert (first.path, first.what[: len(what)]) == (path, what)
+
+
+def test_more_places_at_the_end_of_a_row_are_fine_and_fewer_or_others_are_not() -> None:
+    row = {"type": "array", "prefixItems": [{"type": "string"}, {"type": "number"}], "minItems": 1}
+    longer = row | {"prefixItems": [*row["prefixItems"], {"type": "boolean"}]}
+    other = row | {"prefixItems": [{"type": "string"}, {"type": "string"}]}
+    assert breaks(row, longer) == []
+    assert [one.what for one in breaks(longer, row)] == ["has 2 places instead of 3"]
+    assert [one.path for one in breaks(row, other)] == ["/[1]", "/[1]"]
+    assert [one.what for one in breaks(row | {"items": False}, longer | {"items": False})]

@@ -31,6 +31,23 @@ async def test_approve_starts_the_canary_that_waits_and_promote_does_not() -> No
         await world.operators.act(Act.APPROVE, Order("ann", "again"))
 
 
+async def test_an_order_for_a_rollout_that_is_not_the_newest_any_more_is_refused() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
+    await world.until("awaiting_approval")
+    shown = await world.rollout()
+    for dry_run in (True, False):
+        with pytest.raises(Conflict, match="is not the newest rollout any more: the newest one is of support@2"):
+            await world.operators.act(Act.APPROVE, Order("ann", "seen", rollout_id="an older one"), dry_run=dry_run)
+        with pytest.raises(Conflict, match="is not the newest rollout any more"):
+            await world.operators.start(
+                await world.policies.version("support", 2), Order("ann", "seen", rollout_id="older"), dry_run=dry_run
+            )
+    assert (await world.rollout()).state == "awaiting_approval"
+    await world.operators.act(Act.APPROVE, Order("ann", "seen", rollout_id=shown.rollout_id))
+    assert (await world.rollout()).state == "running"
+
+
 async def test_an_undecided_canary_is_promoted_by_override_only() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")

@@ -68,3 +68,9 @@ def test_no_task_outweighs_the_others() -> None:
 def test_a_damaged_id_is_refused_in_words(damaged: str) -> None:
     with pytest.raises(BadRequest, match="is not the id of a pair"):
         key_of(damaged)
+
+
+def test_a_task_that_was_tried_very_often_costs_no_more_than_another_one() -> None:
+    """All pairs of these would be 200 million."""
+    keys = keys_of("support", [[f"t{n}" for n in range(20_000)]])
+    assert keys == [PairKey("support", *sorted(("t0", f"t{n}"))) for n in (1, 2, 3)]

@@ -42,6 +42,8 @@ class Order:
     """A start: waive the gates that can be waived. A promotion: past an undecided canary."""
     strategy: str | None = None
     """A start: the strategy; None: the setting's."""
+    rollout_id: str | None = None
+    """The rollout that it is meant for; None: the newest one."""
 
     def approval(self) -> Decision:
         """The start of a rollout by this order."""

@@ -20,6 +20,8 @@ class ActIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     actor: Actor
     reason: Reason
+    rollout_id: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+    """The rollout that the act is meant for: 409 when a newer one has taken its place. Absent: the newest one."""
     dry_run: bool = False
     """Answer with the rollout as the act would leave it, or the refusal, and change nothing."""
 
