@@ -49,8 +49,8 @@ stage_min_s = 3600
   starts anything, and so does its `--dry-run`.
 - A name that does not exist is refused with the nearest one that does: in the file, and in the environment, where all
   names that begin with `RATCHET_` are ours.
-- A secret is refused in the file, and so is an address with a password: set its variable. Where a setting asks for the
-  *name* of a variable (`api_key_env`), the file may hold that.
+- A secret is refused in the file, and so is an address with a user or a password: set its variable. Where a setting
+  asks for the *name* of a variable (`api_key_env`), the file may hold that.
 - A value that is a list or a table is JSON in a variable, and TOML's own in the file.
 - `ratchet up` gives its services its own addresses, folders and secrets (`nats_url`, `clickhouse_url`, `s3_endpoint`,
   `engine_url`, `data_dir` and so on): those of the file are for services that you start yourself. The services have by

@@ -85,8 +85,7 @@ def _value(one: Effective) -> Any:  # of any type: each setting has its own
     """The value as it may be shown."""
     if one.setting.is_secret and one.value not in (None, "", []):
         return MASKED
-    text = without_passwords(json.dumps(one.value, ensure_ascii=False, default=str))
-    return json.loads(text)
+    return without_passwords(json.loads(json.dumps(one.value, default=str)), one.setting.name)
 
 
 def _draw(file: SettingsFile, services: dict[str, list[tuple[str, Any, str | None]]]) -> None:

@@ -13,7 +13,7 @@ from ratchet.local_stack.catalog import SERVICES, TRACKER, ServiceSpec, default_
 from ratchet.local_stack.settings import ports_of_options
 from ratchet.service.setting_names import PREFIX, Setting, named_in, nearest, settings_in, unknown, variables_in
 from ratchet.service.settings import EnvironmentSettings, SharedSettings, checked, from_file, left_open, table_of
-from ratchet.service.settings_file import SettingsFile
+from ratchet.service.settings_file import SettingsFile, without_passwords
 
 STACK = "stack"
 """The file's table for `ratchet up` itself."""
@@ -115,6 +115,11 @@ def stack_table(file: SettingsFile) -> StackTable:
         raise ConfigError(f"[{STACK}] in {file.path}: ports is a table, free_ports true or false, mlflow a path")
     if not isinstance(upstream, str | None):
         raise ConfigError(f"[{STACK}] in {file.path}: upstream is a provider or a URL")
+    if without_passwords(upstream, "upstream") != upstream:
+        raise ConfigError(
+            f"[{STACK}] in {file.path}: the password in upstream is a secret, and none belongs in a file: "
+            "set RATCHET_UPSTREAM_KEY to the key of that server"
+        )
     if only is not None and not (
         isinstance(only, list) and all(isinstance(one, str) for one in cast("list[Any]", only))
     ):

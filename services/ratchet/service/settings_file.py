@@ -18,10 +18,11 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from pydantic import BaseModel
 from pydantic_settings import BaseSettings
@@ -31,8 +32,12 @@ from ratchet.service.setting_names import Setting, holds_secret, nearest, settin
 
 FILE_VARIABLE, DEFAULT_FILE = "RATCHET_CONFIG", Path("ratchet.toml")
 
-_PASSWORD = re.compile(r"//[^/?#@\s]*:[^/?#\s]+@")
-"""A user and a password in a URL."""
+_USER = re.compile(r"//[^/?#\s]+@")
+"""A user in a URL, with a password or without: to NATS a user alone is a token."""
+_BARE_USER = re.compile(r"^[^/?#\s]+@")
+"""The same in an address without a scheme, such as `user:password@nats:4222`; elsewhere `support@3` is a policy."""
+_ADDRESS = re.compile(r".*(url|urls|endpoint|upstream)")
+"""What a name is whose value is an address."""
 
 Table = Mapping[str, object]
 
@@ -126,9 +131,18 @@ def find_file(environment: Mapping[str, str], directory: Path = Path()) -> Setti
         raise ConfigError(f"{path} is no TOML: {error}") from error
 
 
-def without_passwords(text: str) -> str:
-    """A text with what stands for user and password in each URL replaced."""
-    return _PASSWORD.sub("//***@", text)
+def without_passwords(value: Any, name: str) -> Any:  # any value of JSON
+    """What a setting of this name holds, with what stands for user and password in each address replaced."""
+    if isinstance(value, str):
+        masked = _USER.sub("//***@", value)
+        return _BARE_USER.sub("***@", masked) if _ADDRESS.fullmatch(name) else masked
+    if isinstance(value, dict):
+        of_addresses = _ADDRESS.fullmatch(name) is not None
+        parts = cast("dict[str, Any]", value).items()
+        return {key: without_passwords(one, name if of_addresses else key) for key, one in parts}
+    if isinstance(value, list):
+        return [without_passwords(one, name) for one in cast("list[Any]", value)]
+    return value
 
 
 def _text(value: object) -> str:
@@ -141,14 +155,23 @@ def _secrets(setting: Setting, value: object) -> Iterator[str]:
     """The names of what a value holds that must stay secret."""
     if value in ("", [], {}):
         return
+    value = _parsed(value)
     if setting.is_secret:
         yield setting.name
-    elif isinstance(value, str) and _PASSWORD.search(value):
+    elif without_passwords(value, setting.name) != value:
         yield f"the password in {setting.name}"
     elif holds_secret(setting.field.annotation, nested=True):
         models = list(_models(setting.field.annotation))
         secret = {name for one in models for name, part in one.model_fields.items() if holds_secret(part.annotation)}
         yield from (f"{setting.name}.{name}" for name in _keys(value) if name in secret)
+
+
+def _parsed(value: object) -> object:
+    """A value; of text with a table or a list in JSON, as a variable would hold it, what it stands for."""
+    if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
+        with suppress(ValueError):  # such text is refused as what it is
+            return json.loads(value)
+    return value
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:

@@ -90,6 +90,12 @@ def test_a_wrong_value_for_the_stack_is_refused(text: str) -> None:
         stack_table(file(f"[stack]\n{text}\n"))
 
 
+def test_an_upstream_of_the_file_holds_no_password() -> None:
+    with pytest.raises(ConfigError, match=r"the password in upstream is a secret.*RATCHET_UPSTREAM_KEY") as refused:
+        stack_table(file("[stack]\nupstream = 'http://u:hush@host/v1'\n"))
+    assert "hush" not in str(refused.value)
+
+
 def origins(**given: Any) -> dict[str, tuple[object, str | None]]:
     every = effective(GatewaySettings, file("[gateway]\nworkers = 3\ncache_bytes = 5\n"), **given)
     return {one.setting.name: (one.value, one.origin) for one in every}

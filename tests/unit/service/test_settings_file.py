@@ -77,6 +77,13 @@ def test_the_file_is_the_working_directorys_unless_a_variable_names_another_or_n
         ("log_level = 'loud'", r"wrong setting log_level in .*: Input should be 'debug'"),
         ("s3_secret_key = 'k'", r"s3_secret_key is a secret.*set RATCHET_S3_SECRET_KEY"),
         ("clickhouse_url = 'http://u:p@h:8123'", r"the password in clickhouse_url is a secret"),
+        ("nats_url = 'nats://token@nats:4222'", r"the password in nats_url is a secret"),
+        ("nats_url = 'ratchet:hush@nats:4222'", r"the password in nats_url is a secret"),
+        ('keys = \'[{"name": "a", "key": "k", "scopes": ["admin"]}]\'', r"keys.key is a secret"),
+        (
+            "[[gateway.upstreams]]\nname = 'a'\nbase_url = 'http://u:p@h/v1'\nmodels = {}",
+            r"the password in upstreams is a secret",
+        ),
         ("[gateway]\napi_keys = ['k']", r"api_keys is a secret.*set RATCHET_GATEWAY_API_KEYS"),
         ("[[keys]]\nname = 'a'\nkey = 'k'\nscopes = ['admin']", r"keys.key is a secret.*set RATCHET_KEYS"),
         ("[[engines]]\nname = 'a'\napi_key = 'k'", r"engines.api_key is a secret"),
@@ -145,8 +152,17 @@ def test_a_variable_without_our_prefix_sets_nothing() -> None:
     assert read(CanarySettings, {"PORT": "1", "ENGINE_URL": "http://other"}) == read(CanarySettings, {})
 
 
-def test_passwords_in_addresses_are_not_shown() -> None:
-    assert (
-        without_passwords("http://ratchet:p@ss@host:8123/x and nats://a:b@c")
-        == "http://***@host:8123/x and nats://***@c"
-    )
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("x", "http://ratchet:p@ss@host:8123/x and nats://a:b@c", "http://***@host:8123/x and nats://***@c"),
+        ("nats_url", "nats://token@nats:4222", "nats://***@nats:4222"),
+        ("nats_url", "ratchet:p@ss@nats:4222", "***@nats:4222"),
+        ("nats_url", "token@nats", "***@nats"),
+        ("x", [{"urls": ["u:p@a", "http://b/c@d"]}], [{"urls": ["***@a", "http://b/c@d"]}]),
+        ("health_urls", {"gateway": "u:p@a"}, {"gateway": "***@a"}),
+        ("aliases", {"small": "support@3"}, {"small": "support@3"}),
+    ],
+)
+def test_passwords_in_addresses_are_not_shown(name: str, value: object, shown: object) -> None:
+    assert without_passwords(value, name) == shown
