@@ -11,7 +11,16 @@ from typing import Any, cast
 from ratchet.errors import ConfigError
 from ratchet.local_stack.catalog import SERVICES, TRACKER, ServiceSpec, default_ports
 from ratchet.local_stack.settings import ports_of_options
-from ratchet.service.setting_names import PREFIX, Setting, named_in, nearest, settings_in, unknown, variables_in
+from ratchet.service.setting_names import (
+    PREFIX,
+    Setting,
+    named_in,
+    nearest,
+    settings_in,
+    unknown,
+    variables_in,
+    without_kubernetes,
+)
 from ratchet.service.settings import EnvironmentSettings, SharedSettings, checked, from_file, left_open, table_of
 from ratchet.service.settings_file import SettingsFile, without_passwords
 
@@ -72,6 +81,7 @@ def faults_of(
         stack_table(file)
     except ConfigError as error:
         yield str(error)
+    environment = without_kubernetes(environment)
     by_fault: dict[str, list[str]] = {}
     named: list[str] = []
     every = kinds()
@@ -177,7 +187,7 @@ def _origin(
 
 
 def _first(variables: Iterable[str], environment: Mapping[str, str]) -> str | None:
-    there = {name.upper() for name in environment}
+    there = {name.upper() for name in without_kubernetes(environment)}
     return next((one for one in variables if one in there), None)
 
 

@@ -47,6 +47,8 @@ _ANY_NAME = re.compile(r"RATCHET_(PORT|TEST)_\w+")
 """Ports of `ratchet up`, which are checked as such, and variables of tests."""
 _KUBERNETES = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 """What Kubernetes sets for every service of a namespace."""
+_KUBERNETES_PORT = re.compile(r"(tcp|udp|sctp)://.*")
+"""What it sets `RATCHET_GATEWAY_PORT` to, for a service `ratchet-gateway`."""
 _NEAR = 0.75
 """How much alike two names are, of which one may be the other misspelt."""
 
@@ -88,6 +90,15 @@ def named_in(settings: BaseModel) -> Iterator[str]:
         for one in value if isinstance(value, list | tuple) else (value,):
             if isinstance(one, BaseModel):
                 yield from named_in(one)
+
+
+def without_kubernetes(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables without the addresses that Kubernetes gives the names of ports, such as `tcp://10.0.0.1:8080`."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not (name.upper().endswith("_PORT") and _KUBERNETES_PORT.fullmatch(value))
+    }
 
 
 def unknown(names: Iterable[str], known: set[str], named: Iterable[str] = ()) -> list[str]:

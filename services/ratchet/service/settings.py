@@ -25,7 +25,7 @@ from ratchet.bus.settings import BusSettings, without_user
 from ratchet.errors import BadRequest, ConfigError
 from ratchet.rules.access import NAME, checked_scopes
 from ratchet.service.engine_list import EngineKind, EngineSettings, checked_engines
-from ratchet.service.setting_names import PREFIX, named_in, settings_in, unknown, variables_in
+from ratchet.service.setting_names import PREFIX, named_in, settings_in, unknown, variables_in, without_kubernetes
 from ratchet.service.settings_file import FromFile, SettingsFile, find_file
 
 _BROKER_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
@@ -75,7 +75,7 @@ class _OurVariables(EnvSettingsSource):
 
     def _load_env_vars(self) -> Mapping[str, str | None]:
         given = _variables.get()
-        every = os.environ if given is None else given
+        every = without_kubernetes(os.environ if given is None else given)
         return {name.lower(): value for name, value in every.items() if name.upper().startswith(PREFIX)}
 
 
@@ -191,7 +191,7 @@ def checked(kind: type[S], file: SettingsFile, environment: Mapping[str, str]) -
     """A sentence for each thing that is wrong with the settings of a service, and the settings; None where they cannot
     be made.
     """
-    given = from_file(kind, file)
+    given, environment = from_file(kind, file), without_kubernetes(environment)
     filed = left_open(kind, given, environment)
     places = {variable: given.places[variable] for variable in filed}
     token = _variables.set({**environment, **filed})
@@ -227,7 +227,7 @@ def from_file(kind: type[BaseSettings], file: SettingsFile) -> FromFile:
 
 def left_open(kind: type[BaseSettings], given: FromFile, environment: Mapping[str, str]) -> dict[str, str]:
     """The values of a file that no variable of the environment replaces."""
-    there = {name.upper() for name in environment}
+    there = {name.upper() for name in without_kubernetes(environment)}
     every = (*settings_in(kind).values(), *settings_in(SharedSettings).values())
     replaced = {one.variables[0] for one in every if there.intersection(one.variables)}
     return {variable: text for variable, text in given.variables.items() if variable not in replaced}

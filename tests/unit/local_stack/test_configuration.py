@@ -59,6 +59,13 @@ def test_a_variable_that_no_service_has_is_refused(name: str, fault: str | None)
     assert faults(environment={name: "1", "HOME": "/"}) == problems
 
 
+def test_what_kubernetes_sets_is_no_setting_and_no_origin() -> None:
+    environment = {"RATCHET_GATEWAY_PORT": "tcp://10.0.0.1:8080", "RATCHET_ANOTHER_PORT": "udp://10.0.0.1:53"}
+    assert faults(environment=environment) == []
+    (port,) = [one for one in effective(GatewaySettings, file(""), environment, {}) if one.setting.name == "port"]
+    assert (port.value, port.origin) == (8080, None)
+
+
 @pytest.mark.parametrize(
     ("environment", "fault"),
     [

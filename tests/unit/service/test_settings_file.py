@@ -148,6 +148,18 @@ def test_a_variable_with_a_key_that_a_setting_names_may_be_called_anything() -> 
     assert checked(GatewaySettings, SettingsFile(), environment)[0] == []
 
 
+@pytest.mark.parametrize("value", ["tcp://10.0.0.1:8080", "udp://10.0.0.1:53"])
+def test_the_address_that_kubernetes_gives_the_name_of_a_port_sets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    environment = {"RATCHET_GATEWAY_PORT": value, "ratchet_gateway_workers_port": value}
+    assert checked(GatewaySettings, SettingsFile(), environment)[0] == []
+    assert read(GatewaySettings, environment).port == 8080
+    assert read(GatewaySettings, {**environment, **written(tmp_path, "[gateway]\nport = 9000")}).port == 9000
+    monkeypatch.setenv("RATCHET_GATEWAY_PORT", value)
+    assert GatewaySettings().port == 8080
+
+
 def test_a_variable_without_our_prefix_sets_nothing() -> None:
     assert read(CanarySettings, {"PORT": "1", "ENGINE_URL": "http://other"}) == read(CanarySettings, {})
 
