@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -30,19 +31,25 @@ class Follower:
         self._place = 0
         self._partial = b""
 
-    def read(self) -> list[str]:
-        """The lines since the last call; at first the last ones of the log."""
+    def read(self, *, partial: bool = False) -> list[str]:
+        """The lines since the last call; at first the last ones of the log. `partial`: also a last one without an end,
+        which a process may have left that broke off.
+        """
+        begun: list[bytes] = []
         try:
             with self._log.open("rb") as file:
-                status = self._log.stat()
+                status = os.fstat(file.fileno())
                 if status.st_ino != self._inode or status.st_size < self._place:
+                    begun = [self._partial] if self._partial else []
                     self._inode, self._place, self._partial = status.st_ino, 0, b""
                 file.seek(self._place)
                 new = file.read()
         except FileNotFoundError:  # between two starts
             return []
         self._place += len(new)
-        *lines, self._partial = (self._partial + new).split(b"\n")
+        *lines, self._partial = begun + (self._partial + new).split(b"\n")
+        if partial and self._partial:
+            lines, self._partial = [*lines, self._partial], b""
         if self._last is not None:
             lines, self._last = lines[len(lines) - min(self._last, len(lines)) :], None
         return [line.decode(errors="replace") for line in lines]
@@ -61,7 +68,7 @@ def logs(
         raise typer.BadParameter("--json prints one document, and --follow has no end: choose one")
     log = log_of(directory, service)
     follower = Follower(log, lines)
-    new = follower.read()
+    new = follower.read(partial=not follow)
     document = {"service": log.stem, "log": str(log), "lines": new}
     print_answer(document, as_json, lambda: show(new))
     while follow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,38 @@ def test_a_log_that_is_cut_or_begun_anew_is_followed_on(log: Path) -> None:
     assert follower.read() == []
     log.write_text("a longer line than all before\n")
     assert follower.read() == ["a longer line than all before"]
+
+
+def test_a_line_that_broke_off_is_shown_once_the_log_is_begun_anew(log: Path) -> None:
+    follower = Follower(log, 0)
+    append(log, "Segmentation fau")
+    assert follower.read() == []
+    log.replace(log.with_suffix(".log.1"))
+    log.write_text("started\n")
+    assert follower.read() == ["Segmentation fau", "started"]
+
+
+class Moved(type(Path())):
+    """A log that a start replaces just after it was opened."""
+
+    def open(self, *how: Any, **more: Any) -> Any:
+        file = super().open(*how, **more)
+        old = self.with_suffix(".log.1")
+        if not old.exists():
+            self.replace(old)
+            self.write_text("a longer line than all before\n")
+        return file
+
+
+def test_a_log_that_is_replaced_while_it_is_read_is_followed_on(log: Path) -> None:
+    follower = Follower(Moved(log), 5)
+    assert (follower.read(), follower.read()) == (["one", "two", "three"], ["a longer line than all before"])
+
+
+def test_a_last_line_without_an_end_is_shown(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    append(log, "Segmentation fault")
+    assert main(["logs", "coordinator", "-n", "2", "--dir", str(log.parent.parent)]) == 0
+    assert capsys.readouterr().out == "three\nSegmentation fault\n"
 
 
 def test_a_service_is_named_as_in_status_or_by_its_short_name(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
