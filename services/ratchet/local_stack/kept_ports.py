@@ -21,6 +21,10 @@ def read_ports(directory: Path) -> dict[str, int]:
 
 
 def keep_ports(directory: Path, ports: Mapping[str, int]) -> None:
-    """Remember ports, beside those of members that this start leaves out. Raises `OSError`."""
-    kept = {**read_ports(directory), **ports}
+    """Remember ports, beside those of members that this start leaves out, as far as it has not given them to others.
+
+    Raises `OSError`.
+    """
+    others = {name: port for name, port in read_ports(directory).items() if port not in ports.values()}
+    kept = {**others, **ports}
     write_whole(directory / PORTS_FILE, msgspec.json.format(msgspec.json.encode(kept), indent=1), mode=PUBLIC)

@@ -127,9 +127,10 @@ def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int
     """A port for each name. Raises `ConfigError` when one is taken or given twice."""
     ports = default_ports() | dict(settings.ports)
     if settings.free_ports:
-        kept = _still_free(read_ports(settings.directory), names, settings.ports, taken)
+        earlier = read_ports(settings.directory)
+        kept = _still_free(earlier, names, settings.ports, taken)
         open_names = [name for name in names if name not in settings.ports and name not in kept]
-        excluded = [*settings.ports.values(), *kept.values()]
+        excluded = [*settings.ports.values(), *earlier.values()]  # also those of members that this start leaves out
         ports |= kept | dict(zip(open_names, free_ports(len(open_names), excluded), strict=True))
     used: dict[int, str] = {}
     wrong: dict[str, str] = {}
@@ -149,10 +150,13 @@ def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int
 def _still_free(
     kept: Mapping[str, int], names: list[str], chosen: Mapping[str, int], taken: Callable[[int], bool]
 ) -> dict[str, int]:
-    """Of the ports of an earlier start those that this one can have."""
-    others = {*chosen.values()}
-    open_names = (name for name in names if name in kept and name not in chosen)
-    return {name: kept[name] for name in open_names if kept[name] not in others and not taken(kept[name])}
+    """Of the ports of an earlier start those that this one can have, each for the first name that has it."""
+    free: dict[int, str] = {}
+    for name in names:
+        port = kept.get(name)
+        if port is not None and name not in chosen and port not in chosen.values() and not taken(port):
+            free.setdefault(port, name)
+    return {name: port for port, name in free.items()}
 
 
 def stack_environment(ports: Mapping[str, int], shared: SharedSettings, secrets: StackSecrets) -> dict[str, str]:

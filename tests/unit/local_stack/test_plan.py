@@ -22,6 +22,7 @@ from ratchet.local_stack.catalog import (
 )
 from ratchet.local_stack.kept_ports import keep_ports, read_ports
 from ratchet.local_stack.plan import choose_ports, chosen, make_plan, service_program, shared_of, stack_environment
+from ratchet.local_stack.ports import free_ports
 from ratchet.local_stack.program import STOP_S
 from ratchet.local_stack.secrets import StackSecrets
 from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
@@ -149,6 +150,26 @@ def test_free_ports_stay_from_start_to_start_unless_another_program_has_one(tmp_
     assert moved["s3"] != first["s3"]
     named = choose_ports(replace(settings, ports={"nats": first["gateway"]}), names, never_taken)
     assert named["nats"] == first["gateway"] != named["gateway"]
+
+
+def test_a_port_of_a_member_that_is_left_out_is_drawn_for_no_other(tmp_path: Path) -> None:
+    settings, names = StackSettings(tmp_path, free_ports=True), ["nats", "s3"]
+    (next_port,) = free_ports(1)
+    keep_ports(tmp_path, {"gateway": next_port + 1, "deployer": next_port + 2})
+    drawn = choose_ports(settings, names, never_taken)
+    assert {drawn[name] for name in names}.isdisjoint({next_port + 1, next_port + 2})
+
+
+def test_a_port_that_is_kept_for_two_names_goes_to_the_first(tmp_path: Path) -> None:
+    (tmp_path / "ports.json").write_text('{"nats": 20000, "gateway": 20000}')
+    drawn = choose_ports(StackSettings(tmp_path, free_ports=True), ["nats", "gateway"], never_taken)
+    assert drawn["nats"] == 20000 != drawn["gateway"]
+
+
+def test_a_port_that_another_name_has_now_is_kept_for_that_one_alone(tmp_path: Path) -> None:
+    keep_ports(tmp_path, {"gateway": 20000, "s3": 20001})
+    keep_ports(tmp_path, {"nats": 20000})
+    assert read_ports(tmp_path) == {"s3": 20001, "nats": 20000}
 
 
 def test_ports_that_cannot_be_read_are_drawn_anew(tmp_path: Path) -> None:
