@@ -8,7 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import structlog
+
+log = structlog.get_logger()
+
 S = TypeVar("S")
+
+KEPT = 2
+"""So many policies stay, however large they are: stable and canary would else evict each other at every call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,8 @@ class Resident:
 def to_evict(residents: Sequence[Resident], capacity: int, surplus_bytes: int = 0) -> list[str] | None:
     """Names to unload so that one more policy fits into `capacity`, least recently used first.
 
-    As many more leave as have `surplus_bytes`, or all that are not busy. None when too few may go to make room for one.
+    As many more leave as have `surplus_bytes`, or all that are not busy, but for bytes alone never so many that fewer
+    than `KEPT` remain with the new one. None when too few may go to make room for one.
     """
     surplus = len(residents) + 1 - capacity
     movable = sorted((one for one in residents if not one.busy), key=lambda one: one.used_at)
@@ -35,7 +43,8 @@ def to_evict(residents: Sequence[Resident], capacity: int, surplus_bytes: int = 
         return None
     leaving: list[str] = []
     for one in movable:
-        if len(leaving) >= surplus and surplus_bytes <= 0:
+        enough_bytes = surplus_bytes <= 0 or len(residents) + 1 - len(leaving) <= KEPT
+        if len(leaving) >= surplus and enough_bytes:
             break
         leaving.append(one.name)
         surplus_bytes -= one.own_bytes
@@ -61,8 +70,9 @@ class Entry(Generic[S]):
 
 
 class Registry(Generic[S]):
-    """At most `capacity` policies, and `most_bytes` of their own weights unless those that are busy have more.
+    """At most `capacity` policies, and `most_bytes` of their own weights.
 
+    `KEPT` of them, and those that are busy, may have more.
     `forget` frees a policy that no request uses any more.
     """
 
@@ -94,11 +104,20 @@ class Registry(Generic[S]):
         return self._evictable() is not None
 
     def add(self, entry: Entry[S]) -> list[str]:
-        """Keep `entry`, however large it is; returns the names of the policies that made room for it."""
+        """Keep `entry`, however large it is; returns the names of the policies that made room for it.
+
+        Logs a warning where more bytes than `most_bytes` stay.
+        """
         evicted = self._evictable(entry.own_bytes) or []
         for name in evicted:
             self.remove(name)
         self._entries[entry.name] = entry
+        taken = sum(one.own_bytes for one in self._entries.values())
+        if self._most_bytes is not None and taken > self._most_bytes:
+            names = sorted(self._entries)
+            log.warning(
+                "policies exceed RATCHET_ENGINE_RESIDENT_BYTES", policies=names, taken=taken, most=self._most_bytes
+            )
         return evicted
 
     def remove(self, name: str) -> bool:

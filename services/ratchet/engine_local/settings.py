@@ -37,6 +37,7 @@ class Settings(ServiceSettings):
     """Policies kept in memory; the least recently used one makes room."""
     resident_bytes: int = Field(default=4 * 1024**3, ge=1)
     """Bytes of the weights of these policies, without what adapters share with their base model; a policy that makes
-    them more lets those go that were not used for longest. Those that are answering, and itself, stay."""
+    them more lets those go that were not used for longest. Those that are answering stay, and two in any case: a line
+    of the log warns of it."""
     seed: int | None = None
     """Seed of requests that bring none; unset: drawn at start."""

@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import given, strategies as st
+from structlog.testing import capture_logs
 
 from ratchet.bus.message import JsonObject
 from ratchet.chat_templates.control_tokens import MARKS, ControlTokens, Marks
@@ -262,15 +263,31 @@ def test_policies_leave_until_the_bytes_of_the_new_one_fit_but_busy_ones_stay() 
     assert to_evict(residents, 9, surplus_bytes=11) == ["b", "c"]
     assert to_evict(residents, 4, surplus_bytes=-500) == ["b"]
     assert to_evict(residents, 9, surplus_bytes=5000) == ["b", "c", "d"]
+    assert to_evict(residents[1:], 9, surplus_bytes=5000) == ["b", "c"]
+
+
+def entry(name: str, own_bytes: int) -> Entry[str]:
+    return Entry(name, "digest", "s3://", name, loaded_at=0, used_at=float(own_bytes), own_bytes=own_bytes)
 
 
 def test_a_registry_counts_the_bytes_of_what_it_keeps() -> None:
-    def entry(name: str, own_bytes: int) -> Entry[str]:
-        return Entry(name, "digest", "s3://", name, loaded_at=0, used_at=float(own_bytes), own_bytes=own_bytes)
-
     forgotten: list[str] = []
     registry: Registry[str] = Registry(9, forgotten.append, most_bytes=1000)
     assert registry.add(entry("a", 400)) == []
     assert registry.add(entry("b", 600)) == []
     assert registry.add(entry("c", 1)) == ["a"] == forgotten
-    assert registry.add(entry("larger than all room", 5000)) == ["c", "b"]
+    assert registry.add(entry("d", 399)) == []
+    assert registry.add(entry("larger than all room", 5000)) == ["c", "d"]
+
+
+def test_two_policies_that_are_larger_than_the_bytes_stay_and_the_log_shows_it() -> None:
+    registry: Registry[str] = Registry(9, print, most_bytes=1000)
+    with capture_logs() as logs:
+        assert registry.add(entry("stable", 900)) == []
+        assert logs == []
+        assert registry.add(entry("canary", 901)) == []
+    assert [one.name for one in registry] == ["stable", "canary"]
+    assert [(one["log_level"], one["policies"], one["taken"]) for one in logs] == [
+        ("warning", ["canary", "stable"], 1801)
+    ]
+    assert registry.add(entry("next", 902)) == ["stable"]
