@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
 
 from tests.browser.chromium import BINARY, launched
 from tests.support.fake_console import OPERATOR, FakeConsole, serving
@@ -28,6 +28,17 @@ class Opening(Protocol):
     def __call__(
         self, view: str = "", *, theme: str = "light", key: str | None = OPERATOR, width: int = 1280
     ) -> Page: ...
+
+
+def held(page: Page, pattern: str) -> list[Route]:
+    """Requests to such an address, which wait until the test lets them go on."""
+    waiting: list[Route] = []
+
+    def keep(route: Route) -> None:
+        waiting.append(route)
+
+    page.route(pattern, keep)
+    return waiting
 
 
 @pytest.fixture(scope="session")

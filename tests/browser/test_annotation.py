@@ -13,6 +13,13 @@ from tests.support.console_trajectories import IDS, pair
 from tests.support.fake_console import REVIEWER, VIEWER, FakeConsole, Posted
 
 JUDGEMENTS = "/v1/annotation/judgements"
+PAIRS = "annotation?tab=pairs&role=support"
+SCROLLED = """() => {
+  const box = document.querySelector(".versus").appendChild(document.createElement("pre"));
+  Object.assign(box, { tabIndex: 0, textContent: "wide ".repeat(999) });
+  Object.assign(box.style, { overflow: "auto", whiteSpace: "pre", width: "200px" });
+  box.focus();
+}"""
 
 
 def sent(console: FakeConsole, path: str) -> list[dict[str, Any]]:
@@ -66,7 +73,7 @@ def test_pairs_are_judged_with_the_arrows(open_view: Opening, console: FakeConso
         )
 
     console.answers["GET /v1/annotation/pair"] = next_pair
-    page = open_view("annotation?tab=pairs&role=support", key=REVIEWER)
+    page = open_view(PAIRS, key=REVIEWER)
     for judged, key in enumerate(("ArrowLeft", "ArrowRight", "0")):
         expect(page.get_by_text(f"Task number {judged}")).to_be_visible()
         page.keyboard.press(key)
@@ -74,6 +81,58 @@ def test_pairs_are_judged_with_the_arrows(open_view: Opening, console: FakeConso
     expect(page.get_by_text("You have judged every pair.")).to_be_visible()
     choices = [(one["pair_id"], one["choice"], one["confidence"]) for one in sent(console, JUDGEMENTS)]
     assert choices == [("pair-0", "left", None), ("pair-1", "right", None), ("pair-2", "neither", None)]
+
+
+def numbered(number: int) -> PairsOut:
+    """That pair of several."""
+    return PairsOut(
+        pair=msgspec.structs.replace(pair(), pair_id=f"pair-{number}", task_id=f"number {number}"), why=None
+    )
+
+
+def test_a_held_arrow_judges_one_pair_alone(open_view: Opening, console: FakeConsole) -> None:
+    console.answers["GET /v1/annotation/pair"] = lambda _: numbered(len(sent(console, JUDGEMENTS)))
+    page = open_view(PAIRS)
+    expect(page.get_by_text("Task number 0")).to_be_visible()
+    page.keyboard.down("ArrowLeft")
+    expect(page.get_by_text("Task number 1")).to_be_visible()
+    for _ in range(3):
+        page.keyboard.down("ArrowLeft")
+    page.keyboard.up("ArrowLeft")
+    page.keyboard.press("0")
+
+    expect(page.get_by_text("Task number 2")).to_be_visible()
+    assert [one["choice"] for one in sent(console, JUDGEMENTS)] == ["left", "neither"]
+
+
+def test_arrows_that_select_or_scroll_do_not_judge(open_view: Opening, console: FakeConsole) -> None:
+    console.answers["GET /v1/annotation/pair"] = lambda _: numbered(len(sent(console, JUDGEMENTS)))
+    page = open_view(PAIRS)
+    expect(page.get_by_text("Task number 0")).to_be_visible()
+    page.keyboard.press("Shift+ArrowRight")
+    page.evaluate(SCROLLED)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("0")
+
+    expect(page.get_by_text("Task number 1")).to_be_visible()
+    assert [one["choice"] for one in sent(console, JUDGEMENTS)] == ["neither"]
+
+
+def test_a_pair_that_is_offered_again_waits_for_the_next_one(open_view: Opening, console: FakeConsole) -> None:
+    console.answers["GET /v1/annotation/pair"] = numbered(0)
+    page = open_view(PAIRS)
+    left = page.get_by_role("button", name="Left is better")
+    left.click()
+    expect(page.get_by_text("The next pair is on its way")).to_be_visible()
+    page.get_by_role("link", name="Queue").click()
+    page.get_by_role("link", name="Pairs").click()
+    expect(page.get_by_text("The next pair is on its way")).to_be_visible()
+    page.keyboard.press("ArrowRight")
+    console.answers["GET /v1/annotation/pair"] = numbered(1)
+
+    expect(page.get_by_text("Task number 1")).to_be_visible()
+    expect(left).to_be_visible()
+    assert [one["choice"] for one in sent(console, JUDGEMENTS)] == ["left"]
 
 
 def test_a_judgement_takes_its_certainty_and_its_reason(open_view: Opening, console: FakeConsole) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -95,6 +96,13 @@ def test_an_override_stands_behind_a_second_tick_and_is_tried_again(open_view: O
     expect(dialog.get_by_role("button", name="Promote now")).to_have_count(0)
     decide(page, "Promote", "the old one is broken")
     assert [body.get("override", False) for _, body in acts_of(console)] == [False, True, True]
+
+
+def test_failing_trajectories_are_opened_in_their_role(open_view: Opening) -> None:
+    page = open_view("rollouts/support")
+
+    lowest = page.get_by_role("region", name="Canary's lowest rewards").get_by_role("link").first
+    expect(lowest).to_have_attribute("href", re.compile(r"^#/trajectories/[^?]+\?role=support$"))
 
 
 def test_a_refusal_is_shown_in_the_deployers_words(open_view: Opening, console: FakeConsole) -> None:

@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from starlette.responses import Response
 
+from ratchet.console.domain.hints import Hints, trajectory_hint
 from ratchet.contract.http.console import HintOut
-from tests.browser.conftest import Opening
+from tests.browser.conftest import Opening, held
 from tests.support.console_trajectories import HOSTILE, IDS, LONG, brief, listing, trajectory
 from tests.support.fake_console import VIEWER, FakeConsole, Posted, Refused
 
@@ -82,10 +83,11 @@ def test_new_trajectories_are_counted_and_shown_on_demand(open_view: Opening, co
     expect(page.locator(".live")).to_have_text("live")
     now = datetime.now(UTC)
     console.answers["GET /v1/trajectories"] = listing([brief(14, now)], None)
-    console.hints += [
-        HintOut(kind="trajectory", role="support", subject=IDS[n], at=now, text="ended") for n in (13, 14, 14)
-    ]
-    page.get_by_role("button", name="2 trajectories changed: show").click()
+    hints = Hints()
+    for role in ("support", "triage", "support", "support"):
+        hints.add(trajectory_hint(role, now))
+    console.hints += hints.take()
+    page.get_by_role("button", name="4 new or changed: show").click()
 
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(page.get_by_role("button", name="changed")).to_have_count(0)
@@ -175,6 +177,42 @@ def test_thumbs_and_stars_by_key_reach_the_gateway_with_the_persons_name(
         {**known, "kind": "thumbs", "value": False},
         {**known, "kind": "rating", "value": 4},
     ]
+
+
+def test_a_rating_is_sent_once_while_it_is_under_way(open_view: Opening, console: FakeConsole) -> None:
+    page = open_view(ONE)
+    waiting = held(page, "**/gateway/v1/feedback")
+    expect(page.get_by_role("button", name="Good")).to_be_visible()
+    page.keyboard.down("u")
+    page.keyboard.down("u")
+    page.keyboard.up("u")
+    page.keyboard.press("d")
+    expect(_notes(page)).to_contain_text("the one before is still being sent")
+    waiting[0].continue_()
+    expect(page.get_by_role("button", name="Good")).to_have_attribute("aria-pressed", "true")
+
+    assert [one.body["value"] for one in feedback(console)] == [True]
+    assert len(waiting) == 1
+
+
+def test_the_same_id_in_another_role_is_another_trajectory(open_view: Opening) -> None:
+    page = open_view(ONE)
+    page.get_by_role("button", name="Good").click()
+    expect(page.get_by_role("button", name="Good")).to_have_attribute("aria-pressed", "true")
+    page.evaluate(f"location.hash = '#/trajectories/{IDS[1]}?role=triage'")
+
+    expect(page.get_by_role("button", name="Good")).to_have_attribute("aria-pressed", "false")
+
+
+def test_a_run_marks_the_part_of_this_role_alone(open_view: Opening, console: FakeConsole) -> None:
+    now = datetime.now(UTC)
+    one = trajectory(brief(1, now), now)
+    twin = msgspec.structs.replace(one.run[1], trajectory_id=IDS[1])
+    console.answers[f"GET /v1/trajectories/{IDS[1]}"] = msgspec.structs.replace(one, run=[one.run[0], twin])
+    page = open_view(ONE)
+
+    expect(page.locator(".tree [aria-current]")).to_have_count(1)
+    expect(page.get_by_role("link", name="sorter")).to_be_visible()
 
 
 def test_a_comment_and_a_correction_are_written(open_view: Opening, console: FakeConsole) -> None:

@@ -2,7 +2,6 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, request } from "./api/client.ts";
-import { forgetAnswers } from "./api/resource.ts";
 import { keep, refused, session } from "./api/session.ts";
 import type { Session } from "./api/types.ts";
 import { useStore } from "./store.ts";
@@ -45,7 +44,6 @@ export function LogIn() {
 /** Takes the key when the console knows it; else says why not. */
 async function logIn(own: string): Promise<void> {
   keep(own);
-  forgetAnswers();
   try {
     session.set(await request<Session>("/v1/session"));
     refused.set(null);

@@ -1,7 +1,6 @@
 // The frame around every view: navigation, search, the state of live updates, who one is.
 
 import { useEffect, useState } from "preact/hooks";
-import { forgetAnswers } from "./api/resource.ts";
 import { live, loop } from "./api/live.ts";
 import { logOut, session } from "./api/session.ts";
 import type { Scope } from "./api/types.ts";
@@ -89,7 +88,7 @@ function Who() {
         <strong><DataText text={who.name} /></strong>
         <div class="scopes">{SCOPES.filter((scope) => who[scope]).map((scope) => <Pill key={scope} tone="none">{scope}</Pill>)}</div>
       </div>
-      {who.key_id !== null && <button type="button" class="button small" onClick={() => (logOut(), forgetAnswers())}>Log out</button>}
+      {who.key_id !== null && <button type="button" class="button small" onClick={logOut}>Log out</button>}
     </div>
   );
 }

@@ -34,9 +34,10 @@ export interface RequestOptions {
 
 /** The answer's JSON. Throws `ApiError`, and `AbortError` when the caller gave up. */
 export async function request<T>(path: string, options: RequestOptions = {}): Promise<T> {
+  const own = key.value;
   const response = await send(path, options);
   const text = await response.text().catch((error: unknown) => fail(path, options, error));
-  if (!response.ok) throw refusal(path, response.status, text);
+  if (!response.ok) throw refusal(path, response.status, text, own);
   try {
     return (text === "" ? null : JSON.parse(text)) as T;
   } catch {
@@ -67,9 +68,9 @@ export function ownerOf(path: string): string {
   return OWNERS[path.split("/")[1] ?? ""] ?? "console";
 }
 
-function refusal(path: string, status: number, text: string): ApiError {
+function refusal(path: string, status: number, text: string, own: string | null): ApiError {
   const error = new ApiError(status, ownerOf(path), errorMessage(text) ?? `HTTP ${status}`);
-  if (status === 401) expire(error.message);
+  if (status === 401) expire(own, error.message);
   return error;
 }
 

@@ -2,7 +2,7 @@
 
 import { Store } from "../store.ts";
 import { errorMessage, send } from "./client.ts";
-import { expire } from "./session.ts";
+import { expire, key } from "./session.ts";
 import { EventParser, type ServerEvent } from "./sse.ts";
 import type { Hint, Loop } from "./types.ts";
 
@@ -17,8 +17,12 @@ export interface Live {
   readonly lastAt: number | null;
 }
 
-export const live = new Store<Live>({ state: "waiting", lastAt: null });
+const WAITING: Live = { state: "waiting", lastAt: null };
+
+export const live = new Store<Live>(WAITING);
 export const loop = new Store<Loop | null>(null);
+// Another key may see other things.
+key.subscribe(() => (live.set(WAITING), loop.set(null)));
 const listeners = new Set<(hint: Hint) => void>();
 
 /** Calls `listener` for every hint; returns what ends it. */
@@ -41,12 +45,13 @@ export async function follow(stop: AbortSignal): Promise<void> {
 
 /** True when the console ended a stream that had events: it does so every five minutes, to look at the key again. */
 async function readStream(stop: AbortSignal): Promise<boolean> {
+  const own = key.value;
   const silence = new AbortController();
   const signal = AbortSignal.any([stop, silence.signal]);
   let timer = setTimeout(() => silence.abort(), SILENCE_MS);
   try {
     const response = await send("/v1/events", { signal, patienceMs: 2 ** 31 - 1 });
-    if (response.status === 401) expire(errorMessage(await response.text()) ?? "The key is not taken any more.");
+    if (response.status === 401) expire(own, errorMessage(await response.text()) ?? "The key is not taken any more.");
     if (!response.ok || response.body === null) return false;
     const parser = new EventParser();
     let hadEvents = false;
@@ -54,6 +59,7 @@ async function readStream(stop: AbortSignal): Promise<boolean> {
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
       clearTimeout(timer);
       timer = setTimeout(() => silence.abort(), SILENCE_MS);
+      if (own !== key.value) return false;
       for (const event of parser.push(part.value)) {
         hadEvents = true;
         take(event);

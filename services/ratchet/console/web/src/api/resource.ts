@@ -4,6 +4,7 @@
 import { useEffect, useReducer, useRef } from "preact/hooks";
 import { ApiError, request } from "./client.ts";
 import { live, onHint } from "./live.ts";
+import { key } from "./session.ts";
 import type { Hint } from "./types.ts";
 
 const KEPT = 64;
@@ -35,10 +36,8 @@ interface Answer {
 
 const answers = new Map<string, Answer>();
 
-/** Called at log-in and log-out: another key may see other things. */
-export function forgetAnswers(): void {
-  answers.clear();
-}
+// Another key may see other things.
+key.subscribe(() => answers.clear());
 
 function remember(path: string, answer: Answer): void {
   answers.delete(path);
@@ -127,6 +126,7 @@ class Asker<T> {
 
   #answered(data: T): void {
     this.#isAsking = false;
+    if (this.#stop.signal.aborted) return;
     remember(this.#path, { data, at: Date.now() });
     this.#changed(null, false);
     const everyMs = this.#everyMs();

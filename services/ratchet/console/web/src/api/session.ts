@@ -5,6 +5,7 @@ import type { Scope, Session } from "./types.ts";
 
 const PLACE = "ratchet.key";
 
+/** What one key saw is forgotten with it: whoever keeps answers subscribes. */
 export const key = new Store<string | null>(sessionStorage.getItem(PLACE));
 export const session = new Store<Session | null>(null);
 /** Why the log-in page is shown, in the service's words. */
@@ -16,8 +17,9 @@ export function keep(own: string | null): void {
   key.set(own);
 }
 
-/** A service does not take the key any more: back to the log-in page. */
-export function expire(message: string): void {
+/** A service does not take `own` any more: back to the log-in page, unless another key has taken its place. */
+export function expire(own: string | null, message: string): void {
+  if (own !== key.value) return;
   refused.set(key.value === null ? null : message);
   keep(null);
   session.set(null);

@@ -1,6 +1,6 @@
 // Thumbs, stars, a comment, a correction: by mouse and by key. Each goes to the gateway with the person's own key.
 
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { ApiError, post } from "../api/client.ts";
 import { session, whyNot } from "../api/session.ts";
 import { useStore } from "../store.ts";
@@ -25,11 +25,16 @@ export function Rating({ of, feedback, answer, onGiven }: { of: Target; feedback
   const who = useStore(session);
   const [mine, setMine] = useState<{ thumbs?: boolean; rating?: number }>({});
   const [writing, setWriting] = useState<"comment" | "correction" | null>(null);
+  const isSending = useRef(false);
   const own = { ...(who === null ? { thumbs: null, rating: null } : ownOpinion(feedback, who)), ...mine };
   const give = async (kind: Kind, value: Value) => {
     const why = whyNot("annotate");
     if (why !== null) return say(why, "warn");
-    if (!(await sent(of, kind, value))) return;
+    if (isSending.current) return say("Not given: the one before is still being sent.", "warn");
+    isSending.current = true;
+    const isGiven = await sent(of, kind, value);
+    isSending.current = false;
+    if (!isGiven) return;
     setMine((before) => (kind === "thumbs" || kind === "rating" ? { ...before, [kind]: value } : before));
     onGiven?.();
   };

@@ -109,8 +109,8 @@ function Arm({ name, trajectories }: { name: string; trajectories: readonly Traj
     <section aria-label={`${name}'s lowest rewards`} class="stack">
       <h3>{name}</h3>
       {trajectories.length === 0 ? <p class="muted">None yet.</p> : (
-        <Table caption={`${name}'s trajectories with the lowest rewards`} rows={trajectories} rowKey={(one) => one.trajectory_id} columns={[
-          { name: "Task", show: (one) => <a href={href("trajectories", one.trajectory_id)}><DataText text={one.task_id ?? one.trajectory_id} most={60} /></a> },
+        <Table caption={`${name}'s trajectories with the lowest rewards`} rows={trajectories} rowKey={(one) => `${one.role} ${one.trajectory_id}`} columns={[
+          { name: "Task", show: (one) => <a href={href("trajectories", one.trajectory_id, { role: one.role })}><DataText text={one.task_id ?? one.trajectory_id} most={60} /></a> },
           { name: "Outcome", show: (one) => <Status state={one.outcome ?? one.state} plain /> },
           { name: "Reward", isNumber: true, show: (one) => measure(one.reward) },
           { name: "Ended", show: (one) => <Ago at={one.ended_at ?? one.started_at} /> },

@@ -182,7 +182,7 @@ function Run({ of }: { of: Trajectory }) {
           const name = <><DataText text={part.agent_id} most={40} /> <span class="muted">{part.role}, {plural(part.calls, "call")}</span></>;
           return (
             <li key={`${part.role} ${part.trajectory_id}`} style={{ "--depth": Math.min(part.depth, 12) }}>
-              {part.trajectory_id === of.brief.trajectory_id ? <b aria-current="true">{name}</b> : <a href={href("trajectories", part.trajectory_id, { role: part.role })}>{name}</a>}
+              {part.trajectory_id === of.brief.trajectory_id && part.role === of.brief.role ? <b aria-current="true">{name}</b> : <a href={href("trajectories", part.trajectory_id, { role: part.role })}>{name}</a>}
               {part.outcome !== null && <> <Status state={part.outcome} plain /></>}
             </li>
           );

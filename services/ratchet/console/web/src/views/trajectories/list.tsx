@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { onHint } from "../../api/live.ts";
 import { useResource } from "../../api/resource.ts";
 import type { ConsoleSchemas } from "../../api/types.ts";
-import { duration, plural, shortId } from "../../format.ts";
+import { count, duration, plural, shortId } from "../../format.ts";
 import { Calls, Outcome, PolicyOf, RewardOf, Thumbs, type Brief } from "../../parts/brief.tsx";
 import { roleOptions, useRoles } from "../../parts/roles.ts";
 import { href, type Route } from "../../route.ts";
@@ -16,6 +16,7 @@ import { Banner, Loaded } from "../../ui/resource.tsx";
 import { Table } from "../../ui/table.tsx";
 import { DataText, Short } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
+import { NONE_SEEN, numberOf, seenAfter } from "./fresh.ts";
 import { fromField, isDetailed, isEmptySearch, pathOf, REASONS, searchOf, toField, WITHIN, wrongWith, type Search } from "./search.ts";
 
 type Answer = ConsoleSchemas["TrajectoriesOut"];
@@ -86,23 +87,20 @@ function Name({ brief }: { brief: Brief }) {
   );
 }
 
-/** How many trajectories began or changed since the page was asked for. */
+/** How many trajectories are new or changed since the page was asked for. */
 function useFresh(role: string, asked: string): [number, () => void] {
-  const [seen, setSeen] = useState<ReadonlySet<string>>(new Set());
+  const [seen, setSeen] = useState(NONE_SEEN);
   useEffect(() => {
-    setSeen(new Set());
-    return onHint((hint) => {
-      const isOurs = hint.kind === "trajectory" && hint.subject !== null && (role === "" || hint.role === role);
-      if (isOurs) setSeen((before) => new Set([...before, hint.subject ?? ""]));
-    });
+    setSeen(NONE_SEEN);
+    return onHint((hint) => setSeen((before) => seenAfter(before, hint, role)));
   }, [role, asked]);
-  return [seen.size, () => setSeen(new Set())];
+  return [numberOf(seen), () => setSeen(NONE_SEEN)];
 }
 
 function Fresh({ number, onShow }: { number: number; onShow: () => void }) {
   return (
     <span role="status">
-      {number > 0 && <button type="button" class="button small" onClick={onShow}>{plural(number, "trajectory", "trajectories")} changed: show</button>}
+      {number > 0 && <button type="button" class="button small" onClick={onShow}>{count(number)} new or changed: show</button>}
     </span>
   );
 }

@@ -6,7 +6,8 @@ import { TrajectoryList } from "./list.tsx";
 
 export function TrajectoriesView({ route }: { route: Route }) {
   const id = route.parts[1];
+  const role = route.params["role"] ?? null;
   return id === undefined
     ? <TrajectoryList route={route} />
-    : <TrajectoryPage key={id} id={id} role={route.params["role"] ?? null} from={Number(route.params["from"] ?? 0) || 0} />;
+    : <TrajectoryPage key={`${role ?? ""} ${id}`} id={id} role={role} from={Number(route.params["from"] ?? 0) || 0} />;
 }
