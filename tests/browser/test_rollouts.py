@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
 from playwright.sync_api import Page, expect
 
+from ratchet.contract.http.console import HintOut
 from tests.browser.conftest import Opening
 from tests.browser.test_views import violations
 from tests.support.fake_console import VIEWER, FakeConsole, Posted, Refused
 
 SUPPORT = "/deployer/v1/rollouts/support"
+NEWER = "019a3c5e-7d10-7a40-8c2e-5b1f0d9eaaaa"
 DIALOGS = {
     "pause": ("Pause", "paused"),
     "promote": ("Promote", "promoted"),
@@ -63,7 +66,8 @@ def test_an_act_takes_a_reason_and_is_tried_first(open_view: Opening, console: F
 
     decide(page, button, "the shop's prices changed")
 
-    body = {"actor": "ada", "reason": "the shop's prices changed"}
+    shown = console.answers[f"GET {SUPPORT}"].rollout_id  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue] - as above
+    body = {"actor": "ada", "reason": "the shop's prices changed", "rollout_id": shown}
     assert acts_of(console) == [(act, body | {"dry_run": True}), (act, body | {"dry_run": False})]
     expect(page.locator(".panel .status").filter(has_text=state.replace("_", " ")).first).to_be_visible()
 
@@ -96,6 +100,44 @@ def test_an_override_stands_behind_a_second_tick_and_is_tried_again(open_view: O
     expect(dialog.get_by_role("button", name="Promote now")).to_have_count(0)
     decide(page, "Promote", "the old one is broken")
     assert [body.get("override", False) for _, body in acts_of(console)] == [False, True, True]
+
+
+def test_a_preview_is_void_when_another_rollout_takes_the_place(open_view: Opening, console: FakeConsole) -> None:
+    acting(console, SUPPORT, "rolled_back")
+    page = open_view("rollouts/support")
+    page.get_by_role("button", name="Roll back", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("it refunds twice")
+    dialog.get_by_role("button", name="Show what it would do").click()
+    expect(dialog.get_by_role("button", name="Roll back now")).to_be_visible()
+    newer = msgspec.structs.replace(console.answers[f"GET {SUPPORT}"], rollout_id=NEWER)  # pyright: ignore[reportArgumentType] - as above
+    console.answers[f"GET {SUPPORT}"] = newer
+    console.hints.append(HintOut(kind="rollout", role="support", subject=NEWER, at=datetime.now(UTC), text="gating"))
+
+    expect(dialog.get_by_role("button", name="Roll back now")).to_have_count(0)
+    decide(page, "Roll back", "it refunds twice")
+    sent = [(body["rollout_id"] == NEWER, body["dry_run"]) for _, body in acts_of(console)]
+    assert sent == [(False, True), (True, True), (True, False)]
+
+
+def test_an_act_that_comes_after_another_rollout_is_refused_in_words(open_view: Opening, console: FakeConsole) -> None:
+    words = "a newer rollout of support has taken its place: look at that one first"
+
+    def refuse_late(posted: Posted) -> Any:
+        if not posted.body["dry_run"]:
+            raise Refused(409, words)
+        return console.answers[f"GET {SUPPORT}"]
+
+    console.answers[f"POST {SUPPORT}/rollback"] = refuse_late
+    page = open_view("rollouts/support")
+    page.get_by_role("button", name="Roll back", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("it refunds twice")
+    dialog.get_by_role("button", name="Show what it would do").click()
+    dialog.get_by_role("button", name="Roll back now").click()
+
+    expect(dialog.get_by_text(words)).to_be_visible()
+    expect(dialog.get_by_role("button", name="Roll back now")).to_have_count(0)
 
 
 def test_failing_trajectories_are_opened_in_their_role(open_view: Opening) -> None:

@@ -196,10 +196,14 @@ def test_a_rating_is_sent_once_while_it_is_under_way(open_view: Opening, console
 
 
 def test_the_same_id_in_another_role_is_another_trajectory(open_view: Opening) -> None:
-    page = open_view(ONE)
+    triage = f"trajectories/{IDS[1]}?role=triage"
+    page = open_view(triage)
+    expect(page.get_by_role("button", name="Good")).to_be_visible()
+    page.evaluate(f"location.hash = '#/{ONE}'")
+    expect(page).to_have_url(re.compile("support"))
     page.get_by_role("button", name="Good").click()
     expect(page.get_by_role("button", name="Good")).to_have_attribute("aria-pressed", "true")
-    page.evaluate(f"location.hash = '#/trajectories/{IDS[1]}?role=triage'")
+    page.evaluate(f"location.hash = '#/{triage}'")
 
     expect(page.get_by_role("button", name="Good")).to_have_attribute("aria-pressed", "false")
 

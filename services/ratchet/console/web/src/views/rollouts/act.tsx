@@ -9,7 +9,7 @@ import { say } from "../../ui/announce.tsx";
 import { Dialog } from "../../ui/dialog.tsx";
 import { Select, TextArea, Tick } from "../../ui/form.tsx";
 import { Banner } from "../../ui/resource.tsx";
-import { DataText } from "../../ui/text.tsx";
+import { DataText, Id, PolicyName } from "../../ui/text.tsx";
 import { ACTS, changes, type Act } from "./evidence.ts";
 import { paths } from "./paths.ts";
 
@@ -38,7 +38,8 @@ export function ActDialog({ role, act, rollout, version = null, onClose, onDone 
   const [preview, setPreview] = useState<{ body: string; rollout: Rollout } | null>(null);
   const [wrong, setWrong] = useState<string | null>(null);
 
-  const body = { actor: session.value?.name ?? "console", reason: reason.trim(), ...startMembers(act, chosen, strategy), ...(about.override !== null && override ? { override } : {}) };
+  // All that the preview depends on: when any of it changes, the rollout too, it is shown again.
+  const body = { actor: session.value?.name ?? "console", reason: reason.trim(), ...membersOf(act, rollout, chosen, strategy), ...(about.override !== null && override ? { override } : {}) };
   const shown = preview !== null && preview.body === JSON.stringify(body) ? preview.rollout : null;
 
   const send = async (isDry: boolean) => {
@@ -52,6 +53,7 @@ export function ActDialog({ role, act, rollout, version = null, onClose, onDone 
       say(`${about.done}: ${role}`);
       onDone(answer);
     } catch (error) {
+      setPreview(null);
       setWrong(error instanceof ApiError ? error.message : String(error));
     } finally {
       setAsking(false);
@@ -61,6 +63,7 @@ export function ActDialog({ role, act, rollout, version = null, onClose, onDone 
   return (
     <Dialog title={`${about.name}: ${role}`} onClose={onClose}>
       <p>{about.what}</p>
+      {act !== "start" && rollout !== null && <p class="muted small">The newest rollout: <PolicyName name={rollout.candidate.name} />, <Id id={rollout.rollout_id} label="id of the rollout" /></p>}
       {act === "start" && <StartFields role={role} chosen={chosen} onChosen={setChosen} strategy={strategy} onStrategy={setStrategy} />}
       <TextArea label="Reason" required maxLength={10_000} value={reason} onValue={setReason} hint={`It stands in the audit log beside your name, ${body.actor}.`} />
       {about.override !== null && <Tick checked={override} onChecked={setOverride}>{about.override}</Tick>}
@@ -102,8 +105,9 @@ function StartFields({ role, chosen, onChosen, strategy, onStrategy }: {
   );
 }
 
-function startMembers(act: Act, version: string, strategy: string): { version?: number; strategy?: string } {
-  if (act !== "start") return {};
+/** Which rollout an act is about, or what a start begins. */
+function membersOf(act: Act, rollout: Rollout | null, version: string, strategy: string): { rollout_id?: string; version?: number; strategy?: string } {
+  if (act !== "start") return rollout === null ? {} : { rollout_id: rollout.rollout_id };
   return strategy === "" ? { version: Number(version) } : { version: Number(version), strategy };
 }
 
