@@ -28,8 +28,8 @@ from tests.support.served_scene import ServedScene, served_scene
 from tests.support.servers import RunningServer
 from tests.support.vllm_process import ROLE, RunningVllm
 
-AGENTS, BEFORE, CALLS = 6, 2, 6
-"""Agents that call at the same time; calls of each before the kill, and in all."""
+AGENTS, BEFORE, AFTER = 6, 2, 3
+"""Agents that call at the same time; least calls of each before the kill, and calls that begin after it."""
 
 
 def is_held(vllm: RunningVllm, digest: str) -> bool:
@@ -79,13 +79,15 @@ async def test_agents_notice_nothing_of_a_killed_replica_but_for_streams_that_ha
     first, second = doomed.first, doomed.second
     async with served_scene(nats, tmp_path, f"{first.url},{second.url}") as here:
         await here.serve(1, doomed.both)
-        agents = [Agent(here, f"agent {number}", streams=number % 2 == 0) for number in range(AGENTS)]
+        killed = asyncio.Event()
+        agents = [Agent(here, f"agent {number}", number % 2 == 0, killed) for number in range(AGENTS)]
         working = asyncio.gather(*(agent.work() for agent in agents))
         await eventually(lambda: asyncio.to_thread(lambda: min(agent.calls for agent in agents) >= BEFORE), 300)
         await asyncio.to_thread(doomed.kill)
+        killed.set()
         await working
         failed = sum(agent.broken for agent in agents)
-        played = (await here.turns(AGENTS * CALLS)).values()
+        played = (await here.turns(sum(agent.calls for agent in agents))).values()
     turns = [turn for one in played for turn in one]
     last = {max(one, key=lambda turn: turn.timestamp).engine.replica for one in played}
     assert {turn.policy.arm for turn in turns} == {"stable"}
@@ -96,18 +98,21 @@ async def test_agents_notice_nothing_of_a_killed_replica_but_for_streams_that_ha
 
 @dataclass
 class Agent:
-    """Calls again and again in one trajectory, with streams or without."""
+    """Calls again and again in one trajectory, with streams or without, until some calls after the kill."""
 
     here: ServedScene
     name: str
     streams: bool
+    killed: asyncio.Event
     calls: int = 0
     broken: int = 0
     """Streams that ended after they had begun."""
 
     async def work(self) -> None:
         messages = [{"role": "user", "content": f"where is my order of {self.name}"}]
-        for _ in range(CALLS):
+        left = AFTER
+        while left:
+            left -= self.killed.is_set()
             if self.streams:
                 await self._stream(messages)
             else:
