@@ -51,7 +51,7 @@ async def test_a_run_of_an_agent_before_its_provider_is_seen_and_rewarded(
     monkeypatch.delenv("RATCHET_DIR", raising=False)
     try:
         async with providing(provider) as url:
-            monkeypatch.setenv("RATCHET_UPSTREAM_URL", url)
+            monkeypatch.setenv("RATCHET_UPSTREAM_URL_OPENAI", url)
             monkeypatch.setenv("OPENAI_API_KEY", provider.key)
             code = await asyncio.to_thread(walk, page, work)
             shown = capfd.readouterr().out

@@ -10,9 +10,9 @@ import typer
 
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory
-from ratchet.cli.output import console, print_answer, print_table
+from ratchet.cli.output import console, errors, print_answer, print_table
 from ratchet.errors import ConfigError, NotFound
-from ratchet.local_stack.configuration import CLIENT, Effective, effective, faults_of, kinds, tables
+from ratchet.local_stack.configuration import CLIENT, Effective, effective, faults_of, kinds, tables, warnings_of
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.service.setting_names import nearest
 from ratchet.service.settings import SharedSettings
@@ -68,6 +68,8 @@ def check(as_json: AsJson = False) -> None:
         raise ConfigError(
             faults[0] if len(faults) == 1 else "\n  - ".join([f"{len(faults)} settings are wrong:", *faults])
         )
+    for warning in warnings_of(file, os.environ):
+        errors.print(warning, markup=False)
     where = f"the environment and {file.path}" if file.path else "the environment; there is no ratchet.toml here"
     print_answer({"file": str(file.path) if file.path else None, "faults": []}, as_json, f"nothing is wrong in {where}")
 

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -18,12 +20,13 @@ import typer
 from ratchet.cli.endpoints import locate
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.options import AsJson, Directory, DryRun
-from ratchet.cli.output import console, follow_up, print_json, print_table, progress
+from ratchet.cli.output import console, errors, follow_up, print_json, print_table, progress
 from ratchet.errors import ConfigError, RatchetError, Unavailable
 from ratchet.local_stack.catalog import CONSOLE
 from ratchet.local_stack.orphans import end_orphans, is_running
 from ratchet.local_stack.process import log_tail
 from ratchet.local_stack.program import Program
+from ratchet.local_stack.providers import UPSTREAMS, where_the_key_goes
 from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
 from ratchet.local_stack.state import StackRecord, already_running, read_record, remove_record
 from ratchet.service.discovery import DEFAULT_DIRECTORY
@@ -85,6 +88,8 @@ def up(
         settings = replace(settings, ports={**ports, **ports_of_options(port or [])}, only=members or settings.only)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from error
+    for line in _notices(settings):
+        errors.print(line, markup=False)
     if dry_run:
         show_plan(settings, as_json)
     elif detach:
@@ -107,10 +112,12 @@ def env(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> No
     endpoints = locate(directory)
     if endpoints.record is None:
         raise NoStack(endpoints.absence())
+    # The upstreams are the gateway's alone: a next `ratchet up --upstream` in this shell would find them given twice.
+    addresses = {name: value for name, value in endpoints.record.env.items() if name != UPSTREAMS}
     if as_json:
-        print_json(endpoints.record.env)
+        print_json(addresses)
         return
-    for name, value in endpoints.record.env.items():
+    for name, value in addresses.items():
         sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
 
 
@@ -188,6 +195,16 @@ def stop_stack(directory: Path, as_json: bool) -> None:
         console.print("stopped")
     else:
         console.print(f"the supervisor was gone; ended {', '.join(orphans) or 'nothing'}")
+
+
+def _notices(settings: StackSettings) -> Iterator[str]:
+    """What the user of a start should know of it beforehand: where a key goes, and which variables nothing reads."""
+    from ratchet.local_stack.configuration import warnings_of  # noqa: PLC0415 - `down` and `env` read no settings
+
+    if settings.upstream:
+        with suppress(ConfigError):  # reported with all else that keeps the stack from starting
+            yield from filter(None, [where_the_key_goes(settings.upstream, os.environ)])
+    yield from warnings_of(settings.file, {**os.environ, **settings.env})
 
 
 def _checked(settings: StackSettings) -> tuple[Program, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -83,7 +84,6 @@ def faults_of(
         yield str(error)
     environment = without_kubernetes(environment)
     by_fault: dict[str, list[str]] = {}
-    named: list[str] = []
     every = kinds()
     for name in added:
         try:
@@ -91,17 +91,40 @@ def faults_of(
         except ConfigError as error:
             wrong, settings = [str(error)], None
         if settings is not None:
-            named += named_in(settings)
             wrong += _refusals(settings, {**environment, **added[name]}) if not wrong else ()
         for fault in wrong:
             by_fault.setdefault(fault, []).append(name)
-    ours = [name for name in environment if name.upper().startswith(PREFIX)]
-    strange = unknown(ours, variables_in((*every.values(), SharedSettings)), named)
-    if by_fault:  # values that cannot be read may name variables, too
-        strange = [fault for fault in strange if "did you mean" in fault and fault not in by_fault]
-    yield from strange
+    strange = unread(file, environment, added).values()
+    yield from (fault for fault in strange if "did you mean" in fault and fault not in by_fault)
     for fault, names in by_fault.items():
         yield f"{names[0]}: {fault}" if len(names) == 1 else fault
+
+
+def warnings_of(file: SettingsFile, environment: Mapping[str, str]) -> Iterator[str]:
+    """A sentence on the variables that begin like ours and resemble none: they may be those of a plug-in."""
+    strange = unread(file, environment, {})
+    if names := [name for name, fault in strange.items() if "did you mean" not in fault]:
+        yield f"no setting is called {', '.join(names)}: right for variables of your own, such as those of a plug-in"
+
+
+def unread(
+    file: SettingsFile, environment: Mapping[str, str], added: Mapping[str, Mapping[str, str]]
+) -> dict[str, str]:
+    """By name, a sentence for each variable that begins like ours, and that no program of ours reads.
+
+    The settings of all services may name variables, also of those that do not start.
+    """
+    environment = without_kubernetes(environment)
+    every = kinds()
+    named: list[str] = []
+    for name, kind in every.items():
+        with suppress(ConfigError):  # a fault of that service, if it starts
+            of_it = SettingsFile() if name == CLIENT else file
+            settings = checked(kind, of_it, {**environment, **added.get(name, {})})[1]
+            named += () if settings is None else named_in(settings)
+    known = variables_in((*every.values(), SharedSettings))
+    ours = sorted(name for name in environment if name.upper().startswith(PREFIX))
+    return {name: fault for name in ours for fault in unknown([name], known, named)}
 
 
 def _refusals(settings: EnvironmentSettings, environment: Mapping[str, str]) -> Iterator[str]:

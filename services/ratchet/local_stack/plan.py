@@ -31,7 +31,7 @@ from ratchet.local_stack.kept_ports import read_ports
 from ratchet.local_stack.mlflow import mlflow_server
 from ratchet.local_stack.ports import LOOPBACK, free_ports, is_taken
 from ratchet.local_stack.program import STOP_S, Program
-from ratchet.local_stack.providers import upstream_environment
+from ratchet.local_stack.providers import require_one_source, upstream_environment
 from ratchet.local_stack.secrets import StackSecrets
 from ratchet.local_stack.servers import clickhouse_server, clickhouse_url, nats_server, seaweed_s3
 from ratchet.local_stack.settings import StackSettings
@@ -76,6 +76,7 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     ports = choose_ports(settings, names, is_taken)
     filed = left_open(SharedSettings, from_file(SharedSettings, settings.file), os.environ)
     env = stack_environment(ports, shared_of(filed), secrets) | _engine_environment(settings)
+    require_one_source(settings, os.environ)
     env |= upstream_environment(settings.upstream, os.environ) if settings.upstream else {}
     env |= settings.env
     data = settings.directory.resolve() / "data"

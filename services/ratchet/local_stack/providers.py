@@ -6,12 +6,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ratchet.bus.settings import without_user
 from ratchet.errors import ConfigError
+from ratchet.local_stack.settings import StackSettings
 from ratchet.service.setting_names import nearest
 
 UPSTREAMS = "RATCHET_GATEWAY_UPSTREAMS"
-ADDRESS, KEY = "RATCHET_UPSTREAM_URL", "RATCHET_UPSTREAM_KEY"
-"""Another address of a provider, such as a proxy; the key of a server that a URL names."""
+KEY = "RATCHET_UPSTREAM_KEY"
+"""The key of a server that a URL names."""
+ADDRESS = "RATCHET_UPSTREAM_URL_"
+"""Before a provider's name in capitals: another address of that provider, such as a proxy. Each has a variable of its
+own, so that an address that is left over from one never gets the key of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +42,37 @@ def upstream_environment(named: str, environment: Mapping[str, str]) -> dict[str
 
     It answers whatever model an agent asks for, until the role of the call has a policy.
     """
-    upstream: dict[str, object]
+    return {UPSTREAMS: json.dumps([{**_upstream(named, environment), "models": {"*": "*"}}])}
+
+
+def where_the_key_goes(named: str, environment: Mapping[str, str]) -> str:
+    """A sentence on the key that the upstream gets; empty where it gets none. Raises `ConfigError` for no upstream."""
+    upstream = _upstream(named, environment)
+    if "api_key_env" not in upstream:
+        return ""
+    return f"the gateway sends the key in {upstream['api_key_env']} to {without_user(str(upstream['base_url']))}"
+
+
+def require_one_source(settings: StackSettings, environment: Mapping[str, str]) -> None:
+    """Raise `ConfigError` where upstreams are set beside the one that `--upstream` names: it would replace them."""
+    given = {name.upper(): value for name, value in {**environment, **settings.env}.items()}
+    if settings.upstream and given.get(UPSTREAMS, "").strip() not in ("", "[]"):
+        raise ConfigError(f"--upstream (or [stack] upstream) and {UPSTREAMS} are both given: keep one of them")
+    if settings.upstream and settings.file.table("gateway").get("upstreams"):
+        raise ConfigError(
+            f"--upstream (or [stack] upstream) and gateway.upstreams in {settings.file.path} are both given: "
+            "keep one of them"
+        )
+
+
+def _upstream(named: str, environment: Mapping[str, str]) -> dict[str, object]:
     if "://" in named:
-        upstream = {"name": "upstream", "base_url": named.rstrip("/")}
-        upstream |= {"api_key_env": KEY} if environment.get(KEY) else {}
-    elif named in PROVIDERS:
+        key: dict[str, object] = {"api_key_env": KEY} if environment.get(KEY) else {}
+        return {"name": "upstream", "base_url": named.rstrip("/"), **key}
+    if named in PROVIDERS:
         provider = PROVIDERS[named]
-        address = environment.get(ADDRESS) or provider.base_url
-        upstream = {"name": named, "kind": provider.kind, "base_url": address.rstrip("/")}
-        upstream |= {"api_key_env": provider.key_variable, "apis": list(provider.apis)}
-    else:
-        known = f"there are {', '.join(PROVIDERS)}, or a URL such as http://127.0.0.1:8000/v1"
-        raise ConfigError(f"there is no provider {named!r}{nearest(named, PROVIDERS.keys())}; {known}")
-    return {UPSTREAMS: json.dumps([{**upstream, "models": {"*": "*"}}])}
+        address = environment.get(ADDRESS + named.upper()) or provider.base_url
+        upstream: dict[str, object] = {"name": named, "kind": provider.kind, "base_url": address.rstrip("/")}
+        return upstream | {"api_key_env": provider.key_variable, "apis": list(provider.apis)}
+    known = f"there are {', '.join(PROVIDERS)}, or a URL such as http://127.0.0.1:8000/v1"
+    raise ConfigError(f"there is no provider {named!r}{nearest(named, PROVIDERS.keys())}; {known}")

@@ -11,7 +11,7 @@ import pytest
 from ratchet.errors import ConfigError
 from ratchet.gateway.settings import Settings as GatewaySettings
 from ratchet.local_stack.catalog import SERVICES, TRACKER
-from ratchet.local_stack.configuration import StackTable, effective, faults_of, kinds, stack_table
+from ratchet.local_stack.configuration import StackTable, effective, faults_of, kinds, stack_table, warnings_of
 from ratchet.local_stack.preflight import planned
 from ratchet.local_stack.settings import StackSettings
 from ratchet.service.setting_names import OTHERS, unknown
@@ -52,11 +52,27 @@ def test_all_that_is_wrong_is_reported_at_once_and_each_thing_once() -> None:
 
 @pytest.mark.parametrize(
     ("name", "fault"),
-    [("RATCHET_LOGLEVEL", "; did you mean RATCHET_LOG_LEVEL?"), ("RATCHET_XYZ", ""), ("RATCHET_PORT_NATS", None)],
+    [("RATCHET_LOGLEVEL", "; did you mean RATCHET_LOG_LEVEL?"), ("RATCHET_PORT_NATS", None)],
 )
-def test_a_variable_that_no_service_has_is_refused(name: str, fault: str | None) -> None:
+def test_a_variable_that_is_almost_a_setting_is_refused(name: str, fault: str | None) -> None:
     problems = [] if fault is None else [f"there is no variable {name}{fault}"]
     assert faults(environment={name: "1", "HOME": "/"}) == problems
+    assert list(warnings_of(file(""), {name: "1"})) == []
+
+
+def test_a_variable_that_resembles_none_of_ours_is_the_users_own() -> None:
+    environment = {"RATCHET_MY_REWARD_TOKEN": "t", "RATCHET_XYZ": "1", "HOME": "/"}
+    assert faults(environment=environment) == []
+    (warning,) = warnings_of(file(""), environment)
+    assert "no setting is called RATCHET_MY_REWARD_TOKEN, RATCHET_XYZ: right" in warning
+
+
+def test_a_variable_that_a_setting_of_a_service_names_is_known_also_where_that_does_not_start() -> None:
+    key = "RATCHET_GATEWAY_UPSTREAM"  # almost one of the gateway's
+    upstream = f'[{{"name": "u", "base_url": "http://u/v1", "models": {{}}, "api_key_env": "{key}"}}]'
+    environment = {"RATCHET_GATEWAY_UPSTREAMS": upstream, key: "k"}
+    assert list(faults_of(file(""), environment, {"trajectory_collector": {}})) == []
+    assert list(warnings_of(file(""), environment)) == []
 
 
 def test_what_kubernetes_sets_is_no_setting_and_no_origin() -> None:
