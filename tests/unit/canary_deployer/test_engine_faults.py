@@ -1,4 +1,8 @@
-"""An engine fails calls under traffic: that is no policy's failure, and no policy that breaks engines is promoted."""
+"""An engine fails calls under traffic: what it does to both arms alike is evidence against neither.
+
+A policy over which it breaks in more trajectories than over stable, by the margin, is rolled back, at whichever call;
+one of which it fails far more calls, in whichever way, is held, and leaves no soak without an operator.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,11 @@ from tests.support.canary_world import CanaryWorld, reward_of, start_of, started
 NO_FAULT: Mapping[str, str] = {}
 
 
-async def play(world: CanaryWorld, count: int, faults: Mapping[str, str] = NO_FAULT, *, success: bool = True) -> None:
-    """Trajectories of one call each, and one step of the controller. All are reported with the same outcome.
+async def play(world: CanaryWorld, count: int, faults: Mapping[str, str] = NO_FAULT, *, after: int = 0) -> None:
+    """Trajectories of one call each, and one step of the controller. All are reported as successes.
 
-    `faults`: by arm what its engine does to the first call. Stable answers in the canary's place then; stable's own
-    agents ask again.
+    `faults`: by arm what its engine does to a call, `after` so many good ones. Stable answers in the canary's place
+    then; stable's own agents ask again.
     """
     route = await world.route()
     messages: list[Any] = []
@@ -38,13 +42,14 @@ async def play(world: CanaryWorld, count: int, faults: Mapping[str, str] = NO_FA
         messages.append(start_of(trajectory_id, arm, version, weight, route))
         if arm in faults:
             engine = EngineInfo(name="small", fault=faults[arm])
-            failed = turn_of(trajectory_id, arm, version, weight, error="engine: 500", engine=engine)
+            messages.extend(turn_of(trajectory_id, arm, version, weight, index=index) for index in range(after))
+            failed = turn_of(trajectory_id, arm, version, weight, index=after, error="engine: 500", engine=engine)
             messages.append(failed)
-            arm, version, index = ("mixed", 1, 1) if arm == "canary" else (arm, version, 1)
-            messages.append(turn_of(trajectory_id, arm, version, weight, index=index))
+            arm, version = ("mixed", 1) if arm == "canary" else (arm, version)
+            messages.append(turn_of(trajectory_id, arm, version, weight, index=after + 1))
         else:
             messages.append(turn_of(trajectory_id, arm, version, weight))
-        messages.append(reward_of(trajectory_id, success=success))
+        messages.append(reward_of(trajectory_id, success=True))
     world.bus.arrive(messages)
     world.clock.advance(61)
     await world.controller.step()
@@ -87,11 +92,26 @@ async def test_a_canary_that_breaks_the_engine_each_time_is_rolled_back_though_n
     assert rollout.statistics.canary.failures == 0
 
 
-async def test_an_engine_that_breaks_over_the_calls_of_both_arms_shows_nothing() -> None:
+async def test_a_canary_that_breaks_the_engine_after_its_first_call_on_some_tasks_is_rolled_back() -> None:
+    """No first call fails, and never many trajectories in a row."""
+    world = await running()
+    for _ in range(30):
+        await play(world, 6, {"canary": BROKE}, after=1)
+        await play(world, 18)
+        rollout = await world.rollout()
+        if not rollout.active:
+            break
+    assert rollout.state == "rolled_back", rollout.reason
+    assert rollout.reason.startswith("worse than the margin")
+    assert rollout.statistics.canary.failures == 0
+
+
+@pytest.mark.parametrize("after", [0, 1])
+async def test_an_engine_that_breaks_over_the_calls_of_both_arms_shows_nothing(after: int) -> None:
     """It restarts: the canary's calls have a fallback, and stable's agents ask again."""
     world = await running()
     await play(world, 30)
-    await play(world, 80, {"canary": BROKE, "stable": BROKE})
+    await play(world, 80, {"canary": BROKE, "stable": BROKE}, after=after)
     await play(world, 30)
     rollout = await world.rollout()
     assert rollout.state in {"running", "soaking"}, rollout.reason

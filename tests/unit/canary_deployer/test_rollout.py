@@ -310,6 +310,34 @@ def test_a_concern_in_the_soak_holds_it_once_and_asks_an_operator() -> None:
     assert decide(take(held, Verdict.RESUME), RULES).verdict is Verdict.PROMOTE
 
 
+@pytest.mark.parametrize(
+    ("canary", "stable", "holds"),
+    [
+        ((9, 10), (0, 500), False),
+        ((10, 199), (0, 500), True),
+        ((10, 200), (0, 500), False),
+        ((40, 200), (1, 4), False),
+        ((40, 200), (50, 500), False),
+        ((41, 200), (50, 500), True),
+        ((10, 10), (0, 0), True),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["canary", "blue_green"])
+def test_a_canary_whose_calls_the_engine_fails_is_held_and_leaves_no_soak_by_itself(
+    strategy: str, canary: tuple[int, int], stable: tuple[int, int], holds: bool
+) -> None:
+    soak = msgspec.structs.replace(soaking(), strategy=strategy)
+    arms = [ArmCounts(trajectories=60, faulted=faulted, started=started) for faulted, started in (canary, stable)]
+    statistics = msgspec.structs.replace(soak.statistics, canary=arms[0], stable=arms[1])
+    faulty = msgspec.structs.replace(soak, statistics=statistics)
+    decision = decide(faulty, RULES)
+    assert decision.verdict is (Verdict.HOLD if holds else Verdict.PROMOTE)
+    if holds:
+        resumed = take(decisions.apply_decision(faulty, decision, RULES, ANNOUNCER, CANDIDATE, START), Verdict.RESUME)
+        assert decide(resumed, RULES) is None
+        assert waiting_for(resumed, RULES)[0].startswith("the engine failed calls of")
+
+
 def test_blue_green_has_no_evidence_to_lose() -> None:
     rollout = msgspec.structs.replace(gating(), strategy="blue_green")
     soak = take(rollout, Verdict.START)

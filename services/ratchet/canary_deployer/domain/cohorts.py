@@ -6,7 +6,7 @@ place.
 
 | harm | known failure | missing at the horizon | moved, unscored | pending |
 |---|---|---|---|---|
-| failure, rollback | 1 | 0 | bound | bound |
+| failure, rollback | 1 | 0; 1 when broken off | bound; 1 when broken off | bound |
 | missing, rollback | 0 | 1 | bound | bound |
 | reward, rollback | 1 - reward | its reward if any came, else the centre | bound | bound |
 | latency, rollback | x / (x + scale); 1 when a call hung or none came | the same | bound | bound |
@@ -14,6 +14,10 @@ place.
 | reward, promotion | 1 - reward | 1 | worst for the claim | behind the watermark |
 
 The bound is 0 on the canary and 1 on stable for rollback; the worst value for promotion is the opposite.
+
+Broken off: an engine broke over one of the calls. For a rollback's failures that is harm on both arms, also where an
+agent of stable repaired it and the trajectory succeeded: an engine that restarts breaks the calls of both alike, and a
+policy that breaks it does so alone. Promotion takes these trajectories as it takes any other.
 """
 
 from __future__ import annotations
@@ -87,8 +91,9 @@ def for_rollback(cohort: Cohort, metric: str) -> Floats:
     if metric == FIRST_CALL:
         return np.where(np.isnan(cohort.first), bound, cohort.first)
     if metric == FAILURE:
-        harm = np.where(cohort.outcome == FAILED, 1.0, 0.0)
-    elif metric == MISSED:
+        harm = np.where((cohort.outcome == FAILED) | cohort.broken_off, 1.0, 0.0)
+        return np.where(cohort.settled & (~cohort.unknowable | cohort.broken_off), harm, bound)
+    if metric == MISSED:
         harm = np.where(cohort.outcome == MISSING, 1.0, 0.0)
     elif metric == SAFETY:
         harm = cohort.violation

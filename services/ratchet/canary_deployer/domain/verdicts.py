@@ -7,7 +7,8 @@ above the caution level. When the soak is over, a promotion needs all but the la
 then passed the trajectories that were pending, and unseen, when the soak began, so a canary that had just turned worse
 loses its promotion. Asking twice only lowers the chance of a false promotion. A concern is no proof (a safety
 violation, complaints, arms that do not get their shares): it holds the rollout once, in a stage or in the soak, and an
-operator decides.
+operator decides. A canary of which an engine fails far more calls than of stable leaves no soak by itself, whatever its
+strategy asks: an operator may promote it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from ratchet.canary_deployer.domain.strategies import STRATEGIES
 
 FEEDBACK, UNANNOUNCED = "negative_feedback", "unannounced"
 ENGINE = "engine"
-FEWEST_FAULTED, FAULTED_RATIO = 10, 2.0
-"""Trajectories of the canary of which an engine failed a call, and how many times as often as of stable's."""
+FEWEST_FAULTED, FAULTED_RATIO, FAULTED_SHARE = 10, 2.0, 0.05
+"""Trajectories of the canary of which an engine failed a call; how many times as often as of stable's; and their share:
+all three are exceeded where an operator has to look."""
 FEWEST_UNANNOUNCED = 20
 """Fewer trajectories without a start may be those of one gateway's bad moment."""
 
@@ -63,7 +65,7 @@ def waiting_for(rollout: Rollout, rules: Rules) -> list[str]:
     """
     if in_soak(rollout, rules):
         lost = [] if STRATEGIES[rollout.strategy].first is State.SOAKING else _missing_proof(rollout, rules)
-        return [*_soak_time_left(rollout, rules), *lost]
+        return [*_soak_time_left(rollout, rules), *lost, *_engine_faults(rollout)]
     stage = rules.stages[rollout.stage]
     missing: list[str] = []
     passed_s = max(0.0, rollout.stage_age_s - rules.lead_s)
@@ -96,11 +98,8 @@ def concerns(rollout: Rollout, rules: Rules) -> Mapping[str, str]:
         usual, share = max(stable.negative, 1) / stable.rated, canary.negative / canary.rated
         if share > rules.feedback_ratio * usual:
             reasons[FEEDBACK] = f"{share:.0%} of the canary's feedback is negative, {usual:.0%} of stable's"
-    if canary.faulted >= FEWEST_FAULTED:
-        usual, share = max(stable.faulted, 1) / max(stable.started, 1), canary.faulted / canary.started
-        if share > FAULTED_RATIO * usual:
-            seen = f"{canary.faulted} of {canary.started} canary trajectories, {stable.faulted} of {stable.started} of"
-            reasons[ENGINE] = f"the engine failed calls of {seen} stable's: does the policy make it fail?"
+    for seen in _engine_faults(rollout):
+        reasons[ENGINE] = f"{seen}: does the policy make it fail?"
     ratio = rollout.statistics.evidence.rollback.get(SAMPLE_RATIO, 1.0)
     if ratio >= threshold(rules.ratio_error):
         reasons[SAMPLE_RATIO] = f"the arms do not get the shares that were drawn: e-value {ratio:.3g}"
@@ -108,6 +107,18 @@ def concerns(rollout: Rollout, rules: Rules) -> Mapping[str, str]:
         called = f"{canary.unannounced} canary trajectories have calls and no start that counts"
         reasons[UNANNOUNCED] = f"{called}, {canary.started} have one: most of its traffic is in no statistic"
     return reasons
+
+
+def _engine_faults(rollout: Rollout) -> list[str]:
+    """That an engine fails far more calls of the canary than of stable; nothing where it does not."""
+    stable, canary = rollout.statistics.stable, rollout.statistics.canary
+    if canary.faulted < FEWEST_FAULTED:
+        return []
+    usual, share = stable.faulted / max(stable.started, 1), canary.faulted / canary.started
+    if share <= max(FAULTED_RATIO * usual, FAULTED_SHARE):
+        return []
+    seen = f"{canary.faulted} of {canary.started} canary trajectories, {stable.faulted} of {stable.started} of stable's"
+    return [f"the engine failed calls of {seen}"]
 
 
 def _alarm(rollout: Rollout, rules: Rules) -> str | None:
