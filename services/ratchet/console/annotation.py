@@ -151,7 +151,8 @@ class Annotation:
             _remember(self._alike, [key for key, pair in pairs.items() if pair is None])
             shown = next((pair for pair in pairs.values() if pair is not None), None)
             if shown is not None:
-                return PairsOut(pair=await asyncio.to_thread(_pair_out, shown, rater, len(left) - start), why=None)
+                remaining = sum(key not in self._alike for key in left)
+                return PairsOut(pair=await asyncio.to_thread(_pair_out, shown, rater, remaining), why=None)
         if not every:
             return PairsOut(pair=None, why=f"no task of {role} was tried twice in the last {SPAN.days} days")
         why = f"none of the {MOST_AT_ONCE} pairs looked at can be shown: their answers are alike; ask again for others"
