@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ratchet.bus.testing import FakeClock
+from ratchet.bus.testing import FakeClock, eventually
 from ratchet.console.domain.attention import Growth
 from ratchet.console.domain.loop import COMPARED_S, Lags, loop_roles
 from ratchet.console.loop import FRESH_S, KEPT_S, PART_S, History, Loop, Sources
@@ -200,7 +200,11 @@ async def test_an_asker_that_leaves_breaks_nothing_for_the_next() -> None:
     world.hangs = True
     loop = world.loop()
     leaving = asyncio.create_task(loop.current())
-    await asyncio.sleep(0.01)
+
+    async def reading() -> bool:
+        return world.reads == 1
+
+    await eventually(reading)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving

@@ -5,7 +5,7 @@ import type { Scope, Session } from "./types.ts";
 
 const PLACE = "ratchet.key";
 
-/** What one key saw is forgotten with it: whoever keeps answers subscribes. */
+/** What one key saw is forgotten with it: every store of answers subscribes. */
 export const key = new Store<string | null>(sessionStorage.getItem(PLACE));
 export const session = new Store<Session | null>(null);
 /** Why the log-in page is shown, in the service's words. */
