@@ -33,11 +33,12 @@ MLFLOW_STAMP := $(MLFLOW)/.ratchet-ready
 export OMP_NUM_THREADS := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 PYTEST := $(BIN)/python -m pytest -q
+SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 # Two targets at a time, also inside one of two; what each says stays together.
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console chromium test-browser console-pictures check lint type imports generated pages format test test-unit test-contract \
+.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-unit test-contract \
 	test-integration test-e2e \
 	test-clients unit-with-torch unit-without-torch unit-and-contract demo learning up down env constraints docs shape
 
@@ -127,8 +128,13 @@ chromium: $(STAMP) ## Debian's Chromium without a window, for the console's test
 	@test -x $(DEBIAN)/usr/bin/chromium-headless-shell || \
 		bash tools/environment/unpack_debian.sh chromium-headless-shell $(DEBIAN) --with-dependencies
 
-check: $(STAMP) $(WEB_STAMP) ## lint, types, import rules, generated files, the console's pages
-	@$(TWO) lint type imports generated pages
+check: $(STAMP) $(WEB_STAMP) ## lint, types, import rules, generated files, the console's pages, the site's menu and links
+	@$(TWO) lint type imports generated pages site-links
+
+# All of the site but its files: each page is in the menu, each link leads somewhere.
+site-links: $(STAMP)
+	@$(BIN)/python -m tools.docs.api_pages
+	@$(BIN)/sphinx-build -q -E -b dummy $(SITE) .cache/site
 
 # Their types, their unit tests, and that the bundle in the tree is what the sources make.
 pages: $(WEB_STAMP)
@@ -160,7 +166,7 @@ docs: $(STAMP) ## write docs/cli.md, docs/settings.md and OpenAPI from the code;
 	@$(BIN)/python -m tools.docs.settings_reference
 	@$(BIN)/python -m tools.docs.frameworks
 	@$(BIN)/python -m tools.docs.api_pages
-	@$(BIN)/sphinx-build -q -W --keep-going -n -c tools/site -d .cache/doctrees . site
+	@$(BIN)/sphinx-build -q $(SITE) site
 	@echo "docs: site/index.html"
 
 shape: $(STAMP) ## print how long files and functions are, and the share of imports and one-use helpers

@@ -1,4 +1,4 @@
-"""Writes docs/api for the site: the references of the Python client, of HTTP, and of training. Git ignores the folder.
+"""Writes docs/api for the site: references of client, HTTP and training, and the decisions. Git ignores the folder.
 
 python -m tools.docs.api_pages
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from tools.docs.client_reference import client_page
+from tools.docs.decisions_index import decisions_page
 from tools.docs.http_reference import http_page
 from tools.docs.training_reference import training_page
 
@@ -22,7 +23,12 @@ def pages() -> Mapping[str, str]:
     """Each page by its name below docs/api."""
     files = {service: next((ROOT / "contracts" / "http").glob(f"{service}.openapi.*")) for service in SERVICES}
     documents = {service: yaml.safe_load(file.read_text()) for service, file in files.items()}
-    return {"client.md": client_page(), "http.md": http_page(documents), "training.md": training_page()}
+    return {
+        "client.md": client_page(),
+        "decisions.md": decisions_page(ROOT / "docs" / "adr"),
+        "http.md": http_page(documents),
+        "training.md": training_page(),
+    }
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ stage_min_s = 3600
 
 def reference() -> str:
     """The whole page."""
-    parts = [HEAD, _section("All services", "at the top of the file", SharedSettings)]
+    parts = [HEAD, _section("All services", "They stand at the top of the file.", SharedSettings)]
     for name, kind in kinds().items():
         title = name if name == CLIENT else f"{name}, `[{name}]`"
         parts.append(_section(title, " ".join((kind.__doc__ or "").split("\n\n")[0].split()), kind))

@@ -21,41 +21,63 @@ include_patterns = [
     "docs/**/*.md",
     "examples/**/README.md",
     "services/**/README.md",
+    "tests/README.md",
 ]
 exclude_patterns = [".*", "site", "**/node_modules"]
 myst_heading_anchors = 4
 # The tables in contracts/README.md stand two levels below its title; a diagram (mermaid) is shown as its text.
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
-html_theme = "alabaster"
-html_theme_options = {"page_width": "1100px", "sidebar_width": "250px", "fixed_sidebar": True}
-html_sidebars = {"**": ["about.html", "searchbox.html", "navigation.html"]}
+highlight_language = "text"
+html_theme = "furo"
+html_title = f"Ratchet {version}"
+html_static_path = ["static"]
+html_css_files = ["ratchet.css"]
 html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}
 
 PARTS = {
-    "Ratchet": ("docs/README", "docs/architecture", "docs/operations", "docs/guarantees", "docs/glossary", "CHANGELOG"),
-    "Guides": ("docs/guides/*",),
-    "To look up": ("docs/cli", "docs/settings", "docs/api/*", "contracts/README"),
-    "Services": ("services/**",),
-    "Examples": ("examples/**",),
-    "Decisions and reports": ("docs/adr/*", "docs/reports/*"),
+    "Begin": ("docs/guides/in-front-of-my-provider", "docs/README", "docs/architecture", "docs/glossary"),
+    "Agents": ("docs/guides/agent-author", "docs/guides/other-languages", "docs/guides/frameworks"),
+    "Policies": ("docs/guides/ml-engineer", "docs/guides/vllm", "docs/learning", "docs/training-speed"),
+    "Operation": ("docs/guides/operator", "docs/guides/console", "docs/operations", "docs/guarantees"),
+    "To look up": ("docs/cli", "docs/settings", "docs/api/client", "docs/api/http", "docs/api/training"),
+    "Changing Ratchet": (
+        "docs/guides/contributor",
+        "docs/guides/*",
+        "contracts/README",
+        "docs/api/decisions",
+        "CHANGELOG",
+    ),
+    "Packages": ("services/**", "examples/**", "tests/README"),
 }
 MENU = "".join(
     f"\n\n```{{toctree}}\n:hidden:\n:glob:\n:caption: {caption}\n\n" + "\n".join(pages) + "\n```\n"
     for caption, pages in PARTS.items()
 )
-LINK_TO_FOLDER = re.compile(r"\[([^]]*)\]\([^):#]*/\)")
+LINK_TO_FOLDER = re.compile(r"\[([^]]*)\]\(([^):#]*)/\)")
+FOLDERS = {"docs/adr": "docs/api/decisions.md", "contracts/http": "docs/api/http.md"}
+"""The page that a site, which lists no folder, has in its place."""
 
 
 def adapt(_: Sphinx, page: str, text: list[str]) -> None:
-    """The first page gets the menu; a link to a folder, which a site cannot list, becomes its words."""
-    text[0] = LINK_TO_FOLDER.sub(r"\1", text[0])
+    """The first page gets the menu; a link to a folder becomes one to its page, or its words."""
+
+    def link(match: re.Match[str]) -> str:
+        folder = ((ROOT / page).parent / match[2]).resolve().relative_to(ROOT)
+        instead = FOLDERS.get(folder.as_posix())
+        return f"[{match[1]}](/{instead})" if instead else match[1]
+
+    text[0] = LINK_TO_FOLDER.sub(link, text[0])
     if page == root_doc:
         text[0] += MENU
 
 
 def forward(app: Sphinx, _: Exception | None) -> None:
     """Who opens the folder comes to the first page."""
-    (Path(app.outdir) / "index.html").write_text(f'<meta http-equiv="refresh" content="0; url={root_doc}.html">\n')
+    if app.builder.format == "html":
+        page = f'<meta http-equiv="refresh" content="0; url={root_doc}.html">\n'
+        (Path(app.outdir) / "index.html").write_text(page)
 
 
 def setup(app: Sphinx) -> None:
