@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, PASSED, GateResult
 from ratchet.canary_deployer.gates.probe import ProbeGate
+from ratchet.canary_deployer.gates.takes_tools import TakesToolsGate
 from ratchet.canary_deployer.gates.warmup import WarmupGate
 from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.replicas import ReplicaChecks
@@ -25,8 +28,10 @@ from ratchet.service.settings import SharedSettings
 from ratchet.stores.objects import Objects
 from ratchet.stores.policies import Policy, publish_policy
 from tests.support.canary_world import policy
-from tests.support.engine_process import Published, publish, running_engine
+from tests.support.engine_process import AT, Published, publish, running_engine
+from tests.support.real_templates import template_source
 from tests.support.servers import RunningServer, s3_settings
+from tests.support.tiny_models import publish_tiny_model
 
 ROLE = "support"
 KEY = "sk-of-the-probed-engine"
@@ -87,6 +92,21 @@ async def test_the_right_adapter_passes_and_everything_about_it_was_checked(
     assert figures["worst"] < 1e-4
     assert warm.outcome == PASSED
     assert KEY not in str(result) + str(warm)
+
+
+async def test_a_chat_template_that_drops_tools_is_seen(
+    engine: RunningServer, published: Published, shared: SharedSettings, tmp_path: Path
+) -> None:
+    directory = shutil.copytree(published.directory, tmp_path / "no-tools")
+    template = directory / "chat_template.jinja"
+    template.write_text(template_source("smollm2"))
+    silent = registered(publish_tiny_model(Objects(shared), directory, ROLE, AT), 4)
+    adapter, model = registered(published.adapter, 2), registered(published.model, 1)
+    async with checks(engine) as asked:
+        gate = TakesToolsGate(asked)
+        assert (await gate.check(adapter, model)).outcome == PASSED
+        result = await gate.check(silent, model)
+    assert (result.outcome, result.evidence["takes_tools"]) == (NEEDS_APPROVAL, False)
 
 
 async def test_a_probe_of_another_adapter_fails_while_stable_matches(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.replicas import Answer, ScoredToken
 from ratchet.errors import Rejected
 from tests.support.scoring_engine import likeliest, logprobs
@@ -39,6 +40,10 @@ class MemoryReplica:
         self._find(model)
         values = logprobs(0, ids, temperature)
         return {token: values[token] for token in likeliest(values, count)}
+
+    async def chat_ids(self, model: str, tools: Sequence[JsonObject]) -> Sequence[int] | None:
+        self._find(model)
+        return [1, *(2 for _ in tools)]
 
     async def unload(self, model: str) -> None:
         if model in self.resident:

@@ -57,6 +57,8 @@ class ScoringEngine:
     resident: list[str] = field(default_factory=list[str])
     base: str | None = None
     """The name of the base model, where it is served too."""
+    without_tools: set[str] = field(default_factory=set[str])
+    """Names of policies whose chat template shows no tools."""
     answers: Answers | None = None
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
 
@@ -81,7 +83,7 @@ class ScoringEngine:
             return JSONResponse({"object": "list", "data": [{"id": name, "object": "model"} for name in held]})
         if path == "/v1/unload_lora_adapter":
             return self._unload(body["lora_name"])
-        kinds = {"/v1/completions": self._complete, "/v1/chat/completions": self._chat}
+        kinds = {"/v1/completions": self._complete, "/v1/chat/completions": self._chat, "/tokenize": self._tokenize}
         if path not in kinds:
             return refused(404, f"no such route: {path}")
         return self._refusal(body["model"]) or kinds[path](body)
@@ -124,6 +126,10 @@ class ScoringEngine:
     def _chat(self, _: dict[str, Any]) -> Response:
         content = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.5}]
         return JSONResponse({"choices": [{"index": 0, "logprobs": {"content": content}}]})
+
+    def _tokenize(self, body: dict[str, Any]) -> Response:
+        shown = [] if body["model"] in self.without_tools else body.get("tools", [])
+        return JSONResponse({"count": 3 + len(shown), "max_model_len": 512, "tokens": [1, 2, *(7 for _ in shown), 3]})
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import TypeVar
 import httpx
 import msgspec
 
-from ratchet.bus.message import decode
+from ratchet.bus.message import JsonObject, decode
 from ratchet.canary_deployer.replicas import Answer, Away, Broke, ScoredToken
 from ratchet.errors import RatchetError, Rejected, Unavailable
 from ratchet.rules.engines import ADAPTERS_ONLY, POLICY_NOT_LOADED, POLICY_REFUSED, PROCESSED_LOGPROBS
@@ -34,6 +34,8 @@ GONE = frozenset({502, 504})
 BUSY = frozenset({408, 425, 429, 503})
 """Statuses that say "later"."""
 WRONG_KEY = frozenset({401, 403})
+NO_ROUTE = frozenset({404, 405, 501})
+"""Statuses of a server without the route."""
 REFUSED = frozenset({400, 422, POLICY_REFUSED})
 """Statuses of a refusal in the engine's words: vLLM's own are the first two."""
 NOT_FOUND = (
@@ -80,6 +82,10 @@ class _TextChoice(msgspec.Struct, frozen=True):
 
 class _Text(msgspec.Struct, frozen=True):
     choices: Sequence[_TextChoice]
+
+
+class _Tokens(msgspec.Struct, frozen=True):
+    tokens: Sequence[int]
 
 
 class _Blame(msgspec.Struct, frozen=True):
@@ -162,6 +168,14 @@ class HttpReplica:
         ids_named = {_token_id(token): logprob for token, logprob in (first or {}).items()}
         return {token: logprob for token, logprob in ids_named.items() if token is not None and logprob is not None}
 
+    async def chat_ids(self, model: str, tools: Sequence[JsonObject]) -> Sequence[int] | None:
+        """See `Replica`. 404 is that of a route: the replica has answered for the policy before."""
+        body: dict[str, object] = {"model": model, "messages": [{"role": "user", "content": "Is it cold?"}]}
+        if tools:
+            body["tools"] = tools
+        reply = await self._reply("/tokenize", body, model)
+        return None if reply.status in NO_ROUTE else self._read(reply, _Tokens, model).tokens
+
     async def unload(self, model: str) -> None:
         """See `Replica`."""
         reply = await self.client.exchange("POST", "/v1/unload_lora_adapter", body={"lora_name": model})
@@ -182,14 +196,16 @@ class HttpReplica:
 
     async def _asked(self, path: str, body: Mapping[str, object], model: str, kind: type[T]) -> T:
         """The answer for a policy, which the replica may have to fetch first."""
+        return self._read(await self._reply(path, body, model), kind, model)
+
+    async def _reply(self, path: str, body: Mapping[str, object], model: str) -> Reply:
         try:
-            reply = await self.client.exchange("POST", path, body=body, timeout_s=self._load_timeout_s)
+            return await self.client.exchange("POST", path, body=body, timeout_s=self._load_timeout_s)
         except Unavailable as error:
             if _unreachable(error):
                 raise Away(str(error)) from error
             ended = not isinstance(error.__cause__, TimeoutError | httpx.TimeoutException)
             raise Broke(f"{self.name} does not finish an answer for {model}: {error}", ended=ended) from error
-        return self._read(reply, kind, model)
 
     def _read(self, reply: Reply, kind: type[T], model: str) -> T:
         content = self._content(reply, model)

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from ratchet.bus.message import JsonObject
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import Rejected, Unavailable
 
@@ -114,6 +115,13 @@ class Replica(Protocol):
         """The likeliest tokens after `ids`, with log-probabilities as the engine reports them for what it draws.
 
         Empty where it names none. Raises `Rejected`.
+        """
+        ...
+
+    async def chat_ids(self, model: str, tools: Sequence[JsonObject]) -> Sequence[int] | None:
+        """Token ids of the prompt of a short chat that offers these tools; None from an engine that gives none.
+
+        Raises `Rejected` where the chat template refuses them.
         """
         ...
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ratchet.bus.message import JsonObject
 from ratchet.contract.snapshot import LabelRow, PairRow, Row
+from ratchet.rules.figures import CONVERSATIONS_WITHOUT_TOOLS
 
 CHOSEN, REJECTED = ":chosen", ":rejected"
 """Ends of the ids of a pair's two conversations."""
@@ -82,7 +83,7 @@ class ChatCounts:
             "dropped_thoughts": self.dropped_thoughts,
             "dropped_texts": self.dropped_texts,
             "answers_without_end": self.unended,
-            "conversations_without_tools": self.unshown_tools,
+            CONVERSATIONS_WITHOUT_TOOLS: self.unshown_tools,
         }
 
     def findings(self) -> list[str]:

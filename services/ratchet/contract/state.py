@@ -120,6 +120,8 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The algorithm that trained it; None if its manifest could not be read."""
     metrics: dict[str, float] | None = None
     """Measurements of its trainer at the end."""
+    takes_tools: bool | None = None
+    """Whether its engine's chat template shows it the tools that agents offer; None where that was not checked."""
     cause: Cause | None = None
     """The training status that reported it."""
 

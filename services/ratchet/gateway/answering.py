@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from ratchet.contract.turn import BROKE, EngineInfo
-from ratchet.errors import NotFound, Rejected
+from ratchet.errors import BadRequest, NotFound, Rejected
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import Call, new_id
@@ -39,6 +39,10 @@ from ratchet.service.problems import HttpError, http_error
 CACHE = EngineInfo(name="cache")
 RESPONSES = "responses"
 """The API whose answers have ids that a later call names."""
+NO_TOOLS = (
+    "{policy} takes no tools: its engine's chat template does not show them to it. Leave `tools` out, set "
+    "`tool_choice` to `none`, or serve a policy of a base model whose template has a place for tools."
+)
 CLIENT_CLOSED = 499
 """Metrics count calls whose agent disconnected under this status (nginx's number)."""
 
@@ -198,8 +202,15 @@ class Answering:
         return self._prices.price_of(engine, call.assignment.policy.name.removeprefix(f"{engine}:"))
 
     async def _ask(self, call: Call) -> Answer:
-        """From the cache, else from the engine. Raises `EngineFailed`, or `HttpError` for a request that it refuses."""
+        """From the cache, else from the engine.
+
+        Raises `EngineFailed`, `HttpError` for a request that it refuses, or `BadRequest` for one with tools that the
+        policy could not see.
+        """
         policy = call.assignment.policy
+        if self._router.takes_no_tools(call.engine, call.arm.role, policy) and call.request.may_call_tools:
+            message = NO_TOOLS.format(policy=policy.name)
+            raise BadRequest(message, param="tools", code="unsupported_parameter")
         call.cache_key = None
         if self._cache.may_serve(policy.digest, call.request.sampling):
             form, request = call.form, call.request

@@ -80,6 +80,10 @@ class CallRouter:
         """Whether an engine serves Ratchet's own policies."""
         return all(engine is not upstream for upstream in self._upstreams)
 
+    def takes_no_tools(self, engine: Engine, role: str, policy: ServedPolicy) -> bool:
+        """Whether the deployer has seen that the chat template of a policy shows it no tools."""
+        return self.serves_policies(engine) and self._routes.takes_tools(role, policy.version) is False
+
     def upstreams_for(self, role: str, asked: str) -> list[tuple[Upstream, ServedPolicy]]:
         """The upstreams that map a role, or every one, each with its model."""
         served = [(upstream, upstream.policy_for(role, asked)) for upstream in self._upstreams]

@@ -100,6 +100,11 @@ class Routes:
         self._versions[key] = self._decode(key, entry.value, PolicyVersion)
         return self._versions[key]
 
+    def takes_tools(self, role: str, version: int) -> bool | None:
+        """Whether a version's chat template shows it tools; None where that is unknown, here or to the deployer."""
+        known = self._versions.get(f"{role}.{version}")
+        return known.takes_tools if known is not None else None
+
     def newest(self, role: str, algorithm: str) -> PolicyVersion | None:
         """The newest usable version of a role that `algorithm` trained."""
         return newest_by(algorithm, [one for one in self._versions.values() if one.role == role])

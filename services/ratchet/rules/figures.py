@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+CONVERSATIONS_WITHOUT_TOOLS = "conversations_without_tools"
+"""The deployer reads it too: a role with such conversations has agents that call tools."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -176,7 +179,7 @@ _CHATS: Mapping[str, Figure] = {
     ),
     "dropped_thoughts": _count("Answers whose reasoning the template leaves out", "0", "all of a model that thinks"),
     "dropped_texts": _count("Answers whose text the template leaves out", "0", "any: that is not learnt"),
-    "conversations_without_tools": _count(
+    CONVERSATIONS_WITHOUT_TOOLS: _count(
         "Conversations whose tools the template does not show", "0", "any of an agent that calls tools"
     ),
     "trained_tokens": _count("Tokens that learn", "most of what the policy wrote", "few: little is learnt"),

@@ -122,6 +122,7 @@ async def test_the_event_names_every_check_and_claims_no_safety_suite_that_never
     assert results.checks == {
         "probe": "passed",
         "warmup": "passed",
+        "takes_tools": "not_run",
         "heldout_tasks": "passed",
         "approval": "not_run",
         "shadow_replay": "not_run",

@@ -24,14 +24,24 @@ from ratchet.canary_deployer.domain.rollout import (
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import CANARY, IMMEDIATE, STRATEGIES, chosen
 
-PROBE, WARMUP, HELDOUT, APPROVAL, REPLAY = "probe", "warmup", "heldout_tasks", "approval", "shadow_replay"
+PROBE, WARMUP, TAKES_TOOLS, HELDOUT, APPROVAL, REPLAY = (
+    "probe",
+    "warmup",
+    "takes_tools",
+    "heldout_tasks",
+    "approval",
+    "shadow_replay",
+)
 """Names of the gates that ship."""
 SAFETY_SUITE = "safety_suite"
 """The gate behind `safety_checks_passed`. None ships: without one the event says false, and `checks` says why."""
-CHECKS = (PROBE, WARMUP, HELDOUT, APPROVAL, REPLAY, SAFETY_SUITE)
+CHECKS = (PROBE, WARMUP, TAKES_TOOLS, HELDOUT, APPROVAL, REPLAY, SAFETY_SUITE)
 """The checks that every event names, whether they ran or not."""
 ALWAYS = (PROBE, WARMUP)
 """Gates that no operator can waive: a policy that does not load or answers with noise cannot serve."""
+
+ALONE = (*ALWAYS, TAKES_TOOLS)
+"""Gates of a first policy: those that need no other one to compare with."""
 
 
 def due_gates(rollout: Rollout, names: Sequence[str], rules: Rules) -> list[str]:
@@ -40,7 +50,7 @@ def due_gates(rollout: Rollout, names: Sequence[str], rules: Rules) -> list[str]
     Shadow replay comes last, and only where little traffic is all that keeps the candidate from starting.
     """
     done = {result.gate for result in rollout.gates}
-    applicable = names if rollout.stable is not None else ALWAYS
+    applicable = names if rollout.stable is not None else ALONE
     missing = [name for name in names if name in applicable and name not in done]
     others = [name for name in missing if name != REPLAY]
     if others or not missing:

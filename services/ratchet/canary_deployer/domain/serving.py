@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ratchet.bus.message import JsonObject
+from ratchet.canary_deployer.domain.gating import TAKES_TOOLS
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
 from ratchet.contract.state import CanaryRoute, PolicyStage, PolicyVersion, Route
 
@@ -75,4 +77,11 @@ def staged_policy(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
             stage = PolicyStage.ARCHIVED
     if not (rollout.active or rollout.parked) and stage == policy.stage:
         reason = policy.reason
-    return msgspec.structs.replace(policy, stage=stage, reason=reason, gate=gate)
+    takes_tools = _takes_tools(gate) if policy.version == rollout.candidate.version else policy.takes_tools
+    return msgspec.structs.replace(policy, stage=stage, reason=reason, gate=gate, takes_tools=takes_tools)
+
+
+def _takes_tools(gate: JsonObject | None) -> bool | None:
+    """What the gate of that name saw, whatever followed from it."""
+    known: object = (gate or {}).get(TAKES_TOOLS, {}).get("evidence", {}).get("takes_tools")
+    return known if isinstance(known, bool) else None

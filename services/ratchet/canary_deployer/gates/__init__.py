@@ -6,7 +6,7 @@ It asks the gates of other packages (`ratchet.plugins`) that the settings name b
 
 from collections.abc import Sequence
 
-from ratchet.canary_deployer.gates import approval, heldout_tasks, probe, shadow_replay, warmup
+from ratchet.canary_deployer.gates import approval, heldout_tasks, probe, shadow_replay, takes_tools, warmup
 from ratchet.canary_deployer.gates.base import BuildGate, Gate, GateTools
 from ratchet.errors import ConfigError
 from ratchet.plugins import PluginTable, callable_with
@@ -17,6 +17,7 @@ GATES: PluginTable[BuildGate] = PluginTable(
     {
         probe.NAME: probe.build,
         warmup.NAME: warmup.build,
+        takes_tools.NAME: takes_tools.build,
         heldout_tasks.NAME: heldout_tasks.build,
         approval.NAME: approval.build,
         shadow_replay.NAME: shadow_replay.build,

@@ -175,6 +175,11 @@ class CallRequest(msgspec.Struct, frozen=True):
         """Whether the agent sent the member, which is a chat's."""
         return name in (self.fields if self.as_chat is None else self.as_chat.chat)
 
+    @property
+    def may_call_tools(self) -> bool:
+        """Whether tools are offered, and their choice is the policy's own: a grammar makes a forced call."""
+        return bool(self.value("tools")) and self.value("tool_choice") in (None, "auto")
+
     def messages_of(self, choice: int) -> list[JsonObject]:
         """The prompt that an answer belongs to, by the answer's number."""
         return self.prompts[choice * len(self.prompts) // self.choices] if self.prompts else self.messages

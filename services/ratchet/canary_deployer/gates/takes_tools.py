@@ -1,0 +1,102 @@
+"""Gate `takes_tools`: whether the engine's chat template shows a policy the tools that agents offer.
+
+A template without a place for tools renders a call as if it had none, and the policy can never call one. The gate has
+each replica render a short chat with and without a tool, and compares the token ids. What follows depends on whether
+the role's agents use tools: the candidate's training counted the conversations that offer some and whose template shows
+none, and stable's template may show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ratchet.bus.message import JsonObject
+from ratchet.canary_deployer.domain.gating import TAKES_TOOLS
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
+from ratchet.canary_deployer.gates.base import GateTools
+from ratchet.canary_deployer.replicas import MEND, Replica, ReplicaChecks
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Rejected
+from ratchet.rules.figures import CONVERSATIONS_WITHOUT_TOOLS
+
+NAME = TAKES_TOOLS
+TOOL: JsonObject = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Looks up the weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Its name."}}},
+    },
+}
+ANSWERED = "the gateway answers calls that offer some with 400"
+LACKS = "its engine's chat template shows it no tools"
+REPAIR = (
+    "train it from a base model whose template does, or start the engine with such a template (vLLM's --chat-template)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TakesToolsGate:
+    """Compares prompts with and without a tool."""
+
+    checks: ReplicaChecks
+
+    async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
+        """Stable is asked only where the candidate's template shows no tools."""
+        try:
+            shown = (await self.checks.on_each(candidate, stable, _shows_tools)).results
+        except Rejected as error:
+            return GateResult(NAME, FAILED, f"its engine renders no chat: {error}")
+        known = {name: one for name, one in shown.items() if one is not None}
+        if not known:
+            return GateResult(NAME, NOT_RUN, "not checked: the engine gives no token ids of a chat (/tokenize)")
+        evidence: JsonObject = {"takes_tools": all(known.values()), "replicas": known}
+        if all(known.values()):
+            return GateResult(NAME, PASSED, "its engine's chat template shows it tools", evidence)
+        if any(known.values()):
+            raise self.checks.doubt(candidate, f"{_without(known)}: {LACKS}; but not on every replica: {MEND}")
+        offered = int((candidate.metrics or {}).get(CONVERSATIONS_WITHOUT_TOOLS, 0))
+        stable_takes = await self._takes_tools(stable, candidate) if stable is not None else None
+        return GateResult(NAME, *_verdict(offered, stable_takes), evidence)
+
+    async def _takes_tools(self, stable: PolicyVersion, candidate: PolicyVersion) -> bool:
+        """Whether any replica's template shows tools to stable. Raises `Unavailable`."""
+        try:
+            shown = await self.checks.on_each(stable, None, _shows_tools)
+        except Rejected as error:
+            raise self.checks.doubt(candidate, f"{stable.name}, which serves the role, is refused: {error}") from error
+        return any(shown.results.values())
+
+
+def build(tools: GateTools) -> TakesToolsGate:
+    return TakesToolsGate(tools.checks)
+
+
+def _verdict(offered: int, stable_takes: bool | None) -> tuple[str, str]:
+    """Outcome and reason for a policy without tools.
+
+    `offered`: conversations of its training that offer tools which were not shown; `stable_takes`: None without stable.
+    """
+    if stable_takes is False:
+        return PASSED, f"{LACKS}, and so it is with stable: {ANSWERED}"
+    if offered:
+        return FAILED, f"{LACKS}, and {offered} conversations that it learned from offer some: {REPAIR}"
+    if stable_takes:
+        return NEEDS_APPROVAL, f"{LACKS}, but stable takes them: approve it where no agent of the role offers any"
+    return PASSED, f"{LACKS}: {ANSWERED}"
+
+
+async def _shows_tools(replica: Replica, model: str) -> bool | None:
+    """Whether a tool changes a prompt; None from an engine that gives no token ids."""
+    plain = await replica.chat_ids(model, ())
+    if plain is None:
+        return None
+    try:
+        return await replica.chat_ids(model, [TOOL]) != plain
+    except Rejected:  # the template refuses tools
+        return False
+
+
+def _without(shown: Mapping[str, bool]) -> str:
+    return ", ".join(name for name, one in shown.items() if not one)
