@@ -54,6 +54,22 @@ def decide(page: Page, button: str, reason: str) -> None:
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+def test_a_difference_has_its_interval_and_its_parts_and_evidence_is_there_between_decisions(
+    open_view: Opening, console: FakeConsole
+) -> None:
+    page = open_view("rollouts/support")
+    row = page.get_by_role("table", name="Differences by metric and share of traffic").get_by_role("row")
+    expect(row.nth(0)).to_contain_text("At 10 % canary")
+    expect(row.nth(1)).to_contain_text("\N{MINUS SIGN}0.031")
+    expect(row.nth(1)).to_contain_text("\N{MINUS SIGN}0.065 to +0.003")
+    expect(row.nth(1)).to_contain_text("within")
+    expect(row.filter(has_text="latency")).to_contain_text("not clear yet")
+    page.get_by_text("Figures as a table").first.click()
+    trail: Any = console.answers[f"GET {SUPPORT}/trail"]
+    table = page.get_by_role("table", name=re.compile("E-values of rollback"))
+    expect(table.get_by_role("row")).to_have_count(1 + len(trail.samples) + 1)  # the first decision is older than it
+
+
 @pytest.mark.parametrize("act", DIALOGS)
 def test_an_act_takes_a_reason_and_is_tried_first(open_view: Opening, console: FakeConsole, act: str) -> None:
     button, state = DIALOGS[act]

@@ -21,6 +21,7 @@ from ratchet.contract.http.rollouts import (
     ArmsOut,
     AuditOut,
     DifferenceOut,
+    EvidenceSampleOut,
     ForecastOut,
     GateOut,
     HorizonOut,
@@ -28,6 +29,8 @@ from ratchet.contract.http.rollouts import (
     RolePoliciesOut,
     RolloutOut,
     RolloutsOut,
+    ShareDifferenceOut,
+    TrailOut,
 )
 from ratchet.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
 
@@ -68,6 +71,8 @@ def rollout_answers(now: datetime) -> dict[str, Any]:
         "GET /deployer/v1/rollouts": RolloutsOut(rollouts=[running, waiting]),
         "GET /deployer/v1/rollouts/support": running,
         "GET /deployer/v1/rollouts/triage": waiting,
+        "GET /deployer/v1/rollouts/support/trail": trail(now),
+        "GET /deployer/v1/rollouts/triage/trail": TrailOut(rollout_id=waiting.rollout_id, role="triage", samples=[]),
         "GET /deployer/v1/rollouts/support/audit": audit("support", now),
         "GET /deployer/v1/rollouts/triage/audit": audit("triage", now),
         "GET /deployer/v1/policies": PoliciesOut(roles=[role_policies("support", now), role_policies("triage", now)]),
@@ -109,7 +114,7 @@ def support(now: datetime) -> RolloutOut:
         arms=ArmsOut(
             stable=arm(11_940, 11_612, 1_893, 0.61, 47_020), canary=arm(2_310, 2_204, 301, 0.634, 9_120), mixed=3
         ),
-        differences={name: DifferenceOut(difference=value, margin=margin(name)) for name, value in DIFFERENCES.items()},
+        differences={name: difference(name, value, 1.0) for name, value in DIFFERENCES.items()},
         coverage={"stable": 0.931, "canary": 0.79},
         run=0.21,
         thresholds=THRESHOLDS,
@@ -191,7 +196,38 @@ def margin(metric: str) -> float:
     return 0.1 if metric == "latency" else 0.05
 
 
-def e_values(place: int) -> dict[str, dict[str, float]]:
+def difference(metric: str, value: float, width: float) -> DifferenceOut:
+    """With intervals that are so many times as wide as after two days, of the shares .1 and .25."""
+
+    def share(weight: float, value: float, half: float, stable: int) -> ShareDifferenceOut:
+        canary = round(stable * weight / (1 - weight))
+        low, high = round(value - half, 4), round(value + half, 4)
+        return ShareDifferenceOut(
+            weight=weight, difference=round(value, 4), low=low, high=high, stable=stable, canary=canary
+        )
+
+    half = width * (0.052 if metric == "latency" else 0.034)
+    shares = [share(0.1, value * 0.6, half * 2.1, 6_204), share(0.25, value * 1.2, half * 1.4, 5_408)]
+    return DifferenceOut(
+        difference=value,
+        margin=margin(metric),
+        low=round(value - half, 4),
+        high=round(value + half, 4),
+        by_share=shares,
+    )
+
+
+def trail(now: datetime) -> TrailOut:
+    """Twice an hour since the canary began."""
+    began, hours = now - timedelta(days=2, hours=5), 53
+    samples = [
+        EvidenceSampleOut(at=began + timedelta(hours=half / 2), e_values=e_values(half / 2 * POINTS / hours))
+        for half in range(1, 2 * hours)
+    ]
+    return TrailOut(rollout_id=support(now).rollout_id, role="support", samples=samples)
+
+
+def e_values(place: float) -> dict[str, dict[str, float]]:
     """The evidence after so many decisions."""
     wave = math.sin(place / 3)
     rollback = {
@@ -220,9 +256,9 @@ def decisions(now: datetime) -> list[DecisionPointOut]:
             reason=reason,
             stage=stage,
             weight=(0.1, 0.25)[stage],
-            e_values=e_values(round(hours * POINTS / 53)),
+            e_values=e_values(hours * POINTS / 53),
             differences={
-                name: DifferenceOut(difference=round(value * (0.4 + hours / 90), 4), margin=margin(name))
+                name: difference(name, round(value * (0.4 + hours / 90), 4), 2.0 - hours / 53)
                 for name, value in DIFFERENCES.items()
             },
             counts={},

@@ -17,7 +17,7 @@ from ratchet.canary_deployer.domain.audit import audit_chain
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.summary import summary
+from ratchet.canary_deployer.domain.summary import summary, trail_of
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.contract import ModelRollout, decode
 from ratchet.contract.http.rollouts import (
@@ -30,6 +30,7 @@ from ratchet.contract.http.rollouts import (
     RolloutOut,
     RolloutsOut,
     StartIn,
+    TrailOut,
 )
 from ratchet.errors import BadRequest, NotFound
 from ratchet.rules.access import Caller, KeyScope
@@ -76,6 +77,7 @@ class Api:
         role = "/v1/rollouts/{role}"
         api.route("GET", "/v1/rollouts", self.rollouts, scope=KeyScope.VIEW)
         api.route("GET", role, self.rollout, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("GET", f"{role}/trail", self.trail, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("GET", f"{role}/audit", self.audit, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("GET", "/v1/policies", self.all_policies, scope=KeyScope.VIEW)
         api.route("GET", "/v1/policies/{role}", self.policies, scope=KeyScope.VIEW, errors=UNKNOWN)
@@ -91,10 +93,11 @@ class Api:
 
     async def rollout(self, role: str) -> RolloutOut:
         """One role's newest rollout."""
-        rollout = await self._controllers.current(_checked(role))
-        if rollout is None:
-            raise NotFound(f"there was no rollout of {role} yet")
-        return self._summary(role, rollout)
+        return self._summary(role, await self._newest(role))
+
+    async def trail(self, role: str) -> TrailOut:
+        """The e-values of one role's newest rollout since it began."""
+        return trail_of(await self._newest(role))
 
     async def audit(self, role: str) -> AuditOut:
         """Every decision about a role that the stream still has, held against its hash chain."""
@@ -151,6 +154,13 @@ class Api:
     async def _role_policies(self, role: str) -> RolePoliciesOut:
         route = await self._policies.route(role)
         return RolePoliciesOut(role=role, route=route, policies=await self._policies.versions(role))
+
+    async def _newest(self, role: str) -> Rollout:
+        """Raises `NotFound`."""
+        rollout = await self._controllers.current(_checked(role))
+        if rollout is None:
+            raise NotFound(f"there was no rollout of {role} yet")
+        return rollout
 
     def _summary(self, role: str, rollout: Rollout) -> RolloutOut:
         return summary(rollout, self._rules, self._controllers.fault(role), self._controllers.late(role))

@@ -17,6 +17,7 @@ from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.serving import renewed_route
+from ratchet.canary_deployer.domain.summary import traced
 from ratchet.canary_deployer.domain.verdicts import decide
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.nats_events import Behind, Events, EventSource, EvidenceLost, Places
@@ -87,7 +88,7 @@ class Observer:
             if current is None or self._reading != (current.rollout_id, self.store.generation):
                 return
             if current.state in WITH_TRAFFIC:
-                observed = self.store.folded(self.store.aged(current), read)
+                observed = traced(self.store.folded(self.store.aged(current), read), self.reconciler.now(), self.rules)
                 decision = decide(observed, self.rules)
                 if decision is not None:
                     await self.reconciler.apply_decision(observed, decision)

@@ -158,7 +158,8 @@ class RolloutStore:
             self._chunk_store.begin()
         live = self._live[1]
         live.fold(read.batch, rollout.compared, rollout.under(self.rules))
-        statistics = live.record(rollout.weight, rollout.statistics.chunks)
+        fresh = live.record(rollout.weight, rollout.statistics.chunks)
+        statistics = msgspec.structs.replace(fresh, trail=rollout.statistics.trail)
         return msgspec.structs.replace(rollout, statistics=statistics, **msgspec.structs.asdict(read.places))
 
     async def keep_statistics(self, rollout: Rollout) -> None:

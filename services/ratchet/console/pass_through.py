@@ -69,7 +69,7 @@ COORDINATOR: Sequence[Passed] = (
     _passed("POST", r"/v1/jobs/preview|/v1/snapshots", 600),
 )
 DEPLOYER: Sequence[Passed] = (
-    _passed("GET", rf"/v1/rollouts(/{ROLE.pattern}(/audit)?)?|/v1/policies(/{ROLE.pattern})?"),
+    _passed("GET", rf"/v1/rollouts(/{ROLE.pattern}(/audit|/trail)?)?|/v1/policies(/{ROLE.pattern})?"),
     _passed("POST", rf"/v1/rollouts/{ROLE.pattern}/(start|approve|pause|resume|promote|rollback|abort|revert)"),
 )
 GATEWAY: Sequence[Passed] = (

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from ratchet.bus.message import decode
 from ratchet.contract import ModelRollout
 from ratchet.contract.http.console import (
@@ -147,12 +149,19 @@ def decision_out(decision: ModelRollout) -> DecisionPointOut:
         weight=decision.stage.weight,
         e_values=decision.e_values or {},
         differences={
-            metric: DifferenceOut(difference=value["difference"], margin=value["margin"])
+            metric: difference
             for metric, stated in differences.items()
-            if {"difference", "margin"} <= (value := _numbers(stated)).keys()
+            if (difference := _difference(stated)) is not None
         },
         counts={arm: _numbers(arms[arm]) for arm in ("stable", "canary") if arm in arms},
     )
+
+
+def _difference(stated: object) -> DifferenceOut | None:
+    try:
+        return msgspec.convert(stated, DifferenceOut)
+    except msgspec.ValidationError:
+        return None
 
 
 def _object(value: object) -> Mapping[str, object]:

@@ -11,6 +11,7 @@ from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import NEEDS_APPROVAL, Rollout
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Stage
+from ratchet.canary_deployer.domain.trail import Trail
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.contract import ModelDeployed, ModelRollout
 from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion
@@ -25,8 +26,8 @@ from tests.support.canary_world import (
 
 
 def shown(rollout: Rollout) -> Statistics:
-    """The statistics, without the names of the chunks."""
-    return msgspec.structs.replace(rollout.statistics, chunks=())
+    """The statistics, without the names of the chunks, and without the trail: its moments are those of the looks."""
+    return msgspec.structs.replace(rollout.statistics, chunks=(), trail=Trail())
 
 
 async def test_a_restart_resumes_the_statistics() -> None:

@@ -248,3 +248,25 @@ async def test_the_strategy_is_chosen_with_the_start(operator: Operator) -> None
     assert (await operator.world.until("soaking")).strategy == "blue_green"
     bad = await operator.post(f"/v1/rollouts/{ROLE}/start", {**start, "strategy": "hope"}, 400)
     assert "strategy" in bad["error"]["message"]
+
+
+async def test_the_differences_have_intervals_by_share_of_traffic_and_e_values_a_trail(operator: Operator) -> None:
+    await operator.get(f"/v1/rollouts/{ROLE}/trail", 404)
+    await operator.world.until("running")
+    for _ in range(6):
+        operator.world.clock.advance(5)
+        await operator.world.play(40, 0.8, 0.6)
+    shown = await operator.get(f"/v1/rollouts/{ROLE}")
+    failure = shown["differences"]["failure"]
+    assert failure["low"] < failure["difference"] < failure["high"]
+    weights = [one["weight"] for one in failure["by_share"]]
+    assert weights == sorted({0.1, shown["weight"]})
+    assert sum(one["stable"] + one["canary"] for one in failure["by_share"]) == 240
+    trail = await operator.get(f"/v1/rollouts/{ROLE}/trail")
+    assert trail["rollout_id"] == shown["rollout_id"]
+    assert len(trail["samples"]) > shown["decisions"]
+    assert trail["samples"][-1]["e_values"] == shown["e_values"]
+    assert [one["at"] for one in trail["samples"]] == sorted({one["at"] for one in trail["samples"]})
+    # The trail is in the record, so it outlasts this deployer.
+    stored = (await operator.world.rollout()).statistics.trail
+    assert len(stored.at) in (len(trail["samples"]), len(trail["samples"]) - 1)

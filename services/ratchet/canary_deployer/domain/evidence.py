@@ -24,6 +24,7 @@ from ratchet.canary_deployer.domain.cohorts import (
     for_promotion,
     for_rollback,
 )
+from ratchet.canary_deployer.domain.confidence import ShareArms, ShareDifference, limits_of, share_difference
 from ratchet.canary_deployer.domain.e_processes import (
     FIRST_CAPITAL,
     RISK_RATIOS,
@@ -265,17 +266,28 @@ class Evaluation:
         positive = flat & (self.known.high[place] > ROUNDING)
         coverage = dict(zip(("stable", "canary"), self.coverage[place].tolist(), strict=True))
         differences = {name: float(values[place]) for name, values in self.differences.items()}
+        known = {name: self._arms(name, place) for name, value in differences.items() if not np.isnan(value)}
         return Evidence(
             rollback=dict(zip(self.names, self.peaks[place].tolist(), strict=True)),
             caution=float(self.caution[place]),
             promotion=dict(zip(metrics, self.promotion[place].tolist(), strict=True)),
-            differences={name: value for name, value in differences.items() if not np.isnan(value)},
+            differences={name: differences[name] for name in known},
             coverage={arm: share for arm, share in coverage.items() if not np.isnan(share)},
             counted={name: int(n) for name, n in zip(("stable", "canary"), self.count[place].tolist(), strict=True)},
             constant=tuple(name for name, is_so in zip(metrics, positive.tolist(), strict=True) if is_so),
             varies=not bool(flat.all()),
             run=float(self.spent[place]),
+            limits={name: limits_of(shares) for name, shares in known.items()},
+            by_share={name: tuple(share_difference(share) for share in shares) for name, shares in known.items()},
         )
+
+    def _arms(self, metric: str, place: tuple[int, ...]) -> list[ShareArms]:
+        """Both arms under each share of traffic that both have trajectories of, smallest share first."""
+        both = [
+            ShareArms(weight, tuple(stratum.count[place].tolist()), tuple(stratum.harm[metric][place].tolist()))
+            for weight, stratum in sorted(self.known.strata.items())
+        ]
+        return [arms for arms in both if all(arms.count)]
 
     def _total(self, parts: Sequence[Floats]) -> Floats:
         return np.sum(parts, axis=0) if parts else np.zeros((*self.spent.shape, 2))
@@ -302,6 +314,10 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether any promotion metric was not the same throughout."""
     run: float = 1.0
     """Smallest share of false alarms that a run of failing canary trajectories has used up."""
+    limits: dict[str, tuple[float, float]] = {}
+    """Of each difference, at every moment at once (`confidence.py`)."""
+    by_share: dict[str, tuple[ShareDifference, ...]] = {}
+    """The differences by the canary's share of traffic."""
 
 
 def _with_cohort(

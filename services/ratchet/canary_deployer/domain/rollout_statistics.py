@@ -17,6 +17,7 @@ from ratchet.canary_deployer.domain.e_processes import Floats
 from ratchet.canary_deployer.domain.evidence import Evidence, ProcessState, SequentialTests, Stratum
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.run_wire import Run
+from ratchet.canary_deployer.domain.trail import Trail
 from ratchet.canary_deployer.domain.trajectories import ArmCounts, Batch, Chunk, Compared, Window
 
 DECIMALS = 3
@@ -114,6 +115,8 @@ class Statistics(msgspec.Struct, frozen=True, omit_defaults=True):
     centres: dict[str, float] = {}
     """Published in the route for trajectories that start from now on (see `Evaluation.centres`)."""
     latency_scale_ms: float | None = None
+    trail: Trail = Trail()
+    """What the e-values were."""
 
 
 class LiveStatistics:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import datetime
 
 import msgspec
 
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
-from ratchet.canary_deployer.domain.evidence import COMBINED, SAMPLE_RATIO
+from ratchet.canary_deployer.domain.evidence import COMBINED, SAMPLE_RATIO, Evidence
 from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules, threshold
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import waiting_for
-from ratchet.contract.http.rollouts import RolloutOut
+from ratchet.contract.http.rollouts import EvidenceSampleOut, RolloutOut, TrailOut
 
 LARGEST_SHOWN = 1e12
 """Beyond it an e-value says nothing more."""
@@ -92,7 +93,7 @@ def comparison(statistics: Statistics, rules: Rules) -> JsonObject:
             "mixed": statistics.stable.moved + statistics.canary.moved,
         },
         "differences": {
-            name: {"difference": round(value, 4), "margin": rules.margin_of(name)}
+            name: {"difference": round(value, 4), "margin": rules.margin_of(name), **_interval(shown, name)}
             for name, value in shown.differences.items()
         },
         "coverage": {arm: round(known, 4) for arm, known in shown.coverage.items()},
@@ -107,6 +108,28 @@ def comparison(statistics: Statistics, rules: Rules) -> JsonObject:
             "coverage": rules.min_coverage,
         },
         "budget": dataclasses.asdict(budget),
+    }
+
+
+def _interval(shown: Evidence, metric: str) -> JsonObject:
+    """The limits of a difference, as a whole and by share of traffic; nothing in records that are older than they."""
+    whole = shown.limits.get(metric)
+    if whole is None:
+        return {}
+    return {
+        "low": round(whole[0], 4),
+        "high": round(whole[1], 4),
+        "by_share": [
+            {
+                "weight": one.weight,
+                "difference": round(one.difference, 4),
+                "low": round(one.low, 4),
+                "high": round(one.high, 4),
+                "stable": one.stable,
+                "canary": one.canary,
+            }
+            for one in shown.by_share.get(metric, ())
+        ],
     }
 
 
@@ -126,6 +149,21 @@ def e_values(statistics: Statistics, rules: Rules) -> dict[str, dict[str, float]
         family: {name: float(f"{min(value, LARGEST_SHOWN):.4g}") for name, value in values.items()}
         for family, values in families.items()
     }
+
+
+def traced(rollout: Rollout, now: datetime, rules: Rules) -> Rollout:
+    """The rollout with its present e-values in its trail."""
+    statistics = rollout.statistics
+    trail = statistics.trail.sampled(now, e_values(statistics, rules))
+    if trail is statistics.trail:
+        return rollout
+    return msgspec.structs.replace(rollout, statistics=msgspec.structs.replace(statistics, trail=trail))
+
+
+def trail_of(rollout: Rollout) -> TrailOut:
+    """The trail as operators see it."""
+    samples = [EvidenceSampleOut(at=at, e_values=values) for at, values in rollout.statistics.trail.samples()]
+    return TrailOut(rollout_id=rollout.rollout_id, role=rollout.role, samples=samples)
 
 
 def ratio(count: int, of: int, none: str) -> float | str:

@@ -102,11 +102,46 @@ class ArmsOut(Answer, frozen=True, kw_only=True):
     """Trajectories that moved from one to the other."""
 
 
+class ShareDifferenceOut(Answer, frozen=True, kw_only=True):
+    """The same of the trajectories that started while the canary had one share of the traffic."""
+
+    weight: float
+    """The share."""
+    difference: float
+    low: float
+    high: float
+    stable: int
+    """Trajectories of each arm."""
+    canary: int
+
+
 class DifferenceOut(Answer, frozen=True, kw_only=True):
     """How much more harm the canary does by one metric, and the margin within which it counts as not worse."""
 
     difference: float
     margin: float
+    low: float | None = None
+    """The 95 % confidence sequence: with this probability the true difference lies within its limits at every moment of
+    the rollout, however often one looks. Null in decisions of earlier versions."""
+    high: float | None = None
+    by_share: list[ShareDifferenceOut] = msgspec.field(default_factory=list[ShareDifferenceOut])
+    """Of each share that the canary had, smallest first; the whole is these, weighted by their sizes."""
+
+
+class EvidenceSampleOut(Answer, frozen=True, kw_only=True):
+    """The e-values of one moment."""
+
+    at: Instant
+    e_values: dict[str, dict[str, float]]
+    """By family, then by metric."""
+
+
+class TrailOut(Answer, frozen=True, kw_only=True):
+    """The e-values of a role's newest rollout since it began, oldest first: at most 240 moments, evenly spread."""
+
+    rollout_id: str
+    role: str
+    samples: list[EvidenceSampleOut]
 
 
 class RolloutOut(Answer, frozen=True, kw_only=True):

@@ -21,10 +21,10 @@ export function measure(value: number | null | undefined, digits = 3): string {
   return size >= 1000 ? GROUPED.format(value) : trimmed(value, digits);
 }
 
-/** The same with its sign: +0.12, −0.03, ±0. */
-export function signed(value: number, digits = 3): string {
-  if (value === 0) return "±0";
-  return value > 0 ? `+${measure(value, digits)}` : `−${measure(-value, digits)}`;
+/** A difference of shares with its sign, all as precise: +0.120, −0.031, ±0. */
+export function signed(value: number): string {
+  const digits = Math.abs(value).toFixed(3);
+  return Number(digits) === 0 ? "±0" : `${value > 0 ? "+" : "−"}${digits}`;
 }
 
 /** A share of one as per cent: 12.3 %. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { DecisionPoint, Rollout } from "../src/api/types.ts";
-import { actsFor, changes, differenceRows, evidenceSeries, limits, sampleRatio, track, type Sample } from "../src/views/rollouts/evidence.ts";
+import { actsFor, changes, differenceRows, evidenceSeries, limits, sampleRatio, sharesOf, standing, track, type Sample } from "../src/views/rollouts/evidence.ts";
 
 const ARM = { started: 0, trajectories: 0 };
 
@@ -33,12 +33,13 @@ test("a stage shows its share of traffic once it is known", () => {
   assert.deepEqual(steps.map((step) => step.detail).slice(1, 3), ["10 % canary", "25 % canary"]);
 });
 
-test("evidence is that of the decisions and what was seen after them; the combined value comes first", () => {
-  const decisions = [decision(0), decision(1, { e_values: { rollback: { failure: 2, combined: 1.5 } } })];
-  const seen: Sample[] = [{ at: 0, eValues: { rollback: { failure: 9 } } }, { at: Date.parse("2026-03-01T02:00:00Z"), eValues: { rollback: { failure: 0, combined: 3 } } }];
-  assert.deepEqual(evidenceSeries("rollback", decisions, seen), [
-    { name: "combined", points: [[Date.parse("2026-03-01T01:00:00Z"), 1.5], [Date.parse("2026-03-01T02:00:00Z"), 3]] },
-    { name: "failure", points: [[Date.parse("2026-03-01T01:00:00Z"), 2], [Date.parse("2026-03-01T02:00:00Z"), 1e-6]] },
+test("evidence is that of the decisions and of the moments between them; the combined value comes first", () => {
+  const decisions = [decision(0), decision(2, { e_values: { rollback: { failure: 2, combined: 1.5 } } })];
+  const between: Sample[] = [{ at: "2026-03-01T01:00:00Z", e_values: { rollback: { failure: 1, combined: 1 } } }, { at: "2026-03-01T03:00:00Z", e_values: { rollback: { failure: 0, combined: 3 } } }];
+  const hour = (of: number) => Date.parse(`2026-03-01T0${of}:00:00Z`);
+  assert.deepEqual(evidenceSeries("rollback", decisions, between), [
+    { name: "combined", points: [[hour(1), 1], [hour(2), 1.5], [hour(3), 3]] },
+    { name: "failure", points: [[hour(1), 1], [hour(2), 2], [hour(3), 1e-6]] },
   ]);
 });
 
@@ -49,11 +50,19 @@ test("limits at one height are one line", () => {
   assert.deepEqual(limits("promotion", thresholds), []);
 });
 
-test("a difference is shown by stage too", () => {
-  const of = (difference: number) => ({ failure: { difference, margin: 0.05 } });
-  const decisions = [decision(0, { differences: of(0.02) }), decision(1, { differences: of(0.03) }), decision(2, { stage: 1, differences: of(-0.01) })];
-  const rows = differenceRows(rollout({ differences: of(-0.02) }), decisions);
-  assert.deepEqual(rows, [{ metric: "failure", difference: -0.02, margin: 0.05, stages: [0.03, -0.01] }]);
+test("a difference is shown by share of traffic too", () => {
+  const part = (weight: number) => ({ weight, difference: weight, low: -1, high: 1, stable: 90, canary: 10 });
+  const whole = { difference: 0.02, margin: 0.05, by_share: [part(0.1), part(0.25)] };
+  const rows = differenceRows({ failure: whole, reward: { ...whole, by_share: [part(0.25)] } });
+  assert.deepEqual(sharesOf({ failure: whole }), [0.1, 0.25]);
+  assert.deepEqual(rows.map((row) => [row.metric, row.shares]), [["failure", [part(0.1), part(0.25)]], ["reward", [null, part(0.25)]]]);
+});
+
+test("a difference is clear once its interval is on one side of the margin", () => {
+  assert.equal(standing({ difference: 0.01, margin: 0.05, low: -0.02, high: 0.04 }), "within");
+  assert.equal(standing({ difference: 0.01, margin: 0.05, low: -0.06, high: 0.08 }), "not clear yet");
+  assert.equal(standing({ difference: 0.09, margin: 0.05, low: 0.06, high: 0.12 }), "beyond");
+  assert.equal(standing({ difference: 0.09, margin: 0.05 }), "beyond");
 });
 
 test("the sample ratio is the canary's share of what started", () => {

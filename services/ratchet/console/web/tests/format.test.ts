@@ -14,7 +14,7 @@ test("a measured number keeps its significant digits, however small or large", (
 });
 
 test("a difference shows its sign", () => {
-  assert.deepEqual([0.12, -0.03, 0].map((value) => signed(value)), ["+0.12", "−0.03", "±0"]);
+  assert.deepEqual([0.12, -0.03, 0].map((value) => signed(value)), ["+0.120", "−0.030", "±0"]);
 });
 
 test("shares are per cent", () => {

@@ -17,6 +17,7 @@ export type Rollout = DeployerSchemas["RolloutOut"];
 export type Model = CoordinatorSchemas["ModelOut"];
 export type Audit = DeployerSchemas["AuditOut"];
 export type RolePolicies = DeployerSchemas["RolePoliciesOut"];
+export type Trail = DeployerSchemas["TrailOut"];
 export type RolloutHistory = ConsoleSchemas["RolloutHistoryOut"];
 export type DecisionPoint = ConsoleSchemas["DecisionPointOut"];
 export type TrajectoryBrief = ConsoleSchemas["TrajectoryBrief"];

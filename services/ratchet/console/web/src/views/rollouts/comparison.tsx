@@ -1,13 +1,13 @@
 // Both arms in figures: evidence over time, differences, coverage, counts.
 
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import type { DecisionPoint, Rollout } from "../../api/types.ts";
 import { LineChart } from "../../charts/line.tsx";
 import { measure, share, signed, words } from "../../format.ts";
 import { Empty, Meter, Panel } from "../../ui/panel.tsx";
 import { Pill } from "../../ui/status.tsx";
 import { Table } from "../../ui/table.tsx";
-import { differenceRows, ENDED, evidenceSeries, FAMILIES, limits, sampleRatio, type DifferenceRow, type Family, type Sample } from "./evidence.ts";
+import { differenceRows, evidenceSeries, FAMILIES, limits, sampleRatio, sharesOf, standing, type Difference, type DifferenceRow, type Family, type Sample } from "./evidence.ts";
 
 const ABOUT: Readonly<Record<Family, string>> = {
   rollback: "How strongly the figures speak against the canary. 1 is no evidence; at the limit it is rolled back.",
@@ -15,10 +15,9 @@ const ABOUT: Readonly<Record<Family, string>> = {
   tests: "First calls and safety roll back at their limit; the sample ratio holds the rollout: the arms do not get their shares.",
 };
 
-export function Evidence({ rollout, decisions, thresholds }: { rollout: Rollout | null; decisions: readonly DecisionPoint[]; thresholds: Readonly<Record<string, number>> }) {
+export function Evidence({ decisions, between, thresholds }: { decisions: readonly DecisionPoint[]; between: readonly Sample[]; thresholds: Readonly<Record<string, number>> }) {
   const [family, setFamily] = useState<Family>("rollback");
-  const seen = useSeen(rollout);
-  const series = useMemo(() => evidenceSeries(family, decisions, seen), [family, decisions, seen]);
+  const series = useMemo(() => evidenceSeries(family, decisions, between), [family, decisions, between]);
   return (
     <Panel title="Evidence over time" actions={<Families family={family} onFamily={setFamily} />}>
       <p class="muted small">{ABOUT[family]}</p>
@@ -26,17 +25,6 @@ export function Evidence({ rollout, decisions, thresholds }: { rollout: Rollout 
         : <LineChart title={`E-values of ${words(family)} over time, on a logarithmic scale`} series={series} limits={limits(family, thresholds)} kind="log" height={280} />}
     </Panel>
   );
-}
-
-const SEEN = 2_000;
-
-/** What the rollout's e-values were while this page was open: the API keeps those of decisions alone. */
-function useSeen(rollout: Rollout | null): readonly Sample[] {
-  const samples = useRef<Sample[]>([]);
-  return useMemo(() => {
-    if (rollout !== null && !ENDED.has(rollout.state)) samples.current = [...samples.current.slice(-SEEN), { at: Date.now(), eValues: rollout.e_values }];
-    return samples.current;
-  }, [rollout]);
 }
 
 function Families({ family, onFamily }: { family: Family; onFamily: (family: Family) => void }) {
@@ -47,37 +35,56 @@ function Families({ family, onFamily }: { family: Family; onFamily: (family: Fam
   );
 }
 
-export function Differences({ rollout, decisions }: { rollout: Rollout; decisions: readonly DecisionPoint[] }) {
-  const rows = differenceRows(rollout, decisions);
-  const stages = rows[0]?.stages.length ?? 0;
+export function Differences({ differences }: { differences: Readonly<Record<string, Difference>> }) {
+  const rows = differenceRows(differences);
   return (
     <Panel title="How much more harm the canary does" flush>
       {rows.length === 0 ? <Empty>Nothing to compare yet.</Empty> : (
-        <Table caption="Differences by metric and stage" rows={rows} rowKey={(row) => row.metric} columns={[
-          { name: "Metric", show: (row) => words(row.metric) },
-          { name: "Difference", isNumber: true, show: (row) => signed(row.difference) },
-          { name: "Margin", isNumber: true, show: (row) => measure(row.margin) },
-          { name: "Against the margin", show: (row) => <Against row={row} /> },
-          ...Array.from({ length: stages }, (_, stage) => ({ name: `Stage ${stage + 1}`, isNumber: true, show: (row: DifferenceRow) => (row.stages[stage] == null ? "" : signed(row.stages[stage] ?? 0)) })),
-        ]} />
+        <>
+          <Table caption="Differences by metric and share of traffic" rows={rows} rowKey={(row) => row.metric} columns={[
+            { name: "Metric", show: (row) => words(row.metric) },
+            { name: "Difference", isNumber: true, show: (row) => <Interval of={row.whole} /> },
+            { name: "Margin", isNumber: true, show: (row) => measure(row.whole.margin) },
+            { name: "Against the margin", show: (row) => <Against of={row.whole} /> },
+            ...sharesOf(differences).map((weight, place) => ({
+              name: `At ${share(weight)} canary`, isNumber: true,
+              show: (row: DifferenceRow) => { const part = row.shares[place]; return part == null ? <span class="muted">–</span> : <Interval of={part} />; },
+            })),
+          ]} />
+          <p class="muted small pad">Below each difference stands its 95 % interval, which holds at every look, not only at one. The e-values decide.</p>
+        </>
       )}
     </Panel>
   );
 }
 
-/** A point on a line from twice the margin of good to twice the margin of harm. */
-function Against({ row }: { row: DifferenceRow }) {
-  const place = (value: number) => 60 + Math.max(-1, Math.min(1, value / (2 * row.margin || 1))) * 56;
-  const isWorse = row.difference > row.margin;
+function Interval({ of }: { of: { difference: number; low?: number | null; high?: number | null; stable?: number; canary?: number } }) {
+  const arms = of.stable === undefined ? undefined : `${of.stable.toLocaleString("en")} trajectories of stable, ${(of.canary ?? 0).toLocaleString("en")} of the canary`;
+  return (
+    <span title={arms}>
+      {signed(of.difference)}
+      {of.low != null && of.high != null && <span class="muted small block nowrap">{signed(of.low)} to {signed(of.high)}</span>}
+    </span>
+  );
+}
+
+const SHOWN = { within: ["none", "good"], beyond: ["warn", "warn"], "not clear yet": ["none", "wait"] } as const;
+
+/** A point and its interval on a line from twice the margin of good to twice the margin of harm. */
+function Against({ of }: { of: Difference }) {
+  const place = (value: number) => 60 + Math.max(-1, Math.min(1, value / (2 * of.margin || 1))) * 56;
+  const stands = standing(of);
+  const [tone, icon] = SHOWN[stands];
   return (
     <span class="row nowrap">
       <svg class="against" viewBox="0 0 120 16" width="120" height="16" aria-hidden="true">
-        <rect class="good-band" x="0" y="3" width={place(row.margin)} height="10" rx="2" />
+        <rect class="good-band" x="0" y="3" width={place(of.margin)} height="10" rx="2" />
         <line class="zero" x1="60" x2="60" y1="1" y2="15" />
-        <line class="edge" x1={place(row.margin)} x2={place(row.margin)} y1="1" y2="15" />
-        <circle cx={place(row.difference)} cy="8" r="4.5" data-worse={isWorse ? "" : undefined} />
+        <line class="edge" x1={place(of.margin)} x2={place(of.margin)} y1="1" y2="15" />
+        {of.low != null && of.high != null && <line class="interval" x1={place(of.low)} x2={place(of.high)} y1="8" y2="8" />}
+        <circle cx={place(of.difference)} cy="8" r="4.5" data-worse={stands === "beyond" ? "" : undefined} />
       </svg>
-      <Pill tone={isWorse ? "warn" : "none"} plain icon={isWorse ? "warn" : "good"}>{isWorse ? "beyond" : "within"}</Pill>
+      <Pill tone={tone} plain icon={icon}>{stands}</Pill>
     </span>
   );
 }

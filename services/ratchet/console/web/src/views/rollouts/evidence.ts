@@ -72,15 +72,13 @@ export type Family = (typeof FAMILIES)[number];
 
 /** E-values at a time, by family and metric. */
 export interface Sample {
-  readonly at: number;
-  readonly eValues: Readonly<Record<string, Readonly<Record<string, number>>>>;
+  readonly at: string;
+  readonly e_values: Readonly<Record<string, Readonly<Record<string, number>>>>;
 }
 
-/** The e-values of one family over time: those of the decisions, then those that this page saw since. */
-export function evidenceSeries(family: Family, decisions: readonly DecisionPoint[], seen: readonly Sample[]): Series[] {
-  const last = decisions.length === 0 ? -Infinity : Date.parse(decisions.at(-1)?.at ?? "");
-  const rows = decisions.map((decision) => [Date.parse(decision.at), decision.e_values[family] ?? {}] as const);
-  for (const sample of seen) if (sample.at > last) rows.push([sample.at, sample.eValues[family] ?? {}]);
+/** The e-values of one family over time: those of the decisions, and of the moments between them. */
+export function evidenceSeries(family: Family, decisions: readonly DecisionPoint[], between: readonly Sample[]): Series[] {
+  const rows = [...decisions, ...between].map((sample) => [Date.parse(sample.at), sample.e_values[family] ?? {}] as const).sort(([a], [b]) => a - b);
   const names = [...new Set(rows.flatMap(([, values]) => Object.keys(values)))];
   names.sort((a, b) => Number(b === "combined") - Number(a === "combined"));
   return names.map((name) => ({
@@ -106,25 +104,33 @@ function limitName(name: string): string {
   return { rollback: "rolls back", promotion: "suffices for promotion", sample_ratio: "sample ratio holds" }[name] ?? words(name);
 }
 
+export type Difference = Rollout["differences"][string];
+export type ShareDifference = NonNullable<Difference["by_share"]>[number];
+
 export interface DifferenceRow {
   readonly metric: string;
-  readonly difference: number;
-  readonly margin: number;
-  /** By stage: the difference at its last decision. */
-  readonly stages: readonly (number | null)[];
+  readonly whole: Difference;
+  /** In the order of `sharesOf`. */
+  readonly shares: readonly (ShareDifference | null)[];
 }
 
-export function differenceRows(rollout: Rollout, decisions: readonly DecisionPoint[]): DifferenceRow[] {
-  const last = decisions.reduce((most, decision) => Math.max(most, decision.stage), -1);
-  return Object.entries(rollout.differences).map(([metric, { difference, margin }]) => ({
-    metric, difference, margin,
-    stages: Array.from({ length: last + 1 }, (_, stage) => lastOf(decisions, stage, metric)),
+/** The canary's shares of traffic that any of the differences has, smallest first. */
+export function sharesOf(differences: Readonly<Record<string, Difference>>): number[] {
+  return [...new Set(Object.values(differences).flatMap((one) => (one.by_share ?? []).map((part) => part.weight)))].sort((a, b) => a - b);
+}
+
+export function differenceRows(differences: Readonly<Record<string, Difference>>): DifferenceRow[] {
+  const shares = sharesOf(differences);
+  return Object.entries(differences).map(([metric, whole]) => ({
+    metric, whole,
+    shares: shares.map((weight) => whole.by_share?.find((part) => part.weight === weight) ?? null),
   }));
 }
 
-function lastOf(decisions: readonly DecisionPoint[], stage: number, metric: string): number | null {
-  const of = decisions.filter((decision) => decision.stage === stage && decision.differences[metric] !== undefined);
-  return of.at(-1)?.differences[metric]?.difference ?? null;
+/** What is known about a difference and its margin; without limits, what is seen. */
+export function standing({ difference, margin, low, high }: Difference): "within" | "beyond" | "not clear yet" {
+  if ((high ?? difference) <= margin) return "within";
+  return (low ?? difference) > margin ? "beyond" : "not clear yet";
 }
 
 export interface SampleRatio {

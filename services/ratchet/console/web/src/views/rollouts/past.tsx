@@ -6,7 +6,7 @@ import { href } from "../../route.ts";
 import { Page } from "../../ui/panel.tsx";
 import { Loaded } from "../../ui/resource.tsx";
 import { DataText } from "../../ui/text.tsx";
-import { Evidence } from "./comparison.tsx";
+import { Differences, Evidence } from "./comparison.tsx";
 import { paths } from "./paths.ts";
 import { Decisions, Failures } from "./record.tsx";
 
@@ -19,7 +19,8 @@ export function PastRolloutView({ role, rollout }: { role: string; rollout: stri
       <Loaded of={history} what="that rollout">
         {({ decisions }) => (
           <>
-            <Evidence rollout={null} decisions={decisions} thresholds={{}} />
+            <Evidence decisions={decisions} between={[]} thresholds={{}} />
+            <Differences differences={decisions.findLast((one) => Object.keys(one.differences).length > 0)?.differences ?? {}} />
             <Failures role={role} rollout={rollout} />
             <Decisions decisions={decisions} />
           </>

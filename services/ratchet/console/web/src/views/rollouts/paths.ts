@@ -6,6 +6,7 @@ export const paths = {
   all: "/deployer/v1/rollouts",
   newest: (role: string) => `/deployer/v1/rollouts/${part(role)}`,
   act: (role: string, act: string) => `/deployer/v1/rollouts/${part(role)}/${act}`,
+  trail: (role: string) => `/deployer/v1/rollouts/${part(role)}/trail`,
   audit: (role: string) => `/deployer/v1/rollouts/${part(role)}/audit`,
   policies: (role: string) => `/deployer/v1/policies/${part(role)}`,
   past: (role: string) => `/v1/rollouts/${part(role)}/past`,

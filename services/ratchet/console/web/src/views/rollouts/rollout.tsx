@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { useResource } from "../../api/resource.ts";
-import type { Hint, Rollout, RolloutHistory } from "../../api/types.ts";
+import type { Hint, Rollout, RolloutHistory, Trail } from "../../api/types.ts";
 import { duration, share, words } from "../../format.ts";
 import { href } from "../../route.ts";
 import { navigate } from "../../router.ts";
@@ -16,15 +16,19 @@ import { DataText, Id, PolicyName } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 import { ActDialog } from "./act.tsx";
 import { Arms, Coverage, Differences, Evidence } from "./comparison.tsx";
-import { ACTS, actsFor, ENDED, hadTraffic, rough, track, type Act, type Step } from "./evidence.ts";
+import { ACTS, actsFor, ENDED, hadTraffic, rough, track, type Act, type Sample, type Step } from "./evidence.ts";
 import { paths } from "./paths.ts";
 import { AuditChain, Decisions, Failures, Gates, PastRollouts } from "./record.tsx";
+
+const NONE: readonly Sample[] = [];
 
 export function RolloutView({ role }: { role: string }) {
   const on = (hint: Hint) => hint.kind === "rollout" && (hint.role === null || hint.role === role);
   const newest = useResource<Rollout>(paths.newest(role), { on, everyMs: 10_000 });
   const id = newest.data?.rollout_id ?? null;
   const history = useResource<RolloutHistory>(id === null ? null : paths.history(role, id), { on, everyMs: 60_000 });
+  const trail = useResource<Trail>(id === null ? null : paths.trail(role), { on, everyMs: 15_000 });
+  const between = trail.data !== null && trail.data.rollout_id === id ? trail.data.samples : NONE;
   const [act, setAct] = useState<Act | null>(null);
   const isNone = newest.error?.status === 404;
   return (
@@ -33,7 +37,7 @@ export function RolloutView({ role }: { role: string }) {
       {isNone && <Panel title="Newest rollout"><Empty>There was no rollout of this role yet. Start one of its versions, if it has any.</Empty></Panel>}
       {!isNone && (
         <Loaded of={newest} what={`the rollout of ${role}`}>
-          {(rollout) => <Whole rollout={rollout} history={history.data} historyError={history.error === null || history.error.status === 404 ? null : <Loaded of={history} what="the evidence over time">{() => null}</Loaded>} />}
+          {(rollout) => <Whole rollout={rollout} history={history.data} between={between} historyError={history.error === null || history.error.status === 404 ? null : <Loaded of={history} what="the evidence over time">{() => null}</Loaded>} />}
         </Loaded>
       )}
       <AuditChain role={role} />
@@ -52,7 +56,7 @@ function Acts({ rollout, onAct }: { rollout: Rollout | null; onAct: (act: Act) =
   );
 }
 
-function Whole({ rollout, history, historyError }: { rollout: Rollout; history: RolloutHistory | null; historyError: ComponentChildren }) {
+function Whole({ rollout, history, between, historyError }: { rollout: Rollout; history: RolloutHistory | null; between: readonly Sample[]; historyError: ComponentChildren }) {
   const decisions = useMemo(() => history?.decisions ?? [], [history]);
   return (
     <>
@@ -68,8 +72,8 @@ function Whole({ rollout, history, historyError }: { rollout: Rollout; history: 
       {historyError}
       {hadTraffic(rollout) && (
         <>
-          <Evidence rollout={rollout} decisions={decisions} thresholds={rollout.thresholds} />
-          <Differences rollout={rollout} decisions={decisions} />
+          <Evidence decisions={decisions} between={between} thresholds={rollout.thresholds} />
+          <Differences differences={rollout.differences} />
           <div class="grid" style={{ "--least": "400px" }}>
             <Arms rollout={rollout} />
             <Coverage rollout={rollout} />

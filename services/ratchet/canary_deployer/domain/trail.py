@@ -1,0 +1,50 @@
+"""What the e-values of a rollout were, between its decisions too: a bounded number of moments, evenly spread. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from msgspec.structs import replace
+
+MOST = 240
+"""Moments that are kept. One more, and every second one goes."""
+LEAST_MS = 2_000
+"""The first moments are at least this far from each other."""
+
+
+class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Columns, which take a fifth of the room that a map for each moment takes."""
+
+    names: tuple[tuple[str, str], ...] = ()
+    """Family and metric of each value."""
+    at: tuple[int, ...] = ()
+    """Milliseconds of Unix time."""
+    values: tuple[tuple[float, ...], ...] = ()
+    spacing_ms: int = LEAST_MS
+    """Moments from now on are at least this far from each other."""
+
+    def sampled(self, now: datetime, e_values: Mapping[str, Mapping[str, float]]) -> Trail:
+        """The trail with the present values; itself where they are as before, or it is too early for another moment."""
+        names = tuple((family, metric) for family, values in e_values.items() for metric in values)
+        if names != self.names:  # the first moment, or a deployer with other metrics
+            return Trail(names=names).sampled(now, e_values)
+        at, row = round(now.timestamp() * 1000), tuple(e_values[family][metric] for family, metric in names)
+        if self.at and (at - self.at[-1] < self.spacing_ms or row == self.values[-1]):
+            return self
+        thinned = self if len(self.at) < MOST else self._thinned()
+        return replace(thinned, at=(*thinned.at, at), values=(*thinned.values, row))
+
+    def samples(self) -> Iterator[tuple[datetime, dict[str, dict[str, float]]]]:
+        """Every moment and its values."""
+        for at, row in zip(self.at, self.values, strict=True):
+            values: dict[str, dict[str, float]] = {}
+            for (family, metric), value in zip(self.names, row, strict=True):
+                values.setdefault(family, {})[metric] = value
+            yield datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at), values
+
+    def _thinned(self) -> Trail:
+        """Every second moment; later ones are as far from each other as these."""
+        at = self.at[::2]
+        return replace(self, at=at, values=self.values[::2], spacing_ms=(at[-1] - at[0]) // (len(at) - 1))

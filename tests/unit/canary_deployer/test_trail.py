@@ -1,0 +1,47 @@
+"""The trail of a rollout's e-values: bounded, evenly spread, without repetitions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import msgspec
+
+from ratchet.canary_deployer.domain.trail import LEAST_MS, MOST, Trail
+
+BEGAN = datetime(2026, 11, 20, 8, tzinfo=UTC)
+
+
+def values(failure: float) -> dict[str, dict[str, float]]:
+    return {"rollback": {"failure": failure, "combined": failure}, "tests": {"safety": 1.0}}
+
+
+def trail_of(samples: int, every: timedelta) -> Trail:
+    trail = Trail()
+    for place in range(samples):
+        trail = trail.sampled(BEGAN + place * every, values(float(place)))
+    return trail
+
+
+def test_a_trail_of_weeks_is_bounded_and_spans_them_evenly() -> None:
+    minute = timedelta(minutes=1)
+    trail = trail_of(20_000, minute)
+    samples = list(trail.samples())
+    assert MOST // 2 <= len(samples) <= MOST
+    assert samples[0] == (BEGAN, values(0.0))
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(samples)]
+    assert max(gaps) <= 4 * min(gaps)
+    assert BEGAN + 19_999 * minute - samples[-1][0] <= max(gaps)
+    assert len(msgspec.json.encode(trail)) < 20_000
+
+
+def test_what_has_not_changed_and_what_comes_at_once_is_no_new_moment() -> None:
+    trail = trail_of(1, timedelta())
+    assert trail.sampled(BEGAN + timedelta(hours=1), values(0.0)) is trail
+    assert trail.sampled(BEGAN + timedelta(milliseconds=LEAST_MS - 1), values(2.0)) is trail
+    assert len(trail.sampled(BEGAN + timedelta(milliseconds=LEAST_MS), values(2.0)).at) == 2
+
+
+def test_other_metrics_begin_a_new_trail() -> None:
+    trail = trail_of(5, timedelta(minutes=1)).sampled(BEGAN + timedelta(hours=1), {"tests": {"safety": 2.0}})
+    assert list(trail.samples()) == [(BEGAN + timedelta(hours=1), {"tests": {"safety": 2.0}})]
