@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ratchet.cli.ids import short_ids
 from tests.support.command_lines import COMMANDS, ODD, lines, ratchet
 
 SERVICES = "trajectory_collector,reward_computer,rl_coordinator,canary_deployer"
@@ -72,17 +73,17 @@ def jobs(directory: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in job.items() if name != WAITED} for job in shown]
 
 
-def in_one_process(tmp_path: Path, commands: list[list[str]]) -> list[tuple[int, str]]:
-    """Exit code and standard error of each; one interpreter, for starting one takes longer than most commands."""
+def in_one_process(tmp_path: Path, commands: list[list[str]]) -> list[tuple[int, str, str]]:
+    """Exit code, standard error and standard output of each; an interpreter starts slower than most commands run."""
     program = tmp_path / "commands.py"
     program.write_text(
         "import contextlib, io, json, sys\n"
         "from ratchet.cli.__main__ import main\n"
         "for line in json.load(sys.stdin):\n"
-        "    stderr = io.StringIO()\n"
-        "    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):\n"
+        "    stderr, stdout = io.StringIO(), io.StringIO()\n"
+        "    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):\n"
         "        code = main(line)\n"
-        "    print(json.dumps([int(code), stderr.getvalue()]))\n"
+        "    print(json.dumps([int(code), stderr.getvalue(), stdout.getvalue()]))\n"
     )
     done = subprocess.run(
         [sys.executable, str(program)],
@@ -103,7 +104,7 @@ def test_odd_values_get_one_line_from_a_running_stack(directory: Path, tmp_path:
         where = [f"--dir={directory}"] if any("--dir" in one.opts for one in command.params) else []
         tried = [] if words in ENDING else lines(words, command, ODD[0])
         typed += [[*words, *where, *line[len(words) :]] for line in tried]
-    for line, (code, stderr) in zip(typed, in_one_process(tmp_path, typed), strict=True):
+    for line, (code, stderr, _) in zip(typed, in_one_process(tmp_path, typed), strict=True):
         assert code in (0, 1, 2, 3, 4), line
         assert code in (0, 3) or stderr.startswith("ratchet: "), (line, stderr)
 
@@ -237,6 +238,45 @@ def test_waiting_ends_with_the_job_and_exits_by_its_state(directory: Path) -> No
         printed, wrong = waiting.communicate(timeout=60)
     assert (waiting.returncode, wrong) == (3, "")
     assert (json.loads(printed)["training_job_id"], json.loads(printed)["state"]) == (*new, "cancelled")
+
+
+def test_the_beginning_of_an_id_and_latest_name_what_they_name_everywhere(directory: Path, tmp_path: Path) -> None:
+    ids = [asked(directory)["training_job_id"] for _ in range(2)]
+    where = ["--json", "--dir", str(directory)]
+    trajectory = json.loads(ratchet("trajectories", "list", "--limit", "1", *where).stdout)["trajectories"][0]
+    short = trajectory["trajectory_id"][:8]
+    feedback = ["feedback", "--thumbs", "up", "--dry-run"]
+    lines = [
+        *(["jobs", name] for name in (short_ids(ids)[ids[0]], "latest", "airline@latest", ids[0][:4], "abcdef")),
+        *(["trajectories", "show", name] for name in (short, "latest", "airline@latest")),
+        *([*feedback, name] for name in (short, "latest", "no-such-name")),
+        [*feedback, "latest", "--role", "airline"],
+        *(["dataset", "show", name] for name in ("latest", "abcdef")),
+        *(["policies", "show", name] for name in ("latest", "airline@latest")),
+        ["rollout", "start", "airline", "latest"],
+        ["deadletters", "show", "latest"],
+        ["keys", "revoke", "latest"],
+    ]
+    done = in_one_process(tmp_path, [[*line, *where] for line in lines])
+    answers = [(code, json.loads(out)) for code, _, out in done]
+    assert [one["training_job_id"] for _, one in answers[:3]] == [ids[0], ids[1], ids[1]]
+    errors = [(one.get("error") or {}).get("message", "") for _, one in answers]
+    assert f"{ids[0][:4]} begins the ids of several jobs: " in errors[3]
+    assert "no such job: abcdef" in errors[4]
+    assert answers[5][1]["trajectory"]["trajectory_id"] == trajectory["trajectory_id"]
+    assert [code for code, _ in answers[5:8]] == [0] * 3
+    for place in (8, 9, 11):  # the trajectory is known, and then the gateway is asked
+        assert "gateway is not part of the stack" in errors[place]
+    assert "no trajectory no-such-name is stored" in errors[10]
+    assert errors[12] in ("", "no job has a snapshot yet")  # the coordinator may be making it
+    assert errors[13:] == [
+        "no such job: abcdef; `ratchet jobs` lists those that are kept",
+        "there is no policy yet",
+        "there is no policy of airline yet",
+        "airline has no policy yet",
+        "there are no dead letters",
+        errors[18],
+    ]
 
 
 def test_a_training_that_cannot_work_is_refused_at_once(directory: Path) -> None:

@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from ratchet.cli.__main__ import app
 from ratchet.cli.commands import imported
+from ratchet.cli.examples import EXAMPLES
 from ratchet.cli.exit_codes import ExitCode
 
 Command = Any
@@ -40,6 +41,10 @@ Conventions:
 - `--dry-run` checks what can be checked, prints what would be sent, and sends nothing.
 - `--dir` (or `RATCHET_DIR`) says which local stack is meant. `RATCHET_NATS_URL`, `RATCHET_CLICKHOUSE_URL`,
   `RATCHET_S3_ENDPOINT` and `RATCHET_<SERVICE>_URL` lead to a system that runs elsewhere.
+- A job, trajectory, snapshot or key is named by its id, by the beginning of the id (4 characters or more; an error
+  names the candidates where several begin so), or by `latest`; a job, trajectory, snapshot or policy also by
+  `support@latest`, the newest of a role. Tables on a terminal show such beginnings; files, pipes and `--json` get whole
+  ids.
 - `ratchet --version` prints the version.
 - `NO_COLOR` is obeyed; a pipe gets whole lines.
 
@@ -73,7 +78,8 @@ def reference(app: typer.Typer) -> str:
         rows = [f"| `{_placeholder(one)}` | {_cell(one.help)} | {_default(one)} |\n" for one in arguments]
         rows += map(_option_row, options)
         table = "| | | default |\n|---|---|---|\n" + "".join(rows) if rows else ""
-        parts.append(f"\n### {' '.join(words)}\n\n```\n{usage}\n```\n\n{_text(command.help)}\n\n{table}")
+        about = f"{_text(command.help)}\n\n```\n{usage}\n```\n"
+        parts.append(f"\n### {' '.join(words)}\n\n```\n{examples_of(words)}\n```\n\n{about}\n{table}")
     return "".join(parts)
 
 
@@ -85,6 +91,14 @@ def leaves(command: Command, words: tuple[str, ...] = ("ratchet",)) -> Iterator[
     for name, one in below.items():
         if not one.hidden:
             yield from leaves(imported(one), (*words, name))
+
+
+def examples_of(words: tuple[str, ...]) -> str:
+    """The examples of a command, a line each. Raises `LookupError` for a command that has none."""
+    try:
+        return "\n".join(EXAMPLES[" ".join(words[1:])])
+    except KeyError:
+        raise LookupError(f"add two examples of `{' '.join(words)}` to ratchet/cli/examples.py") from None
 
 
 def _option_row(option: Parameter) -> str:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from ratchet.cli.examples import EXAMPLES
+
 Command = Any
 """A command of typer's parser; typer keeps the types of its parts to itself."""
 
@@ -75,6 +77,17 @@ GROUPS: Mapping[str, Entry] = {
 """Nouns with commands below them."""
 
 
+HEADINGS: Mapping[str, tuple[str, ...]] = {
+    "A first hour": ("demo", "up", "down", "open", "env"),
+    "Look": ("status", "logs", "jobs", "trajectories", "policies", "rollout", "usage", "capture", "plugins"),
+    "Say what was good": ("feedback", "preferences"),
+    "Train": ("plan", "train", "cancel", "dataset", "data", "dpo-train", "rm-train"),
+    "Bring and take data": ("import", "export"),
+    "Keep it well": ("config", "keys", "deadletters", "storage", "contract", "completion"),
+}
+"""The commands as `ratchet --help` groups them, each once."""
+
+
 class NotImported(TyperCommand):
     """Stands for a command as long as only its name and help are needed."""
 
@@ -113,7 +126,17 @@ def imported(command: Command) -> Command:
     name = command.name or ""
     entry = COMMANDS.get(name) or GROUPS[name]
     group = get_group(import_module(f"ratchet.cli.{entry.module}").app)
-    if name in COMMANDS:
-        return group.commands[name]
-    group.name, group.help = name, entry.help
-    return group
+    if name not in COMMANDS:
+        group.name, group.help = name, entry.help
+    made: Command = group if name in GROUPS else group.commands[name]
+    _show_examples(made, name)
+    return made
+
+
+def _show_examples(command: Command, words: str) -> None:
+    """Have the help of a command, and of those below it, end with its examples."""
+    examples = EXAMPLES.get(words)
+    if examples is not None:
+        command.epilog = "\n\n".join(("Examples:", *(f"  {line}" for line in examples)))
+    for name, below in getattr(command, "commands", {}).items():
+        _show_examples(below, f"{words} {name}")

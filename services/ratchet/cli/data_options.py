@@ -65,7 +65,7 @@ takes_data = with_options("dataset", dataset_of)
 """A command that has the options of `dataset_of` in the place of its parameter `dataset`, which gets the result."""
 
 
-def snapshot_named(uri: str) -> SnapshotRef:
+def snapshot_of(uri: str) -> SnapshotRef:
     """The snapshot behind a manifest's uri, which holds its digest. Raises `typer.BadParameter` for any other text."""
     digest = digest_in(uri)
     if not uri.startswith("s3://") or not uri.endswith(".json") or digest is None:

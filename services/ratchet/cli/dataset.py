@@ -17,9 +17,9 @@ from ratchet.bus.message import encode
 from ratchet.chat_templates.conversations import conversations_of
 from ratchet.cli.api import known_roles, post
 from ratchet.cli.connections import objects_of, settings_of
-from ratchet.cli.data_options import snapshot_named, takes_data
+from ratchet.cli.data_options import snapshot_of, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.jobs import find_job
+from ratchet.cli.ids import snapshot_named
 from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption, options_beside, require_no_file
 from ratchet.cli.output import (
     console,
@@ -47,7 +47,13 @@ from ratchet.service.files import staged, write_whole
 
 app = typer.Typer(no_args_is_help=True)
 
-JobOrUri = Annotated[str, typer.Argument(help="A job's id, or the s3:// uri of a snapshot's manifest.")]
+JobOrUri = Annotated[
+    str,
+    typer.Argument(
+        help="A job's id, the s3:// uri of a snapshot's manifest, or its digest; the beginning of an id or digest;"
+        " `latest` or `support@latest`: what the newest job learned from."
+    ),
+]
 
 Algorithm = Annotated[str, typer.Option(help="sft, rloo, ppo, dpo, kto, ...: it decides on the format.")]
 BaseModel = Annotated[str, typer.Option(help="What would be trained: staleness counts from it. See `ratchet train`.")]
@@ -112,7 +118,7 @@ def build(
 def explain(
     context: typer.Context,
     job_or_uri: Annotated[
-        str | None, typer.Argument(help="A job's id or a snapshot's uri; without it what a job would take now.")
+        str | None, typer.Argument(help="As in `dataset show`; without it what a job would take now.")
     ] = None,
     role: RoleOption = "default",
     algorithm: Algorithm = "sft",
@@ -312,13 +318,7 @@ def find_snapshot(endpoints: Endpoints, job_or_uri: str) -> StoredSnapshot:
 
     Raises `typer.BadParameter`, `NotFound`, `Rejected` or `DigestMismatch`.
     """
-    if not job_or_uri.startswith("s3://"):
-        job = find_job(endpoints, job_or_uri)
-        if job.snapshot is None:
-            raise Rejected(f"job {job_or_uri} is {job.state} and has no snapshot")
-        ref = job.snapshot
-    else:
-        ref = snapshot_named(job_or_uri)
+    ref = snapshot_of(snapshot_named(endpoints, job_or_uri))
     return StoredSnapshot(ref, Snapshots(objects_of(endpoints), settings_of(endpoints).s3_bucket).manifest(ref))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import inspect
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from ratchet.bus.contracts import Contracts
 from ratchet.bus.envelope import Headers, Record, unseal
 from ratchet.cli.connections import connected, message_of, reader, settings_of
 from ratchet.cli.endpoints import locate
+from ratchet.cli.ids import LATEST
 from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_facts, print_table
 from ratchet.contract import decode, named_id
@@ -32,9 +34,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-_NUMBER = "The dead letter's number, as `deadletters list` shows it."
-Number = Annotated[int, typer.Argument(min=1, help=_NUMBER)]
-OptionalNumber = Annotated[int | None, typer.Argument(min=1, help=_NUMBER, show_default=False)]
+
+def checked_number(context: typer.Context, number: str | None) -> str | None:
+    """The number as it is. Raises `typer.BadParameter` for a text that is neither a number nor `latest`."""
+    if number is None or context.resilient_parsing or number == LATEST or re.fullmatch(r"[1-9]\d{0,18}", number):
+        return number
+    raise typer.BadParameter(f"{number!r} is no dead letter's number: from 1 on, or `latest`")
+
+
+_NUMBER = "The dead letter's number, as `deadletters list` shows it, or `latest`."
+Number = Annotated[str, typer.Argument(help=_NUMBER, callback=checked_number)]
+OptionalNumber = Annotated[str | None, typer.Argument(help=_NUMBER, callback=checked_number, show_default=False)]
 Stream = Annotated[str | None, typer.Option(help="Those of messages of this stream.", show_default=False)]
 Reason = Annotated[str | None, typer.Option(help="Those with this reason.", show_default=False)]
 Since = Annotated[
@@ -66,7 +76,8 @@ def list_letters(
 @app.command()
 def show(number: Number, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Show one dead letter whole: reason, headers and body."""
-    letter = asyncio.run(read(settings_of(locate(directory)), number))
+    shared = settings_of(locate(directory))
+    letter = asyncio.run(read(shared, numbered(shared, number)))
     print_answer(letter, as_json, lambda: show_letter(letter, directory))
 
 
@@ -91,8 +102,9 @@ def _on_chosen(act: Callable[[SharedSettings, int | Which, bool, bool], None]) -
         if number is None and not everything and not filtered:
             raise typer.BadParameter("give a number, or --all, or at least one of --stream, --reason and --since")
         at = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
-        chosen = Which(stream=stream, reason=reason, since=at) if number is None else number
-        act(settings_of(locate(directory)), chosen, dry_run, as_json)
+        shared = settings_of(locate(directory))
+        chosen = Which(stream=stream, reason=reason, since=at) if number is None else numbered(shared, number)
+        act(shared, chosen, dry_run, as_json)
 
     app.command(act.__name__, help=inspect.cleandoc(act.__doc__ or ""))(command)
 
@@ -178,6 +190,16 @@ async def newest(settings: SharedSettings, count: int) -> list[StoredLetter]:
             newest_first += reversed(begun)
             last = first - 1
     return newest_first[:count]
+
+
+def numbered(settings: SharedSettings, number: str) -> int:
+    """The number that a command line names. Raises `NotFound` without a newest one, or `BusUnavailable`."""
+    if number != LATEST:
+        return int(number)
+    letters = asyncio.run(newest(settings, 1))
+    if not letters:
+        raise NotFound("there are no dead letters")
+    return letters[0].number
 
 
 async def read(settings: SharedSettings, number: int) -> StoredLetter:

@@ -11,11 +11,13 @@ from ratchet.cli.api import post
 from ratchet.cli.completion import complete_role
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.ids import stored_trajectory
 from ratchet.cli.options import AsJson, Directory, DryRun, TrajectoryArgument, checked_role
 from ratchet.cli.output import errors, print_answer, print_dry_run
 from ratchet.cli.trajectories import roles_of
 from ratchet.contract.http.gateway import FeedbackTaken
-from ratchet.errors import Rejected, Unavailable
+from ratchet.errors import NotFound, Rejected, Unavailable
+from ratchet.rules.trajectory_names import id_of_name
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
@@ -33,7 +35,7 @@ RoleOfTrajectory = Annotated[
 
 @app.command()
 def feedback(
-    trajectory_id: TrajectoryArgument,
+    trajectory: TrajectoryArgument,
     thumbs: Annotated[Literal["up", "down"] | None, typer.Option(help="Thumbs up or down.")] = None,
     stars: Annotated[float | None, typer.Option(min=0, max=5, help="0 to 5 stars.")] = None,
     comment: Annotated[str | None, typer.Option(help="Words.")] = None,
@@ -55,6 +57,7 @@ def feedback(
     if not given:
         raise typer.BadParameter("give at least one of --thumbs up|down, --stars 0..5 and --comment TEXT")
     endpoints = locate(directory)
+    trajectory_id = identified(endpoints, trajectory, role)
     known, doubt = _known_role(endpoints, trajectory_id, role)
     named = {"role": known, "rater": rater}
     about = {"trajectory_id": trajectory_id, **{name: value for name, value in named.items() if value}}
@@ -77,6 +80,20 @@ def feedback(
     if warning is not None:
         errors.print(f"ratchet: {warning}", markup=False)
     raise typer.Exit(ExitCode.PARTLY if warning else ExitCode.DONE)
+
+
+def identified(endpoints: Endpoints, trajectory: str, role: str | None) -> str:
+    """The trajectory's id. A whole one needs no store; raises `NotFound` for any other text that names nothing stored.
+
+    Raises `Rejected` and `Unavailable` too.
+    """
+    trajectory_id = asyncio.run(stored_trajectory(endpoints, trajectory, role))
+    if trajectory_id is not None:
+        return trajectory_id
+    trajectory_id = id_of_name(trajectory)
+    if not asyncio.run(roles_of(endpoints, trajectory_id)):
+        raise NotFound(f"no trajectory {trajectory} is stored; before it is, feedback needs its whole id")
+    return trajectory_id
 
 
 def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> tuple[str | None, str | None]:

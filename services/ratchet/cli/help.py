@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
+from ratchet.cli.commands import HEADINGS
+
 Command = Any
 """A command of typer's parser; typer keeps the types of its parts to itself."""
 
@@ -48,11 +50,14 @@ def draw_help(group: Command, context: Any) -> None:
         for one in group.get_params(context)
     ]
     console.print(_panel("Options", Table(box=None, show_header=False, expand=True, pad_edge=False), options))
-    commands = Table(box=None, show_header=False, expand=True, pad_edge=False)
-    commands.add_column(style="bold cyan", no_wrap=True, width=max(map(len, group.commands)))
-    commands.add_column(ratio=10)
-    rows = [(name, highlight(Text(one.help))) for name, one in group.commands.items()]
-    console.print(_panel("Commands", commands, rows))
+    grouped = {name for names in HEADINGS.values() for name in names}
+    others = tuple(name for name in group.commands if name not in grouped)
+    for heading, names in (*HEADINGS.items(), *([("Commands", others)] if others else [])):
+        commands = Table(box=None, show_header=False, expand=True, pad_edge=False)
+        commands.add_column(style="bold cyan", no_wrap=True, width=max(map(len, group.commands)))
+        commands.add_column(ratio=10)
+        rows = [(name, highlight(Text(group.commands[name].help))) for name in names]
+        console.print(_panel(heading, commands, rows))
     console.print(Padding(highlight(Text(group.epilog)), 1))
 
 

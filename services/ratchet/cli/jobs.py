@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,10 +17,10 @@ from typer.core import TyperGroup
 
 from ratchet.cli.api import get, require_role
 from ratchet.cli.charts import picture, shows_braille
-from ratchet.cli.completion import complete_job
 from ratchet.cli.connections import objects_of, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.options import AsJson, Directory, OptionalRole
+from ratchet.cli.ids import JOBS_LISTED, job_named, listed_ids
+from ratchet.cli.options import AsJson, Directory, JobArgument, OptionalRole
 from ratchet.cli.output import console, errors, follow_up, plan_lines, print_answer, print_facts, print_table, shown
 from ratchet.contract.http.jobs import JobOut, JobsOut
 from ratchet.contract.policy_manifest import REWARD_MODEL
@@ -46,14 +45,11 @@ class Jobs(TyperGroup):
 
 app = typer.Typer(cls=Jobs, invoke_without_command=True)
 
-JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=complete_job)]
 State = Annotated[str | None, typer.Option(help="Only jobs in this state: queued, running, completed, failed, ...")]
 Page = Annotated[
     Path | None, typer.Option("--html", help="Write facts, figures and plots of every curve to a page of its own.")
 ]
 
-JOB_ID = re.compile(r"[0-9A-Za-z_.-]+")
-JOBS_LISTED = "`ratchet jobs` lists those that are kept"
 PICTURED = (
     "loss",
     "reward_mean",
@@ -92,9 +88,10 @@ def jobs(
     if not answer.jobs and role is not None:
         require_role(endpoints, role)
     columns = ("job", "role", "algorithm", "state", "%", "reward", "USD", "created", "error")
+    ids = listed_ids(job.training_job_id for job in answer.jobs)
     rows = [
         (
-            job.training_job_id,
+            ids[job.training_job_id],
             job.role,
             job.algorithm,
             job.state,
@@ -111,31 +108,27 @@ def jobs(
 
 
 @app.command()
-def show(job_id: JobId, html: Page = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def show(
+    job: JobArgument, html: Page = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY
+) -> None:
     """Show one job: its facts, what it used, its curves, and each of its figures with what is good and what is bad."""
     endpoints = locate(directory)
-    job = find_job(endpoints, job_id)
-    history = None if as_json and html is None else history_of(endpoints, job_id)
+    one = find_job(endpoints, job)
+    history = None if as_json and html is None else history_of(endpoints, one.training_job_id)
     if html is not None:
         from ratchet.cli.job_page import job_page  # noqa: PLC0415 - only this option needs it
 
-        write_whole(html, job_page(job, history or TrainingHistory()).encode())
-    print_answer(job, as_json, lambda: show_job(job, directory, history))
+        write_whole(html, job_page(one, history or TrainingHistory()).encode())
+    print_answer(one, as_json, lambda: show_job(one, directory, history))
     if html is not None:
         errors.print(f"wrote {html}", markup=False)
 
 
-def job_path(job_id: str) -> str:
-    """The path of a job. Raises `NotFound` for a text that cannot be a job's id."""
-    if not JOB_ID.fullmatch(job_id):
-        raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}")
-    return f"/v1/jobs/{job_id}"
-
-
-def find_job(endpoints: Endpoints, job_id: str) -> JobOut:
-    """The job. Raises `NotFound`, with the command that lists jobs."""
+def find_job(endpoints: Endpoints, name: str) -> JobOut:
+    """The job. Raises `NotFound`, with the command that lists jobs, or `Rejected`."""
+    job_id = job_named(endpoints, name)
     try:
-        return get(endpoints, "coordinator", job_path(job_id), JobOut)
+        return get(endpoints, "coordinator", f"/v1/jobs/{job_id}", JobOut)
     except NotFound as error:
         raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}") from error
 

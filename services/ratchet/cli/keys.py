@@ -11,6 +11,7 @@ import typer
 from ratchet.bus.clock import utc_now
 from ratchet.cli.api import get, post, segment
 from ratchet.cli.endpoints import locate
+from ratchet.cli.ids import key_named
 from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import console, errors, print_answer, print_dry_run, print_table
 from ratchet.contract.http.keys import KeyCreatedOut, KeyOut, KeysOut, LimitsOut
@@ -96,13 +97,16 @@ def list_keys(as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY)
 
 @app.command()
 def revoke(
-    key_id: Annotated[str, typer.Argument(help="Its id, as `ratchet keys list` shows it.")],
+    key_id: Annotated[
+        str, typer.Argument(help="Its id, as `ratchet keys list` shows it, the beginning of it, or `latest`.")
+    ],
     dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Revoke a key: no request with it is answered any more. Revoking it again changes nothing."""
-    endpoints, path = locate(directory), f"/v1/keys/{segment(key_id)}/revoke"
+    endpoints = locate(directory)
+    path = f"/v1/keys/{segment(key_named(endpoints, key_id))}/revoke"
     if dry_run:
         print_dry_run(f"POST {endpoints.url('coordinator')}{path}", {}, as_json)
         return

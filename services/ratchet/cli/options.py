@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -24,10 +23,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from ratchet.cli.completion import complete_role
+from ratchet.cli.completion import complete_job, complete_role
 from ratchet.errors import NotFound, Rejected
 from ratchet.rules.arms import ROLE
-from ratchet.rules.trajectory_names import NAME_CHARACTERS, id_of_name, is_name
+from ratchet.rules.trajectory_names import NAME_CHARACTERS, is_name
 from ratchet.service.discovery import DIRECTORY_VARIABLE
 
 
@@ -45,26 +44,11 @@ def checked_roles(context: typer.Context, roles: list[str] | None) -> list[str] 
     return roles
 
 
-def checked_trajectory(context: typer.Context, trajectory_id: str) -> str:
-    """The id as it is. Raises `typer.BadParameter` for a text that cannot be a trajectory's id."""
-    if not context.resilient_parsing:
-        try:
-            spelled = str(uuid.UUID(trajectory_id))
-        except ValueError:
-            spelled = None
-        if spelled != trajectory_id.lower():
-            find = "`ratchet trajectories show NAME` shows that of a name"
-            raise typer.BadParameter(f"{trajectory_id!r} is no trajectory's id, which is a UUID; {find}")
-    return trajectory_id
-
-
-def named_trajectory(context: typer.Context, name: str) -> str:
-    """The id that a trajectory's name, or its id, means. Raises `typer.BadParameter` for a text that is neither."""
-    if context.resilient_parsing:
-        return name
-    if not is_name(name):
+def checked_trajectory(context: typer.Context, name: str) -> str:
+    """The id or name as it is. Raises `typer.BadParameter` for a text that can be neither."""
+    if not context.resilient_parsing and not is_name(name):
         raise typer.BadParameter(f"{name!r} is no trajectory's name: printable, at most {NAME_CHARACTERS} characters")
-    return id_of_name(name)
+    return name
 
 
 def options_beside(context: typer.Context, *kept: str) -> list[str]:
@@ -111,17 +95,22 @@ OptionalRoleArgument = Annotated[
 Since = Annotated[
     str, typer.Option(help="Only from then on: so long ago (30m, 12h, 7d, 4w), or an instant.", metavar="TIME")
 ]
-NamedTrajectoryArgument = Annotated[
+TrajectoryArgument = Annotated[
     str,
     typer.Argument(
         metavar="TRAJECTORY",
-        help="Its id, or the name of x-ratchet-trajectory, x-ratchet-run or /t/NAME: the first run of that name.",
-        callback=named_trajectory,
+        help="Its id, the beginning of that, `latest` or `support@latest`; or the name of x-ratchet-trajectory,"
+        " x-ratchet-run or /t/NAME: the first run of that name.",
+        callback=checked_trajectory,
     ),
 ]
-TrajectoryArgument = Annotated[
+JobArgument = Annotated[
     str,
-    typer.Argument(help="The trajectory, as in the x-ratchet-trajectory header.", callback=checked_trajectory),
+    typer.Argument(
+        metavar="JOB",
+        help="The job's id, the beginning of it, `latest` or `support@latest`.",
+        autocompletion=complete_job,
+    ),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from ratchet.cli.api import get, read_role, read_roles, segment
 from ratchet.cli.completion import complete_policy, complete_role
 from ratchet.cli.connections import connected, objects_of, settings_of
 from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.ids import latest_in
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, checked_role
 from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
 from ratchet.contract import TrainingStatus
@@ -35,12 +37,16 @@ from ratchet.stores.policy_files import default_directory, export_policy, requir
 
 app = typer.Typer(no_args_is_help=True)
 
+_BEGUN = re.compile(r"(?P<name>[a-z0-9_-]{1,64}@[1-9]\d{0,8})-(?P<digest>[0-9a-f]{4,7})")
+"""A policy's name with a part of its digest; with eight digits it is whole."""
 GONE, UNNAMED = "(not stored any more)", "an unnamed rater"
 
 Policy = Annotated[
     str,
     typer.Argument(
-        help="`support@3`, its full name, or a role: the policy that serves it now.", autocompletion=complete_policy
+        help="`support@3`, its full name or the beginning of that, `support@latest`, `latest`, or a role: the policy"
+        " that serves it now.",
+        autocompletion=complete_policy,
     ),
 ]
 
@@ -202,7 +208,19 @@ async def announce(endpoints: Endpoints, policy: StoredPolicy) -> None:
 
 
 def find_policy(endpoints: Endpoints, name: str) -> PolicyVersion:
-    """The policy that `support@3`, `support@3-1a2b3c4d` or `support` (its stable one) names. Raises `NotFound`."""
+    """The policy that `support@3`, `support@3-1a2b3c4d`, `support@latest` or `support` (its stable one) names.
+
+    Raises `NotFound` or `Rejected`.
+    """
+    if (latest := latest_in(name)) is not None:
+        policies = [one for role in read_roles(endpoints, latest.role).roles for one in role.policies]
+        if not policies:
+            raise NotFound(f"there is no policy{f' of {latest.role}' if latest.role else ''} yet")
+        return max(policies, key=lambda policy: (policy.created_at, policy.role, policy.version))
+    if (begun := _BEGUN.fullmatch(name)) is not None:
+        name, digest = begun["name"], begun["digest"]
+    else:
+        digest = ""
     try:
         named = parse_model(name)
     except ValueError as error:
@@ -213,7 +231,7 @@ def find_policy(endpoints: Endpoints, name: str) -> PolicyVersion:
     if version is None:
         raise NotFound(f"no policy serves {named.role} yet; name one: {named.role}@VERSION")
     for policy in answer.policies:
-        if policy.version == version and policy.digest.startswith(named.digest or ""):
+        if policy.version == version and policy.digest.startswith(named.digest or digest):
             return policy
     raise NotFound(f"no such policy: {name}; `ratchet policies list {named.role}` lists the role's")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from ratchet.cli.api import get, post, read_role, require_role, segment
 from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.ids import LATEST
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument
 from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_table
 from ratchet.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut
@@ -24,6 +26,7 @@ from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(no_args_is_help=True)
 
+VERSION = re.compile(r"[1-9]\d{0,8}")
 _DECIDED = """
 SELECT rollout_id, decision, at, from_version, to_version, stage, weight, verdict, reason, actor
 FROM (SELECT * EXCEPT body FROM rollouts FINAL)
@@ -32,13 +35,21 @@ ORDER BY at DESC, rollout_id, decision DESC
 LIMIT {limit:UInt32}
 """
 
+
+def checked_version(context: typer.Context, version: str) -> str:
+    """The version as it is. Raises `typer.BadParameter` for a text that is neither a version nor `latest`."""
+    if not context.resilient_parsing and version != LATEST and not VERSION.fullmatch(version):
+        raise typer.BadParameter(f"{version!r} is no policy version: a number from 1 on, or `latest`")
+    return version
+
+
 Reason = Annotated[str, typer.Option("--reason", help="Why; the audit log keeps it.")]
 Actor = Annotated[str | None, typer.Option("--actor", help="Who; your user name when absent.")]
 Strategy = Annotated[
     Literal["canary", "blue_green", "immediate", "auto"] | None,
     typer.Option(help="How it takes over; by default the deployer's setting."),
 ]
-Version = Annotated[int, typer.Argument(min=1, help="The policy version to roll out.")]
+Version = Annotated[str, typer.Argument(help="The policy version to roll out, or `latest`.", callback=checked_version)]
 
 
 @app.command()
@@ -70,7 +81,8 @@ def start(
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Start a rollout of a registered policy; `immediate` moves everything unwatched and takes `--override`."""
-    chosen = {"version": version, "override": override, **({"strategy": strategy} if strategy else {})}
+    number = int(version) if version != LATEST else newest_version(locate(directory), role)
+    chosen = {"version": number, "override": override, **({"strategy": strategy} if strategy else {})}
     _act(directory, f"{segment(role)}/start", _order(actor, reason, **chosen), dry_run, as_json)
 
 
@@ -152,6 +164,14 @@ def _act(directory: Path, order: str, body: dict[str, object], dry_run: bool, as
         print_dry_run(f"POST {endpoints.url('deployer')}/v1/rollouts/{order}", body, as_json)
     else:
         print_answer(done, as_json, lambda: show([done]))
+
+
+def newest_version(endpoints: Endpoints, role: str) -> int:
+    """The version of the role's newest policy. Raises `NotFound`."""
+    versions = [policy.version for policy in read_role(endpoints, role).policies]
+    if not versions:
+        raise NotFound(f"{role} has no policy yet")
+    return max(versions)
 
 
 def read(endpoints: Endpoints, role: str) -> RolloutOut:

@@ -16,6 +16,7 @@ from ratchet.cli.api import get
 from ratchet.cli.connections import connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.ids import listed_ids
 from ratchet.cli.options import AsJson, Directory, OptionalRole
 from ratchet.cli.output import console, print_answer, print_facts, print_table
 from ratchet.contract.http.console import LedgerOut
@@ -322,7 +323,9 @@ def show(report: StatusReport) -> None:
     )
     triggers = [(role, trigger.kind, *_standing(trigger)) for role, each in report.triggers.items() for trigger in each]
     _section(("role", "trains on", "progress", "next", "last"), triggers)
-    jobs = [(j.training_job_id, j.role, j.algorithm, j.state, j.percent, j.error) for j in report.jobs[:RECENT_JOBS]]
+    recent = report.jobs[:RECENT_JOBS]
+    ids = listed_ids(job.training_job_id for job in report.jobs)
+    jobs = [(ids[j.training_job_id], j.role, j.algorithm, j.state, j.percent, j.error) for j in recent]
     _section(("job", "role", "algorithm", "state", "%", "error"), jobs)
     _section(("cannot read", "because"), list(report.errors.items()))
 

@@ -14,12 +14,12 @@ import msgspec
 import typer
 
 from ratchet.cli.api import get, post
-from ratchet.cli.completion import complete_job
-from ratchet.cli.data_options import snapshot_named, takes_data
+from ratchet.cli.data_options import snapshot_of, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.jobs import JOBS_LISTED, job_path, show_job, state_of
-from ratchet.cli.options import AsJson, Directory, DryRun, RolesArgument, json_file, options_beside
+from ratchet.cli.ids import JOBS_LISTED, job_named, snapshot_named
+from ratchet.cli.jobs import show_job, state_of
+from ratchet.cli.options import AsJson, Directory, DryRun, JobArgument, RolesArgument, json_file, options_beside
 from ratchet.cli.output import (
     console,
     errors,
@@ -52,13 +52,12 @@ Algorithm = Annotated[
 Parameters = Annotated[
     list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE, repeatable: learning_rate=1e-5.")
 ]
-Snapshot = Annotated[str | None, typer.Option(help="Train on exactly this: the s3:// uri of a snapshot's manifest.")]
+Snapshot = Annotated[str | None, typer.Option(help="Train on exactly this: as in `dataset show`.")]
 Request = Annotated[Path | None, typer.Option(help="JSON file with a whole request instead of these options.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when the job has ended; exit code 3 unless it completed.")]
 Timeout = Annotated[
     float | None, typer.Option(min=1, help="With --wait: wait no longer than so many seconds. The job goes on.")
 ]
-JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=complete_job)]
 
 AUTO = "auto"
 """In the place of an algorithm: what the planner proposes."""
@@ -108,7 +107,7 @@ def train(
             "requester": "ratchet train",
             "dataset": dataset
             if snapshot is None
-            else {**dataset, "source": "s3", "snapshot": snapshot_named(snapshot)},
+            else {**dataset, "source": "s3", "snapshot": snapshot_of(snapshot_named(locate(directory), snapshot))},
             "priority": priority,
         }
     if request is None and len(roles) > 1:
@@ -119,14 +118,15 @@ def train(
 
 
 @app.command()
-def cancel(job_id: JobId, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def cancel(job: JobArgument, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Cancel a job; a running one stops within seconds."""
     endpoints = locate(directory)
+    job_id = job_named(endpoints, job)
     try:
-        job = post(endpoints, "coordinator", f"{job_path(job_id)}/cancel", JobOut)
+        cancelled = post(endpoints, "coordinator", f"/v1/jobs/{job_id}/cancel", JobOut)
     except NotFound as error:
         raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}") from error
-    print_answer(job, as_json, f"job {job_id} is {state_of(job)}")
+    print_answer(cancelled, as_json, f"job {job_id} is {state_of(cancelled)}")
 
 
 def submit(
@@ -235,7 +235,7 @@ def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, directo
             percent = seen.progress.percent_complete if seen.progress is not None else None
             bar(percent or 0, None if percent is None else 100, seen.state)
 
-        path = job_path(job.training_job_id)
+        path = f"/v1/jobs/{job.training_job_id}"
         with goes_on(name, directory):
             return until_ended(job, lambda: get(endpoints, "coordinator", path, JobOut), show, Waiting(timeout_s))
 

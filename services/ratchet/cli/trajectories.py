@@ -14,7 +14,8 @@ import typer
 from ratchet.cli.api import require_role
 from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.options import AsJson, Directory, NamedTrajectoryArgument, OptionalRole
+from ratchet.cli.ids import listed_ids, trajectory_named
+from ratchet.cli.options import AsJson, Directory, OptionalRole, TrajectoryArgument
 from ratchet.cli.output import LONG, console, cut, print_answer, print_facts, print_table
 from ratchet.contract import Feedback, Reward, Trajectory
 from ratchet.errors import NotFound
@@ -74,13 +75,14 @@ def list_(
 
 @app.command()
 def show(
-    trajectory_id: NamedTrajectoryArgument,
+    trajectory: TrajectoryArgument,
     full: Annotated[bool, typer.Option("--full", help="Show long turns whole.")] = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """One trajectory: its messages, its outcome, every revision of its reward, and the feedback on it."""
-    whole = asyncio.run(read(locate(directory), trajectory_id))
+    endpoints = locate(directory)
+    whole = asyncio.run(read(endpoints, trajectory_named(endpoints, trajectory)))
     print_answer(whole, as_json, lambda: show_one(whole, full=full))
 
 
@@ -178,17 +180,19 @@ async def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
 
 def show_list(stored: Sequence[Listed], still_open: Sequence[Open], empty: str) -> None:
     """Tables, newest first: of what is open, and of what has ended; `empty` stands for none of those."""
+    ids = listed_ids(one.trajectory_id for one in (*still_open, *stored))
     if still_open:
         calls = (f"open, {one.calls} call{'s' * (one.calls != 1)}" for one in still_open)
         runs = [
-            (one.trajectory_id, one.role, state, one.last_call_at) for one, state in zip(still_open, calls, strict=True)
+            (ids[one.trajectory_id], one.role, state, one.last_call_at)
+            for one, state in zip(still_open, calls, strict=True)
         ]
         print_table(("trajectory", "role", "state", "last call"), runs, "")
         console.print()
     columns = ("trajectory", "role", "agent", "source", "turns", "outcome", "reward", "rev", "ended", "task")
     rows = [
         (
-            trajectory.trajectory_id,
+            ids[trajectory.trajectory_id],
             trajectory.role,
             trajectory.agent_id,
             trajectory.source,

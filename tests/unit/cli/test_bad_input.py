@@ -83,20 +83,19 @@ def test_a_wrong_port_in_the_environment_is_no_wrong_usage(monkeypatch: pytest.M
     assert main(["up", "--dry-run"]) == ExitCode.FAILED
 
 
-def test_what_can_be_no_trajectory_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("feedback ride-7 --thumbs up", "feedback ride-7 --thumbs up --dry-run"):
-        assert main(line.split()) == ExitCode.USAGE
-        output = capsys.readouterr().err
-        assert "'ride-7' is no trajectory's id" in output
-        assert output.count("\n") == 1
-
-
 def test_what_can_be_no_name_of_a_trajectory_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("", "a\nb", "x" * (NAME_CHARACTERS + 1)):
-        assert main(["trajectories", "show", name]) == ExitCode.USAGE
-        output = capsys.readouterr().err
-        assert "is no trajectory's name" in output
-        assert output.count("\n") == 1
+        for line in (["trajectories", "show", name], ["feedback", name, "--thumbs", "up"]):
+            assert main(line) == ExitCode.USAGE
+            output = capsys.readouterr().err
+            assert "is no trajectory's name" in output
+            assert output.count("\n") == 1
+
+
+def test_what_is_no_number_of_a_version_or_letter_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("rollout start support 0", "rollout start support newest", "deadletters show x"):
+        assert main(line.split()) == ExitCode.USAGE
+        assert "`latest`" in capsys.readouterr().err
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

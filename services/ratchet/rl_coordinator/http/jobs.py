@@ -131,12 +131,13 @@ class JobRoutes:
         """Cancel: a queued job at once, a running one as soon as its worker has stopped."""
         return self._out(await self._jobs.intake.cancel(job_id, caller.actor()))
 
-    async def list_jobs(
+    async def list_jobs(  # noqa: PLR0913, PLR0917 - one for each filter of the query
         self,
         state: Annotated[JobState | None, AfterValidator(possible), Query()] = None,
         role: RoleFilter = None,
         algorithm: Annotated[str | None, Query()] = None,
         since: Annotated[AwareDatetime | None, Query(description="Created then or later.")] = None,
+        prefix: Annotated[str, Query(max_length=200, description="Those whose ids begin with it.")] = "",
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
         offset: Annotated[int, Query(ge=0, description="So many of the newest are left out.")] = 0,
     ) -> JobsOut:
@@ -148,6 +149,7 @@ class JobRoutes:
             for job in reversed(self._jobs.store.all_jobs())
             if all(getattr(job, name) == filters[name] for name in filters)
             and (since is None or job.created_at >= since)
+            and job.training_job_id.startswith(prefix)
         ]
         return JobsOut(jobs=[self._out(job) for job in jobs[offset : offset + limit]], total=len(jobs))
 

@@ -1,0 +1,215 @@
+"""Names of things on a command line: a whole id, the beginning of one, or `latest`. Every command resolves them here.
+
+`latest` is the newest of its kind, `support@latest` the newest of a role. A whole id is itself. `LEAST` characters or
+more are the one id that begins with them; where several do, the error names them. Each lookup is of a range of ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from urllib.parse import urlencode
+
+from ratchet.cli.api import get, require_role
+from ratchet.cli.connections import objects_of, settings_of, warehouse_of
+from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.output import console
+from ratchet.contract.http.jobs import JobOut, JobsOut
+from ratchet.contract.http.keys import KeysOut
+from ratchet.errors import NotFound, Rejected
+from ratchet.rules.trajectory_names import id_of_name
+
+LATEST = "latest"
+LEAST = 4
+"""Fewer characters of an id name nothing."""
+SHORT, TIMED = 8, 13
+"""A listed id has so many characters at least; a UUIDv7 its whole instant, for what is listed beside it may differ."""
+CANDIDATES = 5
+"""So many ids are named where a beginning is that of several."""
+RECENT_JOBS = 100
+"""The newest snapshot is that of one of so many jobs."""
+JOBS_LISTED = "`ratchet jobs` lists those that are kept"
+
+_LATEST = re.compile(r"(?:(?P<role>[a-z0-9_-]{1,64})@)?latest")
+_BEGINNING = re.compile(rf"[0-9a-f-]{{{LEAST},35}}")
+_JOB = re.compile(r"[0-9A-Za-z_.-]+")
+_DIGITS = re.compile(rf"[0-9a-f]{{{LEAST},64}}")
+_TRAJECTORIES = """
+SELECT DISTINCT trajectory_id FROM (
+    SELECT trajectory_id FROM trajectories WHERE trajectory_id >= {low:String} AND trajectory_id < {high:String}
+    UNION ALL SELECT trajectory_id FROM turns WHERE trajectory_id >= {low:String} AND trajectory_id < {high:String}
+) LIMIT {most:UInt32}
+"""
+_AFTER_HEX = "g"
+"""Follows every character of an id, so that a beginning with it ends the range of the ids that have the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The newest, of one role or of all."""
+
+    role: str | None
+
+
+def latest_in(text: str, role: str | None = None) -> Latest | None:
+    """What `latest`, `support@latest`, or `latest` beside a role asks for; None for an id.
+
+    Raises `Rejected` for two roles.
+    """
+    match = _LATEST.fullmatch(text)
+    if match is None:
+        return None
+    if role is not None and match["role"] not in (None, role):
+        raise Rejected(f"{text} is not of the role {role}")
+    return Latest(match["role"] or role)
+
+
+def only_one(kind: str, text: str, ids: Sequence[str]) -> str | None:
+    """The id among those that begin with `text`; None without any. Raises `Rejected` for several."""
+    if text in ids:
+        return text
+    if len(ids) > 1:
+        few = sorted(ids)[:CANDIDATES]
+        more = " and more" if len(ids) > CANDIDATES else ""
+        raise Rejected(f"{text} begins the ids of several {kind}: {', '.join(few)}{more}")
+    return ids[0] if ids else None
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """By id its shortest beginning that no other of them has, which names it in commands."""
+    ordered = sorted({*ids})
+    shared = [0, *(_shared(one, other) for one, other in pairwise(ordered)), 0]
+    short: dict[str, str] = {}
+    for place, one in enumerate(ordered):
+        is_timed = len(one) == 36 and one[14] == "7"
+        length = max(TIMED if is_timed else SHORT, shared[place] + 1, shared[place + 1] + 1)
+        short[one] = one[:length]
+    return short
+
+
+def listed_ids(ids: Iterable[str]) -> dict[str, str]:
+    """By id what a table shows of it: short ids on a terminal, whole ones for files and pipes."""
+    every = list(ids)
+    return short_ids(every) if console.is_terminal else dict(zip(every, every, strict=True))
+
+
+def job_named(endpoints: Endpoints, text: str, role: str | None = None) -> str:
+    """The id of a job. Raises `NotFound`, with the command that lists jobs, or `Rejected`."""
+    latest = latest_in(text, role)
+    if latest is not None:
+        newest = _newest_jobs(endpoints, latest, 1)
+        if not newest:
+            raise NotFound(f"there is no job{_of(latest)} yet")
+        return newest[0].training_job_id
+    if not _JOB.fullmatch(text):
+        raise _no_job(text)
+    if _is_uuid(text) or len(text) < LEAST:
+        return text
+    query = urlencode({"prefix": text, "limit": CANDIDATES + 1})
+    answer = get(endpoints, "coordinator", f"/v1/jobs?{query}", JobsOut)
+    job_id = only_one("jobs", text, [job.training_job_id for job in answer.jobs])
+    if job_id is None:
+        raise _no_job(text)
+    return job_id
+
+
+def snapshot_named(endpoints: Endpoints, text: str) -> str:
+    """The uri of a snapshot's manifest, by the uri, by its digest, or by the job that has it. Raises as `job_named`."""
+    if text.startswith("s3://"):
+        return text
+    latest = latest_in(text)
+    if latest is not None:
+        jobs = _newest_jobs(endpoints, latest, RECENT_JOBS)
+        uri = next((job.snapshot.uri for job in jobs if job.snapshot is not None), None)
+        if uri is None:
+            raise NotFound(f"no job{_of(latest)} has a snapshot yet")
+        return uri
+    try:
+        job = get(endpoints, "coordinator", f"/v1/jobs/{job_named(endpoints, text)}", JobOut)
+    except NotFound as error:
+        stored = objects_of(endpoints).find(f"snapshots/{text}") if _DIGITS.fullmatch(text) else []
+        uris = {uri.rsplit("/", 1)[-1].removesuffix(".json"): uri for uri in stored if uri.endswith(".json")}
+        digest = only_one("snapshots", text, list(uris))
+        if digest is None:
+            raise _no_job(text) from error
+        return uris[digest]
+    if job.snapshot is None:
+        raise Rejected(f"job {text} is {job.state} and has no snapshot")
+    return job.snapshot.uri
+
+
+async def stored_trajectory(endpoints: Endpoints, text: str, role: str | None = None) -> str | None:
+    """The id of a trajectory, open or ended; None for a text that is neither an id nor begins that of a stored one.
+
+    Raises `NotFound` without a newest one, `Rejected` and `Unavailable`.
+    """
+    if _is_uuid(text):
+        return id_of_name(text)
+    latest = latest_in(text, role)
+    if latest is None and not _BEGINNING.fullmatch(text):
+        return None
+    async with warehouse_of(settings_of(endpoints)) as warehouse:
+        if latest is None:
+            bounds = {"low": text, "high": text + _AFTER_HEX, "most": CANDIDATES + 1}
+            rows = await warehouse.rows(_TRAJECTORIES, bounds)
+            return only_one("trajectories", text, [row["trajectory_id"] for row in rows])
+        # Most of a command's names are ids: only `latest` needs the list.
+        from ratchet.stores.trajectory_list import TrajectoryList  # noqa: PLC0415
+        from ratchet.stores.trajectory_search import TrajectoryFilter  # noqa: PLC0415
+
+        listing = TrajectoryList(warehouse, lambda: datetime.now(UTC))
+        newest = (await listing.page(TrajectoryFilter(role=latest.role), 1)).trajectories
+    if not newest:
+        if latest.role is not None:
+            require_role(endpoints, latest.role)
+        raise NotFound(f"there is no trajectory{_of(latest)} yet")
+    return newest[0].trajectory_id
+
+
+def trajectory_named(endpoints: Endpoints, text: str, role: str | None = None) -> str:
+    """The id of a trajectory; a text that is no stored one's is a name that an agent gave. Raises as
+    `stored_trajectory`."""
+    return asyncio.run(stored_trajectory(endpoints, text, role)) or id_of_name(text)
+
+
+def key_named(endpoints: Endpoints, text: str) -> str:
+    """The id of an API key. Raises `Rejected`; an unknown one is itself, which the coordinator refuses."""
+    if len(text) < LEAST:
+        return text
+    keys = get(endpoints, "coordinator", "/v1/keys", KeysOut).keys
+    if text == LATEST:
+        return keys[0].key_id if keys else text
+    return only_one("keys", text, [key.key_id for key in keys if key.key_id.startswith(text)]) or text
+
+
+def _newest_jobs(endpoints: Endpoints, latest: Latest, most: int) -> list[JobOut]:
+    asked = {"limit": most, **({"role": latest.role} if latest.role is not None else {})}
+    jobs = get(endpoints, "coordinator", f"/v1/jobs?{urlencode(asked)}", JobsOut).jobs
+    if not jobs and latest.role is not None:
+        require_role(endpoints, latest.role)
+    return jobs
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
+def _no_job(text: str) -> NotFound:
+    return NotFound(f"no such job: {text}; {JOBS_LISTED}")
+
+
+def _of(latest: Latest) -> str:
+    return f" of {latest.role}" if latest.role is not None else ""
