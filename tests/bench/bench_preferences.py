@@ -25,7 +25,7 @@ from ratchet.contract.local_training import LoopOptions
 from ratchet.contract.snapshot import PairRow
 from ratchet.contract.training import Hyperparameters
 from ratchet.importers.base import ImportOptions
-from ratchet.importers.importing import read_records
+from ratchet.importers.reading import read_records
 from ratchet.importers.tau_bench import trajectory_of
 from ratchet.preferences.derivation import derive_pairs
 from ratchet.preferences.rules.base import Try

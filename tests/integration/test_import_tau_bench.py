@@ -10,7 +10,8 @@ from typing import Any
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.importers.base import ImportOptions
-from ratchet.importers.importing import import_file, read_records
+from ratchet.importers.importing import import_file
+from ratchet.importers.reading import read_records
 from ratchet.importers.tau_bench import TAU_BENCH, trajectory_of
 from ratchet.reward_computer.app import build
 from ratchet.reward_computer.settings import Settings

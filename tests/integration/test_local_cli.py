@@ -128,7 +128,7 @@ def test_the_whole_way_from_up_to_down(tmp_path: Path) -> None:
         assert imported.returncode == 3
         assert imported.stdout.splitlines()[0].startswith("record 0: ")
         assert imported.stdout.splitlines()[1].startswith("record 1: ")
-        assert "0 of 2 records published, 2 malformed" in imported.stdout
+        assert "0 trajectories of 2 records published, 2 malformed" in imported.stdout
 
         looks = (ratchet("status", "--json", *directory) for _ in range(5))  # a busy machine may be slow to answer
         status = next(look for look in looks if look.returncode == 0)

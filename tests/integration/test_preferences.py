@@ -21,7 +21,8 @@ from ratchet.contract import Feedback, Message, Trajectory
 from ratchet.contract.snapshot import LabelRow, PairRow
 from ratchet.datasets.parquet import arrow_schema
 from ratchet.importers.base import ImportOptions
-from ratchet.importers.importing import import_file, read_records
+from ratchet.importers.importing import import_file
+from ratchet.importers.reading import read_records
 from ratchet.importers.tau_bench import TAU_BENCH
 from ratchet.preferences.clickhouse_stored import Selection, StoredPreferences
 from ratchet.preferences.clickhouse_tries import Tries

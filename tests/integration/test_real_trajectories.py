@@ -17,7 +17,8 @@ import pytest
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.importers.base import ImportOptions
-from ratchet.importers.importing import ImportReport, import_file, read_records
+from ratchet.importers.importing import ImportReport, import_file
+from ratchet.importers.reading import read_records
 from ratchet.importers.tau_bench import TAU_BENCH
 from ratchet.preferences.clickhouse_stored import StoredPreferences
 from ratchet.preferences.clickhouse_tries import Tries

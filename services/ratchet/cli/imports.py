@@ -1,4 +1,4 @@
-"""`ratchet import`: logged trajectories of other systems, one sub-command for each format."""
+"""`ratchet import`: logged trajectories of other systems, a sub-command for each format, one for own functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import msgspec
 import typer
@@ -20,8 +20,9 @@ from ratchet.cli.output import console, errors, print_answer, progress
 from ratchet.contract import Message
 from ratchet.errors import WarehouseUnavailable
 from ratchet.importers import IMPORTERS
-from ratchet.importers.base import ImportOptions
+from ratchet.importers.base import Importer, ImportOptions
 from ratchet.importers.importing import ImportReport, NothingStored, Sink, Stored, import_file
+from ratchet.importers.own import importer_of
 from ratchet.service.contracts import load_contracts
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.stores.history import History
@@ -35,29 +36,38 @@ Import = Callable[[Sink, Stored], Awaitable[ImportReport]]
 """One format's import."""
 
 
+File = Annotated[
+    Path,
+    typer.Argument(help="A file, or a folder of them: JSON lines, JSON, Parquet or Arrow, JSON also as .gz."),
+]
+Model = Annotated[str, typer.Option(help="The model that played them, where the file does not say.")]
+Domain = Annotated[str | None, typer.Option(help="Their domain; tau-bench's is read from the system prompt.")]
+OutcomeOption = Annotated[
+    str | None,
+    typer.Option(help="The score, from 0 to 1, that is the verified outcome; without it scores stay labels."),
+]
+JudgedBy = Annotated[
+    Literal["teacher", "human"],
+    typer.Option(help="Who chose between the answers of pairs; the file does not say."),
+]
+
+
 def _add_command(name: str) -> None:
     """Add the command for one format; all of them have the same options."""
 
     def command(
-        file: Annotated[Path, typer.Argument(help="A JSON list, or JSON lines, of records in this format.")],
+        file: File,
         role: RoleOption = "default",
-        model: Annotated[str, typer.Option(help="The model that played them; the format does not say.")] = "unknown",
-        domain: Annotated[str | None, typer.Option(help="Domain; by default read from the system prompt.")] = None,
+        model: Model = "unknown",
+        domain: Domain = None,
+        outcome: OutcomeOption = None,
+        judged_by: JudgedBy = "teacher",
         dry_run: DryRun = False,
         as_json: AsJson = False,
         directory: Directory = DEFAULT_DIRECTORY,
     ) -> None:
-        importer, options = IMPORTERS[name], ImportOptions(role=role, model=model, domain=domain)
-        with progress(f"importing {file.name}", quiet=as_json) as bar:
-            done = asyncio.run(
-                run_import(
-                    locate(directory), lambda to, stored: import_file(importer, to, file, options, stored, bar), dry_run
-                )
-            )
-        if done.unchecked is not None:
-            errors.print(f"stored trajectories were not looked up: {done.unchecked}", markup=False)
-        print_answer(done.document(), as_json, done.show)
-        raise typer.Exit(ExitCode.PARTLY if done.left_out else ExitCode.DONE)
+        options = ImportOptions(role=role, model=model, domain=domain, outcome=outcome, judged_by=judged_by)
+        _import(IMPORTERS[name], file, options, locate(directory), dry_run=dry_run, as_json=as_json)
 
     description = f"Import {IMPORTERS.describe(name)}. Exit code 3: some records were left out, each is named."
     app.command(name, help=description)(command)
@@ -65,6 +75,45 @@ def _add_command(name: str) -> None:
 
 for _name in IMPORTERS:
     _add_command(_name)
+
+
+@app.command("python")
+def by_function(
+    function: Annotated[str, typer.Argument(help="FILE.py:FUNCTION or package.module:FUNCTION.")],
+    file: File,
+    group_by: Annotated[
+        str | None,
+        typer.Option(help="A member of the records: the function gets all records together that are equal in it."),
+    ] = None,
+    role: RoleOption = "default",
+    model: Model = "unknown",
+    domain: Domain = None,
+    outcome: OutcomeOption = None,
+    judged_by: JudgedBy = "teacher",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Import any format by a function of your own: record in, conversation out. Exit code 3: some were left out."""
+    options = ImportOptions(role=role, model=model, domain=domain, outcome=outcome, judged_by=judged_by)
+    importer = importer_of(function, group_by)
+    _import(importer, file, options, locate(directory), dry_run=dry_run, as_json=as_json)
+
+
+def _import(
+    importer: Importer, file: Path, options: ImportOptions, endpoints: Endpoints, *, dry_run: bool, as_json: bool
+) -> NoReturn:
+    """Import, print the report, and end the command."""
+    with progress(f"importing {file.name}", quiet=as_json) as bar:
+
+        def work(sink: Sink, stored: Stored) -> Awaitable[ImportReport]:
+            return import_file(importer, sink, file, options, stored, bar)
+
+        done = asyncio.run(run_import(endpoints, work, dry_run))
+    if done.unchecked is not None:
+        errors.print(f"stored trajectories were not looked up: {done.unchecked}", markup=False)
+    print_answer(done.document(), as_json, done.show)
+    raise typer.Exit(ExitCode.PARTLY if done.left_out else ExitCode.DONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +139,23 @@ class Imported:
         """The report for people: the records left out, then one line of counts."""
         report = self.report
         for one in report.malformed:
-            console.print(f"record {one.index}: {one.reason}", markup=False)
+            console.print(f"{one.where}: {one.reason}", markup=False)
+        if report.more_malformed:
+            console.print(f"{report.more_malformed} more are malformed", markup=False)
         for role, count in sorted(report.elsewhere.items()):
             console.print(f"{count} records are stored under the role {role} and stay there", markup=False)
         numbers = {
-            "malformed": len(report.malformed),
+            "malformed": len(report.malformed) + report.more_malformed,
             "already present": report.present,
             "repeated": report.repeated,
             **{f"{kind} redacted": count for kind, count in sorted(report.redactions.items())},
         }
         counts = "".join(f", {count} {kind}" for kind, count in numbers.items() if count or kind == "malformed")
         verb = "would be published" if self.dry_run else "published"
-        console.print(f"{report.published} of {report.records} records {verb}{counts}")
+        trajectories = report.published - report.preferences
+        made = [f"{trajectories} trajectories"] if trajectories or not report.preferences else []
+        made += [f"{report.preferences} preferences"] if report.preferences else []
+        console.print(f"{' and '.join(made)} of {report.records} records {verb}{counts}")
 
 
 class CheckOnly:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
-from ratchet.contract import Message, Trajectory
-from ratchet.errors import InvalidMessage, NotFound, Rejected
-from ratchet.importers.base import Importer, ImportOptions, MalformedRecord
+from ratchet.contract import Message, Preference, Trajectory
+from ratchet.errors import InvalidMessage, Rejected
+from ratchet.importers.base import Imported, Importer, ImportOptions
+from ratchet.importers.gathering import gathered
+from ratchet.importers.reading import Record, Records, Unreadable
 
 CHUNK = 200
-"""Records published together."""
+"""Records that are looked up and published together."""
+CHUNK_BYTES = 4 << 20
+"""Of large records fewer are: as many as fill this much of the files."""
+NAMED = 1000
+"""Malformed records that a report names; further ones are counted."""
 PLAIN = ImportOptions()
 
 
@@ -43,7 +49,7 @@ class NothingStored:
 
 
 OnProgress = Callable[[int, int], None]
-"""Called with the number of records that are done, and of all."""
+"""Called with the number of bytes that are read, and of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ class Malformed:
     index: int
     """Its place among the records, from 0."""
     reason: str
+    where: str
+    """Where it stands: `line 7`, `row 12`, in a folder with the name of its file."""
 
 
 @dataclass
@@ -61,6 +69,9 @@ class ImportReport:
 
     records: int = 0
     published: int = 0
+    """Trajectories and preferences; a record may hold several, or be a part of one."""
+    preferences: int = 0
+    """Those of them that are preferences."""
     repeated: int = 0
     """Records that stand in the same file twice: published once."""
     present: int = 0
@@ -68,15 +79,17 @@ class ImportReport:
     elsewhere: Counter[str] = field(default_factory=Counter[str])
     """Records that are stored under another role, by that role: a trajectory has one role, so they are left alone."""
     malformed: list[Malformed] = field(default_factory=list[Malformed])
+    more_malformed: int = 0
+    """Malformed records beyond those that are named."""
     redactions: Counter[str] = field(default_factory=Counter[str])
     """What was redacted in the published records, by kind."""
 
-
-@dataclass(frozen=True, slots=True)
-class UnreadableLine:
-    """A line that is not JSON."""
-
-    reason: str
+    def leave_out(self, record: Record, reason: str) -> None:
+        """Note a record that is not imported."""
+        if len(self.malformed) < NAMED:
+            self.malformed.append(Malformed(record.index, reason, record.where))
+        else:
+            self.more_malformed += 1
 
 
 async def import_file(
@@ -87,97 +100,97 @@ async def import_file(
     stored: Stored | None = None,
     on_progress: OnProgress | None = None,
 ) -> ImportReport:
-    """Publish every readable record of the file that is not stored yet, and report the others one by one.
+    """Publish what every readable record holds and is not stored yet, and report the others one by one.
 
-    Raises `NotFound` when there is no such file, `Rejected` when it is not JSON at all, and what the sink raises while
-    the broker is away: importing again goes on where that happened.
+    Raises `NotFound` when there is no such file, `Rejected` when nothing in it can be read, and what the sink raises
+    while the broker is away: importing again goes on where that happened.
     """
-    report, seen = ImportReport(), set[str]()
-    records = read_records(path)
-    for begin in range(0, len(records), CHUNK):
-        chunk = dict(enumerate(records[begin : begin + CHUNK], begin))
-        readable = _readable(importer, chunk, options, seen, report)
-        roles = await (stored or NothingStored()).roles([one.trajectory_id for one in readable.values()])
-        missing: dict[int, Trajectory] = {}
-        for index, trajectory in readable.items():
-            role = roles.get(trajectory.trajectory_id)
+    report, seen, records = ImportReport(), set[bytes](), Records(path)
+    for chunk in _chunks(_runs(importer, records, report)):
+        messages = [one for record in chunk for one in _messages(importer, record, options, seen, report)]
+        trajectories = [message.trajectory_id for _, message in messages if isinstance(message, Trajectory)]
+        roles = await (stored or NothingStored()).roles(trajectories) if trajectories else {}
+        missing: list[tuple[Record, Imported]] = []
+        for record, message in messages:
+            role = roles.get(message.trajectory_id) if isinstance(message, Trajectory) else None
             if role is None:
-                missing[index] = trajectory
-            elif role == trajectory.role:
+                missing.append((record, message))
+            elif role == message.role:
                 report.present += 1
             else:
                 report.elsewhere[role] += 1
         await _publish(sink, missing, report)
-        report.records += len(chunk)
         if on_progress is not None:
-            on_progress(report.records, len(records))
+            on_progress(records.read, records.size)
     report.malformed.sort(key=lambda malformed: malformed.index)
     return report
 
 
-def _readable(
-    importer: Importer, records: dict[int, object], options: ImportOptions, seen: set[str], report: ImportReport
-) -> dict[int, Trajectory]:
-    """The trajectories among the records, each once."""
-    trajectories: dict[int, Trajectory] = {}
-    for index, record in records.items():
-        try:
-            if isinstance(record, UnreadableLine):
-                raise MalformedRecord(record.reason)
-            trajectory = importer.trajectory_of(record, options)
-        except (ValueError, Rejected) as error:
-            report.malformed.append(Malformed(index, str(error)))
-            continue
-        if trajectory.trajectory_id in seen:
-            report.repeated += 1
-            continue
-        seen.add(trajectory.trajectory_id)
-        trajectories[index] = trajectory
-    return trajectories
+def _runs(importer: Importer, records: Records, report: ImportReport) -> Iterator[Record]:
+    """The records, or those of one run together where the format scatters them."""
+
+    def count() -> None:
+        report.records += 1
+
+    if importer.group_of is not None:
+        yield from gathered(records, importer.group_of, count)
+        return
+    for record in records:
+        count()
+        yield record
 
 
-async def _publish(sink: Sink, chunk: dict[int, Trajectory], report: ImportReport) -> None:
-    """Publish together; when one is refused, one by one, to know which."""
+def _chunks(runs: Iterator[Record]) -> Iterator[list[Record]]:
+    """A bounded part of the records at a time."""
+    chunk: list[Record] = []
+    size = 0
+    for record in runs:
+        chunk.append(record)
+        size += record.size
+        if len(chunk) >= CHUNK or size > CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _messages(
+    importer: Importer, record: Record, options: ImportOptions, seen: set[bytes], report: ImportReport
+) -> list[tuple[Record, Imported]]:
+    """What a record holds, each message once."""
+    if isinstance(record.value, Unreadable):
+        report.leave_out(record, record.value.reason)
+        return []
     try:
-        await sink.publish_all(list(chunk.values()))
+        messages = list(importer.messages_of(record.value, options))
+    except (ValueError, Rejected) as error:
+        report.leave_out(record, str(error))
+        return []
+    new: list[tuple[Record, Imported]] = []
+    for message in messages:
+        key = uuid.uuid5(uuid.NAMESPACE_OID, message.event_id).bytes
+        if key in seen:
+            report.repeated += 1
+        else:
+            seen.add(key)
+            new.append((record, message))
+    return new
+
+
+async def _publish(sink: Sink, chunk: Sequence[tuple[Record, Imported]], report: ImportReport) -> None:
+    """Publish together; when one is refused, one by one, to know which."""
+    if not chunk:
+        return
+    try:
+        await sink.publish_all([message for _, message in chunk])
     except (InvalidMessage, Rejected) as error:
         if len(chunk) == 1:
-            report.malformed.append(Malformed(next(iter(chunk)), str(error)))
+            report.leave_out(chunk[0][0], str(error))
             return
-        for index, trajectory in chunk.items():
-            await _publish(sink, {index: trajectory}, report)
+        for one in chunk:
+            await _publish(sink, [one], report)
         return
-    for trajectory in chunk.values():
+    for _, message in chunk:
         report.published += 1
-        report.redactions.update((trajectory.labels or {}).get("redactions", {}))
-
-
-def read_records(path: Path) -> list[object]:
-    """The records of a file: a JSON list, one object, or JSON lines."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise NotFound(f"no such file: {path}") from error
-    except IsADirectoryError as error:
-        raise Rejected(f"{path} is a directory, not a file") from error
-    except (OSError, UnicodeError) as error:
-        raise Rejected(f"cannot read {path}: {error}") from error
-    if not text.strip():
-        raise Rejected(f"{path} is empty")
-    try:
-        parsed: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        if not text.lstrip().startswith("{"):
-            raise Rejected(f"{path} is not JSON: {error}") from error
-        records = [_line(line) for line in text.split("\n") if line.strip()]
-        if all(isinstance(record, UnreadableLine) for record in records):
-            raise Rejected(f"{path} is neither JSON nor JSON lines: {error}") from error
-        return records
-    return cast("list[object]", parsed) if isinstance(parsed, list) else [parsed]
-
-
-def _line(line: str) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return UnreadableLine(f"not JSON: {error}")
+        report.preferences += isinstance(message, Preference)
+        report.redactions.update((message.labels or {}).get("redactions", {}))

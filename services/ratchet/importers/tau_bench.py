@@ -15,19 +15,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from datetime import UTC, datetime
 from typing import cast
 
 import msgspec
 
 from ratchet.contract import JsonObject, Outcome, Trajectory, encode, named_id
 from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn
-from ratchet.importers.base import Importer, ImportOptions, MalformedRecord
+from ratchet.importers.base import UNKNOWN_TIME, Importer, ImportOptions, MalformedRecord
 from ratchet.rules.chat import trajectory_turns
 from ratchet.rules.redaction import Redactor
 
-EPOCH = datetime(2024, 6, 1, tzinfo=UTC)
-"""The instant that stands for `unknown`; a fixed one, or a second import would differ from the first."""
+EPOCH = UNKNOWN_TIME
+"""The time of everything in these files."""
 SOURCE = "import:tau-bench"
 SUCCESS = 1.0 - 1e-6
 """Rewards from here on are successes, as in tau-bench itself."""
@@ -107,4 +106,9 @@ def _with_success(turn: TrajectoryTurn) -> TrajectoryTurn:
     return msgspec.structs.replace(turn, result=msgspec.structs.replace(turn.result, success=False))
 
 
-TAU_BENCH = Importer(summary="tau-bench results", trajectory_of=trajectory_of)
+def messages_of(record: object, options: ImportOptions) -> list[Trajectory]:
+    """The only trajectory of a record."""
+    return [trajectory_of(record, options)]
+
+
+TAU_BENCH = Importer(summary="tau-bench results", messages_of=messages_of)

@@ -12,33 +12,15 @@ from typing import Any
 import pytest
 
 from ratchet.contract import Message, Trajectory, encode
-from ratchet.errors import BusUnavailable, InvalidMessage, NotFound, Rejected
+from ratchet.errors import BusUnavailable, NotFound, Rejected
 from ratchet.importers.base import ImportOptions
 from ratchet.importers.importing import import_file
 from ratchet.importers.tau_bench import EPOCH, TAU_BENCH, trajectory_of
 from ratchet.rules.chat import chat_messages
-from ratchet.service.contracts import load_contracts
+from tests.support.imports import CONTRACTS, Published
 from tests.support.real_data import AIRLINE, needs_real_data
 
-CONTRACTS = load_contracts()
-
 Record = dict[str, Any]
-
-
-class Published:
-    """A bus that keeps what it is given, refusing what breaks its contract and sessions named in `refuse`."""
-
-    def __init__(self, refuse: Sequence[str] = ()) -> None:
-        self.messages: list[Trajectory] = []
-        self._refuse = refuse
-
-    async def publish_all(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            CONTRACTS.check_strict(message)
-            assert isinstance(message, Trajectory)
-            if message.session_id in self._refuse:
-                raise InvalidMessage("too large")
-        self.messages += [message for message in messages if isinstance(message, Trajectory)]
 
 
 class Absent:
@@ -87,7 +69,7 @@ async def test_a_record_becomes_a_trajectory_of_turns_with_a_verified_outcome(tm
     report = await import_file(
         TAU_BENCH, bus, written(tmp_path, record()), ImportOptions(role="support", model="gpt-4o")
     )
-    (trajectory,) = bus.messages
+    (trajectory,) = bus.trajectories
     assert (report.records, report.published, report.malformed) == (1, 1, [])
     assert (trajectory.role, trajectory.metadata.model, trajectory.metadata.source) == (
         "support",
@@ -109,9 +91,9 @@ async def test_secrets_are_redacted_before_publishing_and_counted(tmp_path: Path
     bus = Published()
     report = await import_file(TAU_BENCH, bus, written(tmp_path, record()))
     assert b"mia@example.com" not in encode(bus.messages[0])
-    assert bus.messages[0].turns[0].action.tool_args == {"email": "[REDACTED:email]"}
+    assert bus.trajectories[0].turns[0].action.tool_args == {"email": "[REDACTED:email]"}
     assert report.redactions == Counter(email=2)
-    assert bus.messages[0].labels == {"trial": 1, "redactions": {"email": 2}}
+    assert bus.trajectories[0].labels == {"trial": 1, "redactions": {"email": 2}}
 
 
 async def test_importing_twice_publishes_the_same_bytes(tmp_path: Path) -> None:
@@ -222,7 +204,7 @@ async def test_a_record_that_the_bus_refuses_is_reported_and_its_neighbours_are_
     bus = Published(refuse=["tau-bench/retail/3/2"])
     report = await import_file(TAU_BENCH, bus, written(tmp_path, record(trial=1), record(trial=2), record(trial=3)))
     assert [(malformed.index, malformed.reason) for malformed in report.malformed] == [(1, "/: too large")]
-    assert [message.labels for message in bus.messages] == [
+    assert [message.labels for message in bus.trajectories] == [
         {"trial": 1, "redactions": {"email": 2}},
         {"trial": 3, "redactions": {"email": 2}},
     ]
@@ -240,7 +222,7 @@ async def test_json_lines_and_a_single_record_are_read(tmp_path: Path) -> None:
     assert (await import_file(TAU_BENCH, Published(), single)).published == 1
 
 
-@pytest.mark.parametrize("text", ["not json", "[{}", '{\n "task_id": 3,\n'])
+@pytest.mark.parametrize("text", ["not json", "[", '{\n "task_id": 3,\n'])
 async def test_a_file_that_is_no_json_at_all_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "results.json"
     path.write_text(text)
@@ -249,7 +231,7 @@ async def test_a_file_that_is_no_json_at_all_is_refused(tmp_path: Path, text: st
 
 
 async def test_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(Rejected, match="is a directory"):
+    with pytest.raises(Rejected, match="holds no file"):
         await import_file(TAU_BENCH, Published(), tmp_path)
     with pytest.raises(NotFound, match="no such file"):
         await import_file(TAU_BENCH, Published(), tmp_path / "none.json")
@@ -265,9 +247,9 @@ async def test_the_real_airline_file_is_imported_whole() -> None:
     bus = Published()
     report = await import_file(TAU_BENCH, bus, AIRLINE)
     assert (report.records, report.published, report.malformed, report.repeated) == (120, 120, [], 0)
-    assert Counter(m.outcome.status for m in bus.messages if m.outcome) == {"success": 36, "failure": 84}
-    assert Counter(Counter(m.task_context.group_key for m in bus.messages).values()) == {4: 30}
-    assert {m.task_context.domain for m in bus.messages} == {"airline"}
+    assert Counter(m.outcome.status for m in bus.trajectories if m.outcome) == {"success": 36, "failure": 84}
+    assert Counter(Counter(m.task_context.group_key for m in bus.trajectories).values()) == {4: 30}
+    assert {m.task_context.domain for m in bus.trajectories} == {"airline"}
     assert report.redactions == Counter(email=81)
 
 
@@ -304,8 +286,8 @@ async def test_what_is_stored_is_counted_and_keeps_its_role(tmp_path: Path) -> N
     )
     assert (report.records, report.published, report.present) == (3, 1, 1)
     assert report.elsewhere == {"airline": 1}
-    assert [message.session_id for message in bus.messages] == ["tau-bench/retail/3/3"]
-    assert progress == [(3, 3)]
+    assert [message.session_id for message in bus.trajectories] == ["tau-bench/retail/3/3"]
+    assert progress == [(path.stat().st_size, path.stat().st_size)]
 
 
 @pytest.mark.parametrize("text", [" \n"])
