@@ -35,6 +35,26 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "completion": ("source <(ratchet completion bash)", "ratchet completion fish"),
     "jobs": ("ratchet jobs --role support", "ratchet jobs --state failed --json"),
     "jobs show": ("ratchet jobs show latest", "ratchet jobs show 019ab3f2-71c4 --html job.html"),
+    "import openai-chat": (
+        "ratchet import openai-chat examples.jsonl --role support",
+        "ratchet import openai-chat pairs.jsonl --role support --judged-by human --dry-run",
+    ),
+    "import langfuse": (
+        "ratchet import langfuse export/ --role support --dry-run",
+        "ratchet import langfuse export/ --role support --outcome correctness",
+    ),
+    "import langsmith": (
+        "ratchet import langsmith runs.jsonl --role support --dry-run",
+        "ratchet import langsmith export/ --role support --outcome user_score",
+    ),
+    "import hugging-face": (
+        "ratchet import hugging-face dataset/ --role support --model gpt-4o",
+        "ratchet import hugging-face train.parquet --role support --judged-by human",
+    ),
+    "import python": (
+        "ratchet import python logs.py:conversation calls.jsonl --role support --dry-run",
+        "ratchet import python acme.logs:thread calls.jsonl --role support --group-by ticket",
+    ),
     "import tau-bench": (
         "ratchet import tau-bench results.json --role airline",
         "ratchet import tau-bench results.json --role airline --dry-run",
