@@ -17,8 +17,8 @@ from ratchet.cli.ids import short_ids
 from tests.support.command_lines import COMMANDS, ODD, lines, ratchet
 
 SERVICES = "trajectory_collector,reward_computer,rl_coordinator,canary_deployer"
-ENDING = {("up",), ("down",)}
-"""Commands that would begin or end the stack."""
+ENDING = {("up",), ("down",), ("trajectories", "tail")}
+"""Commands that would begin or end the stack, or never end themselves."""
 
 
 @pytest.fixture(scope="module")

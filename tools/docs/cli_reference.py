@@ -35,7 +35,8 @@ Generated from the parser by `make docs`; do not edit.
 Conventions:
 
 - `--json` prints exactly one JSON document on standard output; an error is `{"error": {"message", "exit_code"}}`
-  there, and one line on standard error all the same. Progress goes to standard error, and only to a terminal.
+  there, and one line on standard error all the same. Progress goes to standard error, and only to a terminal. Of
+  `trajectories tail`, which has no end, it is a document for each line.
 - `--json` of a listing is an object that names its list: `{"jobs": [...]}`, newest first, and so `trajectories`,
   `preferences` and `deadletters`; by name `{"roles": [...]}` (`policies list`), `rollouts` and `topics`.
 - `--dry-run` checks what can be checked, prints what would be sent, and sends nothing.
@@ -45,6 +46,8 @@ Conventions:
   names the candidates where several begin so), or by `latest`; a job, trajectory, snapshot or policy also by
   `support@latest`, the newest of a role. Tables on a terminal show such beginnings; files, pipes and `--json` get whole
   ids.
+- `--watch` shows an answer again every two seconds, in its place on a terminal, elsewhere whenever it has changed; a
+  service that is away is named, and the watch goes on. Ctrl-C ends it with exit code 130.
 - `ratchet --version` prints the version.
 - `NO_COLOR` is obeyed; a pipe gets whole lines.
 

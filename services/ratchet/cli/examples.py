@@ -9,7 +9,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "down": ("ratchet down", "ratchet down --dir ~/ratchet"),
     "env": ('eval "$(ratchet env)"', "ratchet env --json"),
     "open": ("ratchet open", "ratchet open --no-browser"),
-    "status": ("ratchet status", "ratchet status dpo --role support"),
+    "status": ("ratchet status --watch", "ratchet status dpo --role support"),
     "logs": ("ratchet logs gateway -f", "ratchet logs trainer_worker --lines 200"),
     "train": (
         "ratchet train support --algorithm sft --base-model ./model --wait",
@@ -33,7 +33,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "usage": ("ratchet usage --by model --since 24h", "ratchet usage --by hour --role support --json"),
     "plugins": ("ratchet plugins", "ratchet plugins --no-check --json"),
     "completion": ("source <(ratchet completion bash)", "ratchet completion fish"),
-    "jobs": ("ratchet jobs --role support", "ratchet jobs --state failed --json"),
+    "jobs": ("ratchet jobs --role support --watch", "ratchet jobs --state failed --json"),
     "jobs show": ("ratchet jobs show latest", "ratchet jobs show 019ab3f2-71c4 --html job.html"),
     "import openai-chat": (
         "ratchet import openai-chat examples.jsonl --role support",
@@ -80,6 +80,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "ratchet trajectories list --outcome failure --json",
     ),
     "trajectories show": ("ratchet trajectories show latest", "ratchet trajectories show 019ab3f2-71c4 --full"),
+    "trajectories tail": ("ratchet trajectories tail --role support", "ratchet trajectories tail --json"),
     "capture report": ("ratchet capture report", "ratchet capture report --role support --since 24h"),
     "policies list": ("ratchet policies list", "ratchet policies list support --json"),
     "policies show": ("ratchet policies show support", "ratchet policies show support@3 --parents 5"),
@@ -129,7 +130,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "ratchet preferences export pairs.jsonl --role support",
         "ratchet preferences export pairs.jsonl",
     ),
-    "rollout status": ("ratchet rollout status support", "ratchet rollout status --json"),
+    "rollout status": ("ratchet rollout status support --watch", "ratchet rollout status --json"),
     "rollout start": (
         "ratchet rollout start support 4 --reason 'better on refunds'",
         "ratchet rollout start support latest --strategy blue_green --dry-run",

@@ -22,6 +22,7 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.ids import JOBS_LISTED, job_named, listed_ids
 from ratchet.cli.options import AsJson, Directory, JobArgument, OptionalRole
 from ratchet.cli.output import console, errors, follow_up, plan_lines, print_answer, print_facts, print_table, shown
+from ratchet.cli.watch import Watch, watch
 from ratchet.contract.http.jobs import JobOut, JobsOut
 from ratchet.contract.policy_manifest import REWARD_MODEL
 from ratchet.errors import NotFound, RatchetError
@@ -73,6 +74,7 @@ def jobs(
     context: typer.Context,
     role: OptionalRole = None,
     state: State = None,
+    again: Watch = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
@@ -82,11 +84,25 @@ def jobs(
         if any(source is not None and source.name == "COMMANDLINE" for source in sources):
             raise typer.BadParameter(f"options stand behind `{context.invoked_subcommand}`")
         return
+    asked = {name: value for name, value in (("role", role), ("state", state)) if value is not None}
+    empty = "no such jobs" if asked else "no jobs yet"
+    if again:
+        watch(lambda: list_jobs(directory, asked), lambda answer: show_list(answer, empty), as_json)
+    answer = list_jobs(directory, asked)
+    print_answer(answer, as_json, lambda: show_list(answer, empty))
+
+
+def list_jobs(directory: Path, asked: Mapping[str, str]) -> JobsOut:
+    """The jobs that pass filters. Raises `NoStack`, `Unavailable`, or `NotFound` for an unknown role."""
     endpoints = locate(directory)
-    query = urlencode({name: value for name, value in (("role", role), ("state", state)) if value is not None})
-    answer = get(endpoints, "coordinator", f"/v1/jobs?{query}", JobsOut)
-    if not answer.jobs and role is not None:
-        require_role(endpoints, role)
+    answer = get(endpoints, "coordinator", f"/v1/jobs?{urlencode(asked)}", JobsOut)
+    if not answer.jobs and "role" in asked:
+        require_role(endpoints, asked["role"])
+    return answer
+
+
+def show_list(answer: JobsOut, empty: str) -> None:
+    """One line for each."""
     columns = ("job", "role", "algorithm", "state", "%", "reward", "USD", "created", "error")
     ids = listed_ids(job.training_job_id for job in answer.jobs)
     rows = [
@@ -103,8 +119,7 @@ def jobs(
         )
         for job in answer.jobs
     ]
-    empty = "no such jobs" if query else "no jobs yet"
-    print_answer(answer, as_json, lambda: print_table(columns, rows, empty))
+    print_table(columns, rows, empty)
 
 
 @app.command()

@@ -107,9 +107,18 @@ STYLES = {
 
 def print_json(value: object) -> None:
     """`value` as the one, indented JSON document of a command."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    _print_json(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def print_json_line(value: object) -> None:
+    """`value` as one line, of a command that goes on."""
+    _print_json(msgspec.json.encode(value))
+    console.file.flush()
+
+
+def _print_json(text: bytes) -> None:
     escaped = _UNSAFE_IN_JSON if console.encoding.lower().startswith("utf") else _NOT_ASCII
-    console.out(escaped.sub(lambda match: json.dumps(match[0]).strip('"'), text), highlight=False)
+    console.out(escaped.sub(lambda match: json.dumps(match[0]).strip('"'), text.decode()), highlight=False)
 
 
 def print_answer(document: object, as_json: bool, words: str | Callable[[], object]) -> None:

@@ -20,6 +20,7 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import LATEST
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument
 from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_table
+from ratchet.cli.watch import Watch, watch
 from ratchet.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut
 from ratchet.errors import NotFound
 from ratchet.service.discovery import DEFAULT_DIRECTORY
@@ -54,16 +55,27 @@ Version = Annotated[str, typer.Argument(help="The policy version to roll out, or
 
 @app.command()
 def status(
-    role: OptionalRoleArgument = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY
+    role: OptionalRoleArgument = None,
+    again: Watch = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """Show the state of rollouts: stage, weight, evidence."""
-    endpoints = locate(directory)
-    if role is not None:
-        rollout = read(endpoints, role)
-        print_answer(rollout, as_json, lambda: show_one(rollout))
-    else:
-        answer = get(endpoints, "deployer", "/v1/rollouts", RolloutsOut)
-        print_answer(answer, as_json, lambda: show(answer.rollouts))
+
+    def look() -> RolloutOut | RolloutsOut:
+        endpoints = locate(directory)
+        return get(endpoints, "deployer", "/v1/rollouts", RolloutsOut) if role is None else read(endpoints, role)
+
+    def draw(answer: RolloutOut | RolloutsOut) -> None:
+        if isinstance(answer, RolloutOut):
+            show_one(answer)
+        else:
+            show(answer.rollouts)
+
+    if again:
+        watch(look, draw, as_json)
+    answer = look()
+    print_answer(answer, as_json, lambda: draw(answer))
 
 
 @app.command()

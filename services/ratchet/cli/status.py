@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import urlencode
 
@@ -19,6 +20,7 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import listed_ids
 from ratchet.cli.options import AsJson, Directory, OptionalRole
 from ratchet.cli.output import console, print_answer, print_facts, print_table
+from ratchet.cli.watch import Watch, watch
 from ratchet.contract.http.console import LedgerOut
 from ratchet.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut, TriggerOut
 from ratchet.contract.state import JOBS, POLICIES, Job, Route
@@ -63,26 +65,39 @@ def status(
         ),
     ] = None,
     role: OptionalRole = None,
+    again: Watch = False,
     directory: Directory = DEFAULT_DIRECTORY,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."""
-    endpoints = locate(directory)
-    if subject is not None:
-        path = f"/v1/status/{subject.value}" + (f"?{urlencode({'role': role})}" if role else "")
-        if subject == Subject.DPO:
-            dpo = get(endpoints, "coordinator", path, DpoStatusOut)
-            print_answer(dpo, as_json, lambda: _show_dpo(dpo))
-        else:
-            training = get(endpoints, "coordinator", path, TrainingStatusOut)
-            print_answer(training, as_json, lambda: _show_training(training))
-        return
-    if role is not None:
+    if subject is None and role is not None:
         raise Rejected("--role needs `training` or `dpo`: the whole report is of all roles")
-    endpoints.require()
-    report = asyncio.run(collect(endpoints))
-    print_answer(report, as_json, lambda: show(report))
-    raise typer.Exit(report.exit_code)
+    if again:
+        watch(lambda: read(directory, subject, role), show_any, as_json)
+    report = read(directory, subject, role)
+    print_answer(report, as_json, lambda: show_any(report))
+    if isinstance(report, StatusReport):
+        raise typer.Exit(report.exit_code)
+
+
+def read(directory: Path, subject: Subject | None, role: str | None) -> StatusReport | DpoStatusOut | TrainingStatusOut:
+    """The whole report, or that of a subject. Raises `NoStack`, `NotFound` or `Unavailable`."""
+    endpoints = locate(directory)
+    if subject is None:
+        endpoints.require()
+        return asyncio.run(collect(endpoints))
+    path = f"/v1/status/{subject.value}" + (f"?{urlencode({'role': role})}" if role else "")
+    return get(endpoints, "coordinator", path, DpoStatusOut if subject == Subject.DPO else TrainingStatusOut)
+
+
+def show_any(report: StatusReport | DpoStatusOut | TrainingStatusOut) -> None:
+    """Print a report of any subject."""
+    if isinstance(report, StatusReport):
+        show(report)
+    elif isinstance(report, DpoStatusOut):
+        _show_dpo(report)
+    else:
+        _show_training(report)
 
 
 class ServiceStatus(msgspec.Struct, kw_only=True):

@@ -86,6 +86,14 @@ def show(
     print_answer(whole, as_json, lambda: show_one(whole, full=full))
 
 
+@app.command()
+def tail(role: OptionalRole = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Print trajectories and their rewards as they arrive, until Ctrl-C; with --json a document on each line."""
+    from ratchet.cli.tail import follow  # noqa: PLC0415 - only this command reads streams
+
+    asyncio.run(follow(locate(directory), role, as_json))
+
+
 @dataclass(frozen=True, slots=True)
 class Whole:
     """A trajectory with its rewards and feedback."""
