@@ -86,15 +86,15 @@ def test_a_shift_without_an_end_names_no_number_of_tasks() -> None:
     assert Shift("http://127.0.0.1:1", seed=1, tries=4, agents=2, tasks=9).command()[-2:] == ["--tasks", "9"]
 
 
-def test_the_real_demo_prints_what_a_run_took_and_what_was_not_measured() -> None:
+def test_the_real_demo_prints_what_a_run_took() -> None:
     took = REAL.takes
     assert took is not None
     assert min(took.minutes, took.load, took.memory_gb, took.disk_gb) > 0
     printed = notice(REAL, on_vllm=False)
     assert f"took {took.minutes} minutes on two cores that other work shared (load {took.load:g})" in printed
     assert f"{took.memory_gb:g} GB of memory and {took.disk_gb:g} GB of disk" in printed
-    assert "No whole run was measured" not in printed
-    assert "No whole run was measured with it" in notice(REAL, on_vllm=True)
+    assert "vLLM" not in printed
+    assert f"vLLM serves, which took {took.minutes_on_vllm} minutes" in notice(REAL, on_vllm=True)
     assert "float32" not in printed
     assert "in float32 parts of the run took" in notice(REAL_FLOAT32, on_vllm=False)
     assert "took" not in notice(replace(REAL, takes=None), on_vllm=False)
