@@ -1,4 +1,4 @@
-"""Variants that other packages bring: reward components, algorithms, gates, engines, importers, exporters.
+"""Variants that other packages bring: reward components, algorithms, gates, engines, importers, exporters, graders.
 
 Each kind of variant has one table in the code, a `PluginTable`: it names the built-in ones, and behind them stand those
 that installed packages declare as entry points of the kind's group:
@@ -31,6 +31,7 @@ TABLES: Mapping[str, str] = {
     "ratchet.engines": "ratchet.gateway.engines:KINDS",
     "ratchet.importers": "ratchet.importers:IMPORTERS",
     "ratchet.exporters": "ratchet.exporters:KINDS",
+    "ratchet.graders": "ratchet.evaluation.graders:GRADERS",
 }
 """Entry-point group -> the table of its kind."""
 

@@ -144,6 +144,7 @@ async def started_deployer(shared: SharedSettings, engine_port: int, data_dir: P
         "RATCHET_DATA_DIR": str(data_dir),
         "RATCHET_DEPLOYER_PORT": str(port),
         "RATCHET_ENGINE_URL": f"http://127.0.0.1:{engine_port}",
+        "RATCHET_CANARY_APPROVAL": "true",
     }
     command = [sys.executable, "-m", "ratchet.canary_deployer"]
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **variables(shared), **own})

@@ -10,6 +10,7 @@ from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.leadership import Leader
 from ratchet.contract import MESSAGES
+from ratchet.contract.evaluation_task import Task
 from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.schema_report import SchemaReport
 from ratchet.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
@@ -44,6 +45,7 @@ TYPES: dict[str, Any] = {
     "snapshot.manifest.v1": SnapshotManifest,
     "checkpoint.manifest.v1": StoredCheckpoint,
     "schema.report.v1": SchemaReport,
+    "evaluation.task.v1": Task,
     "trajectory.row.v1": TrajectoryRow,
     "pair.row.v1": PairRow,
     "label.row.v1": LabelRow,

@@ -171,6 +171,7 @@ async def running_deployer(shared: SharedSettings, urls: Sequence[str]) -> Async
         tick_s=0.1,
         lease_s=1,
         unload_after_s=0,
+        approval=True,
     )
     async with running_app(build_deployer(settings)):
         yield settings

@@ -4,7 +4,7 @@ BrokerClock: the broker's time, by which all of this works
 Leadership: one of several deployers leads; the others answer reads, and wait
 RL_TRAINING --training.status--> Handlers --> policies KV (next version) --> Controllers.on_registered   (while leading)
 Controllers, while leading: one RolloutController per role
-    Preparation: gates (every replica of the role's engine, held-out command, approval, shadow replay)
+    Preparation: gates (every replica of the role's engine, held-out tasks, approval, shadow replay)
     ReplicaWatch: the probe again, where a replica has come back or an engine has failed calls
     Observer: RL_STARTS, RL_TURNS, RL_REWARDS --> NatsEvents --> domain (fold, decide)
     OperatorActs: the orders of operators
@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 
 from pydantic import SecretStr
 
@@ -38,8 +39,10 @@ from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.gates import build_gates
 from ratchet.canary_deployer.gates.base import Gate, GateTools, ReplayTools
 from ratchet.canary_deployer.handlers import Handlers
+from ratchet.canary_deployer.heldout_cache import HeldoutCache
 from ratchet.canary_deployer.http_api import Api
 from ratchet.canary_deployer.http_clients import (
+    HELDOUT_AGENT,
     HttpCoordinator,
     HttpGateway,
     coordinator_peer,
@@ -61,6 +64,7 @@ from ratchet.canary_deployer.rollout_store import LONGEST_TICK_S, RolloutStore
 from ratchet.canary_deployer.s3_manifests import S3Manifests
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_evaluations import HeldoutPlan, SubprocessHeldout, SubprocessJudge
+from ratchet.canary_deployer.task_evaluations import TaskFileHeldout, TaskPlan
 from ratchet.canary_deployer.unloading import SWEEP_S, Unloader
 from ratchet.contract import TrainingStatus
 from ratchet.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
@@ -89,10 +93,11 @@ async def build(settings: Settings) -> AsyncIterator[App]:
             HttpEngines(settings.engines, settings.load_timeout_s) as engines,
             AsyncApiClient(coordinator_peer(settings.coordinator_url or "", service_key)) as coordinator,
             AsyncApiClient(gateway_peer(settings.gateway_url, gateway_key)) as gateway,
+            AsyncApiClient(gateway_peer(settings.gateway_url, gateway_key, HELDOUT_AGENT)) as heldout,
         ):
             history = HttpCoordinator(coordinator if settings.coordinator_url else None)
             replay = _replay_tools(settings, history, HttpGateway(gateway)) if settings.replay_command else None
-            tools = _gate_tools(settings, engines, replay)
+            tools = _gate_tools(settings, engines, heldout, replay)
             yield assembled(settings, bus, clock, history, engines, build_gates(settings.further_gates, tools))
     finally:
         await bus.close()
@@ -278,8 +283,8 @@ def _secret(key: SecretStr | None) -> str | None:
     return key.get_secret_value() if key else None
 
 
-def _gate_tools(settings: Settings, engines: Engines, replay: ReplayTools | None) -> GateTools:
-    heldout = None
+def _gate_tools(settings: Settings, engines: Engines, gateway: AsyncApiClient, replay: ReplayTools | None) -> GateTools:
+    heldout, objects = None, Objects(settings.shared)
     if settings.heldout_command:
         plan = HeldoutPlan(
             command=settings.heldout_command,
@@ -288,19 +293,36 @@ def _gate_tools(settings: Settings, engines: Engines, replay: ReplayTools | None
             gateway_url=settings.gateway_url,
             gateway_api_key=_gateway_key(settings),
             deadline_s=settings.heldout_deadline_s,
-            cache=settings.shared.data_dir / "heldout",
+            cache=_heldout_folder(settings),
         )
         heldout = SubprocessHeldout(plan)
     return GateTools(
         checks=ReplicaChecks(engines, time.monotonic),
-        manifests=S3Manifests(Objects(settings.shared)),
+        manifests=S3Manifests(objects),
         heldout=heldout,
         heldout_margin=settings.heldout_margin,
         heldout_confidence=settings.heldout_confidence,
         warmup_prompts=settings.warmup_prompts,
         approval=settings.approval,
         replay=replay,
+        task_files={role: _task_file(settings, file, gateway, objects) for role, file in settings.task_files.items()},
     )
+
+
+def _task_file(settings: Settings, file: str, gateway: AsyncApiClient, objects: Objects) -> TaskFileHeldout:
+    plan = TaskPlan(
+        file=file,
+        tasks=settings.heldout_tasks,
+        seed=settings.heldout_seed,
+        temperature=settings.task_temperature,
+        deadline_s=settings.heldout_deadline_s,
+    )
+    return TaskFileHeldout(plan, gateway, objects, HeldoutCache(_heldout_folder(settings)))
+
+
+def _heldout_folder(settings: Settings) -> Path:
+    """Where held-out results are kept."""
+    return settings.shared.data_dir / "heldout"
 
 
 def _replay_tools(settings: Settings, log: HttpCoordinator, player: HttpGateway) -> ReplayTools:

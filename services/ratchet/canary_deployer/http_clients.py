@@ -14,8 +14,8 @@ from ratchet.contract.turn import Sampling
 from ratchet.errors import Rejected, Unavailable
 from ratchet.service.http_client import AsyncApiClient, Peer, bearer
 
-AGENT = "shadow_replay"
-"""Who asks the gateway, as the captured turns name it."""
+AGENT, HELDOUT_AGENT = "shadow_replay", "heldout_tasks"
+"""The gates that ask the gateway, as the captured turns name them."""
 ANSWER_S = 120.0
 """How long one answer through the gateway may take."""
 OUTCOMES_S = 5.0
@@ -24,9 +24,9 @@ PROMPTS_S = 60.0
 """How long a shadow replay waits for its prompts."""
 
 
-def gateway_peer(url: str, api_key: str | None) -> Peer:
-    """The gateway, as the agent `AGENT`."""
-    return Peer("the gateway", url, {**bearer(api_key), "x-ratchet-agent": AGENT}, ANSWER_S)
+def gateway_peer(url: str, api_key: str | None, agent: str = AGENT) -> Peer:
+    """The gateway, as an agent of that name."""
+    return Peer("the gateway", url, {**bearer(api_key), "x-ratchet-agent": agent}, ANSWER_S)
 
 
 def coordinator_peer(url: str, api_key: str | None) -> Peer:

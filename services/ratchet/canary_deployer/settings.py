@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -18,6 +19,7 @@ from ratchet.canary_deployer.domain.rules import (
     Rules,
     Stage,
 )
+from ratchet.rules.arms import ROLE
 from ratchet.rules.engines import ANY_ROLE
 from ratchet.service.engine_list import (
     EngineKind,
@@ -39,9 +41,17 @@ def _listed(value: Any) -> Any:  # `Any`: text of the environment or a value of 
     return [value] if isinstance(value, int | float) else value
 
 
+def _by_role(value: Any) -> Any:  # `Any`: as in `_listed`
+    """A JSON object by role, or one path for all roles."""
+    if not isinstance(value, str):
+        return value
+    return json.loads(value) if value.lstrip().startswith("{") else {ANY_ROLE: value}
+
+
 Numbers = Annotated[tuple[float, ...], NoDecode, BeforeValidator(_listed)]
 Counts = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_listed)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+TaskFiles = Annotated[dict[str, str], NoDecode, BeforeValidator(_by_role)]
 
 
 class Settings(ServiceSettings):
@@ -143,14 +153,19 @@ class Settings(ServiceSettings):
     feedback_min_ratings: int = Field(default=20, ge=1)
     """Rated trajectories of each arm before feedback counts."""
 
+    task_files: TaskFiles = Field(default_factory=dict[str, str])
+    """By role, `*` for all others: a task file (a path, or an `s3://` uri), which the deployer plays itself with
+    candidate and stable. A JSON object, or one path for all roles."""
+    task_temperature: float = Field(default=0, ge=0, le=2)
+    """How answers to the tasks of a file are drawn: 0 is greedy, which differs less from one run to the next."""
     heldout_command: str | None = None
-    """Plays the held-out tasks; without one every candidate waits for an operator's approval."""
+    """Plays the held-out tasks of roles without a task file. A role with neither is compared by its canary alone."""
     heldout_tasks: int = Field(default=400, ge=1)
-    """How many held-out tasks a candidate plays."""
+    """How many held-out tasks a candidate plays; of a longer task file they are drawn by the seed."""
     heldout_seed: int = 0
     """Which tasks, and the seed of the sampling."""
     heldout_deadline_s: float = Field(default=1800, gt=0)
-    """The command is ended after this long and the gate fails."""
+    """A candidate that has not played its tasks after this long fails; the command is ended."""
     heldout_margin: float = Field(default=0.05, ge=0, lt=1)
     """The gate fails when the lower bound of the difference is below minus this."""
     heldout_confidence: float = Field(default=0.8, gt=0.5, lt=1)
@@ -200,6 +215,8 @@ class Settings(ServiceSettings):
         for name, given in (("stage_min_s", self.stage_min_s), ("stage_min_trajectories", self.stage_min_trajectories)):
             if len(given) not in (1, len(weights)):
                 raise ValueError(f"{name} needs one value, or one for each of the {len(weights)} stages below 100 %")
+        if wrong := [role for role in self.task_files if role != ANY_ROLE and not ROLE.fullmatch(role)]:
+            raise ValueError(f"task_files: {wrong[0]!r} is neither a role's name nor {ANY_ROLE}")
         if self.replay_min_prompts > self.replay_prompts:
             raise ValueError("replay_min_prompts must not be above replay_prompts")
         if not self.horizon_min_s <= self.horizon_s <= self.horizon_max_s:

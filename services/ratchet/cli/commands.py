@@ -40,6 +40,10 @@ COMMANDS: Mapping[str, Entry] = {
     "dpo-train": Entry("train", "Train a policy on preference pairs with DPO, on this machine and without a stack."),
     "rm-train": Entry("train", "Train a reward model on preference pairs, on this machine and without a stack."),
     "plan": Entry("plan", "Propose an algorithm and its data for a role, and say why not the others."),
+    "eval": Entry(
+        "eval",
+        "Play the tasks of a file with a policy, grade its answers, and compare it with another one; without traffic.",
+    ),
     "cancel": Entry("training", "Cancel a job; a running one stops within seconds."),
     "feedback": Entry(
         "feedback",
@@ -79,7 +83,7 @@ GROUPS: Mapping[str, Entry] = {
 
 HEADINGS: Mapping[str, tuple[str, ...]] = {
     "A first hour": ("demo", "up", "down", "open", "env"),
-    "Look": ("status", "logs", "jobs", "trajectories", "policies", "rollout", "usage", "capture", "plugins"),
+    "Look": ("status", "logs", "jobs", "trajectories", "policies", "rollout", "eval", "usage", "capture", "plugins"),
     "Say what was good": ("feedback", "preferences"),
     "Train": ("plan", "train", "cancel", "dataset", "data", "dpo-train", "rm-train"),
     "Bring and take data": ("import", "export"),

@@ -24,6 +24,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "ratchet rm-train --base-model ./model --dataset-dir pairs --output-dir out --max-steps 500 --bf16",
     ),
     "plan": ("ratchet plan --role support", "ratchet plan --role support --json"),
+    "eval": (
+        "ratchet eval support@latest --against support --tasks tasks.jsonl",
+        "ratchet eval support@3 --against openai/gpt-5-mini --tasks tasks.jsonl --samples 4 --no-worse-than 0.05",
+    ),
     "cancel": ("ratchet cancel 019ab3f2-71c4", "ratchet cancel latest"),
     "feedback": (
         "ratchet feedback latest --thumbs up",
@@ -70,6 +74,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "export rewards": (
         "ratchet export rewards -o rewards.jsonl",
         "ratchet export rewards -o rewards.parquet --role support",
+    ),
+    "export tasks": (
+        "ratchet export tasks -o tasks.jsonl --role support",
+        "ratchet export tasks -o tasks.jsonl --role support --since 2026-10-01 --limit 200",
     ),
     "export tensorzero": (
         "ratchet export tensorzero -o tensorzero.toml",

@@ -1,4 +1,4 @@
-"""`ratchet plugins`: reward components, algorithms, gates, engines, importers, exporters, and their packages."""
+"""`ratchet plugins`: the variants of every kind that has a table, and the packages that bring them."""
 
 from __future__ import annotations
 

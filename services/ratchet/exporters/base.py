@@ -41,8 +41,8 @@ class Kind:
     """`Selection.min_reward` as a condition on a row, with the parameter `min_reward`."""
     rewarded: bool
     """Whether a record is made with the newest reward of its trajectory."""
-    record: Callable[[bytes, Reward | None], Record]
-    """Makes a record of a message's body."""
+    record: Callable[[bytes, Reward | None], Record | None]
+    """Makes a record of a message's body; None leaves the message out."""
     columns: Mapping[str, str]
     """Columns of the Parquet file: name -> `text`, `number`, `integer`, `flag`, `time` or `json`."""
     unanswered: Callable[[bytes, bytes], Record] | None = None

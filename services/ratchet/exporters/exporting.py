@@ -121,7 +121,8 @@ async def _records(
     done = 0
     async for page in stored.pages(kind, selection):
         rewards = await stored.rewards(page) if kind.rewarded else {}
-        yield [kind.record(row["body"].encode(), rewards.get((row["role"], row["trajectory_id"]))) for row in page]
+        made = [kind.record(row["body"].encode(), rewards.get((row["role"], row["trajectory_id"]))) for row in page]
+        yield [record for record in made if record is not None]
         done += len(page)
     if kind.unanswered is None:
         return

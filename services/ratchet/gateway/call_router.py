@@ -37,15 +37,18 @@ class CallRouter:
         self._now = now
         self._engine_of = engine_of
 
-    def assign(self, arm: Arm, version: PolicyVersion | None, asked: str) -> tuple[Engine, Assignment]:
+    def assign(
+        self, arm: Arm, version: PolicyVersion | None, asked: str, *, pinned: bool = False
+    ) -> tuple[Engine, Assignment]:
         """Who answers the trajectory's call: the named version, else its arm's policy, else an upstream.
 
-        `asked`: the model as the agent named it.
+        `asked`: the model as the agent named it. `pinned`: who serves it now, as if the agent had named that version.
 
         Announces an arm that it draws, before the gateway asks any engine. Raises `NotFound`.
         """
-        if version is not None:
-            return self._engine_of(arm.role), pin(version, arm)
+        if version is not None or pinned:
+            engine, served = self.serving(arm.role, version, asked)
+            return engine, pin(served, arm)
         route, is_first = self._routes.get_route(arm.role), arm.assignment is None
         if route is not None:
             lapsed = self._routes.has_lapsed(arm.role) or self._is_blind()

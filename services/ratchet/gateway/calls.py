@@ -29,11 +29,13 @@ from ratchet.gateway.engines.base import Engine
 from ratchet.gateway.models import Models
 from ratchet.gateway.reading import RequestReader
 from ratchet.gateway.sharing import Sharing
-from ratchet.rules.arms import Assignment
+from ratchet.rules.arms import PINNED, Assignment
 from ratchet.rules.trajectory_names import NAME_CHARACTERS
 from ratchet.service.asgi import Request
 
 TRAJECTORY, SESSION, AGENT = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
+ARM = b"x-ratchet-arm"
+"""With the value `pinned`: an evaluation, which stays out of statistics and training whatever model it names."""
 BAGGAGE_CHARACTERS = 8192
 """Longest baggage that a turn records: the standard asks no platform to carry more."""
 PASSED = frozenset(
@@ -112,7 +114,7 @@ class CallOpener:
         Raises `BadRequest`, `NotFound`, `Forbidden` for what the caller's key does not allow, or `Unavailable` when the
         gateway cannot look up a named version.
         """
-        session, agent = _label(request, SESSION), _label(request, AGENT)
+        session, agent, pinned = _label(request, SESSION), _label(request, AGENT), _is_pinned(request)
         names = names_of(request.header, trajectory)
         named = bool(names.header or names.path or names.run)
         (asked, naming), sent = await self.reader.read(form, request.body, named=named), request.body
@@ -130,7 +132,7 @@ class CallOpener:
                 Asked(scope_of(request), names, naming, request.body, lambda: asked.messages, owner)
             )
             arm = self.arms.open(recognised.trajectory_id, model.role)
-            engine, assignment = self._assign(recognised, arm, version, asked.model)
+            engine, assignment = self._assign(recognised, arm, version, asked.model, pinned=pinned)
         except NotFound as error:
             raise NotFound(str(error), param=asked.named_by, code="model_not_found") from error
         asked = msgspec.structs.replace(
@@ -166,11 +168,11 @@ class CallOpener:
         return hmac.new(self.user_key.encode(), user.encode(), hashlib.sha256).hexdigest()
 
     def _assign(
-        self, recognised: Recognised, arm: Arm, version: PolicyVersion | None, model: str
+        self, recognised: Recognised, arm: Arm, version: PolicyVersion | None, model: str, *, pinned: bool
     ) -> tuple[Engine, Assignment]:
         """Who answers. Raises `NotFound`; then the call is over, and its retry may come."""
         try:
-            return self.router.assign(arm, version, model)
+            return self.router.assign(arm, version, model, pinned=pinned)
         except NotFound:
             self.identity.failed(recognised)
             raise
@@ -191,6 +193,14 @@ def _label(request: Request, name: bytes) -> str | None:
         message = f"the header {name.decode()} has more than {NAME_CHARACTERS} characters"
         raise BadRequest(message, param=name.decode())
     return value
+
+
+def _is_pinned(request: Request) -> bool:
+    """Whether the agent asks for an evaluation. Raises `BadRequest` for another arm, which no agent chooses."""
+    arm = request.header(ARM)
+    if arm not in (None, PINNED):
+        raise BadRequest(f"the header {ARM.decode()} takes `{PINNED}` alone", param=ARM.decode())
+    return arm is not None
 
 
 def _trace_of(request: Request) -> Trace | None:

@@ -25,6 +25,7 @@ from ratchet.canary_deployer.domain.rollout import (
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools, HeldoutRun
 from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Unavailable
 from tests.support.canary_world import policy, quick_rules, served
 
 NAMES = list(GATES)
@@ -106,8 +107,32 @@ async def test_a_command_that_fails_for_the_candidate_refuses_it_and_for_stable_
     assert unclear.outcome == NEEDS_APPROVAL
 
 
-async def test_without_a_command_an_operator_is_asked() -> None:
-    assert (await asked("heldout_tasks")).outcome == NEEDS_APPROVAL
+async def test_without_tasks_nothing_is_compared_and_the_canary_decides() -> None:
+    result = await asked("heldout_tasks")
+    assert result.outcome == NOT_RUN
+    assert result.reason.startswith("nothing was compared before traffic")
+    rollout = decisions.new_rollout(policy(2), served(1), None, Decision(Verdict.START, "registered", ITSELF), START)
+    concluded, strategy = gating.gates_decision(
+        msgspec.structs.replace(rollout, gates=(result,)), "auto", quick_rules()
+    )
+    assert (concluded.verdict, strategy) == (Verdict.START, "canary")
+    assert concluded.reason == "no gate refused it; heldout_tasks compared nothing"
+
+
+async def test_the_tasks_of_a_role_come_before_those_of_all_roles_and_before_the_command() -> None:
+    own, others, command = (FakeHeldout({1: run(0.8), 2: run(score)}) for score in (0.8, 0.5, 0.2))
+    of_role = await asked("heldout_tasks", heldout=command, task_files={"support": own, "*": others})
+    of_others = await asked("heldout_tasks", heldout=command, task_files={"*": others, "planner": own})
+    of_none = await asked("heldout_tasks", heldout=command, task_files={"planner": own})
+    differences = [one.evidence["difference"] for one in (of_role, of_others, of_none)]
+    assert differences == [0.0, -0.3, -0.6]
+
+
+async def test_tasks_that_changed_between_both_policies_are_played_again() -> None:
+    before, after = ({"tasks_digest": digest * 64} for digest in "ab")
+    runs = {1: HeldoutRun(run(0.8).played, 1.0, source=before), 2: HeldoutRun(run(0.8).played, 1.0, source=after)}
+    with pytest.raises(Unavailable, match="changed while they were played"):
+        await asked("heldout_tasks", task_files={"*": FakeHeldout(runs)})
 
 
 async def test_approval_is_needed_only_where_the_setting_requires_it() -> None:

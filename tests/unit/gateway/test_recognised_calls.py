@@ -146,6 +146,20 @@ async def test_a_label_that_each_turn_repeats_has_a_bound(here: Alone, name: str
     assert (refused.status, msgspec.json.decode(refused.body)["error"]["param"]) == (400, name)
 
 
+async def test_an_evaluation_is_pinned_whatever_model_it_names(here: Alone) -> None:
+    """Of an upstream too: no statistic and no training takes what is pinned."""
+    assert (await ask(here))["x-ratchet-arm"] == "stable"
+    assert (await ask(here, headers={b"x-ratchet-arm": b"pinned"}))["x-ratchet-arm"] == "pinned"
+    assert [turn["policy"]["arm"] for turn in await here.published()] == ["stable", "pinned"]
+
+
+async def test_no_agent_chooses_another_arm(here: Alone) -> None:
+    request = msgspec.structs.replace(chat_request(), headers={b"x-ratchet-arm": b"canary"})
+    refused = await here.completions.complete(CHAT, request, None)
+    assert isinstance(refused, Response)
+    assert (refused.status, msgspec.json.decode(refused.body)["error"]["param"]) == (400, "x-ratchet-arm")
+
+
 async def test_a_baggage_that_nobody_must_carry_is_not_recorded(here: Alone) -> None:
     parent = f"00-{TRACE}-00f067aa0ba902b7-01".encode()
     for baggage in (b"a=" + b"b" * 8190, b"a=" + b"b" * 8191):

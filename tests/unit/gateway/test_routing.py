@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ratchet.contract import named_id
-from ratchet.contract.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
+from ratchet.contract.state import CanaryRoute, Route, ServedPolicy, WeightStep
 from ratchet.gateway.domain.routing import (
     ARM_BYTES,
     Arm,
@@ -97,22 +97,11 @@ def test_a_role_without_a_stable_policy_serves_nothing() -> None:
 
 
 def test_a_pinned_version_is_served_and_mixes_a_trajectory_that_met_another_one() -> None:
-    version = PolicyVersion(
-        role="support",
-        version=2,
-        name=NEW.name,
-        digest=NEW.digest,
-        uri="s3://b/p.json",
-        kind="adapter",
-        base_model="m",
-        created_at=AT,
-        stage="registered",
-    )
     fresh = trajectory(1)
-    assert claim_of("support", pin(version, fresh), mixed=fresh.mixed).arm == "pinned"
+    assert claim_of("support", pin(NEW, fresh), mixed=fresh.mixed).arm == "pinned"
     routed = trajectory(2)
     assigned(route(None), routed)
-    pin(version, routed)
+    pin(NEW, routed)
     assert routed.mixed is True
 
 

@@ -97,7 +97,7 @@ def gates_decision(
     strategy = chosen(rollout.asked_strategy or setting, _heldout_improvement(rollout))
     if strategy is None and approved is None and not rollout.override:
         return Decision(Verdict.REFUSE, "held-out improvement is negative", ITSELF), rollout.strategy
-    reason = approved.reason if approved else "every gate passed"
+    reason = approved.reason if approved else _passed(rollout)
     if rollout.override:
         reason, actor = rollout.reason, rollout.actor
     if strategy == IMMEDIATE:
@@ -138,6 +138,12 @@ def first_stage(rules: Rules) -> int:
 def replay_result(rollout: Rollout) -> GateResult | None:
     """The result of shadow replay, if it ran."""
     return next((result for result in rollout.gates if result.gate == REPLAY), None)
+
+
+def _passed(rollout: Rollout) -> str:
+    """The reason of a start that no person ordered: it claims no comparison that was not made."""
+    compared = all(result.outcome == PASSED for result in rollout.gates if result.gate == HELDOUT)
+    return "every gate passed" if compared else f"no gate refused it; {HELDOUT} compared nothing"
 
 
 def _heldout_improvement(rollout: Rollout) -> float | None:

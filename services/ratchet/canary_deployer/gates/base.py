@@ -5,8 +5,8 @@ A gate checks a candidate before traffic. It passes, fails, or leaves the decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -17,6 +17,7 @@ from ratchet.canary_deployer.domain.rollout import GateResult
 from ratchet.canary_deployer.replicas import ReplicaChecks
 from ratchet.contract.policy_manifest import PolicyManifest
 from ratchet.contract.state import PolicyVersion
+from ratchet.rules.engines import ANY_ROLE
 
 
 class Gate(Protocol):
@@ -37,20 +38,22 @@ class Manifests(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeldoutRun:
-    """One run of the held-out command."""
+    """One policy on the held-out tasks."""
 
     played: Played
     seconds: float
     problem: str | None = None
     """Why its results cannot be used: it failed, or did not finish in time."""
     cached: bool = False
+    source: JsonObject = field(default_factory=dict[str, object])
+    """Which tasks these were, where they are those of a file; equal for runs that may be compared."""
 
 
 class Heldout(Protocol):
     """Plays held-out tasks with one policy."""
 
     tasks: int
-    """How many it plays."""
+    """How many it plays at most."""
 
     async def play(self, policy: PolicyVersion) -> HeldoutRun:
         """Play all tasks."""
@@ -128,7 +131,7 @@ class GateTools:
     """Asks every replica of the role's engine."""
     manifests: Manifests
     heldout: Heldout | None
-    """None when no held-out command is configured."""
+    """The held-out command; None when none is configured."""
     heldout_margin: float
     heldout_confidence: float
     warmup_prompts: Sequence[str]
@@ -136,6 +139,12 @@ class GateTools:
     """An operator has to agree to every candidate."""
     replay: ReplayTools | None = None
     """None when no evaluator is configured."""
+    task_files: Mapping[str, Heldout] = field(default_factory=dict[str, Heldout])
+    """By role, or `*` for the others: task files, which the deployer plays itself. They come before the command."""
+
+    def heldout_of(self, role: str) -> Heldout | None:
+        """What plays the held-out tasks of a role; None where nothing is configured for it."""
+        return self.task_files.get(role) or self.task_files.get(ANY_ROLE) or self.heldout
 
 
 BuildGate = Callable[[GateTools], Gate]

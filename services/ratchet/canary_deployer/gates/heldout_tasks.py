@@ -4,43 +4,55 @@ It fails when the lower confidence bound of the paired score difference is below
 (`domain/paired.py`). The gate is a filter before traffic, not the guarantee: its confidence is therefore moderate, so
 that a policy equal to stable usually passes; the canary's tests bound the errors. The evidence says how often an
 equal policy would pass with this many tasks.
+
+Without tasks it compares nothing, says so, and leaves the candidate to the canary, whose tests bound the errors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import HELDOUT
 from ratchet.canary_deployer.domain.paired import compare, paired_differences
-from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, PASSED, GateResult
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.domain.summary import ratio
 from ratchet.canary_deployer.gates.base import GateTools, Heldout, HeldoutRun
 from ratchet.contract.state import PolicyVersion
+from ratchet.errors import Unavailable
 
 NAME = HELDOUT
+NOT_CONFIGURED = (
+    "nothing was compared before traffic, which the canary's tests watch: name a task file of the role in"
+    " RATCHET_CANARY_TASK_FILES, or set RATCHET_CANARY_HELDOUT_COMMAND"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldoutGate:
     """Pairs both policies' scores by task; stable's results are remembered."""
 
-    heldout: Heldout | None
+    heldout_of: Callable[[str], Heldout | None]
+    """What plays the tasks of a role."""
     margin: float
     confidence: float
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
         """Stable first: without its results the candidate's mean nothing."""
-        if self.heldout is None:
-            return GateResult(NAME, NEEDS_APPROVAL, "no held-out command is configured")
+        heldout = self.heldout_of(candidate.role)
+        if heldout is None:
+            return GateResult(NAME, NOT_RUN, NOT_CONFIGURED)
         if stable is None:
             return GateResult(NAME, NEEDS_APPROVAL, "there is no stable policy to compare with")
-        usual = await self.heldout.play_or_recall(stable)
+        usual = await heldout.play_or_recall(stable)
         if usual.problem is not None or not usual.played.scores:
             reason = f"stable's held-out run is no use: {usual.problem or 'it reported no task'}"
             return GateResult(NAME, NEEDS_APPROVAL, reason, _figures("stable", usual))
-        fresh = await self.heldout.play(candidate)
-        evidence = {**_figures("candidate", fresh), **_figures("stable", usual)}
+        fresh = await heldout.play(candidate)
+        if fresh.problem is None and fresh.source != usual.source:
+            raise Unavailable("the held-out tasks changed while they were played: they are played again")
+        evidence = {**fresh.source, **_figures("candidate", fresh), **_figures("stable", usual)}
         if fresh.problem is not None:
             return GateResult(NAME, FAILED, f"held-out run: {fresh.problem}", evidence)
         differences = paired_differences(fresh.played.scores, usual.played.scores)
@@ -51,7 +63,7 @@ class HeldoutGate:
 
 
 def build(tools: GateTools) -> HeldoutGate:
-    return HeldoutGate(tools.heldout, tools.heldout_margin, tools.heldout_confidence)
+    return HeldoutGate(tools.heldout_of, tools.heldout_margin, tools.heldout_confidence)
 
 
 def _figures(policy: str, run: HeldoutRun) -> JsonObject:

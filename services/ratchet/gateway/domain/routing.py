@@ -9,7 +9,7 @@ from datetime import datetime
 
 from ratchet.contract import PolicyClaim, Start
 from ratchet.contract.gateway_notes import ArmNote
-from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
+from ratchet.contract.state import Route, ServedPolicy
 from ratchet.rules.arms import MIXED, PINNED, STABLE, Assignment, arm_of
 
 ARM_BYTES = 1024
@@ -192,9 +192,8 @@ def start_of(route: Route, arm: Arm, assignment: Assignment, *, lapsed: bool, at
     )
 
 
-def pin(version: PolicyVersion, arm: Arm) -> Assignment:
-    """A version that the agent named; a trajectory that met another policy before becomes mixed."""
-    policy = ServedPolicy(version=version.version, name=version.name, digest=version.digest)
+def pin(policy: ServedPolicy, arm: Arm) -> Assignment:
+    """What the agent named or asked to pin; a trajectory that met another policy before becomes mixed."""
     pinned = Assignment(PINNED, 0.0, policy)
     if arm.assignment is None:
         arm.assignment = pinned

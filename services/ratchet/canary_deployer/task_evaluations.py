@@ -1,0 +1,115 @@
+"""Plays the tasks of a file with a policy, pinned through the gateway: in no statistic and no training."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.bus.message import JsonObject
+from ratchet.canary_deployer.domain.paired import Played
+from ratchet.canary_deployer.gates.base import HeldoutRun
+from ratchet.canary_deployer.heldout_cache import HeldoutCache
+from ratchet.contract.state import PolicyVersion
+from ratchet.errors import NotFound, Rejected, Unavailable
+from ratchet.evaluation.http_player import HttpPlayer
+from ratchet.evaluation.playing import PAUSES_S, Plan, Try, play
+from ratchet.evaluation.task_files import MOST_BYTES, TaskFile, parse_tasks, read_task_file
+from ratchet.service.http_client import AsyncApiClient
+from ratchet.stores.objects import Objects
+
+AT_A_TIME = 4
+"""Tasks that are asked at the same time: the engine serves users meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """Which tasks of which file, and how they are asked."""
+
+    file: str
+    """A path, or an `s3://` uri."""
+    tasks: int
+    seed: int
+    temperature: float
+    deadline_s: float
+    pauses_s: tuple[float, ...] = PAUSES_S
+    """Before a task is asked again after a fault of the engine."""
+
+
+class TaskFileHeldout:
+    """`Heldout`. A fault of the gateway or the engine is no result: `Unavailable` lets the deployer play again."""
+
+    def __init__(self, plan: TaskPlan, gateway: AsyncApiClient, objects: Objects, cache: HeldoutCache) -> None:
+        self._plan = plan
+        self._gateway = gateway
+        self._objects = objects
+        self._cache = cache
+        self.tasks = plan.tasks
+
+    async def play(self, policy: PolicyVersion) -> HeldoutRun:
+        """See `Heldout`. A file that is missing or wrong is a problem, which a person has to solve."""
+        tasks = await self._read()
+        return tasks if isinstance(tasks, HeldoutRun) else await self._play(policy, tasks)
+
+    async def play_or_recall(self, policy: PolicyVersion) -> HeldoutRun:
+        """See `Heldout`: the same policy, tasks, seed, number and temperature were played before."""
+        tasks = await self._read()
+        if isinstance(tasks, HeldoutRun):
+            return tasks
+        known = await self._cache.read(*self._key(policy, tasks))
+        if known is not None:
+            return HeldoutRun(known, 0.0, cached=True, source=_source(tasks))
+        return await self._play(policy, tasks)
+
+    async def _play(self, policy: PolicyVersion, file: TaskFile) -> HeldoutRun:
+        plan, begun = self._plan, time.monotonic()
+        player = HttpPlayer(self._gateway, policy.name, policy.name)
+        drawn, greedy = file.drawn(plan.tasks, plan.seed), plan.temperature == 0
+        how = Plan(greedy=greedy, samples=int(not greedy), temperature=plan.temperature, at_once=AT_A_TIME)
+        try:
+            async with asyncio.timeout(plan.deadline_s):
+                tries = await play(player, drawn, how, clock=time.monotonic, pauses_s=plan.pauses_s)
+        except TimeoutError:
+            return _problem(f"not all tasks were answered after {plan.deadline_s:g} s", time.monotonic() - begun)
+        except (NotFound, Rejected) as error:  # the gateway does not know the policy yet, or not the deployer's key
+            raise Unavailable(f"the gateway does not ask {policy.name}: {error}") from error
+        if faults := [one.fault for one in tries if one.fault is not None]:
+            raise Unavailable(f"{len(faults)} of {len(tries)} held-out tasks got no answer: {faults[0]}")
+        played = _played(tries)
+        await self._cache.write(played, *self._key(policy, file))
+        return HeldoutRun(played, time.monotonic() - begun, source=_source(file))
+
+    async def _read(self) -> TaskFile | HeldoutRun:
+        try:
+            return await asyncio.to_thread(_tasks_of, self._plan.file, self._objects)
+        except (NotFound, Rejected) as error:
+            return _problem(str(error), 0.0)
+
+    def _key(self, policy: PolicyVersion, file: TaskFile) -> tuple[object, ...]:
+        plan = self._plan
+        return (policy.digest, plan.seed, plan.tasks, file.digest, plan.temperature)
+
+
+def _tasks_of(file: str, objects: Objects) -> TaskFile:
+    """The tasks behind a path or uri. Raises `NotFound`, `Rejected`, or `Unavailable` while the store is away."""
+    if file.startswith("s3://"):
+        return parse_tasks(objects.get_part(file, 0, MOST_BYTES + 1), file)
+    return read_task_file(Path(file))
+
+
+def _played(tries: list[Try]) -> Played:
+    """One try of each task."""
+    return Played(
+        scores={one.task: one.score for one in tries},
+        tries=len(tries),
+        successes=sum(one.success for one in tries),
+    )
+
+
+def _source(file: TaskFile) -> JsonObject:
+    return {"tasks_file": file.name, "tasks_digest": file.digest}
+
+
+def _problem(why: str, seconds: float) -> HeldoutRun:
+    return HeldoutRun(Played(), seconds, why)

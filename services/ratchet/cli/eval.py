@@ -1,0 +1,258 @@
+"""`ratchet eval`: a policy on the tasks of a file, alone or against another one, without traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+import typer
+
+from ratchet.bus.message import JsonObject
+from ratchet.cli.api import KEY_VARIABLE, known_roles
+from ratchet.cli.completion import complete_policy
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.options import AsJson, Directory, DryRun
+from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
+from ratchet.cli.policies import find_policy
+from ratchet.errors import NotFound, Rejected
+from ratchet.evaluation.http_player import ANSWER_S, HttpPlayer
+from ratchet.evaluation.playing import GREEDY, SAMPLED, Plan, Try, play
+from ratchet.evaluation.report import (
+    Difference,
+    DifferingTask,
+    Summary,
+    difference_of,
+    differing,
+    summary_of,
+)
+from ratchet.evaluation.task_files import GradedTask, TaskFile, read_task_file
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.service.files import write_whole
+from ratchet.service.http_client import AsyncApiClient, Peer, bearer
+
+app = typer.Typer(no_args_is_help=True)
+
+MOST_SHOWN = 20
+"""Differing tasks in a table; `--json` and `-o` have all of them."""
+AGENT = "ratchet eval"
+
+
+class Asked(NamedTuple):
+    """A model as the gateway knows it."""
+
+    model: str
+    policy: str | None
+    """The full name of the policy that has to answer; None for a model that is no policy of ours."""
+
+    @property
+    def name(self) -> str:
+        return self.policy or self.model
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the command."""
+
+    tasks_file: str
+    tasks_digest: str
+    tasks: int
+    summaries: Sequence[Summary]
+    differences: Sequence[Difference] = ()
+    differing: Sequence[DifferingTask] = ()
+    verdict: str | None = None
+    """Where `--no-worse-than` asked for one: `no worse`, `not shown`, or `no verdict` where answers are missing."""
+
+
+@app.command("eval")
+def evaluate(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="`support@3`, a role (the policy that serves it now), or any other model of the gateway.",
+            autocompletion=complete_policy,
+        ),
+    ],
+    tasks: Annotated[Path, typer.Option(help="A task file: JSON lines of {id, messages, tools, expect}.")],
+    against: Annotated[
+        str | None, typer.Option(help="Another policy or model, to compare with.", autocompletion=complete_policy)
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(min=0, max=100, help="Beside the greedy answer, draw so many answers to each task.")
+    ] = 0,
+    temperature: Annotated[float, typer.Option(min=0.01, max=2, help="At which these are drawn.")] = 1.0,
+    no_worse_than: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Exit with 1 unless the 95 % interval of the difference lies above minus this; for CI."
+        ),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Tasks that are asked at the same time.")] = 4,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Every answer with its grade, as JSON lines.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Play the tasks of a file with a policy, grade its answers, and compare it with another one; without traffic.
+
+    The gateway marks these calls as an evaluation: they are in no statistic of a canary and in no training.
+
+    Exit code 1: `--no-worse-than` is not shown; 3: some tasks got no answer from the engine.
+    """
+    if no_worse_than is not None and against is None:
+        raise typer.BadParameter("--no-worse-than compares two policies: name the other one with --against")
+    file, endpoints = read_task_file(tasks), locate(directory)
+    sides = [asked_of(endpoints, name) for name in (policy, against) if name is not None]
+    if len({one.name for one in sides}) < len(sides):
+        raise typer.BadParameter(f"{policy} and {against} are the same policy: {sides[0].name}")
+    plan = Plan(samples=samples, temperature=temperature, at_once=concurrency)
+    if dry_run:
+        print_dry_run(f"ask {' and '.join(one.name for one in sides)}", planned(file, plan), as_json)
+        return
+    tries = asyncio.run(play_all(endpoints, sides, file.tasks, plan, quiet=as_json))
+    report = report_of(file, plan, tries, no_worse_than)
+    if output is not None:
+        write_whole(output, b"".join(_lines(tries)))
+    print_answer(report, as_json, lambda: show(report))
+    raise typer.Exit(exit_code(report, no_worse_than))
+
+
+def asked_of(endpoints: Endpoints, name: str) -> Asked:
+    """The policy that a name means, by its version; a name that no policy has is a model of another server.
+
+    Raises `NotFound` or `Rejected` for a version that a role does not have.
+    """
+    try:
+        found = find_policy(endpoints, name).name
+    except (NotFound, Rejected):
+        role, at, _ = name.partition("@")
+        if at and role in known_roles(endpoints):
+            raise
+        return Asked(name, None)
+    return Asked(found, found)
+
+
+def planned(file: TaskFile, plan: Plan) -> JsonObject:
+    """What a run would do."""
+    return {
+        "tasks_file": file.name,
+        "tasks_digest": file.digest,
+        "tasks": len(file.tasks),
+        "tries_of_each": len(plan.draws),
+        "temperature": plan.temperature if plan.samples else 0,
+    }
+
+
+async def play_all(
+    endpoints: Endpoints, sides: Sequence[Asked], tasks: Sequence[GradedTask], plan: Plan, *, quiet: bool
+) -> Mapping[str, Sequence[Try]]:
+    """Every try by the name of its policy, one policy after the other: they share an engine."""
+    headers = {**bearer(endpoints.env.get(KEY_VARIABLE)), "x-ratchet-agent": AGENT, "x-ratchet-arm": "pinned"}
+    tries: dict[str, Sequence[Try]] = {}
+    async with AsyncApiClient(Peer("the gateway", endpoints.url("gateway"), headers, ANSWER_S)) as client:
+        for side in sides:
+            with progress(f"asking {side.name}", quiet=quiet) as bar:
+                player = HttpPlayer(client, side.model, side.policy)
+                counted = _Counted(bar, len(tasks) * len(plan.draws))
+                tries[side.name] = await play(player, tasks, plan, counted, clock=time.monotonic)
+    return tries
+
+
+class _Counted:
+    """Moves a bar by one with each try."""
+
+    def __init__(self, bar: Bar, total: int) -> None:
+        self._bar, self._total, self._done = bar, total, 0
+
+    def __call__(self, _: Try) -> None:
+        self._done += 1
+        self._bar(self._done, self._total)
+
+
+def report_of(file: TaskFile, plan: Plan, tries: Mapping[str, Sequence[Try]], no_worse_than: float | None) -> Report:
+    """Success by policy and mode, and the differences where there are two policies."""
+    modes = [GREEDY, *([SAMPLED] if plan.samples else [])]
+    by_mode = {mode: {name: [one for one in own if one.mode == mode] for name, own in tries.items()} for mode in modes}
+    pairs = {mode: list(own.values()) for mode, own in by_mode.items()} if len(tries) == 2 else {}
+    differences = [difference_of(mode, one, other) for mode, (one, other) in pairs.items()]
+    summaries = [summary_of(name, mode, own) for mode, sides in by_mode.items() for name, own in sides.items()]
+    return Report(
+        tasks_file=file.name,
+        tasks_digest=file.digest,
+        tasks=len(file.tasks),
+        summaries=summaries,
+        differences=differences,
+        differing=[row for mode, (one, other) in pairs.items() for row in differing(mode, one, other)],
+        verdict=None if no_worse_than is None else _verdict(summaries, differences, no_worse_than),
+    )
+
+
+def _verdict(summaries: Sequence[Summary], differences: Sequence[Difference], margin: float) -> str:
+    if any(one.faults for one in summaries):
+        return "no verdict"
+    return "no worse" if all(one.interval[0] >= -margin for one in differences) else "not shown"
+
+
+def exit_code(report: Report, no_worse_than: float | None) -> ExitCode:
+    """The code, with a line on standard error for one that is not 0."""
+    if faults := sum(one.faults for one in report.summaries):
+        errors.print(f"{faults} tries got no answer from the engine, and count nowhere", markup=False)
+        return ExitCode.PARTLY
+    if report.verdict == "not shown":
+        lowest = min(report.differences, key=lambda one: one.interval[0])
+        errors.print(
+            f"it may be worse by more than {no_worse_than:g}: the 95 % interval of the {lowest.mode} difference begins"
+            f" at {lowest.interval[0]:+.3f}",
+            markup=False,
+        )
+        return ExitCode.FAILED
+    return ExitCode.DONE
+
+
+def show(report: Report) -> None:
+    """The report for people."""
+    columns = ("policy", "mode", "success", "95 %", "tasks", "refused", "no answer", "tokens", "p50 ms", "p95 ms")
+    rows = [
+        (
+            one.policy,
+            one.mode,
+            "-" if one.success is None else f"{one.success:.3f}",
+            _interval(one.interval),
+            one.tasks,
+            one.refused,
+            one.faults,
+            f"{one.prompt_tokens} + {one.completion_tokens}",
+            one.latency_p50_ms,
+            one.latency_p95_ms,
+        )
+        for one in report.summaries
+    ]
+    print_table(columns, rows, "no tasks")
+    for one in report.differences:
+        counts = f"better at {one.better} of {one.tasks} tasks, worse at {one.worse}"
+        words = f"{one.mode} difference {one.difference:+.3f} {_interval(one.interval)}: {counts}"
+        console.print(words, markup=False)
+    if report.differing:
+        first, second = report.summaries[0].policy, report.summaries[1].policy
+        shown = [(row.task, row.mode, row.policy, row.against, row.why) for row in report.differing[:MOST_SHOWN]]
+        console.print()
+        print_table(("task", "mode", first, second, "the worse one"), shown, "")
+    if len(report.differing) > MOST_SHOWN:
+        console.print(f"and {len(report.differing) - MOST_SHOWN} more tasks: --json lists them")
+
+
+def _interval(interval: tuple[float, float]) -> str:
+    return f"[{interval[0]:.3f}, {interval[1]:.3f}]"
+
+
+def _lines(tries: Mapping[str, Sequence[Try]]) -> list[bytes]:
+    return [
+        msgspec.json.encode({"policy": policy, "success": one.success, **msgspec.to_builtins(one)}) + b"\n"
+        for policy, own in tries.items()
+        for one in own
+    ]

@@ -1,0 +1,18 @@
+"""Grader `text`: the answer's text is one of the right ones."""
+
+from __future__ import annotations
+
+from ratchet.bus.message import JsonObject
+from ratchet.contract.evaluation_task import TextExpected
+from ratchet.evaluation.graders.base import RIGHT, Grade, GradeAnswer, answer_text, normalised, wrong
+
+
+def build(expected: TextExpected) -> GradeAnswer:
+    """Compares whole texts."""
+    form = str if expected.exact else normalised
+    texts = {form(text) for text in expected.any_of}
+
+    def grade(message: JsonObject) -> Grade:
+        return RIGHT if form(answer_text(message)) in texts else wrong("the text is another one")
+
+    return grade
