@@ -128,13 +128,13 @@ def asked_of(endpoints: Endpoints, name: str) -> Asked:
     Raises `NotFound` or `Rejected` for a version that a role does not have.
     """
     try:
-        found = find_policy(endpoints, name).name
+        policy = find_policy(endpoints, name).name
     except (NotFound, Rejected):
         role, at, _ = name.partition("@")
         if at and role in known_roles(endpoints):
             raise
         return Asked(name, None)
-    return Asked(found, found)
+    return Asked(policy, policy)
 
 
 def planned(file: TaskFile, plan: Plan) -> JsonObject:

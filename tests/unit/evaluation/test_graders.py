@@ -76,7 +76,7 @@ def test_calls_are_right_in_any_order(expect: dict[str, Any], calls: list[tuple[
     assert right({"tool_calls": expect}, answer(None, *calls)) is expected
 
 
-def test_a_wrong_answer_says_what_it_lacks() -> None:
+def test_the_grade_of_a_wrong_answer_names_what_it_lacks() -> None:
     grade = build_grader(msgspec.convert({"tool_calls": REFUND}, Expected))(answer(None, ("look_up", "{}")))
     assert grade.why == "tool_calls: the answer lacks the call of refund, calls look_up"
 

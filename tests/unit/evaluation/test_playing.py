@@ -41,12 +41,12 @@ async def played(answering: Answering, number: int, plan: Plan = Plan()) -> tupl
     return await play(player, tasks(number), plan, clock=lambda: 0.0, pauses_s=(0.0,)), player
 
 
-def says(text: str) -> Answer:
+def reply(text: str) -> Answer:
     return Answer(message={"role": "assistant", "content": text}, prompt_tokens=3, completion_tokens=2)
 
 
 async def test_each_task_is_asked_greedily_and_so_often_sampled_with_seeds_of_its_own() -> None:
-    tries, player = await played(lambda *_: says("yes"), 2, Plan(samples=2, temperature=0.7, at_once=1))
+    tries, player = await played(lambda *_: reply("yes"), 2, Plan(samples=2, temperature=0.7, at_once=1))
     assert player.draws == [(f"t{n}", *draw) for n in range(2) for draw in ((0.0, 10), (0.7, 10), (0.7, 11))]
     assert [(one.task, one.mode, one.number, one.success) for one in tries[:3]] == [
         ("t0", "greedy", 0, True),
@@ -56,7 +56,7 @@ async def test_each_task_is_asked_greedily_and_so_often_sampled_with_seeds_of_it
 
 
 async def test_a_wrong_answer_and_a_refused_request_are_the_policys() -> None:
-    tries, _ = await played(lambda task, *_: says("no") if task.id == "t0" else Answer(refused="too long"), 2)
+    tries, _ = await played(lambda task, *_: reply("no") if task.id == "t0" else Answer(refused="too long"), 2)
     assert [(one.success, one.refused, one.fault) for one in tries] == [(False, False, None), (False, True, None)]
     assert (tries[0].why, tries[1].why) == ("contains: the text lacks 'yes'", "refused: too long")
 
@@ -68,7 +68,7 @@ async def test_a_fault_is_tried_again_and_else_counted_apart() -> None:
         seen[task.id] += 1
         if task.id == "t0" or seen[task.id] == 1:
             raise Unavailable("the engine is away")
-        return says("yes")
+        return reply("yes")
 
     tries, _ = await played(answering, 2)
     assert [(one.success, one.fault) for one in tries] == [(False, "the engine is away"), (True, None)]

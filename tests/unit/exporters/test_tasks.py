@@ -57,5 +57,5 @@ def test_a_draft_is_a_line_of_a_task_file_that_its_own_answer_solves(chat: list)
         Outcome(status="failure", verified_by="human"),
     ],
 )
-def test_a_run_that_no_checker_found_solved_is_no_task(outcome: Outcome | None) -> None:
+def test_a_run_that_was_not_verified_as_solved_is_no_task(outcome: Outcome | None) -> None:
     assert drafted(RUN, outcome) is None
