@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ratchet.canary_deployer.domain.e_processes import Floats
+from ratchet.canary_deployer.domain.e_processes import Flags, Floats
 from ratchet.canary_deployer.domain.rules import Stage
-from tests.support.canary_simulation import Lives, Scene, lives
+from tests.support.canary_simulation import NEVER, Lives, Scene, lives
 
 Draw = Callable[[np.random.Generator, int, Floats], Lives]
 SOAK: dict[str, object] = {"soak_s": 1800.0}
@@ -120,6 +120,59 @@ def lapse(begins_s: float, lasts_s: float) -> Draw:
     return draw
 
 
+def restarts(*times_s: float, failure: tuple[float, float], seconds: tuple[float, float]) -> Draw:
+    """The engine restarts: half of the trajectories that are under way have a call open, of either arm alike."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        one = lives(
+            rng, failure, (exponential(rng, seconds[0], shape), exponential(rng, seconds[1], shape)), shape=shape
+        )
+        for at in times_s:
+            into = np.broadcast_to(at - start_s[:, None], one.known_s.shape)
+            open_call = (into > 0) & (into < one.known_s) & (rng.random(into.shape) < 0.5)
+            one = broken(one, open_call, into)
+        return one
+
+    return draw
+
+
+def breaks(share: tuple[float, float], **worlds: tuple[float, float]) -> Draw:
+    """The engine breaks over a call of so many trajectories, of stable and of the canary, at any moment."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        failure, seconds = worlds.get("failure", (0.3, 0.3)), worlds.get("seconds", (120.0, 120.0))
+        shape = (runs, len(start_s))
+        took = exponential(rng, seconds[0], shape), exponential(rng, seconds[1], shape)
+        one = lives(rng, failure, took, shape=shape)
+        return broken(one, rng.random((*shape, 2)) < share, one.known_s * rng.random((*shape, 2)))
+
+    return draw
+
+
+def unserved(failure: float = 0.3) -> Draw:
+    """No replica serves the canary: stable answers for it from the first call on."""
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        one = lives(rng, (failure, failure), (exponential(rng, 120, shape),) * 2, shape=shape)
+        return Lives(**{**_fields(one), "moved": np.ones_like(one.moved)})
+
+    return draw
+
+
+def broken(one: Lives, hit: Flags, at_s: Floats) -> Lives:
+    """The engine breaks over these trajectories, so long after their start: over the first call, if that is open."""
+    at_s = np.where(hit, np.maximum(at_s, one.first_s), NEVER)
+    return Lives(
+        **{
+            **_fields(one),
+            "broke_s": np.minimum(one.broke_s, at_s),
+            "first_failed": one.first_failed | (at_s == one.first_s),
+        }
+    )
+
+
 def turning(first: float, later: float, stable: float = 0.3, at: float = 0.5) -> Draw:
     """The canary fails at one rate first and at another later."""
 
@@ -185,6 +238,10 @@ FALSE_ROLLBACKS: dict[str, Scene] = {
     "at the margin first, then better": Scene(turning(0.35, 0.1)),
     "merely slow calls": Scene(plain(0.3, 0.3, latency_ms=(1000.0, 1400.0))),
     "half at once": Scene(plain(0.3, 0.3, 400, 60), stages=HALF),
+    "restarts of the engine": Scene(restarts(500, 900, 1300, failure=(0.1, 0.1), seconds=(200, 200))),
+    "restarts, worse by the margin": Scene(restarts(500, 900, 1300, failure=(0.2, 0.25), seconds=(120, 120))),
+    "an engine that breaks over one in five": Scene(breaks((0.2, 0.2))),
+    "an engine that does not serve the canary": Scene(unserved()),
 }
 """No metric is worse than its margin: at most 5 % may be rolled back."""
 
@@ -208,6 +265,11 @@ FALSE_PROMOTIONS: dict[str, Scene] = {
         turning(0.1, 0.45, at=0.36), seconds=5000, look_s=600, stages=(Stage(0.5, 2400, 20),), rules=SOAK
     ),
     "silent reward computer, worse by the margin": Scene(plain(0.2, 0.25, 60, 20), stages=HALF, silent_s=(600, 1100)),
+    "restarts, worse by the margin": Scene(
+        restarts(500, 900, 1300, failure=(0.2, 0.25), seconds=(120, 120)), stages=HALF
+    ),
+    "breaks the engine, else better": Scene(breaks((0.0, 0.3), failure=(0.3, 0.2)), stages=HALF),
+    "an engine that does not serve the canary": Scene(unserved(), stages=HALF),
 }
 """Worse by the margin at every moment, or nothing to see: at most 5 % may be promoted."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -40,6 +40,7 @@ from ratchet.canary_deployer.domain.trajectories import (
 )
 from ratchet.canary_deployer.domain.verdicts import decide
 from ratchet.contract.state import ServedPolicy
+from ratchet.contract.turn import BROKE
 
 NEVER = math.inf
 AT_ONCE = 50
@@ -59,7 +60,10 @@ class Lives:
     first_s: Floats
     """When its first call ends; `NEVER` for one that does not."""
     moved: Flags
-    """Whether a lapsed lease moves it, if it is the canary's."""
+    """Whether a lapsed lease, or an engine that does not serve the policy, moves it, if it is the canary's."""
+    broke_s: Floats
+    """When the engine breaks over one of its calls; `NEVER`, or a time after its report, where it does not. One of the
+    canary is moved then; an agent of stable asks again."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ def lives(
         first_failed=first_failed,
         first_s=latency / 1000,
         moved=np.zeros((*shape, 2), dtype=np.bool_),
+        broke_s=np.full((*shape, 2), NEVER),
     )
 
 
@@ -218,7 +223,8 @@ class _Play:
         outcome = np.where(passed < scored, PENDING, outcome)
         patience = self.rules.patience_s
         outcome = np.where((scored > patience) & (passed > patience), UNSCORED, outcome)
-        outcome = np.where(own["moved"] & canary, MOVED, outcome)
+        broken_off = own["broke_s"] <= np.minimum(passed, np.minimum(own["known_s"], horizon))
+        outcome = np.where((own["moved"] | broken_off) & canary, MOVED, outcome)
         called = (own["first_s"] <= passed) & (own["first_s"] <= horizon)
         first_call = np.where(called, own["first_failed"].astype(float), np.where(late, 1.0, np.nan))
         scale = self.scale_ms[:, rows]
@@ -234,7 +240,7 @@ class _Play:
             latency=np.where(outcome == PENDING, np.nan, latency),
             timed=~np.isnan(scale),
             violation=np.zeros(canary.shape),
-            broken_off=np.zeros(canary.shape, dtype=np.bool_),
+            broken_off=broken_off,
             centres={name: values[:, rows] for name, values in self.centres.items()},
         )
 
@@ -316,7 +322,15 @@ class Played:
             ms = None if failed else mine["latency_ms"]
             call = Call(name, called, True, arm, version, failed, ms, False, called, called)
             score = Score(name, reported, not mine["failed"], mine["reward"], None, False)
-            later = sorted((one for one in (call, score) if one.at <= now), key=lambda one: one.at)
+            broke = at + mine["broke_s"]
+            again = Call(name, broke, False, "stable", 1, False, None, False, broke, broke)
+            if mine["broke_s"] == mine["first_s"]:
+                call = replace(call, error=True, latency_ms=None, fault=BROKE)
+                breaks = (again,)
+            else:
+                breaks = (Call(name, broke, False, arm, version, True, None, False, broke, broke, BROKE), again)
+            heard = (one for one in (call, *breaks, score) if one.at <= now)
+            later = sorted(heard, key=lambda one: one.at)
             events += [Started(name, at, arm, version, weight, "r", Terms(scale_ms=900.0)), *later]
         return cls(events, lambda n: play._cohort(0, n, now))
 

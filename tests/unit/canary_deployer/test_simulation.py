@@ -17,7 +17,7 @@ from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveSta
 from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Call, Chunk, Compared, Event, Score, Started, Terms
 from tests.support.canary_messages import Disturbed, play_messages
-from tests.support.canary_scenes import FALSE_PROMOTIONS, FALSE_ROLLBACKS, plain
+from tests.support.canary_scenes import FALSE_PROMOTIONS, FALSE_ROLLBACKS, Draw, breaks, plain
 from tests.support.canary_simulation import Played, Scene, counted, exact_interval, play
 from tests.support.canary_world import quick_rules
 
@@ -36,6 +36,8 @@ ROLLBACKS_HERE = (
     "outage of both arms",
     "silent reward computer, slower canary",
     "lapsed lease",
+    "restarts of the engine",
+    "an engine that does not serve the canary",
 )
 PROMOTIONS_HERE = (
     "worse by the margin, slower",
@@ -43,6 +45,7 @@ PROMOTIONS_HERE = (
     "only failures unreported",
     "agents die with the canary",
     "better first, then worse",
+    "breaks the engine, else better",
 )
 """The scenes that broke an earlier design, and one of every kind; `make simulate` plays them all."""
 PAIR = Compared("r", 1, 2, frozenset({0.1, 0.25, 0.5, 0.95}))
@@ -81,6 +84,12 @@ def test_a_canary_that_fails_every_trajectory_is_always_rolled_back_within_minut
     ends = play(scene, rollouts=40, seed=14)
     assert ends.rolled_back == 40
     assert np.median(ends.rolled_back_s) <= 900
+
+
+def test_a_policy_that_breaks_the_engine_is_always_rolled_back_though_its_answers_are_as_good() -> None:
+    scene = Scene(breaks((0.02, 0.4), failure=(0.1, 0.1)), seconds=1200, look_s=60, stages=(Stage(0.5, 9e9, 20),))
+    ends = play(scene, rollouts=40, seed=17)
+    assert (ends.rolled_back, ends.promoted) == (40, 0)
 
 
 @pytest.mark.parametrize(("hits", "runs", "low", "high"), [(0, 400, 0, 0.00918), (20, 400, 0.0308, 0.0762)])
@@ -151,11 +160,17 @@ def test_rollback_evidence_is_never_larger_than_once_all_outcomes_are_known() ->
             assert all(one[test] <= last + 1e-9 for one in seen), test
 
 
-def test_the_fold_of_messages_makes_the_cohorts_that_the_simulation_plays() -> None:
+@pytest.mark.parametrize(
+    "draw",
+    [
+        plain(0.3, 0.4, 60, 20, reported=(0.8, 0.9, 0.7, 1.0), first_failure=(0.1, 0.2)),
+        breaks((0.3, 0.4), seconds=(9, 9)),
+    ],
+    ids=["failures", "faults of the engine"],
+)
+def test_the_fold_of_messages_makes_the_cohorts_that_the_simulation_plays(draw: Draw) -> None:
     """The same lives, once as messages through the fold and once as arrays."""
-    scene = Scene(
-        plain(0.3, 0.4, 60, 20, reported=(0.8, 0.9, 0.7, 1.0), first_failure=(0.1, 0.2)), seconds=500, horizon_s=90
-    )
+    scene = Scene(draw, seconds=500, horizon_s=90)
     for now in (100.0, 300.0, 700.0):
         played = Played.until(scene, now)
         rules = scene.made_rules()
@@ -163,5 +178,5 @@ def test_the_fold_of_messages_makes_the_cohorts_that_the_simulation_plays() -> N
         live.fold(Batch(played.events, now), PAIR, rules)
         folded = cohort_of(live.window.chunks[0])
         arrays = played.cohort(len(folded.canary))
-        for name in ("canary", "weight", "outcome", "first", "reward", "latency", "timed", "violation"):
+        for name in ("canary", "weight", "outcome", "first", "reward", "latency", "timed", "violation", "broken_off"):
             np.testing.assert_allclose(getattr(folded, name), getattr(arrays, name)[0], rtol=1e-9, err_msg=name)
