@@ -102,6 +102,27 @@ async def test_a_file_damaged_in_the_store_is_refused(
         assert (refused.status_code, refused.json()["error"]["code"]) == (424, "digest_mismatch")
 
 
+async def test_a_half_written_adapter_is_refused_in_one_line_and_stable_serves_on(
+    engine: RunningServer, published: Published, shared: SharedSettings
+) -> None:
+    manifest, objects = published.adapter.manifest, Objects(shared)
+    missing = [msgspec.structs.replace(one, uri=f"{one.uri[:-8]}deadbeef") for one in manifest.files]
+    cut = [
+        msgspec.structs.replace(one, uri=objects.put(objects.get(one.uri)[: one.size // 2], "blobs").uri)
+        for one in manifest.files
+    ]
+    stable = policy_name(ROLE, 1, published.model.digest)
+    async with client(engine) as http:
+        for files, code in ((missing, "policy_not_found"), (cut, "digest_mismatch")):
+            half = publish_policy(objects, msgspec.structs.replace(manifest, files=files))
+            refused = await ask(http, policy_name(ROLE, 6, half.digest))
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"]) == (424, code)
+            assert "engine-test/blobs/" in error["message"]
+            assert "\n" not in error["message"]
+            assert (await ask(http, stable)).status_code == 200
+
+
 async def test_after_a_restart_a_policy_answers_by_its_name_alone(engine: RunningServer, published: Published) -> None:
     name = policy_name(ROLE, 1, published.model.digest)
     async with client(engine) as http:

@@ -163,7 +163,7 @@ def fetch_policy(objects: BlobStore, uri: str, cache: Path, digest: str | None =
 def fetch_files(objects: BlobStore, policy: Policy, cache: Path) -> LocalPolicy:
     """The same of a policy whose manifest was read."""
     directory = cache / policy.digest
-    if not (directory / COMPLETE_MARK).exists():
+    if not _is_whole(policy, directory):
         _download(objects, policy, directory)
     return LocalPolicy(policy=policy, directory=directory)
 
@@ -177,6 +177,17 @@ def tokenizer_digest(directory: Path) -> str | None:
     return digest.hexdigest() if files else None
 
 
+def _is_whole(policy: Policy, directory: Path) -> bool:
+    """Whether every file was verified there, and still has its size.
+
+    A machine that loses power keeps files whose last bytes it has never written.
+    """
+    if not (directory / COMPLETE_MARK).exists():
+        return False
+    paths = [(directory / file.name, file.size) for file in policy.manifest.files]
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths)
+
+
 def _download(objects: BlobStore, policy: Policy, directory: Path) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{policy.digest[:8]}-", dir=directory.parent))
@@ -187,12 +198,12 @@ def _download(objects: BlobStore, policy: Policy, directory: Path) -> None:
             if target.stat().st_size != file.size:
                 raise DigestMismatch(f"{file.uri} has {target.stat().st_size} bytes, its manifest says {file.size}")
         (partial / COMPLETE_MARK).touch()
-        if directory.exists() and not (directory / COMPLETE_MARK).exists():
-            shutil.rmtree(directory, ignore_errors=True)  # another process began to delete the policy
+        if directory.exists() and not _is_whole(policy, directory):
+            shutil.rmtree(directory, ignore_errors=True)  # half deleted, or bytes were lost
         try:
             partial.rename(directory)
         except OSError:  # fine when another process was quicker: its directory holds the same verified bytes
-            if not (directory / COMPLETE_MARK).exists():
+            if not _is_whole(policy, directory):
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -3,7 +3,7 @@
 import copy
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest, Probe
+from ratchet.contract.policy_manifest import ADAPTER, MODEL, ArtifactFile, PolicyManifest, Probe
 from ratchet.engine_local.s3_policies import PolicyLoader
 from ratchet.engine_local.torch_llama import lean_network
 from ratchet.engine_local.torch_policies import Weights, load_weights, logprobs_of, merge_adapter
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.stores.base_weights import weights_digest
-from ratchet.stores.policies import Policy, publish_policy, tokenizer_digest, upload_files
+from ratchet.stores.policies import COMPLETE_MARK, Policy, publish_policy, tokenizer_digest, upload_files
 from tests.support.blobs import MemoryBlobs
 from tests.support.tiny_models import publish_tiny_model, tiny_configs
 
@@ -147,6 +147,61 @@ def test_damaged_bytes_are_refused(store: Store) -> None:
     store.blobs.blobs[weights_uri] = store.blobs.blobs[weights_uri][:-1] + b"x"
     with pytest.raises(DigestMismatch):
         store.loader.load(policy.uri)
+
+
+def without_a_file(store: Store, file: ArtifactFile) -> None:
+    del store.blobs.blobs[file.uri]
+
+
+def with_a_cut_file(store: Store, file: ArtifactFile) -> None:
+    store.blobs.blobs[file.uri] = store.blobs.blobs[file.uri][: file.size // 2]
+
+
+def with_an_empty_file(store: Store, file: ArtifactFile) -> None:
+    store.blobs.blobs[file.uri] = b""
+
+
+@pytest.mark.parametrize("harm", [without_a_file, with_a_cut_file, with_an_empty_file])
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_half_written_adapter_is_refused_in_one_line_and_leaves_the_cache_as_it_was(
+    store: Store, harm: Callable[[Store, ArtifactFile], None], name: str, tmp_path: Path
+) -> None:
+    policy = store.adapter()
+    file = next(one for one in policy.manifest.files if one.name == name)
+    whole = store.blobs.blobs[file.uri]
+    harm(store, file)
+    with pytest.raises((NotFound, DigestMismatch)) as refused:
+        store.loader.load(policy.uri)
+    assert file.uri in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert list((tmp_path / "models").iterdir()) == []
+    store.blobs.blobs[file.uri] = whole
+    assert store.loader.load(policy.uri).digest == policy.digest
+
+
+def killed_while_it_fetched(directory: Path) -> None:
+    (directory / COMPLETE_MARK).unlink()
+    (directory / "adapter_model.safetensors").write_bytes(b"half")
+
+
+def without_power(directory: Path) -> None:
+    (directory / "adapter_model.safetensors").write_bytes(b"")
+
+
+def with_a_lost_file(directory: Path) -> None:
+    (directory / "adapter_config.json").unlink()
+
+
+@pytest.mark.parametrize("harm", [killed_while_it_fetched, without_power, with_a_lost_file])
+def test_a_half_written_adapter_in_the_cache_is_fetched_again(
+    store: Store, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    policy = store.adapter()
+    store.loader.load(policy.uri)
+    harm(tmp_path / "models" / policy.digest)
+    fetched = PolicyLoader(store.blobs, tmp_path / "models").load(policy.uri)
+    actual = logprobs_of(fetched.served.network, PROMPT, OUTPUT)
+    assert max(abs(a - b) for a, b in zip(actual, unmerged_logprobs(store.adapted, PROMPT, OUTPUT), strict=True)) < 1e-4
 
 
 def test_another_tokenizer_than_the_trainers_is_refused(store: Store) -> None:
