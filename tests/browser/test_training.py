@@ -12,6 +12,7 @@ from playwright.sync_api import FilePayload, expect
 from ratchet.contract.http.console import HintOut
 from ratchet.contract.http.jobs import JobOut
 from ratchet.contract.schema_report import Dropped, DroppedRecord, InputFile, SchemaReport, Splits
+from ratchet.contract.training import Artifacts
 from tests.browser.conftest import Opening
 from tests.support.console_training import DPO, NEW, RLOO, SFT, all_jobs, curves
 from tests.support.fake_console import VIEWER, FakeConsole, Posted, Refused
@@ -66,9 +67,10 @@ def test_a_curve_shows_where_it_should_be_and_that_it_is_not(open_view: Opening)
 def test_a_cancel_is_asked_for_acknowledged_and_done(open_view: Opening, console: FakeConsole) -> None:
     asked = running(cancel_requested=True, cancelled_by="ada (k1)")
 
-    def cancel(_: Posted) -> JobOut:
-        console.answers[f"GET /coordinator/v1/jobs/{DPO}"] = asked
-        return asked
+    def cancel(posted: Posted) -> JobOut:
+        answer = msgspec.structs.replace(asked, cancel_now=posted.query.get("now") == "true")
+        console.answers[f"GET /coordinator/v1/jobs/{DPO}"] = answer
+        return answer
 
     console.answers[f"POST /coordinator/v1/jobs/{DPO}/cancel"] = cancel
     page = open_view(f"training/{DPO}")
@@ -82,15 +84,30 @@ def test_a_cancel_is_asked_for_acknowledged_and_done(open_view: Opening, console
     expect(stages).to_have_count(3)
     expect(stages.nth(0)).to_contain_text("Asked forby ada (k1)")
     expect(stages.nth(1)).to_have_attribute("aria-current", "step")
-    expect(page.get_by_role("button", name="Cancel the job")).to_have_attribute("aria-disabled", "true")
+    expect(stages.nth(1)).to_contain_text("Waits for the worker")
 
-    now = datetime.now(UTC)
-    ended = running(
-        state="cancelled", cancel_requested=True, cancelled_by="ada (k1)", heartbeat_at=now, finished_at=now
-    )
+    console.answers[f"GET /coordinator/v1/jobs/{DPO}"] = msgspec.structs.replace(asked, stopping="after_step")
+    expect(stages.nth(1)).to_contain_text("Acknowledgedby trainer-1: it stops after its train step")
+    expect(stages.nth(2)).to_have_attribute("aria-current", "step")
+
+    page.get_by_role("button", name="Stop now").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop now").click()
+    expect(stages.nth(0)).to_contain_text("an end at once")
+    expect(stages.nth(1)).to_contain_text("Waits for the worker")
+    expect(page.get_by_role("button", name="Stop now")).to_have_attribute("aria-disabled", "true")
+
+    ended = running(state="cancelled", cancel_requested=True, cancelled_by="ada (k1)", cancel_now=True, stopping="now")
+    kept = Artifacts(checkpoint="s3://ratchet/checkpoints/7.json")
+    ended = msgspec.structs.replace(ended, artifacts=kept, finished_at=datetime.now(UTC))
     console.answers[f"GET /coordinator/v1/jobs/{DPO}"] = ended
-    expect(stages.nth(1)).to_contain_text("trainer-1 has stopped, and confirmed it")
+    expect(stages.nth(1)).to_contain_text("it ends the training at once")
+    expect(stages.nth(2)).to_contain_text("its checkpoint is kept")
     expect(page.get_by_role("link", name="Train again")).to_be_visible()
+
+    console.answers[f"POST /coordinator/v1/jobs/{DPO}/resume"] = lambda _: ended
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("Resumed: its next attempt goes on from the checkpoint.")).to_be_visible()
+    assert len(sent(console, f"/coordinator/v1/jobs/{DPO}/resume")) == 1
 
 
 def test_a_silent_worker_is_warned_about(open_view: Opening, console: FakeConsole) -> None:

@@ -278,10 +278,19 @@ async def test_a_queued_job_is_cancelled_at_once_and_a_running_one_by_its_worker
         stored_job = await bus.bucket(JOBS, Job).get(at_work["training_job_id"])
         assert stored_job is not None
         assert stored_job.value.cancel_requested
-        await workshop.report(dispatch, "cancelled")
+        at_once = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/cancel?now=true")
+        assert at_once.json()["cancel_now"]
+        early = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/resume")
+        assert (early.status_code, "is running" in early.json()["error"]["message"]) == (409, True)
+        kept = "s3://ratchet/checkpoints/1.json"
+        await workshop.report(dispatch, "cancelled", stopping="now", artifacts=Artifacts(checkpoint=kept))
         await workshop.until(at_work["training_job_id"], "cancelled")
         again = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/cancel")
         assert again.status_code == 200
+        resumed = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/resume")
+        assert (resumed.json()["state"], resumed.json()["attempt"]) == ("queued", 2)
+        second = await workshop.dispatched(at_work["training_job_id"], attempt=2)
+        assert second.resume_from == kept
         unknown = await workshop.api.post(f"/v1/jobs/{named_id('nothing')}/cancel")
         assert (unknown.status_code, "no such job" in unknown.json()["error"]["message"]) == (404, True)
 

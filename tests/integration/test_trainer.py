@@ -7,10 +7,12 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 import msgspec
+import psutil
 import pytest
 
 from ratchet.bus.testing import eventually
@@ -86,6 +88,27 @@ async def _continue_twice(world: World, done: TrainingStatus) -> None:
     assert manifest.base_model == world.base
     ends = [status for status in world.statuses_of(second.training_job_id) if status.status != "running"]
     assert len(ends) == 1
+
+
+@pytest.mark.timeout(300)
+async def test_a_cancel_is_acknowledged_and_a_second_one_ends_the_training_without_a_checkpoint(world: World) -> None:
+    config = msgspec.structs.replace(world.endless(), checkpointing=Checkpointing(save_interval=1_000_000))
+    async with working(world):
+        dispatch = await world.dispatch("cancelled-now", config)
+        await world.first_status(dispatch.training_job_id, lambda status: status.progress is not None)
+        child = child_of(dispatch.training_job_id)
+        assert child is not None
+        child.suspend()  # it does not answer the first stage: its train step takes very long
+        try:
+            await world.change_job(dispatch, cancel_requested=True)
+            await world.first_status(dispatch.training_job_id, lambda status: status.stopping == "after_step")
+            await world.change_job(dispatch, cancel_requested=True, cancel_now=True)
+            stopped = await world.ended(dispatch.training_job_id)
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+    assert (stopped.status, stopped.stopping) == ("cancelled", "now")
+    assert stopped.artifacts is None or stopped.artifacts.checkpoint is None
 
 
 @pytest.mark.timeout(300)

@@ -44,7 +44,11 @@ COMMANDS: Mapping[str, Entry] = {
         "eval",
         "Play the tasks of a file with a policy, grade its answers, and compare it with another one; without traffic.",
     ),
-    "cancel": Entry("training", "Cancel a job; a running one stops within seconds."),
+    "cancel": Entry(
+        "training",
+        "Cancel a job; a running one stops after its train step, with a checkpoint that `resume` goes on from.",
+    ),
+    "resume": Entry("training", "Let a cancelled or failed job go on from its newest checkpoint, with the same data."),
     "feedback": Entry(
         "feedback",
         "Give feedback on a trajectory; its reward is computed anew. Exit code 3: nothing is stored under the id yet.",

@@ -263,7 +263,10 @@ def show_pictures(curves: Mapping[str, Sequence[Point]]) -> None:
 
 def state_of(job: JobOut) -> str:
     """The state of a job, and whether it is to be cancelled."""
-    return f"{job.state}{', cancel requested' if job.cancel_requested else ''}"
+    if not job.cancel_requested or job.state == "cancelled":
+        return job.state
+    asked = "an end at once requested" if job.cancel_now else "cancel requested"
+    return f"{job.state}, {asked}{', which its worker has read' if job.stopping else ''}"
 
 
 async def _history(endpoints: Endpoints, job_id: str) -> TrainingHistory:

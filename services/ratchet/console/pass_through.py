@@ -65,7 +65,7 @@ COORDINATOR: Sequence[Passed] = (
     _passed("GET", r"/v1/status(/training|/dpo)?"),
     _passed("GET", rf"/v1/models(/{ROLE.pattern})?|{_MODEL}(/lineage|/outcome-times)?", 60),
     _passed("GET", r"/v1/replay/prompts", 60),
-    _passed("POST", rf"/v1/jobs|/v1/jobs/(?!preview/){_ID}/cancel"),
+    _passed("POST", rf"/v1/jobs|/v1/jobs/(?!preview/){_ID}/(cancel|resume)"),
     _passed("POST", r"/v1/jobs/preview|/v1/snapshots", 600),
 )
 DEPLOYER: Sequence[Passed] = (

@@ -215,6 +215,12 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     cancel_requested: bool = False
     cancelled_by: str | None = None
     """Who cancelled it."""
+    cancel_now: bool = False
+    """Its end was asked for at once, without a further checkpoint."""
+    stopping: str | None = None
+    """How the worker ends it, `after_step` or `now`; None: it has not acknowledged a cancel."""
+    resumed_by: str | None = None
+    """Who resumed it after its end."""
     retry_at: datetime | None = None
     progress: Progress | None = None
     metrics: CurrentMetrics | None = None

@@ -363,6 +363,8 @@ class TrainingStatus(Message, frozen=True, kw_only=True, omit_defaults=True):
     """What the chat template loses of the data, or teaches by mistake: sentences, known before the first train step."""
     health_stop: HealthStop | None = None
     """A completed job has the weights of its `kept_step`."""
+    stopping: str | None = None
+    """The worker has read a cancel, and ends the training: `after_step`, with a checkpoint, or `now`."""
 
     @property
     def event_id(self) -> str:

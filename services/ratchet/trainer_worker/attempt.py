@@ -26,6 +26,8 @@ from ratchet.stores.objects import Objects
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.child_process import Child
 from ratchet.trainer_worker.domain import (
+    STOPPING,
+    URGENT,
     Conclusion,
     Exit,
     Frame,
@@ -79,6 +81,8 @@ class Attempt:
         self._report = Report()
         self._reason: StopReason | None = None
         self._stopping = asyncio.Event()
+        self._at_once = asyncio.Event()
+        """The training ends without a further checkpoint."""
         self._child: Child | None = None
         self._directory = settings.work / f"{dispatch.training_job_id}-{dispatch.attempt}"
         self._held: tuple[Path, int] | None = None
@@ -100,15 +104,18 @@ class Attempt:
 
     def running_status(self) -> TrainingStatus:
         """Where the attempt is now."""
-        return self._frame.status(JobState.RUNNING, self._report, self._bus.now())
+        stopping = STOPPING.get(self._reason)
+        return self._frame.status(JobState.RUNNING, self._report, self._bus.now(), stopping=stopping)
 
     def request_stop(self, reason: StopReason) -> None:
-        """Ask the training to stop; the first reason counts, but a fence silences whatever was said before."""
-        if self._reason is None or reason is StopReason.FENCED:
-            self._reason = reason
-        if not self._stopping.is_set():
-            self._stopping.set()
-            log.info("stopping a training", job=self.dispatch.training_job_id, reason=str(reason))
+        """Ask the training to stop; the first reason counts, unless a later one is more urgent."""
+        if self._reason is not None and URGENT.get(reason, 0) <= URGENT.get(self._reason, 0):
+            return
+        self._reason = reason
+        self._stopping.set()
+        if reason in URGENT:
+            self._at_once.set()
+        log.info("stopping a training", job=self.dispatch.training_job_id, reason=str(reason))
 
     async def run(self) -> None:
         """Train, and publish how it ended, however long the broker is away. Whatever goes wrong becomes that status."""
@@ -212,7 +219,13 @@ class Attempt:
         last = self._report.last
         evaluation = last.evaluation if isinstance(last, Finished) and conclusion.status == JobState.COMPLETED else None
         stop = last.health_stop if isinstance(last, (Finished, Failed)) else None
-        more = {"error": conclusion.error, "evaluation_results": evaluation, "health_stop": stop}
+        stopping = STOPPING.get(self._reason) if conclusion.status == JobState.CANCELLED else None
+        more = {
+            "error": conclusion.error,
+            "evaluation_results": evaluation,
+            "health_stop": stop,
+            "stopping": stopping,
+        }
         status = self._frame.status(conclusion.status, self._report, self._bus.now(), artifacts, **more)
         metrics.JOBS.labels(status.status).inc()
         log.info("training ended", job=status.training_job_id, status=status.status, error=conclusion.error)
@@ -269,15 +282,18 @@ class Attempt:
             self.request_stop(reason)
 
     async def _end_child(self) -> None:
-        """After a stop was requested: ask, wait, kill. A fenced child's work is worth nothing."""
+        """After a stop was requested: ask, wait, kill. A fenced child's work is worth nothing, and a cancel may ask for
+        an end at once."""
         await self._stopping.wait()
         await self.launched.wait()
         if self._child is None:
             return
-        if self._reason is not StopReason.FENCED:
+        if not self._at_once.is_set():
             self._child.ask_to_stop()
             patience_s = grace_s(self._report, self._settings.grace_s)
             shutdown = self._reason is StopReason.SHUTDOWN
-            await asyncio.sleep(min(patience_s, self._settings.drain_s) if shutdown else patience_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(patience_s, self._settings.drain_s) if shutdown else patience_s):
+                    await self._at_once.wait()
         log.warning("killing a training", job=self.dispatch.training_job_id, reason=str(self._reason))
         self._child.kill()

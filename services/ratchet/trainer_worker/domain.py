@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -29,11 +30,19 @@ class StopReason(StrEnum):
     """Why a training is asked to stop before it is complete."""
 
     CANCELLED = "cancelled"
+    CANCELLED_NOW = "cancelled now"
+    """Without a further checkpoint."""
     FENCED = "fenced"
     """Another attempt owns the job: this one publishes nothing more."""
     SHUTDOWN = "shutdown"
     """This worker goes away: the job goes on elsewhere from the checkpoint."""
     TIMEOUT = "timeout"
+
+
+URGENT: Mapping[StopReason | None, int] = {StopReason.CANCELLED_NOW: 1, StopReason.FENCED: 2}
+"""Reasons that wait for no checkpoint, and take the place of others, by their rank."""
+STOPPING: Mapping[StopReason | None, str] = {StopReason.CANCELLED: "after_step", StopReason.CANCELLED_NOW: "now"}
+"""How a status says that a cancel was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +174,7 @@ def conclude(last: Event | None, exited: Exit, reason: StopReason | None) -> Con
         return None
     if isinstance(last, Finished):
         return Conclusion(JobState.COMPLETED)
-    if reason in (StopReason.CANCELLED, StopReason.SHUTDOWN):
+    if reason in (StopReason.CANCELLED, StopReason.CANCELLED_NOW, StopReason.SHUTDOWN):
         return Conclusion(JobState.CANCELLED)
     if reason is StopReason.TIMEOUT:
         message = "the attempt took longer than this worker allows"
@@ -185,7 +194,9 @@ def must_stop(job: Job | None, attempt: int, worker: Worker) -> StopReason | Non
         return None
     if job.attempt > attempt or (job.attempt == attempt and (job.state in ENDED or not worker.owns(job))):
         return StopReason.FENCED
-    return StopReason.CANCELLED if job.cancel_requested else None
+    if not job.cancel_requested:
+        return None
+    return StopReason.CANCELLED_NOW if job.cancel_now else StopReason.CANCELLED
 
 
 def may_start(job: Job | None, attempt: int, worker: Worker) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.bus.message import Cause
+from ratchet.contract import TrainingDispatch
 from ratchet.contract.state import ENDED, Job, JobState
 from ratchet.contract.training import (
     Artifacts,
@@ -18,8 +22,9 @@ from ratchet.contract.training import (
     TrainingError,
     TrainingStatus,
 )
-from ratchet.errors import Rejected
+from ratchet.errors import Rejected, WrongState
 from ratchet.rl_coordinator.jobs.domain import jobs
+from ratchet.rl_coordinator.jobs.domain.announcements import pending_announcement
 from ratchet.rl_coordinator.jobs.domain.jobs import NEXT, RANK, Counted, Limits
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
 from ratchet.trainer_worker.domain import Worker, may_start
@@ -90,8 +95,9 @@ def test_findings_stay_with_the_job() -> None:
     assert begun.findings == done.findings == ["A text is lost."]
 
 
-def test_nothing_follows_an_end_and_something_every_other_state() -> None:
-    assert {state for state, following in NEXT.items() if not following} == ENDED
+def test_only_a_person_s_resume_follows_an_end_and_none_follows_success() -> None:
+    assert NEXT[JobState.COMPLETED] == frozenset()
+    assert {state for state, following in NEXT.items() if following <= {JobState.QUEUED}} == ENDED
 
 
 @pytest.mark.parametrize("end", sorted(ENDED))
@@ -141,6 +147,53 @@ def test_cancelling_a_running_job_asks_its_worker_and_waits_for_its_status() -> 
     assert (asked.state, asked.cancel_requested) == ("running", True)
     assert jobs.cancel(asked, after(2), "ops") == asked
     assert jobs.fold(asked, status(asked, "cancelled"), after(3), LIMITS).state == JobState.CANCELLED
+
+
+def test_a_second_cancel_asks_for_an_end_at_once_and_keeps_who_asked_first() -> None:
+    asked = jobs.cancel(running(), after(1), "ops")
+    at_once = jobs.cancel(asked, after(2), "ada", at_once=True)
+    assert (at_once.state, at_once.cancel_now, at_once.cancelled_by) == ("running", True, "ops")
+    assert jobs.cancel(at_once, after(3), "ops") == at_once
+    assert jobs.cancel(at_once, after(3), "ops", at_once=True) == at_once
+    directly = jobs.cancel(running(), after(1), "ops", at_once=True)
+    assert (directly.cancel_requested, directly.cancel_now) == (True, True)
+
+
+def test_a_status_of_the_worker_acknowledges_a_cancel() -> None:
+    asked = jobs.cancel(running(), after(1), "ops")
+    assert jobs.fold(asked, status(asked, "running"), after(2), LIMITS).stopping is None
+    read = jobs.fold(asked, status(asked, "running", stopping="after_step"), after(2), LIMITS)
+    assert read.stopping == "after_step"
+    assert jobs.fold(read, status(read, "cancelled"), after(3), LIMITS).stopping == "after_step"
+
+
+@pytest.mark.parametrize("end", ["cancelled", "failed"])
+def test_a_job_that_has_ended_goes_on_from_its_checkpoint_as_the_next_attempt(end: str) -> None:
+    saved = Artifacts(checkpoint="s3://b/checkpoints/1.json")
+    stopped = running(artifacts=saved, cancel_requested=True, cancel_now=True, cancelled_by="ops", stopping="now")
+    stopped = msgspec.structs.replace(stopped, state=JobState(end), finished_at=after(1))
+    resumed = jobs.resume(stopped, after(2), "ada")
+    assert (resumed.state, resumed.attempt, resumed.resumed_by) == ("queued", stopped.attempt + 1, "ada")
+    assert (resumed.cancel_requested, resumed.cancel_now, resumed.cancelled_by, resumed.stopping) == (
+        False, False, None, None,
+    )  # fmt: skip
+    assert (resumed.finished_at, resumed.artifacts, resumed.snapshot) == (None, saved, stopped.snapshot)
+    announced = pending_announcement(jobs.dispatch(resumed, after(3)))
+    assert isinstance(announced, TrainingDispatch)
+    assert announced.resume_from == saved.checkpoint
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ({"state": "completed", "artifacts": Artifacts(checkpoint="s3://b/checkpoints/1.json")}, "is completed"),
+        ({"state": "running", "artifacts": Artifacts(checkpoint="s3://b/checkpoints/1.json")}, "is running"),
+        ({"state": "cancelled"}, "no checkpoint"),
+    ],
+)
+def test_what_has_nothing_to_go_on_from_is_not_resumed(members: dict[str, Any], why: str) -> None:
+    with pytest.raises(WrongState, match=why):
+        jobs.resume(job(**members), after(1), "ada")
 
 
 def test_an_ended_job_cannot_be_cancelled() -> None:

@@ -264,6 +264,27 @@ async def test_an_attempt_that_is_cancelled_before_it_begins_is_cancelled(tmp_pa
     assert [status.status for status in publisher.published] == ["cancelled"]
 
 
+@pytest.mark.parametrize(
+    ("reasons", "stopping"),
+    [
+        ([StopReason.CANCELLED], "after_step"),
+        ([StopReason.CANCELLED, StopReason.CANCELLED_NOW], "now"),
+        ([StopReason.CANCELLED_NOW, StopReason.CANCELLED], "now"),
+        ([StopReason.SHUTDOWN], None),
+    ],
+)
+async def test_a_status_acknowledges_the_cancel_that_was_read(
+    reasons: list[StopReason], stopping: str | None, tmp_path: Path
+) -> None:
+    publisher = Publisher()
+    one = attempt(tmp_path, publisher)
+    for reason in reasons:
+        one.request_stop(reason)
+    assert one.running_status().stopping == stopping
+    await one.run()
+    assert [(status.status, status.stopping) for status in publisher.published] == [("cancelled", stopping)]
+
+
 async def test_a_fenced_attempt_publishes_nothing_whatever_happens(tmp_path: Path) -> None:
     publisher = Publisher()
     one = attempt(tmp_path, publisher, gamma=0.9)

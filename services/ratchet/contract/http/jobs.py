@@ -93,6 +93,13 @@ class JobOut(Answer, frozen=True, kw_only=True):
     cancel_requested: bool = False
     cancelled_by: str | None = None
     """Who cancelled it."""
+    cancel_now: bool = False
+    """Its end was asked for at once, without a further checkpoint."""
+    stopping: Annotated[str, listed("after_step", "now")] | None = None
+    """How its worker ends the training: `after_step`, with a checkpoint, or `now`. Null: it has not acknowledged a
+    cancel."""
+    resumed_by: str | None = None
+    """Who resumed it after its end."""
     progress: Progress | None = None
     metrics: CurrentMetrics | None = None
     artifacts: Artifacts | None = None

@@ -81,11 +81,17 @@ class JobRoutes:
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
         ended = {**TWICE, **UNKNOWN, 409: "The job has ended."}
+        going = {
+            **TWICE,
+            **UNKNOWN,
+            409: "It has not ended, is complete or has no checkpoint, or training is disabled.",
+        }
         api.route("POST", "/v1/jobs", self.ask_for_training, scope=KeyScope.TRAIN, answers=ASKED, errors=REFUSED)
         api.route("POST", "/v1/jobs/preview", self.preview_data, scope=KeyScope.TRAIN, errors=TWICE)
         api.route("POST", "/v1/snapshots", self.build_snapshot, scope=KeyScope.TRAIN, answers=BUILT, errors=NO_SNAPSHOT)
         api.route("GET", "/v1/plan", self.plan_training, scope=KeyScope.VIEW)
         api.route("POST", "/v1/jobs/{job_id}/cancel", self.cancel_job, scope=KeyScope.TRAIN, errors=ended)
+        api.route("POST", "/v1/jobs/{job_id}/resume", self.resume_job, scope=KeyScope.TRAIN, errors=going)
         api.route("GET", "/v1/jobs", self.list_jobs, scope=KeyScope.VIEW)
         api.route("GET", "/v1/jobs/{job_id}", self.get_job, scope=KeyScope.VIEW, errors=UNKNOWN)
 
@@ -93,8 +99,7 @@ class JobRoutes:
         self, body: JobIn, asked: Annotated[AskIn, Query()], caller: Caller
     ) -> tuple[int, JobOut]:
         """Ask for training. The answer is the new job, or the one of an earlier request with the same id or key."""
-        if not self._jobs.abilities.training_enabled:
-            raise WrongState("training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
+        self._require_training()
         named = msgspec.structs.replace(body, requester=caller.actor(body.requester))
         request = training_request(named, str(uuid_utils.uuid7()), self._now())
         request = await self._jobs.planner.resolved(request)
@@ -127,9 +132,22 @@ class JobRoutes:
             shape=shape_out(shape),
         )
 
-    async def cancel_job(self, job_id: str, caller: Caller) -> JobOut:
-        """Cancel: a queued job at once, a running one as soon as its worker has stopped."""
-        return self._out(await self._jobs.intake.cancel(job_id, caller.actor()))
+    async def cancel_job(
+        self,
+        job_id: str,
+        caller: Caller,
+        now: Annotated[
+            bool, Query(description="The second stage: the worker ends the training without a further checkpoint.")
+        ] = False,
+    ) -> JobOut:
+        """Cancel: a queued job at once, a running one once its worker has stopped after its train step, with a
+        checkpoint. `stopping` says that the worker has read it."""
+        return self._out(await self._jobs.intake.cancel(job_id, caller.actor(), at_once=now))
+
+    async def resume_job(self, job_id: str, caller: Caller) -> JobOut:
+        """Let a cancelled or failed job go on from its newest checkpoint, with the same data, as its next attempt."""
+        self._require_training()
+        return self._out(await self._jobs.intake.resume(job_id, caller.actor()))
 
     async def list_jobs(  # noqa: PLR0913, PLR0917 - one for each filter of the query
         self,
@@ -156,6 +174,11 @@ class JobRoutes:
     async def get_job(self, job_id: str) -> JobOut:
         """One job."""
         return self._out(await self._jobs.store.get_job(job_id))
+
+    def _require_training(self) -> None:
+        """Raises `WrongState`."""
+        if not self._jobs.abilities.training_enabled:
+            raise WrongState("training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
 
     async def _checked(self, body: JobIn) -> TrainingRequest:
         """The request of a body, which is not submitted. Raises `Rejected`."""

@@ -77,9 +77,15 @@ class Intake:
         if reasons:
             raise Rejected("; ".join(reasons))
 
-    async def cancel(self, job_id: str, actor: str) -> Job:
+    async def cancel(self, job_id: str, actor: str, *, at_once: bool = False) -> Job:
         """Cancel a job, or ask its worker to. Raises `NotFound`, or `WrongState` when it has ended."""
-        return await self._store.change_job(job_id, lambda job: jobs.cancel(job, self._bus.now(), actor))
+        return await self._store.change_job(
+            job_id, lambda job: jobs.cancel(job, self._bus.now(), actor, at_once=at_once)
+        )
+
+    async def resume(self, job_id: str, actor: str) -> Job:
+        """Let a cancelled or failed job go on from its newest checkpoint. Raises `NotFound`, or `WrongState`."""
+        return await self._store.change_job(job_id, lambda job: jobs.resume(job, self._bus.now(), actor))
 
     def _job_of(self, request: TrainingRequest, cause: Cause) -> Job:
         pool, counted = self._schedule.pool_of(request), self._counted(request.role)

@@ -50,9 +50,15 @@ test("a worker that is silent is warned about, and only while it has the job", (
 test("a cancel has its stages: asked for, acknowledged by the worker, ended", () => {
   const stages = (members: object) => cancelStages(job({ cancel_requested: true, cancelled_by: "ada", worker: "w", ...members }), NOW).map((one) => `${one.state}: ${one.name}, ${one.text}`);
   assert.deepEqual(cancelStages(job({}), NOW), []);
-  assert.deepEqual(stages({ heartbeat_at: ago(3) }), ["done: Asked for, by ada", "now: Waits for the worker, the worker is asked to stop; heard 3 s ago", "to come: Cancelled, after its train step, or 30 s of silence"]);
-  assert.equal(stages({ state: "cancelled", heartbeat_at: ago(5), finished_at: ago(5) })[1], "done: Acknowledged, w has stopped, and confirmed it");
-  assert.equal(stages({ state: "cancelled", heartbeat_at: ago(40), finished_at: ago(5) })[1], "done: Not acknowledged, w stayed silent, and its lease ended");
+  const end = "Cancelled, when it has stopped, or after 30 s of silence";
+  const first = "done: Asked for, by ada: after its train step, with a checkpoint";
+  const read = "done: Acknowledged, by w: it stops after its train step, and keeps a checkpoint";
+  assert.deepEqual(stages({ heartbeat_at: ago(3) }), [first, "now: Waits for the worker, heard 3 s ago", `to come: ${end}`]);
+  assert.deepEqual(stages({ stopping: "after_step" }), [first, read, `now: ${end}`]);
+  assert.deepEqual(stages({ stopping: "after_step", cancel_now: true, heartbeat_at: ago(0) }), ["done: Asked for, by ada: an end at once", "now: Waits for the worker, heard just now", `to come: ${end}`]);
+  assert.equal(stages({ stopping: "now", cancel_now: true })[1], "done: Acknowledged, by w: it ends the training at once");
+  assert.deepEqual(stages({ state: "cancelled", stopping: "after_step", artifacts: { checkpoint: "s3://c" } }).slice(1), [read, "done: Cancelled, it makes no policy; its checkpoint is kept"]);
+  assert.equal(stages({ state: "cancelled" })[1], "done: Not acknowledged, w did not say that it stops");
   assert.equal(stages({ state: "cancelled", worker: null })[1], "done: Acknowledged, no worker had it");
   assert.equal(stages({ state: "completed" })[1], "done: Too late, it had completed before the worker stopped");
 });

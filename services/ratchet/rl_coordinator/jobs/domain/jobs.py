@@ -33,10 +33,11 @@ NEXT: Mapping[JobState, frozenset[JobState]] = {
     JobState.DISPATCHED: frozenset({JobState.RUNNING, JobState.QUEUED, *ENDED}),
     JobState.RUNNING: frozenset({JobState.RUNNING, JobState.QUEUED, *ENDED}),
     JobState.COMPLETED: frozenset(),
-    JobState.FAILED: frozenset(),
-    JobState.CANCELLED: frozenset(),
+    JobState.FAILED: frozenset({JobState.QUEUED}),
+    JobState.CANCELLED: frozenset({JobState.QUEUED}),
 }
-"""From each state, where a job may go. `queued` is re-entered by the next attempt only."""
+"""From each state, where a job may go. `queued` is re-entered by the next attempt only; from an end, when a person
+resumes the job."""
 
 ACTIVE = frozenset({JobState.DISPATCHED, JobState.RUNNING})
 """States that hold a slot."""
@@ -116,15 +117,35 @@ def dispatch(job: Job, now: datetime) -> Job:
     return _move(job, JobState.DISPATCHED, now, retry_at=None, dispatched_at=job.dispatched_at or now)
 
 
-def cancel(job: Job, now: datetime, actor: str) -> Job:
-    """A queued job is cancelled at once; a worker is asked to stop. Raises `WrongState` for a job that has ended."""
-    if job.cancel_requested or job.state == JobState.CANCELLED:
+def cancel(job: Job, now: datetime, actor: str, *, at_once: bool = False) -> Job:
+    """A queued job is cancelled at once; a worker is asked to stop after its train step, with a checkpoint.
+
+    `at_once`: it is asked to end the training without one, also where it was asked before. Raises `WrongState` for a
+    job that has ended.
+    """
+    is_asked = job.cancel_requested and job.cancel_now >= at_once
+    if is_asked or job.state == JobState.CANCELLED:
         return job
     if job.state in ENDED:
         raise WrongState(f"job {job.training_job_id} is already {job.state}")
     if job.state == JobState.QUEUED:
         return _move(job, JobState.CANCELLED, now, cancel_requested=True, cancelled_by=actor, finished_at=now)
-    return replace(job, cancel_requested=True, cancelled_by=actor, updated_at=now)
+    by = job.cancelled_by or actor
+    return replace(job, cancel_requested=True, cancel_now=at_once, cancelled_by=by, updated_at=now)
+
+
+def resume(job: Job, now: datetime, actor: str) -> Job:
+    """A cancelled or failed job waits as its next attempt, which goes on from the newest checkpoint with the same data.
+
+    Raises `WrongState` for a job that has not ended, is complete, or has no checkpoint.
+    """
+    job_id = job.training_job_id
+    if job.state not in (JobState.CANCELLED, JobState.FAILED):
+        raise WrongState(f"job {job_id} is {job.state}: only a cancelled or failed job is resumed")
+    if job.artifacts is None or job.artifacts.checkpoint is None:
+        raise WrongState(f"job {job_id} has no checkpoint to go on from: ask for it again")
+    asked = {"cancel_requested": False, "cancel_now": False, "cancelled_by": None, "resumed_by": actor}
+    return try_again(replace(job, finished_at=None, health_stop=None, **asked), now)
 
 
 def fail(job: Job, error: TrainingError, now: datetime) -> Job:
@@ -144,6 +165,7 @@ def try_again(job: Job, now: datetime, *, delay_s: float = 0.0, error: TrainingE
         worker=None,
         instance=None,
         heartbeat_at=None,
+        stopping=None,
         progress=None,
         resource_usage=None,
         spent=usage_of(job),
@@ -297,6 +319,7 @@ def _with_report(job: Job, status: TrainingStatus, now: datetime) -> Job:
         error=status.error,
         findings=status.findings or job.findings,
         health_stop=status.health_stop,
+        stopping=status.stopping or job.stopping,
         evaluation_results=status.evaluation_results or job.evaluation_results,
         resource_usage=status.resource_usage or job.resource_usage,
     )

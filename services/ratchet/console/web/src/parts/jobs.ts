@@ -79,24 +79,33 @@ export interface Stage {
   readonly text: string;
 }
 
-/** A worker that confirms is heard at the moment of the end; one that is silent was heard long before. */
-function acknowledged(job: Job): Stage {
-  if (job.worker == null) return { name: "Acknowledged", state: "done", text: "no worker had it" };
-  const heard = job.heartbeat_at != null && job.finished_at != null && Date.parse(job.finished_at) - Date.parse(job.heartbeat_at) < 1_000;
-  return heard
-    ? { name: "Acknowledged", state: "done", text: `${job.worker} has stopped, and confirmed it` }
-    : { name: "Not acknowledged", state: "done", text: `${job.worker} stayed silent, and its lease ended` };
+const HOW: Readonly<Record<string, string>> = {
+  after_step: "it stops after its train step, and keeps a checkpoint",
+  now: "it ends the training at once",
+};
+
+/** What the worker said about the cancel; null while it has said nothing. */
+function acknowledged(job: Job): Stage | null {
+  const worker = job.worker ?? "the worker";
+  if (job.stopping != null) return { name: "Acknowledged", state: "done", text: `by ${worker}: ${HOW[job.stopping] ?? words(job.stopping)}` };
+  if (job.worker == null && hasEnded(job)) return { name: "Acknowledged", state: "done", text: "no worker had it" };
+  return hasEnded(job) ? { name: "Not acknowledged", state: "done", text: `${worker} did not say that it stops` } : null;
 }
 
 /** The stages of a cancel; none where no person has asked for one. */
 export function cancelStages(job: Job, now: number): Stage[] {
   if (!job.cancel_requested) return [];
-  const asked: Stage = { name: "Asked for", state: "done", text: `by ${job.cancelled_by ?? "somebody"}` };
-  const seconds = silence(job, now);
+  const how = job.cancel_now ? "an end at once" : "after its train step, with a checkpoint";
+  const asked: Stage = { name: "Asked for", state: "done", text: `by ${job.cancelled_by ?? "somebody"}: ${how}` };
+  const read = acknowledged(job);
   if (job.state === "cancelled") {
-    return [asked, acknowledged(job), { name: "Cancelled", state: "done", text: "it makes no policy" }];
+    const kept = job.artifacts?.checkpoint == null ? "it makes no policy" : "it makes no policy; its checkpoint is kept";
+    return [asked, ...(read === null ? [] : [read]), { name: "Cancelled", state: "done", text: kept }];
   }
   if (hasEnded(job)) return [asked, { name: "Too late", state: "done", text: `it had ${job.state} before the worker stopped` }];
-  const waiting = seconds === null ? "the worker has not begun yet" : `the worker is asked to stop; heard ${seconds < 2 ? "just now" : `${duration(seconds)} ago`}`;
-  return [asked, { name: "Waits for the worker", state: "now", text: waiting }, { name: "Cancelled", state: "to come", text: `after its train step, or ${LEASE_S} s of silence` }];
+  const seconds = silence(job, now);
+  const heard = seconds === null ? "no worker has begun yet" : `heard ${seconds < 2 ? "just now" : `${duration(seconds)} ago`}`;
+  const isRead = read !== null && (!job.cancel_now || job.stopping === "now");
+  const end: Stage = { name: "Cancelled", state: isRead ? "now" : "to come", text: `when it has stopped, or after ${LEASE_S} s of silence` };
+  return [asked, isRead ? read : { name: "Waits for the worker", state: "now", text: heard }, end];
 }

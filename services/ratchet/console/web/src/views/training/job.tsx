@@ -6,7 +6,7 @@ import { useResource, type Resource } from "../../api/resource.ts";
 import type { ConsoleSchemas } from "../../api/types.ts";
 import { count, duration, measure, plural, shortId, words } from "../../format.ts";
 import { JobProgress, JobState } from "../../parts/job_list.tsx";
-import { cancelStages, hasEnded, heartbeatWarning, isActive, tookSeconds, type Job } from "../../parts/jobs.ts";
+import { cancelStages, hasEnded, heartbeatWarning, isActive, LEASE_S, tookSeconds, type Job } from "../../parts/jobs.ts";
 import { href } from "../../route.ts";
 import { say } from "../../ui/announce.tsx";
 import { Dialog } from "../../ui/dialog.tsx";
@@ -60,39 +60,61 @@ function Whole({ job, curves, tab }: { job: Job; curves: Resource<Curves>; tab: 
 
 function Acts({ job, onDone }: { job: Job; onDone: () => void }) {
   const [isAsking, setAsking] = useState(false);
-  if (hasEnded(job)) return <a class="button" href={href("training", { start: "1", again: job.training_job_id })}>Train again</a>;
-  const why = job.cancel_requested ? "The cancel is asked for: the worker stops." : null;
+  if (hasEnded(job)) return <><Resume job={job} onDone={onDone} /><a class="button" href={href("training", { start: "1", again: job.training_job_id })}>Train again</a></>;
+  const why = job.cancel_now ? "An end at once is asked for." : null;
   return (
     <>
-      <ActButton scope="train" kind="danger" why={why} onClick={() => setAsking(true)}>Cancel the job</ActButton>
-      {isAsking && <Cancel job={job} onClose={() => setAsking(false)} onDone={onDone} />}
+      <ActButton scope="train" kind="danger" why={why} onClick={() => setAsking(true)}>{job.cancel_requested ? "Stop now" : "Cancel the job"}</ActButton>
+      {isAsking && <Cancel job={job} isSecond={job.cancel_requested ?? false} onClose={() => setAsking(false)} onDone={onDone} />}
     </>
   );
 }
 
-/** The first stage: one is asked once more. The second is the worker's. */
-function Cancel({ job, onClose, onDone }: { job: Job; onClose: () => void; onDone: () => void }) {
+/** A job that was cancelled, or failed, goes on from its newest checkpoint. */
+function Resume({ job, onDone }: { job: Job; onDone: () => void }) {
   const [isSending, setSending] = useState(false);
+  if (job.state === "completed") return null;
+  const why = job.artifacts?.checkpoint == null ? "It has no checkpoint to go on from." : isSending ? "It is being asked for." : null;
+  const resume = async () => {
+    setSending(true);
+    await act(job, "resume", "Resumed: its next attempt goes on from the checkpoint.", "Not resumed", onDone);
+    setSending(false);
+  };
+  return <ActButton scope="train" kind="main" why={why} onClick={() => void resume()}>Resume</ActButton>;
+}
+
+async function act(job: Job, path: string, done: string, refused: string, onDone: () => void): Promise<boolean> {
+  try {
+    await post(`/coordinator/v1/jobs/${encodeURIComponent(job.training_job_id)}/${path}`, {});
+    say(done);
+    onDone();
+    return true;
+  } catch (error) {
+    say(error instanceof ApiError ? `${refused}: ${error.message}` : String(error), "bad");
+    return false;
+  }
+}
+
+/** First the worker is asked to stop after its train step; once that is asked for, to end at once. */
+function Cancel({ job, isSecond, onClose, onDone }: { job: Job; isSecond: boolean; onClose: () => void; onDone: () => void }) {
+  const [isSending, setSending] = useState(false);
+  const name = isSecond ? "Stop now" : "Cancel the job";
   const cancel = async () => {
     setSending(true);
-    try {
-      await post(`/coordinator/v1/jobs/${encodeURIComponent(job.training_job_id)}/cancel`, {});
-      say(isActive(job) ? "Asked for: the worker stops after its train step." : "Cancelled.");
-      onDone();
-      onClose();
-    } catch (error) {
-      say(error instanceof ApiError ? `Not cancelled: ${error.message}` : String(error), "bad");
-      setSending(false);
-    }
+    const done = !isActive(job) ? "Cancelled." : isSecond ? "Asked for: the worker ends the training at once." : "Asked for: the worker stops after its train step.";
+    if (await act(job, isSecond ? "cancel?now=true" : "cancel", done, "Not cancelled", onDone)) onClose();
+    else setSending(false);
   };
   return (
-    <Dialog title="Cancel this job?" onClose={onClose}>
-      <p>{isActive(job)
-        ? "Its worker is asked to stop. It does so after the present train step, and confirms it; a worker that is silent for 30 s loses the job all the same. What it has learnt makes no policy."
-        : "It waits, and leaves the queue at once."}</p>
+    <Dialog title={isSecond ? "Stop this job now?" : "Cancel this job?"} onClose={onClose}>
+      <p>{!isActive(job)
+        ? "It waits, and leaves the queue at once."
+        : isSecond
+          ? "The training ends without a further checkpoint: what it learned since the newest one is lost."
+          : `Its worker is asked to stop. It does so after the present train step, keeps a checkpoint that "Resume" goes on from, and confirms it; a worker that is silent for ${LEASE_S} s loses the job all the same. What it has learned makes no policy.`}</p>
       <div class="buttons">
         <button type="button" class="button" onClick={onClose}>Let it go on</button>
-        <button type="button" class="button danger" disabled={isSending} onClick={() => void cancel()}>{isSending ? "Asking…" : "Cancel the job"}</button>
+        <button type="button" class="button danger" disabled={isSending} onClick={() => void cancel()}>{isSending ? "Asking…" : name}</button>
       </div>
     </Dialog>
   );
@@ -139,6 +161,7 @@ function State({ job }: { job: Job }) {
           {took !== null && <Glance name={hasEnded(job) ? "took" : "runs for"}>{duration(took)}</Glance>}
           {job.worker != null && <Glance name="worker"><DataText text={job.worker} /></Glance>}
           {job.heartbeat_at != null && !hasEnded(job) && <Glance name="last heard"><Ago at={job.heartbeat_at} /></Glance>}
+          {job.resumed_by != null && <Glance name="resumed by"><DataText text={job.resumed_by} most={60} /></Glance>}
           {job.parent != null && <Glance name="continues"><DataText text={job.parent} /></Glance>}
           <Glance name="asked for by"><DataText text={job.request.requester} most={60} /></Glance>
           <Glance name="asked for"><Ago at={job.created_at} /></Glance>
