@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ratchet.canary_deployer.domain.confidence import ShareArms, limits_of, share_difference
+from ratchet.canary_deployer.domain.confidence import Limits, ShareArms, limits_of, share_difference
 from ratchet.canary_deployer.domain.e_processes import Floats
 
 WEIGHTS = (0.1, 0.5)
@@ -35,30 +35,30 @@ def test_all_looks_at_a_rollout_hold_the_true_difference_in_95_of_100(stable: fl
         for rollout in range(rollouts):
             shares = [of_look(is_canary[rollout, :look], failed[rollout, :look], weight[:look], one) for one in WEIGHTS]
             known = [one for one in shares if all(one.count)]
-            low, high = limits_of(known) if known else (-1, 1)
-            missed[rollout] |= not low <= canary - stable <= high
+            limits = limits_of(known) if known else Limits(-1, 1)
+            missed[rollout] |= not limits.low <= canary - stable <= limits.high
     assert missed.mean() <= 0.05
 
 
 def test_an_interval_shrinks_as_trajectories_come_and_stays_within_what_is_possible() -> None:
     few, many = share(0.5, (5, 1), (5, 4)), share(0.5, (5_000, 1_000), (5_000, 1_500))
-    assert limits_of([few]) == (-1.0, 1.0)
-    low, high = limits_of([many])
-    assert low < many.difference < high
-    assert high - low < 0.08
+    assert limits_of([few]) == Limits(-1.0, 1.0)
+    limits = limits_of([many])
+    assert limits.low < many.difference < limits.high
+    assert limits.high - limits.low < 0.08
 
 
 def test_arms_without_any_harm_are_not_known_to_be_equal() -> None:
-    low, high = limits_of([share(0.1, (90, 0), (10, 0))])
-    assert low < -0.1
-    assert high > 0.1
+    limits = limits_of([share(0.1, (90, 0), (10, 0))])
+    assert limits.low < -0.1
+    assert limits.high > 0.1
 
 
 def test_shares_of_traffic_are_compared_each_by_itself() -> None:
     # Harm grew over time for both arms: pooled, the canary would look worse by what its later share had more of.
     early, late = share(0.1, (900, 90), (100, 10)), share(0.5, (500, 200), (500, 200))
-    low, high = limits_of([early, late])
-    assert low == pytest.approx(-high)
+    limits = limits_of([early, late])
+    assert limits.low == pytest.approx(-limits.high)
     shown = share_difference(late)
     assert (shown.weight, shown.difference, shown.stable, shown.canary) == (0.5, 0.0, 500, 500)
     assert shown.low < 0 < shown.high

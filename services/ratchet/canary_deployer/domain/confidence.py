@@ -54,6 +54,13 @@ class ShareArms:
         return self.size**2 * sum(mean * (1 - mean) / count for mean, count in zip(shrunk, self.count, strict=True))
 
 
+class Limits(msgspec.Struct, frozen=True, array_like=True):
+    """Of a difference."""
+
+    low: float
+    high: float
+
+
 class ShareDifference(msgspec.Struct, frozen=True):
     """A difference and its limits under one share of traffic."""
 
@@ -66,16 +73,16 @@ class ShareDifference(msgspec.Struct, frozen=True):
     canary: int
 
 
-def limits_of(shares: Sequence[ShareArms]) -> tuple[float, float]:
+def limits_of(shares: Sequence[ShareArms]) -> Limits:
     """The limits of the difference over all shares, weighted by their sizes."""
     size, variance = sum(one.size for one in shares), sum(one.variance for one in shares)
     difference = sum(one.size * one.difference for one in shares) / size
     boundary = math.sqrt((variance + TIGHTEST) * math.log((variance + TIGHTEST) / (TIGHTEST * ALPHA**2)))
-    return max(-1.0, difference - boundary / size), min(1.0, difference + boundary / size)
+    return Limits(max(-1.0, difference - boundary / size), min(1.0, difference + boundary / size))
 
 
 def share_difference(share: ShareArms) -> ShareDifference:
     """The difference under one share of traffic."""
-    low, high = limits_of([share])
+    limits = limits_of([share])
     stable, canary = (int(count) for count in share.count)
-    return ShareDifference(share.weight, share.difference, low, high, stable, canary)
+    return ShareDifference(share.weight, share.difference, limits.low, limits.high, stable, canary)

@@ -24,7 +24,7 @@ from ratchet.canary_deployer.domain.cohorts import (
     for_promotion,
     for_rollback,
 )
-from ratchet.canary_deployer.domain.confidence import ShareArms, ShareDifference, limits_of, share_difference
+from ratchet.canary_deployer.domain.confidence import Limits, ShareArms, ShareDifference, limits_of, share_difference
 from ratchet.canary_deployer.domain.e_processes import (
     FIRST_CAPITAL,
     RISK_RATIOS,
@@ -314,7 +314,7 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether any promotion metric was not the same throughout."""
     run: float = 1.0
     """Smallest share of false alarms that a run of failing canary trajectories has used up."""
-    limits: dict[str, tuple[float, float]] = {}
+    limits: dict[str, Limits] = {}
     """Of each difference, at every moment at once (`confidence.py`)."""
     by_share: dict[str, tuple[ShareDifference, ...]] = {}
     """The differences by the canary's share of traffic."""

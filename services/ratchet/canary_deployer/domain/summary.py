@@ -117,8 +117,8 @@ def _interval(shown: Evidence, metric: str) -> JsonObject:
     if whole is None:
         return {}
     return {
-        "low": round(whole[0], 4),
-        "high": round(whole[1], 4),
+        "low": round(whole.low, 4),
+        "high": round(whole.high, 4),
         "by_share": [
             {
                 "weight": one.weight,
