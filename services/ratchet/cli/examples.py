@@ -28,7 +28,8 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "ratchet eval support@latest --against support --tasks tasks.jsonl",
         "ratchet eval support@3 --against openai/gpt-5-mini --tasks tasks.jsonl --samples 4 --no-worse-than 0.05",
     ),
-    "cancel": ("ratchet cancel 019ab3f2-71c4", "ratchet cancel latest"),
+    "cancel": ("ratchet cancel latest", "ratchet cancel 019ab3f2-71c4 --now"),
+    "resume": ("ratchet resume latest", "ratchet resume 019ab3f2-71c4"),
     "feedback": (
         "ratchet feedback latest --thumbs up",
         'ratchet feedback 019ab3f2-71c4 --stars 2 --comment "refunded the wrong order" --rater ana',
