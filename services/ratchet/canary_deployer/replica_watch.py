@@ -3,7 +3,8 @@
 Traffic cannot tell whose fault it is that an engine fails a call, so it is evidence against no policy. The probe can:
 it asks the same of every replica under stable's name (`replicas`). Where it refuses the candidate, the rollout is
 rolled back; where it shows nothing, the rollout goes on, `fault` says why, and the probe is repeated. So it is where
-the candidate is refused while a replica is away that has served it: the others may be at fault.
+the candidate is refused while a replica is away that has served it: the others may be at fault. A replica that has been
+away for `GONE_S` no longer has a say, for a candidate that no replica serves must end.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ log = structlog.get_logger()
 WATCH_S = 15.0
 """Pause between two questions to the replicas whether they are there, and between two probes after faults."""
 
+GONE_S = 600.0
+"""A replica that is away for so long will not decide: a restart with its weights takes minutes."""
+
 Answering = Callable[[str], Awaitable[Collection[str]]]
 """The names of a role's replicas that answer. Raises `Unavailable` when none does."""
 
@@ -49,6 +53,8 @@ class ReplicaWatch:
         """The replicas that have passed the candidate's probe, and have answered ever since."""
         self._served: set[str] = set()
         """The replicas that have passed it once, at the gate or later."""
+        self._away_since: dict[str, float] = {}
+        """By replica of those: when it was first missing."""
         self._faulted = 0
         """Trajectories of the candidate whose calls an engine had failed when the probe last passed."""
         self._probing: asyncio.Task[Decision | None] | None = None
@@ -86,7 +92,7 @@ class ReplicaWatch:
         """End a probe that is under way, and forget the rollout."""
         probing, self._probing = self._probing, None
         await end(probing)
-        self._watched, self._probed, self._served = None, set(), set()
+        self._watched, self._probed, self._served, self._away_since = None, set(), set(), {}
         self._faulted, self._again_at, self.fault = 0, 0.0, None
 
     async def _probe(self, rollout: Rollout) -> Decision | None:
@@ -97,6 +103,8 @@ class ReplicaWatch:
         """
         names = set(await self.answering(rollout.role))
         self._probed &= names  # one that was away may come back as another
+        now = self.monotonic()
+        self._away_since = {name: self._away_since.get(name, now) for name in self._served - names}
         faulted = rollout.statistics.canary.faulted
         if names <= self._probed and faulted <= self._faulted:
             return None
@@ -108,7 +116,8 @@ class ReplicaWatch:
             self._probed, self._faulted = _replicas_in(result), faulted
             self._served |= self._probed
             return None
-        if away := self._served - (_replicas_in(result) or names):
+        away = self._served - (_replicas_in(result) or names)
+        if away := {name for name in away if now - self._away_since.get(name, now) < GONE_S}:
             served = ", ".join(sorted(away))
             raise Unavailable(f"{result.reason}; but {served} passed it, and has not played it now: {MEND}")
         return Decision(Verdict.ROLL_BACK, f"gate {PROBE}, repeated under traffic: {result.reason}", ITSELF)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult, Rollout, Verdict
-from ratchet.canary_deployer.replica_watch import WATCH_S, ReplicaWatch
+from ratchet.canary_deployer.replica_watch import GONE_S, WATCH_S, ReplicaWatch
 from ratchet.canary_deployer.replicas import Doubt
 from ratchet.contract.state import PolicyVersion
 from ratchet.contract.turn import BROKE, UNSERVED, EngineInfo
@@ -231,6 +231,37 @@ async def test_a_replica_that_refuses_what_another_one_served_does_not_decide_wh
     assert "small at http://a passed it, and has not played it now" in here.watch.fault
     replicas.add("small at http://a")
     assert (await here.look()).verdict is Verdict.ROLL_BACK
+
+
+async def test_a_replica_that_is_gone_for_good_no_longer_stands_against_a_refusal() -> None:
+    here = await watched()
+    replicas = here.world.replicas
+    replicas.clear()
+    replicas.add("small at http://b")
+    begun = here.world.clock.monotonic()
+    here.gate.results = [FAILED] * 20
+    decision = await here.look()
+    while decision is None and here.gate.results:
+        assert here.watch.fault is not None
+        decision = await here.look()
+    assert decision is not None
+    assert decision.verdict is Verdict.ROLL_BACK
+    assert GONE_S <= here.world.clock.monotonic() - begun < 2 * GONE_S
+
+
+async def test_a_replica_that_comes_back_in_between_has_a_say_again() -> None:
+    here = await watched()
+    replicas = here.world.replicas
+    replicas.add("small at http://b")
+    await here.look()
+    for _ in range(3):
+        replicas.discard("small at http://a")
+        here.gate.results = [FAILED] * 3
+        for _ in range(3):
+            assert await here.look() is None
+        here.gate.results = []
+        replicas.add("small at http://a")
+        await here.look()
 
 
 async def test_a_replica_that_answered_and_did_not_play_the_probe_is_asked_again() -> None:
