@@ -137,6 +137,8 @@ def test_the_whole_way_from_up_to_down(tmp_path: Path) -> None:
         assert report["rows"]["trajectories"] == 0
         health = report["services"]["trajectory_collector"]["health_url"]
         assert httpx.get(f"{health}/readyz", trust_env=False, timeout=60).status_code == 200
+        metrics = httpx.get(f"{health}/metrics", trust_env=False, timeout=60).text
+        assert 'ratchet_check_failing{check="disk"}' in metrics
         shown = json.loads(ratchet("env", "--json", *directory).stdout)
         sourced = f"{ratchet('env', *directory).stdout}\necho $RATCHET_CLICKHOUSE_URL $RATCHET_S3_SECRET_KEY"
         words = subprocess.run(["sh", "-c", sourced], capture_output=True, text=True, check=True).stdout.split()

@@ -33,6 +33,8 @@ COMMANDS: Mapping[str, Entry] = {
         "stack",
         'Print the variables that lead to the running stack, passwords included: `eval "$(ratchet env)"` sets them.',
     ),
+    "backup": Entry("backups", "Copy the state of a stopped stack into a new folder, secrets included."),
+    "restore": Entry("backups", "Put a backup back as the state of a stopped stack, once every file of it is checked."),
     "open": Entry("open", "Open the console in the browser, and print its address. Exit code 4: no stack runs."),
     "status": Entry("status", "Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."),
     "logs": Entry("logs", "Print the last lines of a service's log; `-f` follows it, over restarts too."),
@@ -91,7 +93,7 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
     "Say what was good": ("feedback", "preferences"),
     "Train": ("plan", "train", "cancel", "dataset", "data", "dpo-train", "rm-train"),
     "Bring and take data": ("import", "export"),
-    "Keep it well": ("config", "keys", "deadletters", "storage", "contract", "completion"),
+    "Keep it well": ("config", "keys", "deadletters", "storage", "backup", "restore", "contract", "completion"),
 }
 """The commands as `ratchet --help` groups them, each once."""
 

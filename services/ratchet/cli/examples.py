@@ -8,6 +8,8 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "up": ("ratchet up --upstream openai", "ratchet up --detach --free-ports --dir ~/ratchet"),
     "down": ("ratchet down", "ratchet down --dir ~/ratchet"),
     "env": ('eval "$(ratchet env)"', "ratchet env --json"),
+    "backup": ("ratchet backup /mnt/backup/monday", "ratchet backup /mnt/backup/monday --dir ~/ratchet"),
+    "restore": ("ratchet restore /mnt/backup/monday --dir ~/restored", "ratchet restore /mnt/backup/monday --replace"),
     "open": ("ratchet open", "ratchet open --no-browser"),
     "status": ("ratchet status --watch", "ratchet status dpo --role support"),
     "logs": ("ratchet logs gateway -f", "ratchet logs trainer_worker --lines 200"),

@@ -32,6 +32,7 @@ from ratchet.local_stack.preflight import planned
 from ratchet.local_stack.secrets import keep_secrets
 from ratchet.local_stack.settings import StackSettings
 from ratchet.local_stack.state import StackRecord, read_record, remove_record, stack_lock, write_record
+from ratchet.local_stack.state_version import read_version, require_readable, write_version
 
 LOGS_S = 5.0
 """How often logs are checked for their length, and a state that could not be written is written again."""
@@ -70,6 +71,7 @@ class Stack:
             planned(self.settings)  # a start that is refused here has not made anything yet
         self._held.enter_context(stack_lock(self.settings.directory))
         try:
+            require_readable(read_version(self.settings.directory), self.settings.directory)
             left = read_record(self.settings.directory)
             if left is not None:
                 self.ended_orphans = await asyncio.to_thread(end_orphans, left)
@@ -126,6 +128,7 @@ class Stack:
             if len(servers) == len(SERVERS):
                 await _all_set(events, servers)
                 await bootstrap(plan.shared)
+                write_version(self.settings.directory)
             events["bootstrap"].set()
 
         async def start(name: str) -> None:

@@ -17,6 +17,7 @@ import uvloop
 
 from ratchet.bus.tasks import end
 from ratchet.errors import ConfigError, RatchetError
+from ratchet.service.disk import room_check
 from ratchet.service.health import Check, Health, Others, health_app
 from ratchet.service.http import HttpServer
 from ratchet.service.logs import configure_logs
@@ -141,7 +142,8 @@ async def _serve(
             return True
         app = entering.result()
         try:
-            health.checks, health.notes, health.others = app.checks, app.notes, app.others
+            health.checks, health.others = app.checks, app.others
+            health.notes = {**app.notes, "disk": room_check(settings.data_dir)}
             health.starting = None
             log.info("running", **where)
             return await supervise(app, stopping, settings.shutdown_s + app.drain_s)

@@ -1,0 +1,72 @@
+"""`ratchet backup` and `ratchet restore`: whole copies of a local stack's state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ratchet.cli.options import AsJson, Directory
+from ratchet.cli.output import console, print_answer, progress
+from ratchet.errors import ConfigError
+from ratchet.local_stack.backup import Manifest, back_up, restore as put_back
+from ratchet.service.discovery import DEFAULT_DIRECTORY
+
+app = typer.Typer()
+
+
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(help="A new folder, on another disk if possible.")],
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Copy the state of a stopped stack into a new folder, secrets included.
+
+    Keep it as private as the state itself. A stack that runs is refused: its servers' files are of different moments.
+    """
+    try:
+        with progress("copying", quiet=as_json) as bar:
+            manifest = back_up(directory, target, bar)
+    except OSError as error:
+        raise ConfigError(f"the backup was not made: {error}") from error
+    document = {"backup": str(target), **_facts(manifest)}
+    print_answer(document, as_json, lambda: _print(f"{target} holds", manifest))
+
+
+@app.command()
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="A folder that `ratchet backup` has made.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Set aside the state that is there; keep it.")] = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Put a backup back as the state of a stopped stack, once every file of it is checked."""
+    try:
+        with progress("checking and copying", quiet=as_json) as bar:
+            manifest, aside = put_back(source, directory, replace=replace, on_progress=bar)
+    except OSError as error:
+        raise ConfigError(f"the backup was not restored: {error}") from error
+    document = {"directory": str(directory), "set_aside": aside and str(aside), **_facts(manifest)}
+    print_answer(document, as_json, lambda: _show_restored(directory, manifest, aside))
+
+
+def _show_restored(directory: Path, manifest: Manifest, aside: Path | None) -> None:
+    _print(f"{directory} is again", manifest)
+    if aside is not None:
+        console.print(f"what was there is in {aside}", markup=False)
+
+
+def _print(beginning: str, manifest: Manifest) -> None:
+    program = f", written by Ratchet {manifest.version.program}" if manifest.version else ""
+    console.print(
+        f"{beginning} the state of {manifest.made_at:%Y-%m-%d %H:%M} UTC: {len(manifest.files)} files,"
+        f" {manifest.size / 1e6:.1f} MB{program}",
+        markup=False,
+    )
+
+
+def _facts(manifest: Manifest) -> dict[str, object]:
+    version = manifest.version.program if manifest.version else None
+    return {"made_at": manifest.made_at, "files": len(manifest.files), "bytes": manifest.size, "version": version}

@@ -1,0 +1,254 @@
+"""Copies of a stopped stack's state: made whole or not at all, and checked by digest before one is put back.
+
+A backup is a folder: `manifest.json` (every file with its size and SHA-256) and `state/`, the files themselves. Both
+ways write beside the goal and rename at the end, so a process killed in between leaves a `.partial` folder that the
+next run removes, and never half a backup or half a state. Files are copied, not linked: the broker and the object store
+write into files that exist, and would change a linked copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from ratchet.errors import ConfigError, Conflict, NotFound, Rejected
+from ratchet.local_stack.kept_ports import PORTS_FILE
+from ratchet.local_stack.orphans import living
+from ratchet.local_stack.secrets import SECRETS_FILE
+from ratchet.local_stack.state import LOCK_FILE, read_record, stack_lock
+from ratchet.local_stack.state_version import VERSION_FILE, StateVersion, read_version, require_readable
+from ratchet.service.disk import LOW_BYTES, free_bytes, shortage
+from ratchet.service.files import write_whole
+
+FORMAT = 1
+MANIFEST, STATE = "manifest.json", "state"
+KEPT = ("data", SECRETS_FILE, PORTS_FILE, VERSION_FILE)
+"""What a stack cannot make again. Logs and the record of its processes are left out."""
+PIECE = 1 << 20
+
+OnProgress = Callable[[int, int], None]
+"""Called with the bytes that are copied, and all."""
+
+
+class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a backup."""
+
+    size: int
+    sha256: str
+    mode: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds. Paths are relative to the state directory."""
+
+    format: int
+    made_at: datetime
+    directory: str
+    """Where the state was: links inside it are made anew where it is restored."""
+    version: StateVersion | None
+    folders: list[str]
+    links: dict[str, str]
+    """Path -> what it points to."""
+    files: dict[str, BackupFile]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files.values())
+
+
+def back_up(directory: Path, target: Path, on_progress: OnProgress | None = None) -> Manifest:
+    """Copy the state of a stack that does not run into the new folder `target`.
+
+    Raises `NotFound` where there is no state, `AlreadyRunning` or `Conflict` where the stack or a part of it runs, or
+    `target` exists, `ConfigError` where the disk has no room, and `OSError`.
+    """
+    directory, target = directory.resolve(), target.absolute()
+    if not (directory / "data").is_dir():
+        raise NotFound(f"no state of a stack in {directory}")
+    if target.exists():
+        raise Conflict(f"{target} exists: name a new folder")
+    if directory in target.parents:
+        raise ConfigError(f"{target} lies inside the state that it is to hold")
+    with _stopped(directory):
+        paths = sorted(path for name in KEPT for path in _below(directory / name))
+        size = sum(path.stat().st_size for path in paths if _is_file(path))
+        _require_room(target.parent, size)
+        with _renamed(target) as partial:
+            manifest = _copied(directory, paths, partial / STATE, lambda done: on_progress and on_progress(done, size))
+            write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    return manifest
+
+
+def read_manifest(backup: Path) -> Manifest:
+    """What a backup holds. Raises `NotFound` or `Rejected`."""
+    try:
+        manifest = msgspec.json.decode((backup / MANIFEST).read_bytes(), type=Manifest)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFound(f"{backup} is no backup: it has no {MANIFEST}") from error
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Rejected(f"{backup / MANIFEST} cannot be read: {error}") from error
+    if manifest.format != FORMAT:
+        raise Rejected(f"{backup} has the format {manifest.format}; this program reads {FORMAT}")
+    names = [*manifest.folders, *manifest.links, *manifest.files]
+    strange = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
+    if strange:
+        raise Rejected(f"{backup} names a file outside of a state: {strange[0]}")
+    return manifest
+
+
+def restore(
+    backup: Path, directory: Path, *, replace: bool = False, on_progress: OnProgress | None = None
+) -> tuple[Manifest, Path | None]:
+    """Make `directory` the state that a backup holds, after every file of it has proved whole.
+
+    A state that is there is refused, or with `replace` set aside under the path that is returned; it is never removed.
+    Raises `NotFound`, `Rejected` for a damaged backup, `AlreadyRunning`, `Conflict`, `ConfigError` and `OSError`.
+    """
+    backup, directory = backup.resolve(), directory.resolve()
+    manifest = read_manifest(backup)
+    require_readable(manifest.version, backup)
+    present = directory.is_dir() and any(path.name != LOCK_FILE for path in directory.iterdir())
+    if present and not replace:
+        raise Conflict(f"{directory} holds the state of a stack: name another --dir, or --replace sets it aside")
+    _require_room(directory.parent, manifest.size)
+    aside = directory.with_name(f"{directory.name}.before-{datetime.now(UTC):%Y%m%dT%H%M%S%f}") if present else None
+    with _stopped(directory) if directory.is_dir() else _nothing_there(), _renamed(directory, aside) as partial:
+        _put_back(manifest, backup / STATE, directory, partial, on_progress)
+    return manifest, aside
+
+
+@contextmanager
+def _stopped(directory: Path) -> Iterator[None]:
+    """Keep a stack from starting. Raises `AlreadyRunning`, or `Conflict` where processes of a killed one still run."""
+    with stack_lock(directory):
+        record = read_record(directory)
+        left = living(record) if record is not None else {}
+        if left:
+            raise Conflict(f"processes of the stack in {directory} still run ({', '.join(left)}): run `ratchet down`")
+        yield
+
+
+@contextmanager
+def _nothing_there() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _renamed(target: Path, aside: Path | None = None) -> Iterator[Path]:
+    """A folder to fill, which becomes `target` once it is whole and on the disk. What was there goes to `aside`."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(mode=0o700)
+    try:
+        yield partial
+        for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir() and not path.is_symlink())):
+            _sync(folder)
+        if aside is not None:
+            target.rename(aside)
+        elif target.is_dir():  # empty, but for the lock of a stack that does not run
+            (target / LOCK_FILE).unlink(missing_ok=True)
+        partial.rename(target)
+        _sync(target.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _copied(directory: Path, paths: list[Path], to: Path, on_progress: Callable[[int], object]) -> Manifest:
+    folders: list[str] = []
+    links: dict[str, str] = {}
+    files: dict[str, BackupFile] = {}
+    to.mkdir()
+    done = 0
+    for path in paths:
+        name = str(path.relative_to(directory))
+        if path.is_symlink():
+            links[name] = str(path.readlink())
+        elif path.is_dir():
+            (to / name).mkdir()
+            folders.append(name)
+        elif _is_file(path):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            files[name] = BackupFile(size=path.stat().st_size, sha256=_copy(path, to / name, mode), mode=mode)
+            done += files[name].size
+            on_progress(done)
+    return Manifest(
+        format=FORMAT,
+        made_at=datetime.now(UTC),
+        directory=str(directory),
+        version=read_version(directory),
+        folders=folders,
+        links=links,
+        files=files,
+    )
+
+
+def _put_back(manifest: Manifest, state: Path, directory: Path, partial: Path, on_progress: OnProgress | None) -> None:
+    """Fill `partial` with the state that will stand in `directory`. Raises `Rejected` for a damaged backup."""
+    for name in manifest.folders:
+        (partial / name).mkdir(parents=True)
+    done = 0
+    for name, file in manifest.files.items():
+        try:
+            digest = _copy(state / name, partial / name, file.mode)
+        except FileNotFoundError as error:
+            raise Rejected(f"the backup is damaged: {name} is missing") from error
+        if digest != file.sha256:
+            raise Rejected(f"the backup is damaged: {name} is not the file that was copied")
+        done += file.size
+        if on_progress is not None:
+            on_progress(done, manifest.size)
+    for name, target in manifest.links.items():
+        moved = target.replace(manifest.directory, str(directory), 1) if target.startswith("/") else target
+        (partial / name).symlink_to(moved)
+
+
+def _copy(source: Path, to: Path, mode: int) -> str:
+    """Copy a file to the disk; returns its SHA-256."""
+    digest = hashlib.sha256()
+    descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with source.open("rb") as read, os.fdopen(descriptor, "wb") as write:
+        while piece := read.read(PIECE):
+            digest.update(piece)
+            write.write(piece)
+        write.flush()
+        os.fsync(write.fileno())
+    return digest.hexdigest()
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """The path and all below it; links are not followed."""
+    if path.is_symlink() or path.exists():
+        yield path
+    if path.is_dir() and not path.is_symlink():
+        for child in path.iterdir():
+            yield from _below(child)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is a plain file: sockets and pipes of a stopped process hold nothing."""
+    return path.is_file() and not path.is_symlink()
+
+
+def _require_room(folder: Path, size: int) -> None:
+    missing = shortage(free_bytes(folder), size + LOW_BYTES, folder)
+    if missing is not None:
+        raise ConfigError(f"{missing} for the copy")
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

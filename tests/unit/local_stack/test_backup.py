@@ -1,0 +1,191 @@
+"""Backups of a state: whole or not at all, checked before one is put back, and a state is never overwritten."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ratchet.errors import ConfigError, Conflict, NotFound, Rejected
+from ratchet.local_stack.backup import MANIFEST, back_up, read_manifest, restore
+from ratchet.local_stack.preflight import planned
+from ratchet.local_stack.settings import StackSettings
+from ratchet.local_stack.state import AlreadyRunning, stack_lock
+from ratchet.local_stack.state_version import (
+    VERSION_FILE,
+    StateVersion,
+    own_version,
+    read_version,
+    upgrade_ahead,
+    write_version,
+)
+
+NEWER = StateVersion(format=1, program="9.9", migrations=[*own_version().migrations, "999_later.sql"])
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state with what a real one has: files, empty folders, modes, links within it, logs."""
+    directory = tmp_path / "state"
+    (directory / "data" / "nats" / "empty").mkdir(parents=True)
+    (directory / "data" / "nats" / "1.blk").write_bytes(b"\x00\xff" * 1000)
+    (directory / "data" / "gateway").mkdir()
+    (directory / "data" / "link").symlink_to(directory / "data" / "nats")
+    (directory / "secrets.json").write_text("{}")
+    (directory / "secrets.json").chmod(0o600)
+    (directory / "logs").mkdir()
+    (directory / "logs" / "nats.log").write_text("noise")
+    write_version(directory)
+    return directory
+
+
+def contents(directory: Path) -> dict[str, object]:
+    """What a state holds, beside logs and locks."""
+    return {
+        str(path.relative_to(directory)): str(path.readlink()).replace(str(directory), "STATE")
+        if path.is_symlink()
+        else (path.read_bytes(), path.stat().st_mode)
+        if path.is_file()
+        else None
+        for path in directory.rglob("*")
+        if path.relative_to(directory).parts[0] not in {"logs", "lock"}
+    }
+
+
+def test_a_restored_state_is_the_one_that_was_backed_up_also_elsewhere(state: Path, tmp_path: Path) -> None:
+    before = contents(state)
+    manifest = back_up(state, tmp_path / "backup")
+    (state / "data" / "nats" / "1.blk").write_bytes(b"changed")  # a linked copy would change with it
+    elsewhere = tmp_path / "restored"
+
+    restore(tmp_path / "backup", elsewhere)
+
+    assert contents(elsewhere) == before
+    assert (elsewhere / "data" / "link").resolve() == elsewhere / "data" / "nats"
+    assert manifest.version == own_version()
+    assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
+
+
+def test_a_state_that_is_there_is_refused_or_set_aside_and_kept(state: Path, tmp_path: Path) -> None:
+    back_up(state, tmp_path / "backup")
+    (state / "data" / "newer").write_text("newer")
+
+    with pytest.raises(Conflict, match="--replace sets it aside"):
+        restore(tmp_path / "backup", state)
+    _, aside = restore(tmp_path / "backup", state, replace=True)
+
+    assert aside is not None
+    assert (aside / "data" / "newer").read_text() == "newer"
+    assert not (state / "data" / "newer").exists()
+
+
+def test_an_empty_folder_is_filled(state: Path, tmp_path: Path) -> None:
+    back_up(state, tmp_path / "backup")
+    (tmp_path / "empty").mkdir()
+    restore(tmp_path / "backup", tmp_path / "empty")
+    assert (tmp_path / "empty" / "secrets.json").is_file()
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
+def test_a_damaged_backup_is_refused_and_leaves_the_state_as_it_was(state: Path, tmp_path: Path, damage: str) -> None:
+    back_up(state, tmp_path / "backup")
+    file = tmp_path / "backup" / "state" / "data" / "nats" / "1.blk"
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-1] + (b"" if damage == "cut" else b"x"))
+    before = contents(state)
+
+    for directory, replace in ((state, True), (tmp_path / "other", False)):
+        with pytest.raises(Rejected, match=r"the backup is damaged: data/nats/1\.blk"):
+            restore(tmp_path / "backup", directory, replace=replace)
+
+    assert contents(state) == before
+    assert not (tmp_path / "other").exists()
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_what_is_no_backup_is_one_clear_line(state: Path, tmp_path: Path) -> None:
+    (tmp_path / "no").mkdir()
+    with pytest.raises(NotFound, match="is no backup"):
+        restore(tmp_path / "no", tmp_path / "other")
+    back_up(state, tmp_path / "backup")
+    whole = (tmp_path / "backup" / MANIFEST).read_bytes()
+    for blob in (b"", whole[: len(whole) // 2], whole.replace(b'"data/gateway"', b'"../outside"')):
+        (tmp_path / "backup" / MANIFEST).write_bytes(blob)
+        with pytest.raises(Rejected):
+            read_manifest(tmp_path / "backup")
+
+
+def test_a_stack_that_runs_and_a_folder_that_exists_are_refused(state: Path, tmp_path: Path) -> None:
+    with stack_lock(state), pytest.raises(AlreadyRunning):
+        back_up(state, tmp_path / "backup")
+    back_up(state, tmp_path / "backup")
+    with stack_lock(state), pytest.raises(AlreadyRunning):
+        restore(tmp_path / "backup", state, replace=True)
+    with pytest.raises(Conflict, match="name a new folder"):
+        back_up(state, tmp_path / "backup")
+    with pytest.raises(ConfigError, match="lies inside"):
+        back_up(state, state / "data" / "backup")
+    with pytest.raises(NotFound, match="no state"):
+        back_up(tmp_path / "none", tmp_path / "another")
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from ratchet.local_stack.backup import back_up, restore
+
+def stop(done, size):
+    print("copied", flush=True)
+    time.sleep(600)
+
+source, target = map(Path, sys.argv[2:])
+{"backup": back_up, "restore": restore}[sys.argv[1]](source, target, on_progress=stop)
+"""
+
+
+@pytest.mark.parametrize("way", ["backup", "restore"])
+def test_a_kill_on_the_way_leaves_nothing_that_passes_for_whole(state: Path, tmp_path: Path, way: str) -> None:
+    back_up(state, tmp_path / "backup")
+    source, target = (state, tmp_path / "second") if way == "backup" else (tmp_path / "backup", tmp_path / "other")
+    words = [sys.executable, "-P", "-c", KILLED, way, str(source), str(target)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"copied\n"
+        process.kill()
+    assert not target.exists()
+    assert list(tmp_path.glob(".*.partial"))
+
+    (back_up if way == "backup" else restore)(source, target)
+    assert target.is_dir()
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_a_newer_state_is_refused_in_one_line_by_a_start_and_by_a_restore(state: Path, tmp_path: Path) -> None:
+    (state / VERSION_FILE).write_bytes(msgspec.json.encode(NEWER))
+    problem = r"written by Ratchet 9\.9 \(migration 999_later\.sql\), which is newer than this"
+    with pytest.raises(ConfigError, match=problem):
+        planned(StackSettings(directory=state, free_ports=True))
+    back_up(state, tmp_path / "backup")
+    with pytest.raises(ConfigError, match=problem):
+        restore(tmp_path / "backup", tmp_path / "other")
+
+
+def test_an_upgrade_suggests_a_backup_beforehand_and_notes_what_it_did(state: Path) -> None:
+    assert upgrade_ahead(state) is None
+    older = StateVersion(format=1, program="0.0.9", migrations=own_version().migrations[:-1])
+    (state / VERSION_FILE).write_bytes(msgspec.json.encode(older))
+
+    notice = upgrade_ahead(state)
+    assert notice is not None
+    assert own_version().migrations[-1] in notice
+    assert "ratchet backup" in notice
+    write_version(state)
+    assert read_version(state) == own_version()
+    shutil.rmtree(state)
+    assert upgrade_ahead(state) is None
