@@ -27,7 +27,7 @@ def reward(of: Trajectory) -> Reward:
         reward_components={},
         total_reward=0.0,
         reward_type="sparse",
-        metadata=RewardMetadata(evaluator="test", evaluation_method="rules", confidence=0.0),
+        metadata=RewardMetadata(evaluator="test", evaluation_method="automated", confidence=0.0),
     )
 
 

@@ -37,6 +37,10 @@ COMMANDS: Mapping[str, Entry] = {
     "restore": Entry("backups", "Put a backup back as the state of a stopped stack, once every file of it is checked."),
     "open": Entry("open", "Open the console in the browser, and print its address. Exit code 4: no stack runs."),
     "status": Entry("status", "Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."),
+    "doctor": Entry(
+        "doctor",
+        "Check this machine, the stack and its servers, and say what to do. Exit code 3: warnings alone; 1: a failure.",
+    ),
     "logs": Entry("logs", "Print the last lines of a service's log; `-f` follows it, over restarts too."),
     "train": Entry("training", "Start a training job, of several roles one each. Exit code 3: not every role has one."),
     "dpo-train": Entry("train", "Train a policy on preference pairs with DPO, on this machine and without a stack."),
@@ -89,7 +93,19 @@ GROUPS: Mapping[str, Entry] = {
 
 HEADINGS: Mapping[str, tuple[str, ...]] = {
     "A first hour": ("demo", "up", "down", "open", "env"),
-    "Look": ("status", "logs", "jobs", "trajectories", "policies", "rollout", "eval", "usage", "capture", "plugins"),
+    "Look": (
+        "status",
+        "doctor",
+        "logs",
+        "jobs",
+        "trajectories",
+        "policies",
+        "rollout",
+        "eval",
+        "usage",
+        "capture",
+        "plugins",
+    ),
     "Say what was good": ("feedback", "preferences"),
     "Train": ("plan", "train", "cancel", "dataset", "data", "dpo-train", "rm-train"),
     "Bring and take data": ("import", "export"),

@@ -12,6 +12,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "restore": ("ratchet restore /mnt/backup/monday --dir ~/restored", "ratchet restore /mnt/backup/monday --replace"),
     "open": ("ratchet open", "ratchet open --no-browser"),
     "status": ("ratchet status --watch", "ratchet status dpo --role support"),
+    "doctor": ("ratchet doctor", "ratchet doctor --json"),
     "logs": ("ratchet logs gateway -f", "ratchet logs trainer_worker --lines 200"),
     "train": (
         "ratchet train support --algorithm sft --base-model ./model --wait",

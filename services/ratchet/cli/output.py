@@ -78,6 +78,9 @@ LAST_COLUMN = 24
 
 STYLES = {
     "ready": "green",
+    "ok": "green",
+    "warning": "yellow",
+    "failure": "red",
     "completed": "green",
     "stable": "green",
     "promoted": "green",

@@ -1,0 +1,190 @@
+"""What `ratchet doctor` asks the servers and services: whether they answer, fit, and hold what they should."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from ratchet.bus.figures import stream_figures
+from ratchet.cli.api import get
+from ratchet.cli.connections import connected, objects_of, settings_of, warehouse_of
+from ratchet.cli.doctor_checks import Finding, failure, ok, warning
+from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.exit_codes import NoStack
+from ratchet.contract.http.rollouts import PoliciesOut
+from ratchet.errors import BusUnavailable, RatchetError
+from ratchet.resources import resource_dir
+from ratchet.service.http_client import ApiClient, Peer
+
+if TYPE_CHECKING:
+    from ratchet.bus.connection import Bus
+
+OLDEST_BROKER, OLDEST_DATABASE = (2, 12), (24, 8)
+"""Messages are published together since the first, and JSON is read as we read it since the second."""
+SKEW_S = 5.0
+"""Clocks that differ by more put trajectories in another order."""
+LAG = 10_000
+"""Messages that a consumer has not been given: more than it should be behind for long."""
+STUCK = timedelta(minutes=5)
+"""A message that is not acknowledged for so long is refused again and again."""
+ANSWER_S = 8.0
+
+
+def check_broker(endpoints: Endpoints) -> Finding:
+    """Whether NATS answers, and its version."""
+
+    async def ask(bus: Bus) -> Finding:
+        version = bus.nc.connected_server_version
+        sentence = f"nats-server {version.major}.{version.minor}.{version.patch}"
+        if (version.major, version.minor) < OLDEST_BROKER:
+            return failure(sentence, f"use {'.'.join(map(str, OLDEST_BROKER))} or newer")
+        return ok(sentence)
+
+    return _on_bus(endpoints, ask)
+
+
+def check_streams(endpoints: Endpoints) -> Finding:
+    """Whether every stream and bucket is there, with its limits."""
+
+    async def ask(bus: Bus) -> Finding:
+        jetstream: Any = bus.nc.jetstream()  # nats-py types its answers only in parts
+        missing: list[str] = []
+        full: list[str] = []
+        for name, stream in bus.contracts.streams.items():
+            try:
+                info = await jetstream.stream_info(name)
+            except Exception as error:  # noqa: BLE001 - whatever the broker says of it is what is wrong
+                missing.append(f"{name} ({error})")
+                continue
+            bound = stream.max_bytes
+            if bound and info.state.bytes > 0.9 * bound:
+                full.append(f"{name} holds {info.state.bytes / bound:.0%} of {bound / 1e6:.0f} MB")
+            if bound and info.config.max_bytes not in (bound, None):
+                full.append(f"{name} is bounded at {info.config.max_bytes} bytes, not {bound}")
+        for name in bus.contracts.buckets:
+            try:
+                await jetstream.stream_info(f"KV_{name}")
+            except Exception as error:  # noqa: BLE001 - as above
+                missing.append(f"{name} ({error})")
+        if missing:
+            return failure(f"missing: {', '.join(missing)}", "`ratchet up`, or the start of any service, makes them")
+        counted = f"{len(bus.contracts.streams)} streams, {len(bus.contracts.buckets)} buckets"
+        return warning(f"{counted}; {'; '.join(full)}", "see RATCHET_STREAM_MAX_BYTES") if full else ok(counted)
+
+    return _on_bus(endpoints, ask)
+
+
+def check_consumers(endpoints: Endpoints) -> Finding:
+    """How far consumers are behind, and whether one is stuck at a message."""
+
+    async def ask(bus: Bus) -> Finding:
+        behind: list[str] = []
+        stuck: list[str] = []
+        jetstream: Any = bus.nc.jetstream()  # as above
+        for name in bus.contracts.streams:
+            for consumer in (await stream_figures(bus, name)).consumers:
+                if consumer.lag > LAG:
+                    behind.append(f"{consumer.name} {consumer.lag}")
+                if not consumer.unacknowledged:
+                    continue
+                floor = (await jetstream.consumer_info(name, consumer.name)).ack_floor
+                last = getattr(floor, "last_active", None)
+                if last is not None and datetime.now(UTC) - last > STUCK:
+                    stuck.append(f"{consumer.name}: {consumer.unacknowledged} since {last:%H:%M}")
+        if stuck:
+            return warning(
+                f"not acknowledged for minutes: {', '.join(stuck)}", "the service's log names the message and why"
+            )
+        if behind:
+            return warning(f"behind: {', '.join(behind)}", "watch `ratchet status --watch`: does it fall?")
+        return ok("none is stuck or far behind")
+
+    return _on_bus(endpoints, ask)
+
+
+def check_database(endpoints: Endpoints) -> Finding:
+    """Whether ClickHouse answers, its version, its tables and its clock."""
+
+    async def ask() -> Finding:
+        async with warehouse_of(settings_of(endpoints)) as warehouse:
+            (row,) = await warehouse.rows("SELECT version() AS version, now64(3, 'UTC') AS now")
+            skew = _skew_s(row["now"])
+            done = {one["name"] for one in await warehouse.rows("SELECT name FROM migrations FINAL")}
+        major, minor, *_ = (int(part) for part in row["version"].split(".")[:2])
+        sentence = f"ClickHouse {row['version']}"
+        missing = sorted({path.name for path in (resource_dir("deploy") / "clickhouse").glob("*.sql")} - done)
+        if (major, minor) < OLDEST_DATABASE:
+            return failure(sentence, f"use {'.'.join(map(str, OLDEST_DATABASE))} or newer")
+        if missing:
+            return failure(
+                f"{sentence}; tables not made: {', '.join(missing)}", "the collector makes them when it starts"
+            )
+        return _with_clock(sentence, skew)
+
+    return asyncio.run(ask())
+
+
+def check_objects(endpoints: Endpoints) -> Finding:
+    """Whether the object store takes an object, and its clock."""
+    return _with_clock("takes objects", _skew_s(objects_of(endpoints).now()))
+
+
+def check_engine(endpoints: Endpoints) -> Finding:
+    """Whether an engine answers, and has the policies that routes send calls to."""
+    peer = Peer("the engine", endpoints.url("engine"), {}, ANSWER_S)
+    answer = ApiClient(peer).ask("GET", "/v1/models", dict[str, Any])
+    loaded = {str(one["id"]) for one in answer.get("data", [])}
+    roles = get(endpoints, "deployer", "/v1/policies", PoliciesOut, timeout_s=ANSWER_S).roles
+    routed = {role.route.stable.name for role in roles if role.route is not None and role.route.stable is not None}
+    if absent := sorted(routed - loaded):
+        return warning(f"routed and not loaded: {', '.join(absent)}", "the deployer loads them; see its log")
+    return ok(f"serves {', '.join(sorted(routed)) or 'no policy yet'}")
+
+
+def _on_bus(endpoints: Endpoints, ask: Callable[[Bus], Any]) -> Finding:
+    async def run() -> Finding:
+        async with connected(settings_of(endpoints)) as bus:
+            return await ask(bus)
+
+    try:
+        return asyncio.run(run())
+    except BusUnavailable as error:
+        return failure(str(error), "`ratchet status` shows the broker's state, `ratchet logs nats` its log")
+
+
+def _skew_s(theirs: datetime) -> float:
+    return (theirs - datetime.now(UTC)).total_seconds()
+
+
+def _with_clock(sentence: str, skew_s: float) -> Finding:
+    if abs(skew_s) > SKEW_S:
+        way = "ahead of" if skew_s > 0 else "behind"
+        return warning(f"{sentence}; its clock is {abs(skew_s):.0f} s {way} this machine's", "run NTP on both machines")
+    return ok(f"{sentence}; its clock agrees")
+
+
+def _part(name: str, check: Callable[[Endpoints], Finding]) -> Callable[[Endpoints], Finding]:
+    """The check, and where the stack has no such part nothing to check."""
+
+    def run(endpoints: Endpoints) -> Finding:
+        try:
+            return check(endpoints)
+        except NoStack as error:
+            return ok(str(error))
+        except RatchetError as error:
+            return failure(str(error), f"`ratchet logs {name}` has its last lines")
+
+    return run
+
+
+SERVERS: Mapping[str, Callable[[Endpoints], Finding]] = {
+    "nats": check_broker,
+    "streams": check_streams,
+    "consumers": check_consumers,
+    "clickhouse": _part("clickhouse", check_database),
+    "s3": _part("s3", check_objects),
+    "engine": _part("engine_local", check_engine),
+}
+"""The checks by name, in the order of the report."""

@@ -1,0 +1,125 @@
+"""`ratchet doctor` finds what is wrong, says what to do, and ends although something hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ratchet.bus.envelope import Record
+from ratchet.bus.spool import Spool
+from ratchet.cli.doctor import Checked, Level, code_of, examined
+from ratchet.cli.doctor_checks import MACHINE, Finding, check_logs, check_processes, check_spools, check_stack, ok
+from ratchet.cli.doctor_servers import SERVERS
+from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.local_stack.disk import LOG_BYTES
+from ratchet.local_stack.state import MemberRecord, StackRecord, write_record
+from tests.support.command_lines import ratchet
+
+
+def nothing_at(directory: Path) -> Endpoints:
+    return Endpoints(directory, None, {"RATCHET_DATA_DIR": str(directory / "data")})
+
+
+def stack_of(directory: Path, pid: int) -> Endpoints:
+    began = psutil.Process(pid).create_time()
+    member = MemberRecord(
+        pid=pid, started_at=began, url="", port=1, health_port=None, state="ready", restarts=0, reason=None
+    )
+    record = StackRecord(
+        pid=pid, started_at=began, stack_id="s", ready=True, services={"nats": member}, stop_s=1.0, env={}
+    )
+    return Endpoints(directory, record, {})
+
+
+def checked(state: Level) -> Checked:
+    return Checked(check="one", state=state, sentence="", remedy=None)
+
+
+def test_the_exit_code_is_that_of_the_worst() -> None:
+    assert code_of([checked("ok")]) == ExitCode.DONE
+    assert code_of([checked("warning"), checked("ok")]) == ExitCode.PARTLY
+    assert code_of([checked("warning"), checked("failure")]) == ExitCode.FAILED
+
+
+def test_a_check_that_hangs_fails_and_holds_up_no_other(tmp_path: Path) -> None:
+    never = threading.Event()
+
+    def hang(endpoints: Endpoints) -> Finding:
+        never.wait()
+        return ok("at last")
+
+    results = examined(nothing_at(tmp_path), {"one": hang, "two": lambda _: ok("fine")}, 0.2)
+    never.set()
+    assert [(one.check, one.state) for one in results] == [("one", "failure"), ("two", "ok")]
+    assert "no answer within 0.2 s" in results[0].sentence
+
+
+@pytest.mark.timeout(120)
+def test_servers_that_take_connections_and_answer_nothing_are_failures(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        env = {
+            "RATCHET_NATS_URL": f"nats://127.0.0.1:{port}",
+            "RATCHET_CLICKHOUSE_URL": f"http://127.0.0.1:{port}",
+            "RATCHET_S3_ENDPOINT": f"http://127.0.0.1:{port}",
+            "RATCHET_ENGINE_URL": f"http://127.0.0.1:{port}",
+        }
+        done = ratchet("doctor", "--json", "--dir", str(tmp_path), **env)
+    assert done.returncode == ExitCode.FAILED
+    states = {one["check"]: one["state"] for one in json.loads(done.stdout)["checks"]}
+    assert {name: states[name] for name in SERVERS} == dict.fromkeys(SERVERS, "failure")
+
+
+def test_a_machine_without_a_stack_learns_how_to_start_one(tmp_path: Path) -> None:
+    results = {one.check: one for one in examined(nothing_at(tmp_path))}
+    assert results.keys() == MACHINE.keys()
+    assert "ratchet up" in (results["stack"].remedy or "")
+
+
+def test_the_record_of_a_stack_that_is_gone_is_seen(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    record = stack_of(tmp_path, gone.pid).record
+    assert record is not None
+    write_record(tmp_path, record)
+    gone.communicate()
+    assert "of a stack that is gone" in check_stack(nothing_at(tmp_path)).sentence
+
+
+def test_a_process_that_is_stopped_or_gone_is_named(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    endpoints = stack_of(tmp_path, process.pid)
+    assert check_processes(endpoints).state == "ok"
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    assert "is stopped" in check_processes(endpoints).sentence
+    process.kill()
+    process.communicate()
+    assert "is gone" in check_processes(endpoints).sentence
+
+
+def test_a_log_that_nothing_cuts_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "gateway.log"
+    log.parent.mkdir()
+    log.touch()
+    assert check_logs(nothing_at(tmp_path)).state == "ok"
+    os.truncate(log, 3 * LOG_BYTES)
+    assert "gateway.log" in check_logs(nothing_at(tmp_path)).sentence
+
+
+def test_records_that_no_process_sends_are_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "client-spool" / "0"
+    spool = Spool(folder, 1 << 20)
+    spool.append(Record("subject", {}, b"{}"))
+    assert str(folder) not in check_spools(nothing_at(tmp_path)).sentence, "a process is at work there"
+    spool.close()
+    assert f"1 records wait in {folder}" in check_spools(nothing_at(tmp_path)).sentence
