@@ -38,6 +38,7 @@ async def test_a_worse_canary_is_probed_gets_traffic_beside_stable_and_is_rolled
         for url in urls:  # probed on each, and resident there before any traffic
             figures = candidate.gate["probe"]["evidence"]["replicas"][f"vllm at {url}"]
             assert figures["worst"] < 1e-4
+        assert candidate.takes_tools  # vLLM renders a chat with a tool otherwise than one without
         assert all(candidate.name in replica.listed() for replica in replicas)
 
         ended = await here.play_until_decided(2, lambda question, answer: answer == right[question])
