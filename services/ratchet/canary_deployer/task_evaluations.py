@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.gates.base import HeldoutRun
 from ratchet.canary_deployer.heldout_cache import HeldoutCache
+from ratchet.canary_deployer.replicas import Doubt
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import NotFound, Rejected, Unavailable
 from ratchet.evaluation.http_player import HttpPlayer
@@ -38,7 +40,7 @@ class TaskPlan:
 
 
 class TaskFileHeldout:
-    """`Heldout`. A fault of the gateway or the engine is no result: `Unavailable` lets the deployer play again."""
+    """`Heldout`. A fault of gateway or engine is no result: `Doubt` has the deployer play again, each time later."""
 
     def __init__(self, plan: TaskPlan, gateway: AsyncApiClient, objects: Objects, cache: HeldoutCache) -> None:
         self._plan = plan
@@ -46,6 +48,8 @@ class TaskFileHeldout:
         self._objects = objects
         self._cache = cache
         self.tasks = plan.tasks
+        self._doubts = Counter[str]()
+        """By policy: how often there was no result."""
 
     async def play(self, policy: PolicyVersion) -> HeldoutRun:
         """See `Heldout`. A file that is missing or wrong is a problem, which a person has to solve."""
@@ -64,21 +68,27 @@ class TaskFileHeldout:
 
     async def _play(self, policy: PolicyVersion, file: TaskFile) -> HeldoutRun:
         plan, begun = self._plan, time.monotonic()
-        player = HttpPlayer(self._gateway, policy.name, policy.name)
         drawn, greedy = file.drawn(plan.tasks, plan.seed), plan.temperature == 0
         how = Plan(greedy=greedy, samples=int(not greedy), temperature=plan.temperature, at_once=AT_A_TIME)
+        player = HttpPlayer(self._gateway, policy.name, policy.name)
         try:
             async with asyncio.timeout(plan.deadline_s):
                 tries = await play(player, drawn, how, clock=time.monotonic, pauses_s=plan.pauses_s)
+        except Unavailable as error:
+            raise self._doubt(policy, str(error)) from error
         except TimeoutError:
             return _problem(f"not all tasks were answered after {plan.deadline_s:g} s", time.monotonic() - begun)
         except (NotFound, Rejected) as error:  # the gateway does not know the policy yet, or not the deployer's key
-            raise Unavailable(f"the gateway does not ask {policy.name}: {error}") from error
+            raise self._doubt(policy, f"the gateway does not ask {policy.name}: {error}") from error
         if faults := [one.fault for one in tries if one.fault is not None]:
-            raise Unavailable(f"{len(faults)} of {len(tries)} held-out tasks got no answer: {faults[0]}")
+            raise self._doubt(policy, f"{len(faults)} of {len(tries)} held-out tasks got no answer: {faults[0]}")
         played = _played(tries)
         await self._cache.write(played, *self._key(policy, file))
         return HeldoutRun(played, time.monotonic() - begun, source=_source(file))
+
+    def _doubt(self, policy: PolicyVersion, why: str) -> Doubt:
+        self._doubts[policy.digest] += 1
+        return Doubt(f"the held-out tasks show nothing yet: {why}", self._doubts[policy.digest])
 
     async def _read(self) -> TaskFile | HeldoutRun:
         try:

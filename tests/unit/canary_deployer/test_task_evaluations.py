@@ -1,0 +1,163 @@
+"""The deployer on a task file: what counts for the policy, what is a fault of the engine, and what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from ratchet.canary_deployer.heldout_cache import HeldoutCache
+from ratchet.canary_deployer.http_clients import gateway_peer
+from ratchet.canary_deployer.replicas import Doubt
+from ratchet.canary_deployer.settings import Settings
+from ratchet.canary_deployer.task_evaluations import TaskFileHeldout, TaskPlan
+from ratchet.errors import ObjectsUnavailable
+from ratchet.service.http_client import AsyncApiClient
+from tests.support.canary_world import policy
+
+URI = "s3://ratchet/tasks/support.jsonl"
+Answers = Callable[[dict[str, Any]], httpx.Response]
+
+
+def tasks(number: int = 3) -> bytes:
+    lines = [
+        {"id": f"t{n}", "messages": [{"role": "user", "content": f"{n}?"}], "expect": {"text": {"any_of": ["yes"]}}}
+        for n in range(number)
+    ]
+    return "\n".join(map(json.dumps, lines)).encode()
+
+
+class FakeObjects:
+    """One object, or a store that is away."""
+
+    def __init__(self, content: bytes | None) -> None:
+        self.content = content
+
+    def get_part(self, uri: str, begin: int, size: int) -> bytes:
+        if self.content is None:
+            raise ObjectsUnavailable("the object store is away")
+        return self.content[begin : begin + size]
+
+
+def reply(text: str, by: str) -> httpx.Response:
+    chat = {"choices": [{"message": {"role": "assistant", "content": text}}]}
+    return httpx.Response(200, json=chat, headers={"x-ratchet-policy": by})
+
+
+class Gateway:
+    """Answers by a function of the request's body, and remembers the requests."""
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self.bodies: list[dict[str, Any]] = []
+        self.trajectories: list[str] = []
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.bodies.append(json.loads(request.content))
+        self.trajectories.append(request.headers["x-ratchet-trajectory"])
+        return self.answers(self.bodies[-1])
+
+
+def remembered(folder: Path) -> list[Path]:
+    """The files of the cache."""
+    return list(folder.iterdir())
+
+
+def heldout(gateway: Any, folder: Path, objects: FakeObjects | None = None, **changes: Any) -> TaskFileHeldout:
+    plan: dict[str, Any] = {"file": URI, "tasks": 400, "seed": 0, "temperature": 0.0, "deadline_s": 30.0}
+    client = AsyncApiClient(gateway_peer("http://gateway", None), httpx.MockTransport(gateway))
+    store: Any = objects or FakeObjects(tasks())
+    return TaskFileHeldout(TaskPlan(**(plan | {"pauses_s": ()} | changes)), client, store, HeldoutCache(folder))
+
+
+async def test_a_policy_is_played_once_greedily_and_then_remembered(tmp_path: Path) -> None:
+    one = policy(1)
+    gateway = Gateway(lambda body: reply("yes" if body["messages"][0]["content"] != "0?" else "no", one.name))
+    first = await heldout(gateway, tmp_path).play_or_recall(one)
+    again = await heldout(gateway, tmp_path).play_or_recall(one)
+    assert first.played.scores == {"t0": 0.0, "t1": 1.0, "t2": 1.0}
+    assert (first.played.tries, first.played.successes, first.cached) == (3, 2, False)
+    assert (again.played, again.cached, again.source) == (first.played, True, first.source)
+    assert first.source["tasks_file"] == URI
+    assert [(body["model"], body["temperature"], "seed" in body) for body in gateway.bodies] == [
+        (one.name, 0, False)
+    ] * 3
+    assert len(set(gateway.trajectories)) == 3
+
+
+async def test_other_tasks_are_played_anew(tmp_path: Path) -> None:
+    one = policy(1)
+    gateway = Gateway(lambda _: reply("yes", one.name))
+    await heldout(gateway, tmp_path).play(one)
+    changed = await heldout(gateway, tmp_path, FakeObjects(tasks(4))).play_or_recall(one)
+    assert (changed.cached, changed.played.tries) == (False, 4)
+    assert (await heldout(gateway, tmp_path, tasks=2).play_or_recall(one)).played.tries == 2
+    assert (await heldout(gateway, tmp_path, temperature=0.5).play_or_recall(one)).cached is False
+    assert gateway.bodies[-1]["temperature"] == 0.5
+
+
+async def test_a_request_that_the_engine_refuses_is_wrong(tmp_path: Path) -> None:
+    run = await heldout(Gateway(lambda _: httpx.Response(400, json={"error": {"message": "too long"}})), tmp_path).play(
+        policy(2)
+    )
+    assert (run.played.scores, run.problem) == ({"t0": 0.0, "t1": 0.0, "t2": 0.0}, None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(503, json={"error": {"message": "overloaded"}}),
+        httpx.Response(500, text="oh"),
+        httpx.Response(429, json={"error": {"message": "later"}}),
+        httpx.Response(404, json={"error": {"message": "unknown model"}}),
+        httpx.Response(401, json={"error": {"message": "no key"}}),
+        reply("yes", "support@1-another"),
+        httpx.Response(200, json={"choices": []}, headers={"x-ratchet-policy": policy(2).name}),
+    ],
+    ids=["overloaded", "broken", "busy", "unknown", "key", "another policy", "no message"],
+)
+async def test_what_is_no_answer_of_the_policy_is_no_result(answer: httpx.Response, tmp_path: Path) -> None:
+    faulty = heldout(Gateway(lambda _: answer), tmp_path)
+    pauses: list[float] = []
+    for _ in range(3):
+        with pytest.raises(Doubt, match="the held-out tasks show nothing yet") as doubt:
+            await faulty.play(policy(2))
+        pauses.append(doubt.value.again_in_s)
+    assert pauses == [1, 2, 4], "an engine that is at fault is asked less and less often"
+    assert remembered(tmp_path) == []
+
+
+async def test_a_store_that_is_away_is_no_result_and_a_bad_file_is_a_problem(tmp_path: Path) -> None:
+    gateway = Gateway(lambda _: reply("yes", policy(1).name))
+    with pytest.raises(ObjectsUnavailable):
+        await heldout(gateway, tmp_path, FakeObjects(None)).play(policy(1))
+    run = await heldout(gateway, tmp_path, FakeObjects(b'{"id": "a"}')).play_or_recall(policy(1))
+    assert run.problem is not None
+    assert run.problem.startswith(f"{URI}: line 1: ")
+    assert gateway.bodies == []
+
+
+async def test_a_policy_that_does_not_finish_has_a_problem(tmp_path: Path) -> None:
+    async def hangs(_: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    run = await heldout(hangs, tmp_path, deadline_s=0.05).play(policy(2))
+    assert run.problem == "not all tasks were answered after 0.05 s"
+
+
+def test_task_files_are_named_by_role_or_one_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", '{"support": "/a.jsonl", "*": "s3://b/c.jsonl"}')
+    assert Settings().task_files == {"support": "/a.jsonl", "*": "s3://b/c.jsonl"}
+    monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", "/srv/tasks.jsonl")
+    assert Settings().task_files == {"*": "/srv/tasks.jsonl"}
+    for wrong in ('{"No Role": "/a"}', '{"support": 1}', '{"support"'):
+        monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", wrong)
+        with pytest.raises(ValidationError):
+            Settings()
