@@ -107,7 +107,7 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
         "plugins",
     ),
     "Say what was good": ("feedback", "preferences"),
-    "Train": ("plan", "train", "cancel", "dataset", "data", "dpo-train", "rm-train"),
+    "Train": ("plan", "train", "cancel", "resume", "dataset", "data", "dpo-train", "rm-train"),
     "Bring and take data": ("import", "export"),
     "Keep it well": ("config", "keys", "deadletters", "storage", "backup", "restore", "contract", "completion"),
 }
