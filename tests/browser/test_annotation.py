@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from ratchet.contract.http.console import PairsOut
 from tests.browser.conftest import Opening
 from tests.support.console_trajectories import IDS, pair
-from tests.support.fake_console import REVIEWER, VIEWER, FakeConsole, Posted
+from tests.support.fake_console import REVIEWER, VIEWER, FakeConsole, Posted, Refused
 
 JUDGEMENTS = "/v1/annotation/judgements"
 PAIRS = "annotation?tab=pairs&role=support"
@@ -81,6 +81,27 @@ def test_pairs_are_judged_with_the_arrows(open_view: Opening, console: FakeConso
     expect(page.get_by_text("You have judged every pair.")).to_be_visible()
     choices = [(one["pair_id"], one["choice"], one["confidence"]) for one in sent(console, JUDGEMENTS)]
     assert choices == [("pair-0", "left", None), ("pair-1", "right", None), ("pair-2", "neither", None)]
+
+
+def test_a_pair_whose_texts_have_changed_is_not_judged_and_shown_as_it_is_now(
+    open_view: Opening, console: FakeConsole
+) -> None:
+    def now(_: Posted) -> PairsOut:
+        texts = "new" if sent(console, JUDGEMENTS) else "old"
+        return PairsOut(pair=msgspec.structs.replace(pair(), digest=texts, task_id=texts), why=None)
+
+    def refuse(_: Posted) -> PairsOut:
+        raise Refused(409, "an answer of this pair was reported anew")
+
+    console.answers["GET /v1/annotation/pair"] = now
+    console.answers[f"POST {JUDGEMENTS}"] = refuse
+    page = open_view(PAIRS)
+    expect(page.get_by_text("Task old")).to_be_visible()
+    page.keyboard.press("ArrowLeft")
+
+    expect(page.get_by_text("Not given: an answer of this pair was reported anew")).to_be_visible()
+    expect(page.get_by_text("Task new")).to_be_visible()
+    assert [one["digest"] for one in sent(console, JUDGEMENTS)] == ["old"]
 
 
 def numbered(number: int) -> PairsOut:

@@ -61,6 +61,10 @@ async def test_pairs_are_judged_once_by_each_rater_and_in_a_hidden_order(warehou
         assert again == first, "the order is the rater's own, each time"
         assert [message["text"] for message in first["question"]][-1].startswith("Where is")
         judgement = {"pair_id": first["pair_id"], "choice": "left", "confidence": 0.8, "comment": "mail me: a@b.org"}
+        changed = await http.post("/v1/annotation/judgements", json={**judgement, "digest": "of other texts"})
+        assert (changed.status_code, bus.published) == (409, [])
+        assert "was reported anew" in changed.json()["error"]["message"]
+        judgement["digest"] = first["digest"]
         taken = await http.post("/v1/annotation/judgements", json=judgement)
         assert taken.status_code == 200, taken.text
         twice = await http.post("/v1/annotation/judgements", json=judgement)

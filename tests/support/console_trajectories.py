@@ -273,6 +273,7 @@ def pair() -> PairOut:
         left=[_message(1, "assistant", "I have refunded 39.90. Keep the lamp, or throw it away.")],
         right=[_message(1, "assistant", "Please send the lamp back first; a refund follows within 14 days.")],
         remaining=18,
+        digest="d" * 64,
     )
 
 

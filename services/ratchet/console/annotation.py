@@ -23,7 +23,7 @@ from ratchet.contract.http.console import (
     TrajectoryBrief,
 )
 from ratchet.datasets.clickhouse_preferences import Preferences
-from ratchet.errors import NotFound, Rejected
+from ratchet.errors import NotFound, Rejected, WrongState
 from ratchet.preferences.agreement import agreement
 from ratchet.preferences.clickhouse_stored import StoredPreferences
 from ratchet.preferences.clickhouse_tries import Tries
@@ -161,7 +161,8 @@ class Annotation:
         return PairsOut(pair=None, why=why)
 
     async def judge(self, caller: Caller, judgement: JudgementIn) -> JudgementOut:
-        """Take a choice. Raises `BadRequest`, and `NotFound` for a pair that cannot be read any more."""
+        """Take a choice. Raises `BadRequest`, `NotFound` for a pair that cannot be read any more, and `WrongState` for
+        one whose texts have changed since it was shown."""
         rater, key = caller.actor(), key_of(judgement.pair_id)
         if judgement.choice == "neither":
             skipped = {"role": key.role, "rater": rater, "one": key.one, "other": key.other, "at": self._now()}
@@ -170,6 +171,8 @@ class Annotation:
         pair = pair_of(key, await self._readable(key.role, [key.one, key.other]))
         if pair is None:
             raise NotFound("the two answers of this pair cannot be read any more: ask for the next pair")
+        if judgement.digest is not None and judgement.digest != pair.digest:
+            raise WrongState("an answer of this pair was reported anew since it was shown: look at it again")
         chosen = preference_of(pair, rater, judgement.choice, judgement.confidence, judgement.comment)
         redacted, _ = redact_message(Redactor(), chosen)
         # Who judged which two is no text of theirs: the rater's own pairs are found by it again.
@@ -236,4 +239,5 @@ def _pair_out(pair: Pair, rater: str, remaining: int) -> PairOut:
         left=sides[0],
         right=sides[1],
         remaining=remaining,
+        digest=pair.digest,
     )

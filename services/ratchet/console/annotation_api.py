@@ -15,6 +15,7 @@ from ratchet.service.control_api import ControlApi
 GONE: Mapping[int, str] = {
     400: "There is no such pair; or one of the headers that are checked comes twice.",
     404: "The answers of the pair cannot be read any more.",
+    409: "The answers of the pair have changed since it was shown.",
 }
 Role = Annotated[str, Query(max_length=64)]
 

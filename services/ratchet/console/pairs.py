@@ -48,6 +48,12 @@ class Pair:
     start: int
     """How many first messages are the question."""
 
+    @property
+    def digest(self) -> str:
+        """Of the texts, the same for every rater."""
+        texts = msgspec.json.encode([self.one.messages, self.other.messages], order="deterministic")
+        return hashlib.sha256(texts).hexdigest()
+
     def sides(self, rater: str) -> tuple[Try, Try]:
         """Left and right, as this rater sees them."""
         return (self.other, self.one) if is_swapped(rater, self.key) else (self.one, self.other)

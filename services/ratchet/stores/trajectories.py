@@ -28,15 +28,22 @@ SELECT DISTINCT role FROM (
     UNION ALL SELECT role FROM turns WHERE trajectory_id = {id:String}
 ) ORDER BY role
 """
-_RUN = """
-SELECT trajectory_id, parent_trajectory_id, role, agent_id, turn_count AS turns, outcome
-FROM (SELECT * EXCEPT body FROM trajectories FINAL)
-WHERE trajectory_id IN {ids:Array(String)} OR recorded_as IN {ids:Array(String)}
+_OF_RUN = """(
+    trajectory_id IN {ids:Array(String)} OR recorded_as IN {ids:Array(String)}
     OR parent_trajectory_id IN {ids:Array(String)}
+)"""
+_RUN = f"""
+SELECT * FROM (
+    SELECT trajectory_id, parent_trajectory_id, recorded_as, role, agent_id, turn_count AS turns, outcome, started_at
+    FROM trajectories WHERE (role, trajectory_id) IN (SELECT role, trajectory_id FROM trajectories WHERE {_OF_RUN})
+    ORDER BY ingested_at DESC LIMIT 1 BY role, trajectory_id
+)
+WHERE {_OF_RUN}
 ORDER BY started_at, trajectory_id, role
-LIMIT {limit:UInt32}
-"""
-"""The trajectories of a run: those recorded under one id, and those that name one of them as their parent."""
+LIMIT {{limit:UInt32}}
+"""  # noqa: S608 - our own names
+"""The trajectories of a run: those recorded under one id, and those that name one of them as their parent. Candidates
+come without `FINAL`, which would merge the whole table; then the newest report of each counts."""
 _MEMBERS = (
     "concat('{', arrayStringConcat(arrayMap(x -> concat('\"', x.1, '\":', x.2),"
     " arrayFilter(x -> NOT has({left_out:Array(String)}, x.1), JSONExtractKeysAndValuesRaw(body))), ','), '}')"

@@ -357,6 +357,8 @@ class PairOut(Answer, frozen=True, kw_only=True):
     right: list[MessageOut]
     remaining: int
     """Pairs that this rater has not judged, this one included."""
+    digest: str = ""
+    """Of the texts; a judgement that names it is refused where they have changed since."""
 
 
 class PairsOut(Answer, frozen=True, kw_only=True):
@@ -375,6 +377,8 @@ class JudgementIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """neither: skipped, and not shown to this rater again; nothing is published."""
     confidence: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     comment: Annotated[str, msgspec.Meta(max_length=4000)] | None = None
+    digest: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    """Of the pair as it was shown: 409 where its texts are others now. Absent: whatever they are."""
 
 
 class JudgementOut(Answer, frozen=True, kw_only=True):

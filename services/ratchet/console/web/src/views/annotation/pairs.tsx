@@ -39,7 +39,7 @@ export function Pairs({ role }: { role: string }) {
   return (
     <Loaded of={pairs} what="the next pair">{(answer) => answer.pair === null
       ? <Panel title="Pairs"><Empty><p>{answer.why ?? "There is no pair to judge."}</p><button type="button" class="button" onClick={pairs.reload}>Ask again</button></Empty></Panel>
-      : <Judge key={answer.pair.pair_id} pair={answer.pair} times={times} onJudged={() => (setTimes(times + 1), pairs.reload())}
+      : <Judge key={answer.pair.pair_id} pair={answer.pair} times={times} onJudged={() => (setTimes(times + 1), pairs.reload())} onChanged={pairs.reload}
         ahead={done.has(answer.pair.pair_id) ? <OnItsWay after={answer} onAsk={pairs.reload} /> : null} />}
     </Loaded>
   );
@@ -55,7 +55,7 @@ function OnItsWay({ after, onAsk }: { after: Answer; onAsk: () => void }) {
 }
 
 /** `ahead`: what to show instead of the buttons. */
-function Judge({ pair, times, ahead, onJudged }: { pair: Pair; times: number; ahead: ComponentChildren; onJudged: () => void }) {
+function Judge({ pair, times, ahead, onJudged, onChanged }: { pair: Pair; times: number; ahead: ComponentChildren; onJudged: () => void; onChanged: () => void }) {
   const [sure, setSure] = useState("");
   const [comment, setComment] = useState("");
   const isWaiting = useStore(isSending);
@@ -65,7 +65,7 @@ function Judge({ pair, times, ahead, onJudged }: { pair: Pair; times: number; ah
     if (isSending.value || judged.value.has(pair.pair_id)) return;
     const own = key.value;
     isSending.set(true);
-    const isGiven = await judge(pair, choice, sure, comment);
+    const isGiven = await judge(pair, choice, sure, comment, onChanged);
     isSending.set(false);
     if (!isGiven || own !== key.value) return;
     judged.set(new Set([...judged.value, pair.pair_id]));
@@ -101,15 +101,17 @@ function Judge({ pair, times, ahead, onJudged }: { pair: Pair; times: number; ah
   );
 }
 
-async function judge(pair: Pair, choice: Choice, sure: string, comment: string): Promise<boolean> {
+/** `onChanged`: the pair's texts are others than those that are shown. */
+async function judge(pair: Pair, choice: Choice, sure: string, comment: string, onChanged: () => void): Promise<boolean> {
   try {
     await post("/v1/annotation/judgements", {
-      pair_id: pair.pair_id, choice, confidence: sure === "" ? null : Number(sure), comment: comment.trim() === "" ? null : comment.trim(),
+      pair_id: pair.pair_id, digest: pair.digest, choice, confidence: sure === "" ? null : Number(sure), comment: comment.trim() === "" ? null : comment.trim(),
     });
     say(choice === "neither" ? "Skipped." : `Given: the ${choice} answer is better.`);
     return true;
   } catch (error) {
     say(error instanceof ApiError ? `Not given: ${error.message}` : String(error), "bad");
+    if (error instanceof ApiError && error.status === 409) onChanged();
     return false;
   }
 }
