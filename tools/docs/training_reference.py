@@ -49,7 +49,7 @@ WORDS = {
     "advantage_floor": ("none", "Least advantage of a success, so that solved tasks keep their skill."),
     "negative_advantage_scale": ("1", "Factor of advantages below 0."),
     "importance_cap": ("2", "Bound of the correction for an engine that sampled a little differently."),
-    "rejection_window": ("[0.9, 1.1]", "Rows whose mean ratio to the logged probabilities lies outside do not learn."),
+    "rejection_window": ("[0.9, 1.1]", "Rows whose mean importance ratio lies outside are masked."),
     "loss_normalization": (
         "trajectory",
         "`trajectory`, `token` or `constant`: the unit that counts the same everywhere.",

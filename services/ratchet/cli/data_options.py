@@ -14,7 +14,9 @@ from ratchet.stores.policies import digest_in
 
 
 def dataset_of(
-    samples: Annotated[int, typer.Option(min=1, help="Most trajectories, pairs or answers with a thumb.")] = 1000,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Maximum number of trajectories, pairs or answers with a thumb.")
+    ] = 1000,
     min_rows: Annotated[int | None, typer.Option(min=1, help="Refuse a job that has fewer.")] = None,
     min_reward: Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")] = None,
     max_reward: Annotated[float | None, typer.Option(help="Only trajectories with at most this reward.")] = None,

@@ -398,7 +398,7 @@ def show_snapshot(snapshot: StoredSnapshot) -> None:
         ("rows' digest", manifest.parquet.sha256),
         ("bytes", manifest.parquet.size),
     ]
-    print_table(("what", "value"), facts, "")
+    print_table(("snapshot", ""), facts, "")
 
 
 def show_plan(planned: str | None) -> None:
@@ -441,7 +441,7 @@ def show_preview(role: str, preview: PreviewOut) -> None:
         ("reward", preview.reward_function or None),
         ("seen up to", _words(preview.watermarks)),
     ]
-    print_table(("what", "value"), facts, "")
+    print_table(("a job would take", ""), facts, "")
     if preview.refused:
         console.print(f"a job would be refused: {preview.refused}", markup=False)
 

@@ -96,4 +96,6 @@ def tensorzero(
         raise NotFound("no policy serves any role" if role is None else f"no policy serves {role}")
     write_whole(output, tensorzero_toml(routes, endpoints.url("engine"), datetime.now(UTC)).encode())
     document = {"file": str(output), "roles": [route.role for route in routes]}
-    print_answer(document, as_json, f"{len(routes)} functions written to {output}")
+    print_answer(
+        document, as_json, f"{len(routes)} {'function' if len(routes) == 1 else 'functions'} written to {output}"
+    )

@@ -148,7 +148,10 @@ class Imported:
             "malformed": len(report.malformed) + report.more_malformed,
             "already present": report.present,
             "repeated": report.repeated,
-            **{f"{kind} redacted": count for kind, count in sorted(report.redactions.items())},
+            **{
+                f"secrets or personal data redacted ({kind})": count
+                for kind, count in sorted(report.redactions.items())
+            },
         }
         counts = "".join(f", {count} {kind}" for kind, count in numbers.items() if count or kind == "malformed")
         verb = "would be published" if self.dry_run else "published"

@@ -66,7 +66,7 @@ def show(
     trajectories: Annotated[
         int, typer.Option(min=0, max=500, help="List at most so many trajectories and preferences.")
     ] = 5,
-    parents: Annotated[int, typer.Option(min=0, max=20, help="Also walk to so many of its ancestors.")] = 0,
+    parents: Annotated[int, typer.Option(min=0, max=20, help="Generations of ancestors to show too.")] = 0,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:

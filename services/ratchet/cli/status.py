@@ -322,7 +322,7 @@ def show(report: StatusReport) -> None:
     _section(("stored rows", ""), list(report.rows.items()))
     rows: list[tuple[object, ...]] = []
     for name, stream in sorted(report.streams.items()):
-        head: tuple[object, ...] = (name, stream.messages, stream.bytes / 1e6)
+        head: tuple[object, ...] = (name, stream.messages, f"{stream.bytes / 1e6:.1f}")
         consumers = [(durable, consumer.lag, consumer.unacknowledged) for durable, consumer in stream.consumers.items()]
         for consumer in consumers or [("-", "", "")]:
             rows.append((*head, *consumer))

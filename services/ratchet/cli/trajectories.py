@@ -258,9 +258,16 @@ def show_one(whole: Whole, *, full: bool = False) -> None:
     if whole.feedback:
         console.print()
         opinions = [
-            (opinion.at, opinion.kind, opinion.value, opinion.rater, opinion.source) for opinion in whole.feedback
+            (opinion.at, opinion.kind, _value(opinion), opinion.rater, opinion.source) for opinion in whole.feedback
         ]
         print_table(("at", "feedback", "value", "rater", "source"), opinions, "")
+
+
+def _value(opinion: Feedback) -> object:
+    """A thumb in words; stars and texts as they are."""
+    if opinion.kind == "thumbs":
+        return "up" if opinion.value is True else "down"
+    return opinion.value
 
 
 def _facts(trajectory: Trajectory) -> dict[str, object]:

@@ -83,6 +83,19 @@ def test_efficiency_is_the_clipped_standard_score_of_fewer_calls(calls: int, exp
     assert score("efficiency", turns=turns(calls), history=Stats(50, 10.0, 2.0, 5, 20)) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("history", "calls", "reason"),
+    [
+        (Stats(), 1, "1 model call, the first run of its kind"),
+        (Stats(50, 10.0, 2.0, 5, 20), 3, "3 model calls, 10.0 +- 2.0 over 50 runs before"),
+    ],
+)
+def test_efficiency_names_what_it_compares_with(history: Stats, calls: int, reason: str) -> None:
+    assessment = assess("efficiency", turns=turns(calls), history=history)
+    assert assessment is not None
+    assert assessment.reasoning == reason
+
+
 def test_efficiency_is_worth_nothing_unless_the_task_was_done() -> None:
     history = Stats(50, 10.0, 2.0, 5, 20)
     failure, half = Outcome(status="failure"), Outcome(status="partial")
@@ -188,6 +201,7 @@ def test_the_same_feedback_twice_counts_once_and_more_raters_are_more_certain() 
     assert one is not None
     assert two is not None
     assert one.raw_data["scores"] == [1.0]
+    assert (one.reasoning, two.reasoning) == ("1 rater: thumbs", "2 raters: thumbs, thumbs")
     assert one.confidence < two.confidence < 1.0
 
 

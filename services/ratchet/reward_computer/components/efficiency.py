@@ -24,9 +24,15 @@ def efficiency(evidence: Evidence) -> Assessment | None:
     return Assessment(
         (z + CLIP) / (2 * CLIP) * completion,
         evidence.trust * mature,
-        f"{calls} model calls against {history.mean:.1f} +- {history.std:.1f} of {history.count} before",
+        f"{calls} model {'call' if calls == 1 else 'calls'}, {_comparison(history)}",
         raw_data={"calls": calls, "z": z, "count": history.count, "mean": history.mean, "std": history.std},
     )
+
+
+def _comparison(history: Stats) -> str:
+    if not history.count:
+        return "the first run of its kind"
+    return f"{history.mean:.1f} +- {history.std:.1f} over {history.count} runs before"
 
 
 def standard_score(calls: int, history: Stats) -> float:

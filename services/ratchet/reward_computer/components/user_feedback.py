@@ -28,7 +28,7 @@ def user_feedback(evidence: Evidence) -> Assessment | None:
     return Assessment(
         sum(scores) / len(scores),
         1.0 - _DOUBT ** len(opinions),
-        f"{len(opinions)} rater(s): {kinds}",
+        f"{len(opinions)} {'rater' if len(opinions) == 1 else 'raters'}: {kinds}",
         "human",
         {"scores": scores, "feedback_ids": sorted(feedback.feedback_id for feedback in scored)},
     )
