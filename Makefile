@@ -245,8 +245,8 @@ test-tasks: $(STAMP) ## readers and judges of public tasks on the packages thems
 	@if test -x $(TASKS)/bin/python; then $(TASKS)/bin/python -m pytest -q -p no:cacheprovider tests/tasks; \
 		else $(PYTEST) -p no:cacheprovider tests/tasks; fi
 
-walk-guides: $(STAMP) ## the commands of the guides of operators and ML engineers, as they are printed, on stacks of their own: ten minutes
-	@$(BIN)/python -m tools.docs.walk_guides docs/guides/operator.md docs/guides/ml-engineer.md
+walk-guides: $(STAMP) ## the commands of the guides of operators, ML engineers and authors of agents, as they are printed, on stacks of their own: a quarter of an hour
+	@$(BIN)/python -m tools.docs.walk_guides docs/guides/operator.md docs/guides/ml-engineer.md docs/guides/agent-author.md
 
 # About 2 GB of environments, made once for each lock: not part of `make test`.
 test-clients: $(STAMP) ## agent frameworks as they are, against the gateway: minutes (ARGS=--record: what they do becomes the guide)

@@ -152,7 +152,7 @@ async def test_curl_talks_ends_and_rates_through_the_gateway(shared_settings: Sh
         async with running_app(gateway.build(settings)) as app:
             await eventually(knows_its_roles(app))
             address = f"http://127.0.0.1:{app.components[-1].port}"  # type: ignore[attr-defined]
-            printed = await shell("\n".join(commands("curl")), tmp_path, {"GATEWAY": address})
+            printed = await shell("\n".join(commands("curl")), tmp_path, {"RATCHET_GATEWAY_URL": address})
             row = (await here.has("trajectories"))[0]
             feedback = (await here.has("feedback"))[0]
     assert engine.answer in printed
