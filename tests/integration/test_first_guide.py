@@ -62,7 +62,7 @@ async def test_a_run_before_its_provider_is_seen_and_rewarded_and_policies_follo
         async with providing(provider) as url:
             monkeypatch.setenv("RATCHET_UPSTREAM_URL_OPENAI", url)
             monkeypatch.setenv("OPENAI_API_KEY", provider.key)
-            code = await asyncio.to_thread(walk, page, work)
+            code = await asyncio.to_thread(walk, page, work, 1000)
             shown = capfd.readouterr().out
             assert code == 0, shown
             call = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "And #A11?"}], "max_tokens": 8}

@@ -48,18 +48,22 @@ def environment(ports: Mapping[str, int]) -> dict[str, str]:
     """The shell's variables: the tools of this environment, and ports that are free."""
     own = {f"RATCHET_PORT_{name.upper()}": str(port) for name, port in ports.items()}
     path = os.pathsep.join([str(ROOT / ".venv" / "bin"), os.environ.get("PATH", os.defpath)])
-    return {**os.environ, **own, "PATH": path, "GATEWAY": f"http://127.0.0.1:{ports['gateway']}"}
+    return {**os.environ, **own, "PATH": path}
 
 
-def walk(page: Path, directory: Path) -> int:
-    """Run the page's commands in `directory`; returns the exit code of the first that failed, else 0."""
+def walk(page: Path, directory: Path, limit_s: float | None = None) -> int:
+    """Run the page's commands in `directory`; returns the exit code of the first that failed, else 0.
+
+    Raises `subprocess.TimeoutExpired` after `limit_s`.
+    """
     names = default_ports()
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     examples = directory / "examples"
     if not examples.exists():
         examples.symlink_to(ROOT / "examples")
     command = ["bash", "-c", script(page.read_text())]
-    code = subprocess.run(command, cwd=directory, env=environment(ports), check=False).returncode  # noqa: S603 - our page
+    walked = subprocess.run(command, cwd=directory, env=environment(ports), check=False, timeout=limit_s)  # noqa: S603
+    code = walked.returncode
     sys.stdout.write(f"{page.name}: {'every command ended well' if code == 0 else f'ended with exit code {code}'}\n")
     return code
 
