@@ -255,11 +255,18 @@ def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, directo
 
         def show(seen: JobOut) -> None:
             percent = seen.progress.percent_complete if seen.progress is not None else None
-            bar(percent or 0, None if percent is None else 100, seen.state)
+            bar(percent or 0, None if percent is None else 100, standing(seen))
 
         path = f"/v1/jobs/{job.training_job_id}"
         with goes_on(name, directory):
             return until_ended(job, lambda: get(endpoints, "coordinator", path, JobOut), show, Waiting(timeout_s))
+
+
+def standing(job: JobOut) -> str:
+    """The state of a job, its train step and its loss, as far as they are known."""
+    step = f", step {job.progress.current_step}" if job.progress is not None and job.progress.current_step else ""
+    loss = f", loss {job.metrics.loss:.4g}" if job.metrics is not None and job.metrics.loss is not None else ""
+    return f"{state_of(job)}{step}{loss}"
 
 
 def hyperparameters(options: list[str]) -> dict[str, object]:

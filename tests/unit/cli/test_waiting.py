@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from ratchet.cli.jobs import figures_of
-from ratchet.cli.training import POLL_S, SILENCE_S, Waiting, goes_on, until_ended
+from ratchet.cli.training import POLL_S, SILENCE_S, Waiting, goes_on, standing, until_ended
 from ratchet.contract.http.jobs import JobOut
-from ratchet.contract.training import CurrentMetrics, EvaluationResults
+from ratchet.contract.training import CurrentMetrics, EvaluationResults, Progress
 from ratchet.errors import Unavailable
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from tests.support.messages import AT
@@ -91,3 +91,9 @@ def test_an_interrupt_of_the_wait_names_the_job_that_goes_on(capsys: pytest.Capt
         raise KeyboardInterrupt
     shown = "job 0192 goes on: `ratchet jobs show 0192` follows it, `ratchet cancel 0192` ends it\n"
     assert capsys.readouterr().err == shown
+
+
+def test_a_wait_shows_the_train_step_and_the_loss() -> None:
+    assert standing(RUNNING) == "running"
+    measured = msgspec.structs.replace(RUNNING, progress=Progress(current_step=7), metrics=CurrentMetrics(loss=0.51239))
+    assert standing(measured) == "running, step 7, loss 0.5124"
