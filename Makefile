@@ -141,7 +141,8 @@ pages: $(WEB_STAMP)
 	@$(NODE_JS) $(WEB)/build.mjs --check
 	@$(NODE_JS) --test '$(WEB)/tests/*.test.ts'
 
-lint: $(STAMP) ## ruff: rules and format; words that the glossary rules out
+lint: $(STAMP) ## ruff: rules and format; words that the glossary rules out; what a merge left unsolved
+	@! git grep -nE '^(<{7}|>{7}) '
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python tools/words.py

@@ -15,7 +15,7 @@ from ratchet.service.settings import SharedSettings
 from tests.support.pages import ROOT
 from tests.support.running import connected
 
-FOLDER = ROOT / "clients" / "python"
+FOLDER = ROOT / "deploy" / "python-client"
 UV = ROOT / ".venv" / "bin" / "uv"
 PROGRAM = """
 import importlib, pkgutil, sys, ratchet

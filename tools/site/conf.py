@@ -16,7 +16,7 @@ extensions = ["myst_parser"]
 root_doc = "README"
 include_patterns = [
     "*.md",
-    "clients/**/README.md",
+    "deploy/**/README.md",
     "contracts/README.md",
     "docs/*.md",
     "docs/**/*.md",
@@ -51,7 +51,7 @@ PARTS = {
         "docs/api/decisions",
         "CHANGELOG",
     ),
-    "Packages": ("services/**", "clients/**", "examples/**", "tests/README"),
+    "Packages": ("services/**", "deploy/**", "examples/**", "tests/README"),
 }
 MENU = "".join(
     f"\n\n```{{toctree}}\n:hidden:\n:glob:\n:caption: {caption}\n\n" + "\n".join(pages) + "\n```\n"
