@@ -6,6 +6,7 @@ All checks run at the same time, each within a deadline, so that a server that h
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from enum import IntEnum
@@ -54,6 +55,8 @@ def doctor(as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) ->
     """
     results = examined(locate(directory))
     print_answer({"checks": results}, as_json, lambda: show(results))
+    if amiss := [one.check for one in results if one.state != "ok"]:
+        sys.stderr.write(f"ratchet: needs a look: {', '.join(amiss)}\n")
     raise typer.Exit(code_of(results))
 
 

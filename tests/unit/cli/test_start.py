@@ -30,9 +30,14 @@ from contextlib import redirect_stdout
 from typer import rich_utils
 from typer.main import get_command
 from ratchet.cli.__main__ import app
+from ratchet.cli.commands import HEADINGS
 from ratchet.cli.help import draw_help
 
 root = get_command(app)
+root.commands = {name: root.commands[name] for names in HEADINGS.values() for name in names}
+for heading, names in HEADINGS.items():
+    for name in names:
+        root.commands[name].rich_help_panel = heading
 with root.make_context("ratchet", ["up"], resilient_parsing=True) as context:
     with redirect_stdout(io.StringIO()) as ours:
         draw_help(root, context)
