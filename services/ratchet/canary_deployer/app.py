@@ -315,6 +315,7 @@ def _task_file(settings: Settings, file: str, gateway: AsyncApiClient, objects: 
         tasks=settings.heldout_tasks,
         seed=settings.heldout_seed,
         temperature=settings.task_temperature,
+        max_tokens=settings.task_max_tokens,
         deadline_s=settings.heldout_deadline_s,
     )
     return TaskFileHeldout(plan, gateway, objects, HeldoutCache(_heldout_folder(settings)))

@@ -158,6 +158,8 @@ class Settings(ServiceSettings):
     candidate and stable. A JSON object, or one path for all roles."""
     task_temperature: float = Field(default=0, ge=0, le=2)
     """How answers to the tasks of a file are drawn: 0 is greedy, which differs less from one run to the next."""
+    task_max_tokens: int = Field(default=1024, ge=1)
+    """Of an answer to a task of a file that sets no `max_tokens`: a candidate may never end one by itself."""
     heldout_command: str | None = None
     """Plays the held-out tasks of roles without a task file. A role with neither is compared by its canary alone."""
     heldout_tasks: int = Field(default=400, ge=1)
@@ -165,7 +167,8 @@ class Settings(ServiceSettings):
     heldout_seed: int = 0
     """Which tasks, and the seed of the sampling."""
     heldout_deadline_s: float = Field(default=1800, gt=0)
-    """A candidate that has not played its tasks after this long fails; the command is ended."""
+    """The command is ended after this long, and its candidate fails. Tasks of a file that are not all answered by then
+    show nothing: a person is asked, or they are played again where an engine was at fault."""
     heldout_margin: float = Field(default=0.05, ge=0, lt=1)
     """The gate fails when the lower bound of the difference is below minus this."""
     heldout_confidence: float = Field(default=0.8, gt=0.5, lt=1)

@@ -61,7 +61,7 @@ class SubprocessHeldout:
         played = read_results(ended.lines)
         if ended.problem is None and played.scores:
             await self._cache.write(played, *self._key(policy))
-        return HeldoutRun(played, ended.seconds, ended.problem)
+        return HeldoutRun(played, ended.seconds, ended.problem, refuses=True)
 
     async def play_or_recall(self, policy: PolicyVersion) -> HeldoutRun:
         """The cached results of this policy, seed, number and command; else a run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ratchet.canary_deployer.heldout_cache import HeldoutCache
 from ratchet.canary_deployer.replicas import Doubt
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import NotFound, Rejected, Unavailable
-from ratchet.evaluation.http_player import HttpPlayer
+from ratchet.evaluation.http_player import MOST_TOKENS, HttpPlayer
 from ratchet.evaluation.playing import PAUSES_S, Plan, Try, play
 from ratchet.evaluation.task_files import MOST_BYTES, TaskFile, parse_tasks, read_task_file
 from ratchet.service.http_client import AsyncApiClient
@@ -23,6 +23,8 @@ from ratchet.stores.objects import Objects
 
 AT_A_TIME = 4
 """Tasks that are asked at the same time: the engine serves users meanwhile."""
+MOST_ROUNDS = 5
+"""After so many without a result, which have taken the deadline at least, a person is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +37,34 @@ class TaskPlan:
     seed: int
     temperature: float
     deadline_s: float
+    max_tokens: int = MOST_TOKENS
+    """Of an answer to a task that sets no limit."""
     pauses_s: tuple[float, ...] = PAUSES_S
     """Before a task is asked again after a fault of the engine."""
 
 
 class TaskFileHeldout:
-    """`Heldout`. A fault of gateway or engine is no result: `Doubt` has the deployer play again, each time later."""
+    """`Heldout`. A fault of gateway or engine is no result: `Doubt` has the deployer play again, each time later.
 
-    def __init__(self, plan: TaskPlan, gateway: AsyncApiClient, objects: Objects, cache: HeldoutCache) -> None:
+    That has an end: a policy that never ends its answers looks like an engine that is at fault, and a person can tell.
+    """
+
+    def __init__(
+        self,
+        plan: TaskPlan,
+        gateway: AsyncApiClient,
+        objects: Objects,
+        cache: HeldoutCache,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._plan = plan
         self._gateway = gateway
         self._objects = objects
         self._cache = cache
+        self._monotonic = monotonic
         self.tasks = plan.tasks
-        self._doubts = Counter[str]()
-        """By policy: how often there was no result."""
+        self._doubts: dict[str, tuple[int, float]] = {}
+        """By policy: how many rounds brought no result one after the other, and when the first one began."""
 
     async def play(self, policy: PolicyVersion) -> HeldoutRun:
         """See `Heldout`. A file that is missing or wrong is a problem, which a person has to solve."""
@@ -67,28 +82,40 @@ class TaskFileHeldout:
         return await self._play(policy, tasks)
 
     async def _play(self, policy: PolicyVersion, file: TaskFile) -> HeldoutRun:
-        plan, begun = self._plan, time.monotonic()
+        plan, begun = self._plan, self._monotonic()
         drawn, greedy = file.drawn(plan.tasks, plan.seed), plan.temperature == 0
         how = Plan(greedy=greedy, samples=int(not greedy), temperature=plan.temperature, at_once=AT_A_TIME)
-        player = HttpPlayer(self._gateway, policy.name, policy.name)
+        player = HttpPlayer(self._gateway, policy.name, policy.name, plan.max_tokens)
+        faults: list[str] = []
         try:
             async with asyncio.timeout(plan.deadline_s):
-                tries = await play(player, drawn, how, clock=time.monotonic, pauses_s=plan.pauses_s)
+                note = _noting(faults)
+                tries = await play(player, drawn, how, note, clock=self._monotonic, pauses_s=plan.pauses_s)
         except Unavailable as error:
-            raise self._doubt(policy, str(error)) from error
+            return self._no_result(policy, begun, str(error))
         except TimeoutError:
-            return _problem(f"not all tasks were answered after {plan.deadline_s:g} s", time.monotonic() - begun)
+            late = f"not all tasks were answered after {plan.deadline_s:g} s"
+            if faults:
+                return self._no_result(policy, begun, f"{late}, and {len(faults)} got no answer: {faults[0]}")
+            return _problem(late, self._monotonic() - begun)
         except (NotFound, Rejected) as error:  # the gateway does not know the policy yet, or not the deployer's key
-            raise self._doubt(policy, f"the gateway does not ask {policy.name}: {error}") from error
-        if faults := [one.fault for one in tries if one.fault is not None]:
-            raise self._doubt(policy, f"{len(faults)} of {len(tries)} held-out tasks got no answer: {faults[0]}")
+            return self._no_result(policy, begun, f"the gateway does not ask {policy.name}: {error}")
+        if faults:
+            return self._no_result(policy, begun, f"{len(faults)} of {len(tries)} tasks got no answer: {faults[0]}")
+        self._doubts.pop(policy.digest, None)
         played = _played(tries)
         await self._cache.write(played, *self._key(policy, file))
-        return HeldoutRun(played, time.monotonic() - begun, source=_source(file))
+        return HeldoutRun(played, self._monotonic() - begun, source=_source(file))
 
-    def _doubt(self, policy: PolicyVersion, why: str) -> Doubt:
-        self._doubts[policy.digest] += 1
-        return Doubt(f"the held-out tasks show nothing yet: {why}", self._doubts[policy.digest])
+    def _no_result(self, policy: PolicyVersion, begun: float, why: str) -> HeldoutRun:
+        """A problem for a person, after `MOST_ROUNDS` and the deadline. Raises `Doubt` before: play again."""
+        rounds, first = self._doubts.get(policy.digest, (0, begun))
+        rounds, took_s = rounds + 1, self._monotonic() - first
+        if rounds < MOST_ROUNDS or took_s < self._plan.deadline_s:
+            self._doubts[policy.digest] = rounds, first
+            raise Doubt(f"the held-out tasks show nothing yet: {why}", rounds)
+        self._doubts.pop(policy.digest, None)
+        return _problem(f"played {rounds} times in {took_s:.0f} s without a result: {why}", took_s)
 
     async def _read(self) -> TaskFile | HeldoutRun:
         try:
@@ -98,7 +125,7 @@ class TaskFileHeldout:
 
     def _key(self, policy: PolicyVersion, file: TaskFile) -> tuple[object, ...]:
         plan = self._plan
-        return (policy.digest, plan.seed, plan.tasks, file.digest, plan.temperature)
+        return (policy.digest, plan.seed, plan.tasks, file.digest, plan.temperature, plan.max_tokens)
 
 
 def _tasks_of(file: str, objects: Objects) -> TaskFile:
@@ -106,6 +133,11 @@ def _tasks_of(file: str, objects: Objects) -> TaskFile:
     if file.startswith("s3://"):
         return parse_tasks(objects.get_part(file, 0, MOST_BYTES + 1), file)
     return read_task_file(Path(file))
+
+
+def _noting(faults: list[str]) -> Callable[[Try], None]:
+    """Notes the faults among the tries, those before a deadline too."""
+    return lambda one: faults.append(one.fault) if one.fault is not None else None
 
 
 def _played(tries: list[Try]) -> Played:

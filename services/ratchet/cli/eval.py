@@ -20,7 +20,7 @@ from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
 from ratchet.cli.policies import find_policy
 from ratchet.errors import NotFound, Rejected
-from ratchet.evaluation.http_player import ANSWER_S, HttpPlayer
+from ratchet.evaluation.http_player import ANSWER_S, MOST_TOKENS, HttpPlayer
 from ratchet.evaluation.playing import GREEDY, SAMPLED, Plan, Try, play
 from ratchet.evaluation.report import (
     Difference,
@@ -157,7 +157,8 @@ async def play_all(
     async with AsyncApiClient(Peer("the gateway", endpoints.url("gateway"), headers, ANSWER_S)) as client:
         for side in sides:
             with progress(f"asking {side.name}", quiet=quiet) as bar:
-                player = HttpPlayer(client, side.model, side.policy)
+                limit = MOST_TOKENS if side.policy is not None else None  # not every provider knows `max_tokens`
+                player = HttpPlayer(client, side.model, side.policy, limit)
                 counted = _Counted(bar, len(tasks) * len(plan.draws))
                 tries[side.name] = await play(player, tasks, plan, counted, clock=time.monotonic)
     return tries

@@ -15,6 +15,8 @@ from ratchet.service.http_client import AsyncApiClient
 
 ANSWER_S = 300.0
 """How long one answer may take."""
+MOST_TOKENS = 1024
+"""Of an answer, where neither its task nor the caller sets another limit: a policy may never end one by itself."""
 QUOTED = 200
 """Most characters of a server's refusal in a report."""
 WRONG_REQUEST = frozenset({400, 413, 422})
@@ -38,20 +40,27 @@ class _Chat(msgspec.Struct, frozen=True):
 class HttpPlayer:
     """`playing.Player`. Each call is a trajectory of its own; pinned, it is in no statistic and no training."""
 
-    def __init__(self, client: AsyncApiClient, model: str, policy: str | None = None) -> None:
-        """`policy`: the full name of the policy that has to answer; None where any model may."""
+    def __init__(
+        self, client: AsyncApiClient, model: str, policy: str | None = None, max_tokens: int | None = MOST_TOKENS
+    ) -> None:
+        """`policy`: the full name of the policy that has to answer; None where any model may.
+
+        `max_tokens`: of an answer to a task that sets no limit itself; None where the server has its own.
+        """
         self._client = client
         self._model = model
         self._policy = policy
+        self._max_tokens = max_tokens
 
     async def answer(self, task: Task, temperature: float, seed: int) -> Answer:
         """See `Player`. Raises `NotFound` or `Rejected` where the model is not there, or not for this key."""
+        max_tokens = self._max_tokens if task.max_tokens is None else task.max_tokens
         body = {
             "model": self._model,
             "messages": task.messages,
             "temperature": temperature,
             **({"tools": task.tools} if task.tools else {}),
-            **({"max_tokens": task.max_tokens} if task.max_tokens is not None else {}),
+            **({"max_tokens": max_tokens} if max_tokens is not None else {}),
             **({"seed": seed} if temperature else {}),
         }
         headers = {"x-ratchet-trajectory": str(uuid_utils.uuid7())}

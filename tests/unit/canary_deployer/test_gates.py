@@ -100,11 +100,19 @@ async def test_missing_tasks_and_malformed_lines_are_in_the_evidence() -> None:
 
 
 async def test_a_command_that_fails_for_the_candidate_refuses_it_and_for_stable_asks_an_operator() -> None:
-    broken = HeldoutRun(Played(), 2.0, "not finished after 2 s")
+    broken = HeldoutRun(Played(), 2.0, "not finished after 2 s", refuses=True)
     fails = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: broken}))
     assert (fails.outcome, fails.reason) == (FAILED, "held-out run: not finished after 2 s")
     unclear = await asked("heldout_tasks", heldout=FakeHeldout({1: broken, 2: run(0.8)}))
     assert unclear.outcome == NEEDS_APPROVAL
+
+
+async def test_a_run_that_may_be_an_engines_fault_asks_a_person_for_either_policy() -> None:
+    slow = HeldoutRun(Played(), 2.0, "not all tasks were answered after 2 s")
+    for runs in ({1: run(0.8), 2: slow}, {1: slow, 2: run(0.8)}):
+        result = await asked("heldout_tasks", task_files={"*": FakeHeldout(runs)})
+        assert result.outcome == NEEDS_APPROVAL
+        assert result.reason.endswith(": not all tasks were answered after 2 s")
 
 
 async def test_without_tasks_nothing_is_compared_and_the_canary_decides() -> None:

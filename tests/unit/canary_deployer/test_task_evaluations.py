@@ -16,8 +16,9 @@ from ratchet.canary_deployer.heldout_cache import HeldoutCache
 from ratchet.canary_deployer.http_clients import gateway_peer
 from ratchet.canary_deployer.replicas import Doubt
 from ratchet.canary_deployer.settings import Settings
-from ratchet.canary_deployer.task_evaluations import TaskFileHeldout, TaskPlan
+from ratchet.canary_deployer.task_evaluations import MOST_ROUNDS, TaskFileHeldout, TaskPlan
 from ratchet.errors import ObjectsUnavailable
+from ratchet.evaluation.http_player import MOST_TOKENS
 from ratchet.service.http_client import AsyncApiClient
 from tests.support.canary_world import policy
 
@@ -69,11 +70,23 @@ def remembered(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-def heldout(gateway: Any, folder: Path, objects: FakeObjects | None = None, **changes: Any) -> TaskFileHeldout:
+class Clock:
+    """A monotonic clock of our own."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def heldout(
+    gateway: Any, folder: Path, objects: FakeObjects | None = None, clock: Clock | None = None, **changes: Any
+) -> TaskFileHeldout:
     plan: dict[str, Any] = {"file": URI, "tasks": 400, "seed": 0, "temperature": 0.0, "deadline_s": 30.0}
     client = AsyncApiClient(gateway_peer("http://gateway", None), httpx.MockTransport(gateway))
     store: Any = objects or FakeObjects(tasks())
-    return TaskFileHeldout(TaskPlan(**(plan | {"pauses_s": ()} | changes)), client, store, HeldoutCache(folder))
+    whole = TaskPlan(**(plan | {"pauses_s": ()} | changes))
+    return TaskFileHeldout(whole, client, store, HeldoutCache(folder), clock or Clock())
 
 
 async def test_a_policy_is_played_once_greedily_and_then_remembered(tmp_path: Path) -> None:
@@ -150,6 +163,58 @@ async def test_a_policy_that_does_not_finish_has_a_problem(tmp_path: Path) -> No
 
     run = await heldout(hangs, tmp_path, deadline_s=0.05).play(policy(2))
     assert run.problem == "not all tasks were answered after 0.05 s"
+    assert not run.refuses, "an engine under load is slow for every policy"
+
+
+async def test_a_deadline_after_a_fault_of_the_engine_is_no_result(tmp_path: Path) -> None:
+    async def fails_once_and_hangs(request: httpx.Request) -> httpx.Response:
+        if "0?" in request.content.decode():
+            return httpx.Response(503, json={"error": {"message": "overloaded"}})
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pytest.raises(Doubt, match=r"answered after 0\.5 s, and 1 got no answer: .*overloaded"):
+        await heldout(fails_once_and_hangs, tmp_path, deadline_s=0.5).play(policy(2))
+
+
+async def test_after_rounds_that_took_the_deadline_a_person_is_asked(tmp_path: Path) -> None:
+    clock, gateway = Clock(), Gateway(lambda _: httpx.Response(504, json={"error": {"message": "too late"}}))
+    faulty = heldout(gateway, tmp_path, clock=clock)
+    for _ in range(MOST_ROUNDS):  # five rounds at once: a short fault
+        with pytest.raises(Doubt):
+            await faulty.play(policy(2))
+    clock.now = 30.0
+    run = await faulty.play(policy(2))
+    assert run.problem is not None
+    assert run.problem.startswith("played 6 times in 30 s without a result: 3 of 3 tasks got no answer: ")
+    assert "too late" in run.problem
+    assert not run.refuses
+    with pytest.raises(Doubt):  # of the next check, which begins anew
+        await faulty.play(policy(2))
+
+
+async def test_a_result_ends_the_rounds_without_one(tmp_path: Path) -> None:
+    clock, gateway = Clock(), Gateway(lambda _: httpx.Response(503, json={"error": {"message": "overloaded"}}))
+    played = heldout(gateway, tmp_path, clock=clock)
+    for _ in range(MOST_ROUNDS):
+        with pytest.raises(Doubt):
+            await played.play(policy(1))
+    gateway.answers = lambda _: reply("yes", policy(1).name)
+    assert (await played.play(policy(1))).problem is None
+    clock.now, gateway.answers = 1000.0, lambda _: httpx.Response(503, json={"error": {"message": "overloaded"}})
+    with pytest.raises(Doubt) as doubt:
+        await played.play(policy(1))
+    assert doubt.value.again_in_s == 1
+
+
+async def test_an_answer_has_a_limit_that_its_task_may_set(tmp_path: Path) -> None:
+    gateway = Gateway(lambda _: reply("yes", policy(2).name))
+    lines = tasks(2).split(b"\n")
+    own = json.dumps(json.loads(lines[1]) | {"max_tokens": 7}).encode()
+    await heldout(gateway, tmp_path, FakeObjects(lines[0] + b"\n" + own)).play(policy(2))
+    assert sorted(body["max_tokens"] for body in gateway.bodies) == [7, MOST_TOKENS]
+    await heldout(gateway, tmp_path, FakeObjects(lines[0]), max_tokens=64).play(policy(2))
+    assert gateway.bodies[-1]["max_tokens"] == 64
 
 
 def test_task_files_are_named_by_role_or_one_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,8 @@ class HeldoutRun:
     seconds: float
     problem: str | None = None
     """Why its results cannot be used: it failed, or did not finish in time."""
+    refuses: bool = False
+    """The problem is taken to be the candidate's; else it may be an engine's or a file's, and a person decides."""
     cached: bool = False
     source: JsonObject = field(default_factory=dict[str, object])
     """Which tasks these were, where they are those of a file; equal for runs that may be compared."""

@@ -5,6 +5,9 @@ It fails when the lower confidence bound of the paired score difference is below
 that a policy equal to stable usually passes; the canary's tests bound the errors. The evidence says how often an
 equal policy would pass with this many tasks.
 
+A run that brings no results refuses the candidate only where it is taken to be the candidate's fault (a command that
+fails, or takes too long); an engine that is slow and a file that changed are no verdict, and a person decides.
+
 Without tasks it compares nothing, says so, and leaves the candidate to the canary, whose tests bound the errors.
 """
 
@@ -54,7 +57,8 @@ class HeldoutGate:
             raise Unavailable("the held-out tasks changed while they were played: they are played again")
         evidence = {**fresh.source, **_figures("candidate", fresh), **_figures("stable", usual)}
         if fresh.problem is not None:
-            return GateResult(NAME, FAILED, f"held-out run: {fresh.problem}", evidence)
+            outcome = FAILED if fresh.refuses else NEEDS_APPROVAL
+            return GateResult(NAME, outcome, f"held-out run: {fresh.problem}", evidence)
         differences = paired_differences(fresh.played.scores, usual.played.scores)
         comparison = compare(differences, self.confidence, self.margin)
         missing = len(usual.played.scores.keys() - fresh.played.scores.keys())
