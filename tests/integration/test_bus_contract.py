@@ -141,6 +141,18 @@ async def test_a_value_is_changed_by_the_revision_that_was_read(connect: Connect
         assert await bucket.change("it", lambda value: (value or 0) + 5) == 5
 
 
+async def test_a_value_that_changed_since_it_was_read_is_not_deleted(connect: Connect) -> None:
+    async with connect() as bus:
+        bucket = bus.bucket("totals", int)
+        read = await bucket.put("de", 1)
+        newest = await bucket.put("de", 2)
+        with pytest.raises(Conflict):
+            await bucket.delete("de", read)
+        assert await bucket.keys() == ["de"]
+        await bucket.delete("de", newest)
+        assert await bucket.keys() == []
+
+
 async def test_a_deleted_key_is_gone_and_can_be_created_again_under_a_later_revision(connect: Connect) -> None:
     async with connect() as bus:
         bucket = bus.bucket("totals", int)

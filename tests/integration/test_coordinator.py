@@ -282,7 +282,7 @@ async def test_a_queued_job_is_cancelled_at_once_and_a_running_one_by_its_worker
         assert at_once.json()["cancel_now"]
         early = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/resume")
         assert (early.status_code, "is running" in early.json()["error"]["message"]) == (409, True)
-        kept = "s3://ratchet/checkpoints/1.json"
+        kept = workshop.objects.put(b"{}", "checkpoints", ".json").uri
         await workshop.report(dispatch, "cancelled", stopping="now", artifacts=Artifacts(checkpoint=kept))
         await workshop.until(at_work["training_job_id"], "cancelled")
         again = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/cancel")

@@ -29,6 +29,8 @@ V = TypeVar("V")
 POLL_S = 2.0
 """How often a watch that hears nothing asks whether there is something to hear: a broker that was killed says nothing
 for 15-20 s. The question is for one number, however many keys there are."""
+_WRONG_REVISION = {10071, 10164}
+"""Codes of the broker's refusal of a delete whose revision is not the newest: nats-py names those of an update only."""
 _GONE = {"DEL", "PURGE"}
 """What a marker of a deleted key says of itself."""
 
@@ -82,10 +84,11 @@ class Bucket(Generic[V]):
         with _classified(key):
             return await (await self._open()).put(key, msgspec.json.encode(value))
 
-    async def delete(self, key: str) -> None:
-        """Remove a key; an absent one is left alone."""
+    async def delete(self, key: str, revision: int | None = None) -> None:
+        """Remove a key; an absent one is left alone. With the `revision` that was read: raises `Conflict` if the value
+        has changed since."""
         with _classified(key):
-            await (await self._open()).delete(key)
+            await (await self._open()).delete(key, last=revision)
 
     async def change(self, key: str, fn: Callable[[V | None], V]) -> V:
         """Read, apply `fn`, write; again from the start whenever another writer was faster."""
@@ -254,4 +257,6 @@ def _classified(what: str) -> Iterator[None]:
     except nats.errors.MaxPayloadError as error:
         raise Rejected(f"the value of {what} is larger than the broker takes") from error
     except (nats.errors.Error, TimeoutError, OSError) as error:
+        if isinstance(error, js_errors.APIError) and error.err_code in _WRONG_REVISION:
+            raise Conflict(f"{what} was changed by another writer") from error
         raise BusUnavailable(f"broker does not answer for {what}: {error or type(error).__name__}") from error

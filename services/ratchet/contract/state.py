@@ -236,6 +236,8 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     """What asked for it by itself, each kind once; None for a job that was asked for by hand."""
     unclaimed: int = 0
     """Attempts that no worker took, or that a worker which had to stop handed back: they count against no limit."""
+    forgiven: int = 0
+    """Other attempts before a person resumed the job last: they count against no limit any more."""
     dispatched_at: datetime | None = None
     """When it first got a slot: until then it waited in the queue."""
     spent: ResourceUsage | None = None

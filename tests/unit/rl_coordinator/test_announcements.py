@@ -6,7 +6,7 @@ import pytest
 
 from ratchet.contract import TrainingDispatch, TrainingStatus
 from ratchet.contract.training import Artifacts, SnapshotRef, TrainingError
-from ratchet.rl_coordinator.jobs.domain.announcements import pending_announcement, requeue_unconfirmed
+from ratchet.rl_coordinator.jobs.domain.announcements import failure_alert, pending_announcement, requeue_unconfirmed
 from ratchet.rl_coordinator.jobs.domain.jobs import mark_announced
 from tests.support.training import after, job
 
@@ -46,6 +46,12 @@ def test_announcing_twice_is_the_same_event() -> None:
     assert first is not None
     assert second is not None
     assert first.event_id == second.event_id
+
+
+def test_the_failure_of_a_job_that_was_resumed_is_another_alert() -> None:
+    first = job(state="failed", attempt=2)
+    assert failure_alert(first) == failure_alert(first)
+    assert failure_alert(first).alert_id != failure_alert(job(state="failed", attempt=3)).alert_id
 
 
 def test_a_dispatch_whose_id_the_broker_may_have_forgotten_becomes_the_next_attempt() -> None:

@@ -183,6 +183,19 @@ def test_a_job_that_has_ended_goes_on_from_its_checkpoint_as_the_next_attempt(en
     assert announced.resume_from == saved.checkpoint
 
 
+@pytest.mark.parametrize(("attempt", "unclaimed"), [(5, 0), (1, 0), (9, 4)])
+def test_a_resumed_job_may_try_as_often_as_a_new_one(attempt: int, unclaimed: int) -> None:
+    saved = Artifacts(checkpoint="s3://b/checkpoints/1.json")
+    ended = job(state="failed", attempt=attempt, unclaimed=unclaimed, artifacts=saved)
+    current = jobs.resume(ended, NOON, "ada")
+    for _ in range(LIMITS.max_attempts - 1):
+        current = changed(current, state="running", heartbeat_at=NOON)
+        current = jobs.expire(current, listening_since=NOON, now=after(31), limits=LIMITS)
+        assert current.state == JobState.QUEUED
+    last = changed(current, state="running", heartbeat_at=NOON)
+    assert jobs.expire(last, listening_since=NOON, now=after(31), limits=LIMITS).state == JobState.FAILED
+
+
 @pytest.mark.parametrize(
     ("members", "why"),
     [

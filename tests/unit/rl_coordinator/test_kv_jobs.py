@@ -11,7 +11,7 @@ from ratchet.contract.state import JOBS, Job
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from tests.support.fake_bus import fake_broker
 from tests.support.running import running
-from tests.support.training import changed, job
+from tests.support.training import changed, job, request
 
 
 def store_on(broker: FakeBroker) -> KvJobs:
@@ -40,8 +40,39 @@ async def test_what_another_coordinator_writes_and_removes_is_known_without_read
         await other.change_job(first.training_job_id, lambda current: changed(current, state="dispatched"))
         await knows(one, ["dispatched"])
         assert [each.state for each in one.jobs_of("support")] == ["dispatched"]
-        await other.remove_job(first)
+        assert await other.remove_job(await other.get_job(first.training_job_id))
         await knows(one, [])
+
+
+async def test_a_job_that_was_resumed_after_it_was_listed_as_old_stays_with_its_key() -> None:
+    store = store_on(fake_broker())
+    listed = job("old", state="failed", request=request("old", idempotency_key="nightly"))
+    await store.create_job(listed)
+    await store.change_job(listed.training_job_id, lambda current: changed(current, state="queued", attempt=2))
+    assert not await store.remove_job(listed)
+    kept = await store.find_job("another", "support", "nightly")
+    assert kept is not None
+    assert (kept.training_job_id, kept.state) == (listed.training_job_id, "queued")
+    assert states(store) == ["queued"]
+
+
+class ResumedWhileRead(FakeBucket[Job]):
+    """Another coordinator resumes a job between the read and the delete."""
+
+    async def get(self, key: str) -> Entry[Job] | None:
+        entry = await super().get(key)
+        if entry is not None:
+            await self.put(key, changed(entry.value, state="queued", attempt=2))
+        return entry
+
+
+async def test_a_job_that_is_resumed_while_it_is_removed_stays() -> None:
+    bus = FakeBus(fake_broker())
+    bucket = ResumedWhileRead(bus, JOBS, Job)
+    store, old = KvJobs(bucket, bus.bucket("coordinator", str)), job("old", state="failed")
+    await store.create_job(old)
+    assert not await store.remove_job(old)
+    assert await bucket.keys() == [old.training_job_id]
 
 
 class SlowBucket(FakeBucket[Job]):

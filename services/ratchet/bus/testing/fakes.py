@@ -161,8 +161,11 @@ class FakeBucket(Bucket[V]):
         """See `Bucket`."""
         return self._write(key, value)
 
-    async def delete(self, key: str) -> None:
+    async def delete(self, key: str, revision: int | None = None) -> None:
         """See `Bucket`."""
+        stored = self._store.entries.get(key)
+        if revision is not None and (stored is None or stored[1] != revision):
+            raise Conflict(f"{key} was changed by another writer")
         self._store.delete(key)
 
     async def keys(self, prefix: str | None = None) -> list[str]:

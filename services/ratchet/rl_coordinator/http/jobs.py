@@ -84,7 +84,8 @@ class JobRoutes:
         going = {
             **TWICE,
             **UNKNOWN,
-            409: "It has not ended, is complete or has no checkpoint, or training is disabled.",
+            409: "It has not ended, is complete or has no checkpoint, or could not run as this installation is now: its"
+            " checkpoint is gone, its deadline has passed, its pool has no slot, or training is disabled.",
         }
         api.route("POST", "/v1/jobs", self.ask_for_training, scope=KeyScope.TRAIN, answers=ASKED, errors=REFUSED)
         api.route("POST", "/v1/jobs/preview", self.preview_data, scope=KeyScope.TRAIN, errors=TWICE)

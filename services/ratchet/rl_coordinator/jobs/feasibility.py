@@ -11,7 +11,7 @@ import structlog
 
 from ratchet.contract import snapshot as formats
 from ratchet.contract.policy_manifest import ADAPTER
-from ratchet.contract.state import ENDED
+from ratchet.contract.state import ENDED, Job
 from ratchet.contract.training import DatasetFilter, SnapshotRef, TrainingConfig, TrainingRequest
 from ratchet.datasets.domain.human_share import HUMAN, most_pairs
 from ratchet.datasets.domain.selection import most_generations, pending_rewards_note
@@ -59,6 +59,17 @@ class Feasibility:
                 await require(request.training_config, request.role)
             except Unavailable as error:
                 log.info("not looked up", job=request.training_job_id, reason=str(error))
+
+    async def lost_checkpoint(self, job: Job) -> list[str]:
+        """A sentence about a checkpoint that the object store lacks: the sweep takes those that nothing needs."""
+        checkpoint = job.artifacts.checkpoint if job.artifacts else None
+        try:
+            if checkpoint is None or await asyncio.to_thread(self._objects.exists, checkpoint):
+                return []
+        except Unavailable as error:
+            log.info("not looked up", job=job.training_job_id, reason=str(error))
+            return []
+        return [f"its checkpoint {checkpoint} is gone"]
 
     async def _require_base_model(self, config: TrainingConfig, role: str) -> None:
         base_model = config.base_model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import Cause
@@ -10,10 +10,10 @@ from ratchet.bus.received import Received
 from ratchet.contract import Message, TrainingRequest
 from ratchet.contract.state import Job
 from ratchet.contract.training import ErrorCode, TrainingError
-from ratchet.errors import Rejected
+from ratchet.errors import Rejected, WrongState
 from ratchet.rl_coordinator.jobs.domain import jobs
 from ratchet.rl_coordinator.jobs.domain.jobs import CountedOf
-from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities, as_asked, problems
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.feasibility import Feasibility
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
@@ -84,8 +84,25 @@ class Intake:
         )
 
     async def resume(self, job_id: str, actor: str) -> Job:
-        """Let a cancelled or failed job go on from its newest checkpoint. Raises `NotFound`, or `WrongState`."""
+        """Let a cancelled or failed job go on from its newest checkpoint. Raises `NotFound`, or `WrongState`.
+
+        What is certain to fail is refused at once.
+        """
+        job = await self._store.get_job(job_id)
+        resumed = jobs.resume(job, self._bus.now(), actor)
+        obstacles = [*self._obstacles(resumed), *await self._feasibility.lost_checkpoint(resumed)]
+        if obstacles:
+            raise WrongState(f"job {job_id} cannot go on: {'; '.join(obstacles)}")
         return await self._store.change_job(job_id, lambda job: jobs.resume(job, self._bus.now(), actor))
+
+    def _obstacles(self, job: Job) -> Iterator[str]:
+        """Why a queued job could never run, as this installation is now."""
+        deadline = job.request.deadline
+        if deadline is not None and deadline < self._bus.now():
+            yield f"its deadline {deadline.isoformat()} has passed"
+        if not self._schedule.slots.get(job.pool):
+            yield f"its pool {job.pool} has no slot here"
+        yield from problems(as_asked(job.request), self._abilities)
 
     def _job_of(self, request: TrainingRequest, cause: Cause) -> Job:
         pool, counted = self._schedule.pool_of(request), self._counted(request.role)

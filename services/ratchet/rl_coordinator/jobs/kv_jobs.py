@@ -115,13 +115,21 @@ class KvJobs:
                 continue
             return self._remember(job_id, changed, revision)
 
-    async def remove_job(self, job: Job) -> None:
-        """Forget an ended job, and its idempotency key. Nothing changes such a job: there is no revision to compare."""
-        key = job.request.idempotency_key
-        if key is not None:
+    async def remove_job(self, job: Job) -> bool:
+        """Forget an ended job, and its idempotency key. False: it was resumed meanwhile, or is gone, and stays so."""
+        job_id, key = job.training_job_id, job.request.idempotency_key
+        entry = await self._jobs.get(job_id)
+        if entry is None or (entry.value.attempt, entry.value.state) != (job.attempt, job.state):
+            self._take([(job_id, entry)])
+            return False
+        try:
+            await self._jobs.delete(job_id, entry.revision)
+        except Conflict:
+            return False
+        if key is not None:  # last: without it the key of a job that stays would stand for another one
             await self._aliases.delete(_alias(job.role, key))
-        await self._jobs.delete(job.training_job_id)
-        self._take([(job.training_job_id, None)])
+        self._take([(job_id, None)])
+        return True
 
     async def _follow(self) -> None:
         while True:

@@ -75,8 +75,8 @@ class JobReconciler:
         if self._pruned_at is None or abs((now - self._pruned_at).total_seconds()) > PRUNE_S:
             self._pruned_at = now
             for job in prunable(self._store.all_jobs(), retention_s=self._retention_s, now=now):
-                await self._store.remove_job(job)
-                log.info("old job pruned", job=job.training_job_id, state=job.state, created_at=str(job.created_at))
+                if await self._store.remove_job(job):
+                    log.info("old job pruned", job=job.training_job_id, state=job.state, created_at=str(job.created_at))
         everything = self._store.all_jobs()
         for job in everything:
             if job.state not in ENDED or not is_announced(job):

@@ -47,12 +47,15 @@ def pending_announcement(job: Job) -> Message | None:
 
 
 def failure_alert(job: Job) -> Alert:
-    """What operators hear of a job that failed for good; the same event however often it is published."""
+    """What operators hear of a job that failed for good; the same event however often it is published.
+
+    A job that is resumed and fails again is another event.
+    """
     code = job.error.code if job.error else ErrorCode.UNKNOWN
     message = job.error.message if job.error else "no reason is known"
     attempts = f"{job.attempt} attempt{'' if job.attempt == 1 else 's'}"
     return Alert(
-        alert_id=named_id("job failed", job.training_job_id),
+        alert_id=named_id("job failed", job.training_job_id, str(job.attempt)),
         key=f"job-{job.training_job_id}",
         severity="warning",
         summary=f"training of role {job.role} ({job.algorithm}) failed with {code} after {attempts}: {message}",

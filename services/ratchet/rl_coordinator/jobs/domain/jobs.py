@@ -137,7 +137,8 @@ def cancel(job: Job, now: datetime, actor: str, *, at_once: bool = False) -> Job
 def resume(job: Job, now: datetime, actor: str) -> Job:
     """A cancelled or failed job waits as its next attempt, which goes on from the newest checkpoint with the same data.
 
-    Raises `WrongState` for a job that has not ended, is complete, or has no checkpoint.
+    It may try as often as a new job: what was tried before counts against no limit. Raises `WrongState` for a job that
+    has not ended, is complete, or has no checkpoint.
     """
     job_id = job.training_job_id
     if job.state not in (JobState.CANCELLED, JobState.FAILED):
@@ -145,7 +146,8 @@ def resume(job: Job, now: datetime, actor: str) -> Job:
     if job.artifacts is None or job.artifacts.checkpoint is None:
         raise WrongState(f"job {job_id} has no checkpoint to go on from: ask for it again")
     asked = {"cancel_requested": False, "cancel_now": False, "cancelled_by": None, "resumed_by": actor}
-    return try_again(replace(job, finished_at=None, health_stop=None, **asked), now)
+    anew = {"finished_at": None, "health_stop": None, "forgiven": job.attempt - job.unclaimed}
+    return try_again(replace(job, **anew, **asked), now)
 
 
 def fail(job: Job, error: TrainingError, now: datetime) -> Job:
@@ -183,8 +185,8 @@ def take_back(job: Job, now: datetime, error: TrainingError | None = None) -> Jo
 
 
 def tried(job: Job) -> int:
-    """Attempts that a worker had and did not hand back in order."""
-    return job.attempt - job.unclaimed
+    """Attempts that a worker had and did not hand back in order, since a person resumed the job last."""
+    return job.attempt - job.unclaimed - job.forgiven
 
 
 def queue_wait_s(job: Job, now: datetime) -> float:

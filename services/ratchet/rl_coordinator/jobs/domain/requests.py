@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
 from ratchet.contract.training import TrainingConfig, TrainingRequest
 from ratchet.rl_coordinator.jobs.domain.planning import AUTO
@@ -51,6 +53,14 @@ def problems(request: TrainingRequest, abilities: Abilities) -> list[str]:
                 "evaluation.benchmark_tasks: a job runs no benchmarks, the deployer's held-out gate does; leave it out"
             )
     return reasons
+
+
+def as_asked(request: TrainingRequest) -> TrainingRequest:
+    """The request of a job without the snapshot that the coordinator exported for it."""
+    config = request.training_config
+    if config.dataset.source == "s3":
+        return request
+    return replace(request, training_config=replace(config, dataset=replace(config.dataset, snapshot=None)))
 
 
 def config_problems(config: TrainingConfig, abilities: Abilities) -> list[str]:
