@@ -11,6 +11,7 @@ from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.service.settings import SharedSettings
 from tests.support.canary_stage import stage
+from tests.support.consoles import consoling
 from tests.support.coordinator import coordinating
 from tests.support.engine_process import publish, running_engine
 from tests.support.gateway_scene import scene
@@ -19,6 +20,8 @@ from tests.support.running import connected, migrated, prepared_objects, running
 from tests.support.servers import RunningServer
 
 pytestmark = pytest.mark.timeout(240)
+ENDLESS = frozenset({"GET /v1/events"})
+"""A stream ends with its listener: it has tests of its own."""
 
 
 async def test_gateway_and_the_routes_that_it_forwards(
@@ -63,6 +66,20 @@ async def test_engine(shared_settings: SharedSettings, tmp_path: Path) -> None:
         statuses = await fuzzed("engine.openapi.yaml", engine.url)
     assert unreached(statuses) == []
     assert len(statuses) >= 5
+
+
+async def test_console(shared_settings: SharedSettings) -> None:
+    prepared_objects(shared_settings)
+    async with (
+        migrated(shared_settings),
+        connected(shared_settings) as bus,
+        coordinating(shared_settings, bus) as there,
+    ):
+        await eventually(lambda: _answers(there.api))
+        async with consoling(shared_settings, coordinator_url=str(there.api.base_url)) as here:
+            statuses = await fuzzed("console.openapi.json", str(here.base_url).rstrip("/"), apart_from=ENDLESS)
+    assert unreached(statuses) == []
+    assert len(statuses) >= 15
 
 
 async def _answers(api: httpx.AsyncClient) -> bool:
