@@ -30,7 +30,12 @@ from tests.support.running import connected, http_client, prepared_objects
 
 pytestmark = pytest.mark.timeout(900)
 
-SERVICES = ("trajectory_collector", "reward_computer", "rl_coordinator", "engine_local", "gateway", "canary_deployer")
+SERVICES = (
+    *("trajectory_collector", "reward_computer", "rl_coordinator", "engine_local", "gateway", "canary_deployer"),
+    "console",
+)
+ENDLESS = "/v1/events"
+"""The console's stream goes on for as long as its listener."""
 AT_ONCE = 8
 """Connections at a time."""
 TOOL = {"type": "function", "function": {"name": "look_up", "description": "looks it up", "parameters": {}}}
@@ -58,6 +63,7 @@ BODIES: dict[str, list[Any]] = {
     "feedback": [{"trajectory_id": ID, "role": "support", "kind": "comment", "value": "it was fine", "rater": "mia"}],
     "jobs": [{"role": "support", "algorithm": "grpo", "reason": "it is time", "hyperparameters": {"steps": 2}}],
     "unload_lora_adapter": [{"lora_name": "support@1-11111111"}],
+    "judgements": [{"pair_id": "a pair", "choice": "left", "confidence": 1.0, "comment": "it was fine"}],
     "start": [{"version": 2, "actor": "an operator", "reason": "it is time", "override": True, "strategy": "auto"}],
     "promote": [{"actor": "an operator", "reason": "it is time", "override": True}],
     "{act}": [{"actor": "an operator", "reason": "it is time"}],
@@ -106,6 +112,7 @@ async def _plant(stack: Stack, bus: Bus, shared: SharedSettings, resident: str) 
         (engine, "engine.openapi.yaml", chat),
         (coordinator, document, {}),
         (stack.url("deployer"), "deployer.openapi.json", {}),
+        (stack.url("console"), "console.openapi.json", {}),
     ]
     for url, document, bodies in here:
         await _send_all(url, _asked(operations(document), {**BODIES, **bodies}))
@@ -117,6 +124,7 @@ async def _plant(stack: Stack, bus: Bus, shared: SharedSettings, resident: str) 
 
 def _asked(listed: Sequence[tuple[str, str]], bodies: dict[str, list[Any]]) -> list[Asked]:
     asked: list[Asked] = []
+    listed = [(method, path) for method, path in listed if path != ENDLESS]
     for method, path in listed:
         known = next((bodies[end] for end in sorted(bodies, key=len, reverse=True) if path.endswith(end)), [])
         asked += requests(method, path, known if method == "POST" else [])
