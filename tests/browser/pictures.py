@@ -46,6 +46,11 @@ def _preview(page: Page) -> None:
     page.get_by_text("rows to learn from").wait_for()
 
 
+def _cancel(page: Page) -> None:
+    page.get_by_role("button", name="Cancel the job").click()
+    page.get_by_role("dialog").wait_for()
+
+
 def _nothing(_: Page) -> None:
     pass
 
@@ -64,6 +69,7 @@ PICTURES: Mapping[str, tuple[str, int, Callable[[Page], None]]] = {
     "pairs": ("annotation?tab=pairs&role=support", HEIGHT, _nothing),
     "training": ("training", HEIGHT, _nothing),
     "job": (f"training/{RLOO}", 1300, _nothing),
+    "cancel": (f"training/{DPO}", HEIGHT, _cancel),
     "start": ("training?start=1&role=support", 940, _preview),
     "jobs": (f"training?one={RLOO}&other={DPO}", 1300, _nothing),
     "alignment": ("alignment?role=support", 1300, _nothing),
@@ -86,7 +92,9 @@ def take(browser: Browser, address: str, name: str, theme: str) -> Path:
     page.get_by_text("live", exact=True).wait_for()
     prepare(page)
     page.wait_for_timeout(300)  # charts measure their width
-    picture = Image.open(BytesIO(page.screenshot())).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    whole = Image.open(BytesIO(page.screenshot())).convert("RGB")
+    # Coverage, for the median of areas leaves out the colour of a small sign.
+    picture = whole.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     context.close()
     file = FOLDER / f"{name}-{theme}.png"
     picture.save(file, optimize=True)
