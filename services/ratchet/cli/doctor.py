@@ -90,6 +90,8 @@ async def _one(name: str, check: Check, endpoints: Endpoints, deadline_s: float)
         )
     except (RatchetError, OSError) as error:
         finding = failure(str(error) or type(error).__name__, None)
+    except Exception as error:  # noqa: BLE001 - one check that breaks must not cost the results of the others
+        finding = failure(f"could not be checked: {type(error).__name__}: {error}", None)
     return Checked(check=name, state=finding.state, sentence=finding.sentence, remedy=finding.remedy)
 
 

@@ -64,6 +64,15 @@ def test_a_check_that_hangs_fails_and_holds_up_no_other(tmp_path: Path) -> None:
     assert "no answer within 0.2 s" in results[0].sentence
 
 
+def test_a_check_that_breaks_fails_and_costs_no_other_result(tmp_path: Path) -> None:
+    def broken(endpoints: Endpoints) -> Finding:
+        raise KeyError("gone between list and info")
+
+    results = examined(nothing_at(tmp_path), {"one": broken, "two": lambda _: ok("fine")})
+    assert [(one.check, one.state) for one in results] == [("one", "failure"), ("two", "ok")]
+    assert results[0].sentence.startswith("could not be checked: KeyError")
+
+
 @pytest.mark.timeout(120)
 def test_servers_that_take_connections_and_answer_nothing_are_failures(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
