@@ -1,9 +1,9 @@
 """Copies of a stopped stack's state: made whole or not at all, and checked by digest before one is put back.
 
 A backup is a folder: `manifest.json` (every file with its size and SHA-256) and `state/`, the files themselves. Both
-ways write beside the goal and rename at the end, so a process killed in between leaves a `.partial` folder that the
-next run removes, and never half a backup or half a state. Files are copied, not linked: the broker and the object store
-write into files that exist, and would change a linked copy.
+ways write beside the goal and rename at the end, so a process killed in between leaves a `.partial` folder, which the
+next run beside it removes, and never half a backup or half a state. Files are copied, not linked: the broker and the
+object store write into files that exist, and would change a linked copy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +23,16 @@ from ratchet.errors import ConfigError, Conflict, NotFound, Rejected
 from ratchet.local_stack.kept_ports import PORTS_FILE
 from ratchet.local_stack.orphans import living
 from ratchet.local_stack.secrets import SECRETS_FILE
-from ratchet.local_stack.state import LOCK_FILE, read_record, stack_lock
+from ratchet.local_stack.state import (
+    LOCK_FILE,
+    AlreadyRunning,
+    aside_name,
+    occupied,
+    read_record,
+    require_in_place,
+    stack_lock,
+)
+from ratchet.local_stack.state_tree import StateTree, read_tree
 from ratchet.local_stack.state_version import VERSION_FILE, StateVersion, read_version, require_readable
 from ratchet.service.disk import LOW_BYTES, free_bytes, shortage
 from ratchet.service.files import write_whole
@@ -32,6 +41,8 @@ FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state"
 KEPT = ("data", SECRETS_FILE, PORTS_FILE, VERSION_FILE)
 """What a stack cannot make again. Logs and the record of its processes are left out."""
+PARTIAL = ".ratchet-copy.{}.partial"
+"""What a copy is called until it is whole."""
 PIECE = 1 << 20
 
 OnProgress = Callable[[int, int], None]
@@ -51,12 +62,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int
     made_at: datetime
-    directory: str
-    """Where the state was: links inside it are made anew where it is restored."""
     version: StateVersion | None
     folders: list[str]
     links: dict[str, str]
-    """Path -> what it points to."""
+    """Path -> the path in the state that it points to. What a state links to elsewhere is copied as if it lay there."""
     files: dict[str, BackupFile]
 
     @property
@@ -69,7 +78,7 @@ def back_up(directory: Path, target: Path, on_progress: OnProgress | None = None
     """Copy the state of a stack that does not run into the new folder `target`.
 
     Raises `NotFound` where there is no state, `AlreadyRunning` or `Conflict` where the stack or a part of it runs, or
-    `target` exists, `ConfigError` where the disk has no room, and `OSError`.
+    `target` exists, `ConfigError` where the disk has no room or the state has a link to nothing, and `OSError`.
     """
     directory, target = directory.resolve(), target.absolute()
     if not (directory / "data").is_dir():
@@ -79,11 +88,11 @@ def back_up(directory: Path, target: Path, on_progress: OnProgress | None = None
     if directory in target.parents:
         raise ConfigError(f"{target} lies inside the state that it is to hold")
     with _stopped(directory):
-        paths = sorted(path for name in KEPT for path in _below(directory / name))
-        size = sum(path.stat().st_size for path in paths if _is_file(path))
+        tree = read_tree(directory, KEPT)
+        size = tree.size
         _require_room(target.parent, size)
         with _renamed(target) as partial:
-            manifest = _copied(directory, paths, partial / STATE, lambda done: on_progress and on_progress(done, size))
+            manifest = _copied(directory, tree, partial / STATE, lambda done: on_progress and on_progress(done, size))
             write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     return manifest
 
@@ -98,10 +107,9 @@ def read_manifest(backup: Path) -> Manifest:
         raise Rejected(f"{backup / MANIFEST} cannot be read: {error}") from error
     if manifest.format != FORMAT:
         raise Rejected(f"{backup} has the format {manifest.format}; this program reads {FORMAT}")
-    names = [*manifest.folders, *manifest.links, *manifest.files]
-    strange = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
-    if strange:
-        raise Rejected(f"{backup} names a file outside of a state: {strange[0]}")
+    strange = next((name for name in _names(manifest) if not _in_a_state(name, manifest)), None)
+    if strange is not None:
+        raise Rejected(f"{backup} names a file outside of a state: {strange!r}")
     return manifest
 
 
@@ -116,14 +124,31 @@ def restore(
     backup, directory = backup.resolve(), directory.resolve()
     manifest = read_manifest(backup)
     require_readable(manifest.version, backup)
-    present = directory.is_dir() and any(path.name != LOCK_FILE for path in directory.iterdir())
-    if present and not replace:
-        raise Conflict(f"{directory} holds the state of a stack: name another --dir, or --replace sets it aside")
+    _require_free(directory, replace=replace)
     _require_room(directory.parent, manifest.size)
-    aside = directory.with_name(f"{directory.name}.before-{datetime.now(UTC):%Y%m%dT%H%M%S%f}") if present else None
-    with _stopped(directory) if directory.is_dir() else _nothing_there(), _renamed(directory, aside) as partial:
-        _put_back(manifest, backup / STATE, directory, partial, on_progress)
+    with _held(directory):
+        _require_free(directory, replace=replace)
+        aside = aside_name(directory, datetime.now(UTC)) if occupied(directory) else None
+        with _renamed(directory, aside) as partial:
+            _put_back(manifest, backup / STATE, partial, on_progress)
     return manifest, aside
+
+
+def _require_free(directory: Path, *, replace: bool) -> None:
+    require_in_place(directory)
+    if occupied(directory) and not replace:
+        raise Conflict(f"{directory} holds the state of a stack: name another --dir, or --replace sets it aside")
+
+
+def _names(manifest: Manifest) -> Iterator[str]:
+    yield from (*manifest.folders, *manifest.files, *manifest.links, *manifest.links.values())
+
+
+def _in_a_state(name: str, manifest: Manifest) -> bool:
+    """Whether a name leads to where a state has its files, and nowhere else: also not through a link."""
+    path = Path(name)
+    kept = path.parts[:1] in {(one,) for one in KEPT} and ".." not in path.parts and "\0" not in name
+    return kept and name == str(path) and not any(str(parent) in manifest.links for parent in path.parents)
 
 
 @contextmanager
@@ -138,63 +163,85 @@ def _stopped(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _nothing_there() -> Iterator[None]:
-    yield
+def _held(directory: Path) -> Iterator[None]:
+    """Keep a stack from starting in a folder, which is made for it where there is none, and goes again on an error."""
+    made = not directory.exists()
+    with _stopped(directory):
+        try:
+            yield
+        except BaseException:
+            if made and directory.is_dir() and not occupied(directory):
+                with suppress(OSError):  # a stack that starts in it meanwhile keeps it
+                    (directory / LOCK_FILE).unlink(missing_ok=True)
+                    directory.rmdir()
+            raise
 
 
 @contextmanager
 def _renamed(target: Path, aside: Path | None = None) -> Iterator[Path]:
     """A folder to fill, which becomes `target` once it is whole and on the disk. What was there goes to `aside`."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    for left in target.parent.glob(PARTIAL.format("*")):
+        _sweep(left)
+    partial = target.with_name(PARTIAL.format(target.name))
     partial.mkdir(mode=0o700)
     try:
-        yield partial
-        for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir() and not path.is_symlink())):
-            _sync(folder)
-        if aside is not None:
-            target.rename(aside)
-        elif target.is_dir():  # empty, but for the lock of a stack that does not run
-            (target / LOCK_FILE).unlink(missing_ok=True)
-        partial.rename(target)
+        with stack_lock(partial):  # the sweep of another process leaves it alone
+            yield partial
+            (partial / LOCK_FILE).unlink()
+            for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir() and not path.is_symlink())):
+                _sync(folder)
+            _take_place(partial, target, aside)
         _sync(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
-def _copied(directory: Path, paths: list[Path], to: Path, on_progress: Callable[[int], object]) -> Manifest:
-    folders: list[str] = []
-    links: dict[str, str] = {}
+def _sweep(partial: Path) -> None:
+    """Remove what an interrupted copy has left: it holds secrets."""
+    if partial.is_dir() and not partial.is_symlink():
+        with suppress(AlreadyRunning), stack_lock(partial):
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _take_place(partial: Path, target: Path, aside: Path | None) -> None:
+    if aside is None:
+        if target.is_dir() and not occupied(target):
+            (target / LOCK_FILE).unlink(missing_ok=True)
+        partial.rename(target)  # refuses a folder that something has come into
+        return
+    target.rename(aside)
+    try:
+        partial.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
+
+
+def _copied(directory: Path, tree: StateTree, to: Path, on_progress: Callable[[int], object]) -> Manifest:
     files: dict[str, BackupFile] = {}
     to.mkdir()
+    for name in tree.folders:
+        (to / name).mkdir()
     done = 0
-    for path in paths:
-        name = str(path.relative_to(directory))
-        if path.is_symlink():
-            links[name] = str(path.readlink())
-        elif path.is_dir():
-            (to / name).mkdir()
-            folders.append(name)
-        elif _is_file(path):
-            mode = stat.S_IMODE(path.stat().st_mode)
-            files[name] = BackupFile(size=path.stat().st_size, sha256=_copy(path, to / name, mode), mode=mode)
-            done += files[name].size
-            on_progress(done)
+    for name, path in tree.files.items():
+        mode = stat.S_IMODE(path.stat().st_mode)
+        files[name] = BackupFile(size=path.stat().st_size, sha256=_copy(path, to / name, mode), mode=mode)
+        done += files[name].size
+        on_progress(done)
     return Manifest(
         format=FORMAT,
         made_at=datetime.now(UTC),
-        directory=str(directory),
         version=read_version(directory),
-        folders=folders,
-        links=links,
+        folders=tree.folders,
+        links=tree.links,
         files=files,
     )
 
 
-def _put_back(manifest: Manifest, state: Path, directory: Path, partial: Path, on_progress: OnProgress | None) -> None:
-    """Fill `partial` with the state that will stand in `directory`. Raises `Rejected` for a damaged backup."""
+def _put_back(manifest: Manifest, state: Path, partial: Path, on_progress: OnProgress | None) -> None:
+    """Fill `partial` with the state. Raises `Rejected` for a damaged backup."""
     for name in manifest.folders:
         (partial / name).mkdir(parents=True)
     done = 0
@@ -209,8 +256,7 @@ def _put_back(manifest: Manifest, state: Path, directory: Path, partial: Path, o
         if on_progress is not None:
             on_progress(done, manifest.size)
     for name, target in manifest.links.items():
-        moved = target.replace(manifest.directory, str(directory), 1) if target.startswith("/") else target
-        (partial / name).symlink_to(moved)
+        (partial / name).symlink_to(os.path.relpath(target, Path(name).parent))
 
 
 def _copy(source: Path, to: Path, mode: int) -> str:
@@ -224,20 +270,6 @@ def _copy(source: Path, to: Path, mode: int) -> str:
         write.flush()
         os.fsync(write.fileno())
     return digest.hexdigest()
-
-
-def _below(path: Path) -> Iterator[Path]:
-    """The path and all below it; links are not followed."""
-    if path.is_symlink() or path.exists():
-        yield path
-    if path.is_dir() and not path.is_symlink():
-        for child in path.iterdir():
-            yield from _below(child)
-
-
-def _is_file(path: Path) -> bool:
-    """Whether it is a plain file: sockets and pipes of a stopped process hold nothing."""
-    return path.is_file() and not path.is_symlink()
 
 
 def _require_room(folder: Path, size: int) -> None:

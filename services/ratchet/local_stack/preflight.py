@@ -14,6 +14,7 @@ from ratchet.local_stack.disk import require_room
 from ratchet.local_stack.plan import StackPlan, chosen, make_plan
 from ratchet.local_stack.secrets import StackSecrets, read_secrets
 from ratchet.local_stack.settings import StackSettings
+from ratchet.local_stack.state import require_in_place
 from ratchet.local_stack.state_version import read_version, require_readable
 from ratchet.service.disk import existing, free_bytes
 
@@ -32,6 +33,7 @@ def planned(settings: StackSettings) -> StackPlan:
             return None
 
     tried(lambda: require_writable(settings.directory))
+    tried(lambda: require_in_place(settings.directory))
     tried(lambda: require_readable(read_version(settings.directory), settings.directory))
     tried(lambda: require_room(settings.directory, free_bytes(settings.directory)))
     secrets = tried(lambda: read_secrets(settings.directory))

@@ -127,8 +127,8 @@ class Stack:
         async def prepare() -> None:
             if len(servers) == len(SERVERS):
                 await _all_set(events, servers)
+                write_version(self.settings.directory)  # first: an older program must not touch half an upgrade either
                 await bootstrap(plan.shared)
-                write_version(self.settings.directory)
             events["bootstrap"].set()
 
         async def start(name: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -77,6 +79,27 @@ def already_running(directory: Path, record: StackRecord | None) -> AlreadyRunni
     return AlreadyRunning(
         f"the stack in {directory} is already running{who}: see `ratchet status --dir {shlex.quote(str(directory))}`"
     )
+
+
+def occupied(directory: Path) -> bool:
+    """Whether a folder holds anything beside the lock. Raises `OSError`."""
+    return directory.is_dir() and any(path.name != LOCK_FILE for path in directory.iterdir())
+
+
+def aside_name(directory: Path, at: datetime) -> Path:
+    """Where a restore puts the state that it replaces."""
+    return directory.with_name(f"{directory.name}.before-{at:%Y%m%dT%H%M%S%f}")
+
+
+def require_in_place(directory: Path) -> None:
+    """Raise `ConfigError` where a state was set aside and none took its place: a restore was killed between the two."""
+    directory = directory.resolve()
+    aside = sorted(directory.parent.glob(f"{glob.escape(directory.name)}.before-*"))
+    if aside and not occupied(directory):
+        raise ConfigError(
+            f"{directory} holds no state, but {aside[-1]} is one that `ratchet restore --replace` has set aside:"
+            f" move it back, or elsewhere to begin without it"
+        )
 
 
 @contextmanager

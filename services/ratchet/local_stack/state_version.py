@@ -47,7 +47,7 @@ def read_version(directory: Path) -> StateVersion | None:
 
 
 def write_version(directory: Path) -> None:
-    """Note that this program has brought the state to its version. Raises `OSError`."""
+    """Note that this program writes the state, before it does: it knows all that the state has. Raises `OSError`."""
     if read_version(directory) != own_version():
         text = msgspec.json.format(msgspec.json.encode(own_version()), indent=1)
         write_whole(directory / VERSION_FILE, text, mode=PUBLIC)
@@ -71,11 +71,16 @@ def upgrade_ahead(directory: Path) -> str | None:
     """What to know before a start that changes a state's tables for good; None where it changes nothing."""
     state, own = read_version(directory), own_version()
     if state is None:
-        return None
+        old = any((directory / "data" / "clickhouse" / "metadata").glob("*.sql"))  # a start has made tables
+        return _notice(directory, "a version that is not noted", "its tables may change") if old else None
     new = [name for name in own.migrations if name not in state.migrations]
     if not new:
         return None
+    return _notice(directory, f"Ratchet {state.program}", ", ".join(new))
+
+
+def _notice(directory: Path, before: str, what: str) -> str:
     return (
-        f"this start brings the state in {directory} from Ratchet {state.program} to {own.program} ({', '.join(new)});"
+        f"this start brings the state in {directory} from {before} to {own_version().program} ({what});"
         f" there is no way back but a backup: `ratchet backup` while the stack is stopped"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def state(tmp_path: Path) -> Path:
 def contents(directory: Path) -> dict[str, object]:
     """What a state holds, beside logs and locks."""
     return {
-        str(path.relative_to(directory)): str(path.readlink()).replace(str(directory), "STATE")
+        str(path.relative_to(directory)): path.resolve().relative_to(directory)
         if path.is_symlink()
         else (path.read_bytes(), path.stat().st_mode)
         if path.is_file()
@@ -109,6 +110,54 @@ def test_a_damaged_backup_is_refused_and_leaves_the_state_as_it_was(state: Path,
     assert not list(tmp_path.glob(".*.partial"))
 
 
+@pytest.mark.parametrize("part", ["data", "data/nats", "data/nats/1.blk", "secrets.json"])
+def test_what_a_state_links_to_elsewhere_is_in_the_backup(state: Path, tmp_path: Path, part: str) -> None:
+    before = contents(state)
+    elsewhere = tmp_path / "big"
+    (state / part).rename(elsewhere)
+    (state / part).symlink_to(elsewhere)
+
+    back_up(state, tmp_path / "backup")
+    restored = tmp_path / "restored"
+    restore(tmp_path / "backup", restored)
+
+    assert contents(restored) == before
+    assert not (restored / part).is_symlink()
+
+
+def test_a_state_that_a_backup_cannot_hold_whole_is_refused_and_named(state: Path, tmp_path: Path) -> None:
+    (state / "data" / "engine").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(ConfigError, match=r"data/engine links to .*unmounted, which is not there"):
+        back_up(state, tmp_path / "backup")
+    (state / "data" / "engine").unlink()
+    Path(os.fsdecode(bytes(state) + b"/data/\xff")).touch()
+    with pytest.raises(ConfigError, match="is no UTF-8"):
+        back_up(state, tmp_path / "backup")
+    assert not list(tmp_path.glob("*backup*"))
+
+
+HOSTILE = {
+    "a link that leads outside": {"data/a": "/outside"},
+    "a link with steps up": {"data/a": "data/../../outside"},
+    "a name below a link": {"data/a": "data/nats", "data/a/evil": "data/nats"},
+    "a link to below a link": {"data/a": "data/link/1.blk"},
+    "a link that a state does not have": {"stack.json": "data/nats"},
+    "a name that the system does not take": {"data/\0": "data/nats"},
+}
+
+
+@pytest.mark.parametrize("links", HOSTILE.values(), ids=HOSTILE)
+def test_a_backup_that_would_write_outside_of_a_state_is_refused(
+    state: Path, tmp_path: Path, links: dict[str, str]
+) -> None:
+    manifest = back_up(state, tmp_path / "backup")
+    hostile = msgspec.structs.replace(manifest, links={**manifest.links, **links})
+    (tmp_path / "backup" / MANIFEST).write_bytes(msgspec.json.encode(hostile))
+    with pytest.raises(Rejected, match="names a file outside of a state"):
+        restore(tmp_path / "backup", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
 def test_what_is_no_backup_is_one_clear_line(state: Path, tmp_path: Path) -> None:
     (tmp_path / "no").mkdir()
     with pytest.raises(NotFound, match="is no backup"):
@@ -158,12 +207,85 @@ def test_a_kill_on_the_way_leaves_nothing_that_passes_for_whole(state: Path, tmp
         assert process.stdout is not None
         assert process.stdout.readline() == b"copied\n"
         process.kill()
-    assert not target.exists()
-    assert list(tmp_path.glob(".*.partial"))
+    assert not (target / "data").exists()
+    assert not (target / MANIFEST).exists()
+    (left,) = tmp_path.glob(".*.partial")
 
+    shutil.copytree(left, left.with_name(".ratchet-copy.sunday.partial"))  # of another day, and another name
     (back_up if way == "backup" else restore)(source, target)
     assert target.is_dir()
     assert not list(tmp_path.glob(".*.partial"))
+
+
+BROKEN_OFF = """
+import os, sys
+from pathlib import Path
+from ratchet.local_stack.backup import restore
+
+backup, state, way = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+
+def stop(event, words):
+    if event == "os.rename" and str(words[1]) == str(state) and str(words[0]).endswith(".partial"):
+        if way == "kill":
+            os.kill(os.getpid(), 9)
+        raise OSError("the disk failed")
+
+sys.addaudithook(stop)
+restore(backup, state, replace=True)
+"""
+
+
+def broken_off(backup: Path, state: Path, way: str) -> None:
+    """A restore that ends after it has set the old state aside, and before the new one takes its place."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", BROKEN_OFF, backup, state, way], capture_output=True, check=False
+    )
+    assert done.returncode == (-9 if way == "kill" else 1), done.stderr
+
+
+def test_a_restore_that_fails_at_its_end_leaves_the_old_state(state: Path, tmp_path: Path) -> None:
+    before = contents(state)
+    back_up(state, tmp_path / "backup")
+    broken_off(tmp_path / "backup", state, "fail")
+    assert contents(state) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"state", "backup"}
+
+
+def test_no_stack_starts_empty_where_a_killed_restore_has_set_its_state_aside(state: Path, tmp_path: Path) -> None:
+    before = contents(state)
+    back_up(state, tmp_path / "backup")
+    broken_off(tmp_path / "backup", state, "kill")
+    (aside,) = tmp_path.glob("state.before-*")
+
+    with pytest.raises(ConfigError, match=f"{aside} is one that .* has set aside"):
+        planned(StackSettings(directory=state, free_ports=True))
+    with pytest.raises(ConfigError, match="move it back"):
+        restore(tmp_path / "backup", state)
+    aside.rename(state)
+    assert contents(state) == before
+    restore(tmp_path / "backup", state, replace=True)
+
+
+def test_a_restore_keeps_a_stack_from_starting_also_where_no_folder_was(state: Path, tmp_path: Path) -> None:
+    back_up(state, tmp_path / "backup")
+    target = tmp_path / "other"
+
+    def start(_done: int, _size: int) -> None:
+        with pytest.raises(AlreadyRunning), stack_lock(target):
+            pass
+
+    restore(tmp_path / "backup", target, on_progress=start)
+    assert (target / "secrets.json").is_file()
+
+
+def test_a_restore_takes_no_folder_that_something_came_into(state: Path, tmp_path: Path) -> None:
+    back_up(state, tmp_path / "backup")
+    target = tmp_path / "other"
+    with pytest.raises(OSError, match="not empty"):
+        restore(tmp_path / "backup", target, on_progress=lambda _done, _size: (target / "data").mkdir(exist_ok=True))
+    with pytest.raises(AlreadyRunning), stack_lock(target), stack_lock(target):
+        pass  # the folder and its lock are there
+    assert (target / "data").is_dir()
 
 
 def test_a_newer_state_is_refused_in_one_line_by_a_start_and_by_a_restore(state: Path, tmp_path: Path) -> None:
@@ -187,5 +309,11 @@ def test_an_upgrade_suggests_a_backup_beforehand_and_notes_what_it_did(state: Pa
     assert "ratchet backup" in notice
     write_version(state)
     assert read_version(state) == own_version()
+    (state / VERSION_FILE).unlink()
+    assert upgrade_ahead(state) is None
+    (state / "data" / "clickhouse" / "metadata").mkdir(parents=True)
+    assert upgrade_ahead(state) is None
+    (state / "data" / "clickhouse" / "metadata" / "ratchet.sql").touch()
+    assert "a version that is not noted" in (upgrade_ahead(state) or "")
     shutil.rmtree(state)
     assert upgrade_ahead(state) is None
