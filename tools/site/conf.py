@@ -40,7 +40,13 @@ html_theme_options = {"navigation_with_keys": True}
 PARTS = {
     "Begin": ("docs/guides/in-front-of-my-provider", "docs/README", "docs/architecture", "docs/glossary"),
     "Agents": ("docs/guides/agent-author", "docs/guides/other-languages", "docs/guides/frameworks"),
-    "Policies": ("docs/guides/ml-engineer", "docs/guides/vllm", "docs/learning", "docs/training-speed"),
+    "Policies": (
+        "docs/guides/bring-your-logs",
+        "docs/guides/ml-engineer",
+        "docs/guides/vllm",
+        "docs/learning",
+        "docs/training-speed",
+    ),
     "Operation": ("docs/guides/operator", "docs/guides/console", "docs/operations", "docs/guarantees", "docs/SECURITY"),
     "To look up": ("docs/cli", "docs/settings", "docs/api/client", "docs/api/http", "docs/api/training"),
     "Changing Ratchet": (

@@ -85,6 +85,10 @@ def by_function(
         str | None,
         typer.Option(help="A member of the records: the function gets all records together that are equal in it."),
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="The system whose ids the records have; without it the names of file and function."),
+    ] = None,
     role: RoleOption = "default",
     model: Model = "unknown",
     domain: Domain = None,
@@ -96,7 +100,7 @@ def by_function(
 ) -> None:
     """Import any format by a function of your own: record in, conversation out. Exit code 3: some were left out."""
     options = ImportOptions(role=role, model=model, domain=domain, outcome=outcome, judged_by=judged_by)
-    importer = importer_of(function, group_by)
+    importer = importer_of(function, group_by, source)
     _import(importer, file, options, locate(directory), dry_run=dry_run, as_json=as_json)
 
 

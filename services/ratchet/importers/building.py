@@ -49,10 +49,12 @@ def trajectory_of_chat(
     given: Facts, chat: Chat, options: ImportOptions, source: str, parent: str | None = None
 ) -> Trajectory:
     """The trajectory of a conversation. Raises as `trajectory_from` does."""
-    identity = [chat.instructions, msgspec.to_builtins(chat.entries), given.task, list(given.tools), dict(given.scores)]
-    own_id = given.id or _digest(identity)
-    started_at, ended_at = given.started_at or UNKNOWN_TIME, given.ended_at or given.started_at or UNKNOWN_TIME
-    task = without_secrets(given.task) if given.task else named_id("imported prompt", _digest(chat.prompt))
+    # Without the scores: some formats read one only where `--outcome` names it, and a second import is the same run.
+    identity = [chat.instructions, msgspec.to_builtins(chat.entries), given.task, list(given.tools), dict(given.labels)]
+    own_id = given.id or digest_of(identity)
+    started_at = _aware(given.started_at) or UNKNOWN_TIME
+    ended_at = _aware(given.ended_at) or started_at
+    task = without_secrets(given.task) if given.task else named_id("imported prompt", digest_of(chat.prompt))
     trajectory = Trajectory(
         trajectory_id=named_id(source, own_id),
         session_id=f"{source}/{without_secrets(given.session or own_id)}",
@@ -87,7 +89,7 @@ def trajectory_of_chat(
 def trajectory_from(given: ImportedTrajectory, options: ImportOptions, source: str) -> Trajectory:
     """The trajectory of a conversation. Raises a `ValueError` or `Rejected` that says what is wrong with it."""
     messages = chat_of(list(given.messages))
-    instructions, turns = trajectory_turns(messages, started_at=given.started_at or UNKNOWN_TIME)
+    instructions, turns = trajectory_turns(messages, started_at=_aware(given.started_at) or UNKNOWN_TIME)
     if not turns:
         raise MalformedRecord("holds no message of the assistant")
     return trajectory_of_chat(given, Chat(prompt_of(messages), instructions, turns), options, source)
@@ -197,6 +199,11 @@ def text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
 
 
+def id_of(value: object) -> str | None:
+    """An id: a text or a whole number; None for anything else."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else text_or_none(value)
+
+
 def parsed_json(value: object) -> object:
     """What a text spells as JSON object or list; any other value as it is."""
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
@@ -207,15 +214,22 @@ def parsed_json(value: object) -> object:
         return value
 
 
+def _aware(instant: datetime | None) -> datetime | None:
+    return instant.replace(tzinfo=UTC) if instant is not None and instant.tzinfo is None else instant
+
+
 def _labels(given: Facts) -> JsonObject | None:
     labels = {name: value for name, value in given.labels.items() if name != "redactions"}
     return {**labels, **({"scores": dict(given.scores)} if given.scores else {})} or None
 
 
 def _outcome(given: Facts, options: ImportOptions) -> Outcome | None:
-    score = given.scores.get(options.outcome) if options.outcome else None
-    if score is None:
+    value: object = given.scores.get(options.outcome) if options.outcome else None
+    if value is None:
         return None
+    score = number_of(value)  # importers of others may give anything
+    if score is None:
+        raise MalformedRecord(f"the score {options.outcome} is {value!r}, not a number")
     if not 0.0 <= score <= 1.0:
         raise MalformedRecord(f"the score {options.outcome} is {score:g}; an outcome lies between 0 and 1")
     status = "success" if score >= SUCCESS else "failure" if score <= FAILURE else "partial"
@@ -233,7 +247,8 @@ def _redacted(message: M) -> tuple[M, Mapping[str, int]]:
     return redacted, counts
 
 
-def _digest(value: object) -> str:
+def digest_of(value: object) -> str:
+    """A name for content. Raises `MalformedRecord` for what is no JSON."""
     try:
         return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
     except RecursionError as error:

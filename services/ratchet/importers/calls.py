@@ -6,6 +6,7 @@ with sub-agents holds several, and each is a trajectory: the first has the trace
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,7 +14,7 @@ from datetime import datetime
 from ratchet.contract import JsonObject, PolicyClaim, Trajectory, Turn, named_id
 from ratchet.contract.turn import EngineInfo, Trainable
 from ratchet.importers.base import UNKNOWN_TIME, Facts, ImportOptions, MalformedRecord
-from ratchet.importers.building import Chat, trajectory_of_chat
+from ratchet.importers.building import Chat, digest_of, trajectory_of_chat
 from ratchet.rules.chat import Conversation, conversations, entries_of
 
 NO_POLICY = PolicyClaim(role="default", version=0, digest="", arm="stable", weight=0.0)
@@ -24,7 +25,8 @@ NOT_TRAINABLE = Trainable(ok=False, reason="no_token_ids")
 class LoggedCall:
     """One model call of a trace."""
 
-    id: str
+    id: str | None
+    """Without one, its place among equal calls of the trace tells it."""
     prompt: Sequence[JsonObject]
     answer: JsonObject
     """The assistant message."""
@@ -42,10 +44,10 @@ def trajectories_of_calls(
     """The trajectories of a trace. Raises a `ValueError` or `Rejected` that says what is wrong with it."""
     if not calls:
         raise MalformedRecord("holds no model call with a prompt and an answer")
-    ordered = sorted(calls, key=lambda call: (call.started_at or UNKNOWN_TIME, call.id))
-    by_id = {call.id: call for call in ordered}
+    ordered = sorted(_named(calls), key=lambda named: (named[1].started_at or UNKNOWN_TIME, named[0]))
+    by_id = dict(ordered)
     parent: str | None = None
-    for conversation in conversations([_turn(call, place) for place, call in enumerate(by_id.values())]):
+    for conversation in conversations([_turn(name, call, place) for place, (name, call) in enumerate(by_id.items())]):
         instructions, entries = entries_of(conversation)
         facts = _facts(given, conversation, by_id, is_first=parent is None)
         chat = Chat(conversation.prompt_digest, instructions, entries)
@@ -54,14 +56,26 @@ def trajectories_of_calls(
         yield made
 
 
-def _turn(call: LoggedCall, place: int) -> Turn:
+def _named(calls: Sequence[LoggedCall]) -> Iterator[tuple[str, LoggedCall]]:
+    """Each call with its id, or with one that its content gives it, whatever the order of the file."""
+    equal: Counter[str] = Counter()
+    for call in calls:
+        if call.id:
+            yield call.id, call
+            continue
+        name = digest_of([call.prompt, call.answer, call.started_at])
+        equal[name] += 1
+        yield f"{name}/{equal[name]}", call
+
+
+def _turn(name: str, call: LoggedCall, place: int) -> Turn:
     """The call in the form in which calls are linked; it is never published."""
     return Turn(
-        turn_id=named_id("logged call", call.id),
+        turn_id=named_id("logged call", name),
         trajectory_id="",
         timestamp=call.started_at or UNKNOWN_TIME,
         index=place,
-        request_digest=call.id,
+        request_digest=name,
         messages=list(call.prompt),
         response=call.answer,
         policy=NO_POLICY,
@@ -79,7 +93,7 @@ def _facts(given: Facts, conversation: Conversation, by_id: dict[str, LoggedCall
     costs = [call.cost_usd for call in own if call.cost_usd is not None]
     return replace(
         given,
-        id=given.id if is_first else f"{given.id}/{own[0].id}",
+        id=given.id if is_first else f"{given.id}/{conversation.calls[0].request_digest}",
         started_at=min(starts, default=given.started_at),
         ended_at=max(ends, default=given.ended_at),
         model=next((call.model for call in own if call.model), given.model),

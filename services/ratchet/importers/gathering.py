@@ -63,8 +63,10 @@ def _shelved(
                 run.encode()
                 rows.append((run, record.index, record.where, json.dumps(record.value, default=str)))
                 size += len(rows[-1][3])
-        except (ValueError, RecursionError, UnicodeError) as error:
+        except (ValueError, RecursionError) as error:
             yield Record(record.index, record.where, Unreadable(str(error)))
+        except Exception as error:  # noqa: BLE001 - the boundary: packages bring formats
+            yield Record(record.index, record.where, Unreadable(f"{type(error).__name__}: {error}"))
         if size > BATCH_BYTES:
             shelf.executemany(insert, rows)
             rows, size = [], 0

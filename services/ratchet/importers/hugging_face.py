@@ -51,14 +51,28 @@ def _pair(fields: JsonObject) -> ImportedPreference:
     good, bad = _answer(chosen), _answer(rejected)
     if good == bad:
         raise MalformedRecord("chosen and rejected are the same")
-    shared = next((place for place, (a, b) in enumerate(zip(good, bad, strict=False)) if a != b), 0)
-    asked = _with_system(chat_of_prompt(prompt) if prompt else [], fields)
-    if shared:  # both begin with the whole prompt
-        system = asked[:1] if asked and asked[0]["role"] == "system" and good[0].get("role") != "system" else []
-        asked, good, bad = [*system, *good[:shared]], good[shared:], bad[shared:]
+    shorter = min(len(good), len(bad))
+    shared = next((place for place in range(shorter) if good[place] != bad[place]), shorter - 1)
+    asked = _with_system([_plain(one) for one in chat_of_prompt(prompt)] if prompt else [], fields)
+    if shared > 0:
+        asked, good, bad = _asked(asked, good[:shared]), good[shared:], bad[shared:]
     if not asked:
         raise MalformedRecord("has no prompt, and chosen and rejected share no message")
     return ImportedPreference(prompt=asked, chosen=good, rejected=bad, tools=tools)
+
+
+def _asked(prompt: list[JsonObject], shared: list[JsonObject]) -> list[JsonObject]:
+    """The prompt of two answers that begin alike: with the prompt once more, or with the same first step."""
+    if _spoken(shared)[: len(_spoken(prompt))] != _spoken(prompt):
+        return [*prompt, *shared]
+    system = prompt[:1] if prompt and prompt[0]["role"] == "system" and shared[0].get("role") != "system" else []
+    return [*system, *shared]
+
+
+def _spoken(chat: list[JsonObject]) -> list[JsonObject]:
+    """The messages but those of the system, without the blanks around texts: a column `prompt` often lacks both."""
+    texts = ((message, message.get("content")) for message in chat if message.get("role") != "system")
+    return [{**message, "content": text.strip() if isinstance(text, str) else text} for message, text in texts]
 
 
 def _answer(value: object) -> list[JsonObject]:

@@ -87,9 +87,14 @@ class ImportReport:
     def leave_out(self, record: Record, reason: str) -> None:
         """Note a record that is not imported."""
         if len(self.malformed) < NAMED:
-            self.malformed.append(Malformed(record.index, reason, record.where))
+            self.malformed.append(Malformed(record.index, _printable(reason), _printable(record.where)))
         else:
             self.more_malformed += 1
+
+
+def _printable(text: str) -> str:
+    """Reasons quote records, and halves of surrogate pairs are no text that a terminal or JSON can carry."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 async def import_file(
@@ -165,6 +170,9 @@ def _messages(
         messages = list(importer.messages_of(record.value, options))
     except (ValueError, Rejected) as error:
         report.leave_out(record, str(error))
+        return []
+    except Exception as error:  # noqa: BLE001 - the boundary: packages bring formats, and one record ends no import
+        report.leave_out(record, f"{type(error).__name__}: {error}")
         return []
     new: list[tuple[Record, Imported]] = []
     for message in messages:

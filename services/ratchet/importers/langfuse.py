@@ -18,7 +18,16 @@ from typing import cast
 
 from ratchet.contract import JsonObject, Trajectory
 from ratchet.importers.base import Facts, Importer, ImportOptions, MalformedRecord
-from ratchet.importers.building import count_of, instant_of, list_of, number_of, object_of, objects_of, text_or_none
+from ratchet.importers.building import (
+    count_of,
+    id_of,
+    instant_of,
+    list_of,
+    number_of,
+    object_of,
+    objects_of,
+    text_or_none,
+)
 from ratchet.importers.calls import LoggedCall, trajectories_of_calls
 from ratchet.importers.foreign_messages import answer_of, chat_of_prompt, tools_of
 
@@ -28,7 +37,7 @@ SOURCE = "langfuse"
 def group_of(row: object) -> str | None:
     """The trace that a row is part of. Raises `MalformedRecord` for what is no row of an export."""
     fields = _fields(row)
-    trace = _text(fields, "id") if _kind(fields) == "trace" else _text(fields, "trace_id")
+    trace = _id(fields, "id") if _kind(fields) == "trace" else _id(fields, "trace_id")
     if trace is None and _kind(fields) != "score":
         raise MalformedRecord("names no trace")
     return trace
@@ -47,7 +56,7 @@ def messages_of(rows: object, options: ImportOptions) -> Iterator[Trajectory]:
         raise MalformedRecord("is a trace without a GENERATION")
     about = traces[-1] if traces else observations[0]
     calls = [call for row in generations if (call := _call(row)) is not None]
-    trace = _text(about, "id") if traces else _text(about, "trace_id")
+    trace = _id(about, "id") if traces else _id(about, "trace_id")
     failed = next((row for row in reversed(generations) if row.get("level") == "ERROR"), None)
     facts = Facts(
         id=trace,
@@ -72,7 +81,7 @@ def _call(row: JsonObject) -> LoggedCall | None:
         _get(row, "total_cost") or row.get("calculatedTotalCost") or object_of(_get(row, "cost_details")).get("total")
     )
     return LoggedCall(
-        id=_text(row, "id") or "",
+        id=_id(row, "id"),
         prompt=prompt,
         answer=answer,
         started_at=instant_of(_get(row, "start_time")),
@@ -142,7 +151,7 @@ def _newest(rows: Iterable[JsonObject]) -> list[JsonObject]:
     """Each row once: the last one of those that were exported again."""
     kept: dict[object, JsonObject] = {}
     for place, row in enumerate(rows):
-        key = _text(row, "id") or place
+        key = _id(row, "id") or place
         older = kept.get(key)
         if older is None or str(_get(row, "updated_at") or "") >= str(_get(older, "updated_at") or ""):
             kept[key] = row
@@ -163,6 +172,10 @@ def _get(fields: JsonObject, name: str) -> object:
 
 def _text(fields: JsonObject, name: str) -> str | None:
     return text_or_none(_get(fields, name))
+
+
+def _id(fields: JsonObject, name: str) -> str | None:
+    return id_of(_get(fields, name))
 
 
 def _sum(*values: object) -> int | None:

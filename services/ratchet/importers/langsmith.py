@@ -18,6 +18,7 @@ from ratchet.contract import JsonObject, Trajectory
 from ratchet.importers.base import Facts, ImportedTrajectory, Importer, ImportOptions, MalformedRecord
 from ratchet.importers.building import (
     count_of,
+    id_of,
     instant_of,
     list_of,
     number_of,
@@ -37,7 +38,7 @@ THREADS = ("thread_id", "session_id", "conversation_id")
 def group_of(run: object) -> str | None:
     """The trace of a run. Raises `MalformedRecord` for what is no run."""
     fields = _fields(run)
-    trace = text_or_none(fields.get("trace_id")) or (text_or_none(fields.get("id")) if _is_first(fields) else None)
+    trace = id_of(fields.get("trace_id")) or (id_of(fields.get("id")) if _is_first(fields) else None)
     if trace is None or "run_type" not in fields:
         raise MalformedRecord("is no run: it has no trace_id or no run_type")
     return trace
@@ -61,7 +62,7 @@ def _flat(runs: Sequence[JsonObject]) -> list[JsonObject]:
     waiting = list(reversed(runs))
     while waiting:
         run = waiting.pop()
-        flat[text_or_none(run.get("id")) or len(flat)] = run
+        flat[id_of(run.get("id")) or len(flat)] = run
         waiting += reversed(objects_of(run.get("child_runs")))
     return list(flat.values())
 
@@ -79,7 +80,7 @@ def _call(run: JsonObject) -> LoggedCall | None:
         parameters.get("model_name"),
     )
     return LoggedCall(
-        id=text_or_none(run.get("id")) or "",
+        id=id_of(run.get("id")),
         prompt=prompt,
         answer=answer,
         started_at=instant_of(run.get("start_time")),
@@ -116,7 +117,7 @@ def _of_first(first: JsonObject, facts: Facts) -> ImportedTrajectory:
 
 def _facts(first: JsonObject, every: Sequence[JsonObject]) -> Facts:
     metadata = object_of(object_of(first.get("extra")).get("metadata"))
-    trace = text_or_none(first.get("trace_id")) or text_or_none(first.get("id"))
+    trace = id_of(first.get("trace_id")) or id_of(first.get("id"))
     tags = [tag for tag in list_of(first.get("tags")) if isinstance(tag, str)]
     return Facts(
         id=trace,

@@ -7,8 +7,8 @@ Read as OpenAI's API reference describes it (version 2.3.0 of its OpenAPI docume
 - `{"request": {...}, "response": {...}}`, each whole or as its `body`: a stored completion with its request; each of
   its choices is a trajectory, and its `created` is the time.
 
-`weight` (0: an answer that is no example) is no message's text: it is taken off the messages and kept as the label
-`zero_weight_answers`. An example in which every answer has weight 0 is refused.
+`weight` is taken off the messages. An example with an answer of weight 0, which is not to be learnt, is refused: a
+trajectory cannot say so, and every answer of it would be trained on.
 """
 
 from __future__ import annotations
@@ -57,22 +57,17 @@ def messages_of(record: object, options: ImportOptions) -> Iterator[Imported]:
 
 
 def _example(fields: JsonObject, options: ImportOptions) -> ImportedTrajectory:
-    messages, unweighted = [], []
-    for index, message in enumerate(chat_of(fields["messages"])):
-        messages.append({name: value for name, value in message.items() if name != "weight"})
-        if message.get("role") == "assistant" and message.get("weight") == 0:
-            unweighted.append(index)
-    answers = sum(message.get("role") == "assistant" for message in messages)
-    if answers and answers == len(unweighted):
-        raise MalformedRecord("gives every answer the weight 0")
+    chat = chat_of(fields["messages"])
+    unweighted = sum(message.get("role") == "assistant" and message.get("weight") == 0 for message in chat)
+    if unweighted:
+        answers = "1 answer" if unweighted == 1 else f"{unweighted} answers"
+        raise MalformedRecord(f"gives {answers} the weight 0, and every answer of a trajectory is trained on")
     metadata = object_of(fields.get("metadata"))
     labels: JsonObject = {"metadata": metadata} if metadata else {}
-    if unweighted:
-        labels["zero_weight_answers"] = unweighted
     if isinstance(fields.get("parallel_tool_calls"), bool):
         labels["parallel_tool_calls"] = fields["parallel_tool_calls"]
     return ImportedTrajectory(
-        messages=messages,
+        messages=[{name: value for name, value in message.items() if name != "weight"} for message in chat],
         tools=_tools(fields),
         scores=_scores(metadata, options),
         labels=labels,

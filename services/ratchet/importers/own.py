@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -28,13 +29,15 @@ SOURCE = "python"
 Function = Callable[[object], object]
 
 
-def importer_of(name: str, group_by: str | None = None) -> Importer:
+def importer_of(name: str, group_by: str | None = None, source: str | None = None) -> Importer:
     """The importer of a function, named as `FILE.py:FUNCTION` or `package.module:FUNCTION`.
 
-    `group_by`: a member of the records; the function then gets the list of all records that are equal in it. Raises
-    `ConfigError` where there is no such function.
+    `group_by`: a member of the records; the function then gets the list of all records that are equal in it. `source`:
+    within it an id of the records is one trajectory; else the name of the function, in whatever folder its file is.
+    Raises `ConfigError` where there is no such function.
     """
     function = _function(name)
+    space = source or _space(name)
 
     def messages_of(record: object, options: ImportOptions) -> Iterator[Imported]:
         try:
@@ -43,7 +46,8 @@ def importer_of(name: str, group_by: str | None = None) -> Importer:
             raise MalformedRecord(f"{type(error).__name__}: {error}") from error
         for one in given:
             if isinstance(one, ImportedTrajectory):
-                yield trajectory_from(one, options, SOURCE)
+                own_id = None if one.id is None else f"{space}/{one.id}"
+                yield trajectory_from(replace(one, id=own_id), options, SOURCE)
             elif isinstance(one, ImportedPreference):
                 yield preference_from(one, options, SOURCE)
             else:
@@ -56,6 +60,12 @@ def importer_of(name: str, group_by: str | None = None) -> Importer:
         return str(value)
 
     return Importer(summary=name, messages_of=messages_of, group_of=group_of if group_by else None)
+
+
+def _space(name: str) -> str:
+    """`logs:conversation` of `exports/logs.py:conversation`."""
+    place, _, attribute = name.rpartition(":")
+    return f"{Path(place).stem if place.endswith('.py') else place}:{attribute}"
 
 
 def _given(returned: object) -> Iterable[object]:

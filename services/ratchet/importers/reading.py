@@ -1,7 +1,8 @@
 """Reads the records of a file, or of all files of a folder, one after the other and never a whole file at once.
 
-JSON lines, a JSON list, one JSON object, each also as `.gz`; Parquet; Arrow files as Hugging Face's `datasets` writes
-them. A record that cannot be read is an `Unreadable` in its place, so that the others are read.
+JSON lines, JSON lists (one, or several joined), one JSON object, each also as `.gz`; Parquet; Arrow files as Hugging
+Face's `datasets` writes them. A record that cannot be read is an `Unreadable` in its place, so that the others are
+read.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import codecs
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +131,7 @@ def _records(file: Path, most_bytes: int) -> Iterator[_Part]:
             blob = cast("IO[bytes]", gzip.GzipFile(fileobj=raw) if file.suffix == ".gz" else raw)
             for part in _texts(blob, most_bytes):
                 yield _Part(part.where, part.value, raw.seek(0, os.SEEK_CUR))
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise Rejected(f"cannot read {file}: {error}") from error
 
 
@@ -169,7 +171,7 @@ def _whole(blob: IO[bytes], most_bytes: int) -> object:
 
 
 def _listed(blob: IO[bytes], most_bytes: int) -> Iterator[_Part]:
-    """The items of a JSON list. What follows a broken item cannot be read."""
+    """The items of a JSON list, or of lists one after the other. What follows a broken item cannot be read."""
     items, number = _Items(blob, most_bytes), 0
     try:
         while items.begins():
@@ -180,7 +182,7 @@ def _listed(blob: IO[bytes], most_bytes: int) -> Iterator[_Part]:
 
 
 class _Items:
-    """Takes a JSON list apart while it is read, piece by piece."""
+    """Takes JSON lists apart while they are read, piece by piece."""
 
     def __init__(self, blob: IO[bytes], most_bytes: int) -> None:
         self._blob = blob
@@ -188,18 +190,25 @@ class _Items:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._scan = json.JSONDecoder().raw_decode
         self._text, self._at = "", 0
-        self._is_first = True
+        self._is_inside = False
 
     def begins(self) -> bool:
-        """Whether there is another item. Raises `ValueError` where neither an item nor the list's end follows."""
-        mark = self._mark()
-        if self._is_first or mark == ",":
-            self._is_first = False
-            self._at += 1
-            return self._mark() != "]"
-        if mark != "]":
-            raise ValueError("it ends early" if not mark else f"{mark!r} follows an item")
-        return False
+        """Whether there is another item, in this list or in one after it. Raises `ValueError` for what is neither."""
+        while True:
+            mark = self._mark()
+            if mark == "]" and self._is_inside:
+                self._is_inside = False
+                self._at += 1
+            elif mark == ("," if self._is_inside else "["):
+                self._is_inside = True
+                self._at += 1
+                if self._mark() != "]":
+                    return True
+            elif not mark and not self._is_inside:
+                return False
+            else:
+                place = "an item" if self._is_inside else "its end"
+                raise ValueError(f"{mark!r} follows {place}" if mark else "it ends early")
 
     def next(self) -> object:
         """The item that begins here. Raises `ValueError` or `RecursionError`."""

@@ -20,6 +20,8 @@ USER, GOOD, BAD = (
     {"role": "assistant", "content": "No."},
 )
 
+SYSTEM = {"role": "system", "content": "Help."}
+
 
 @pytest.mark.parametrize(
     "row",
@@ -65,6 +67,7 @@ def test_columns_beside_the_chat_are_read(tmp_path: Path) -> None:
         {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
         {"prompt": "hi", "chosen": [USER, GOOD], "rejected": [USER, BAD]},
         {"prompt": [USER], "chosen": "Hello.", "rejected": "No."},
+        {"prompt": " hi\n", "chosen": [USER, GOOD], "rejected": [USER, BAD]},
     ],
 )
 def test_every_form_of_a_pair_gives_the_same_preference(tmp_path: Path, row: dict[str, Any]) -> None:
@@ -72,6 +75,43 @@ def test_every_form_of_a_pair_gives_the_same_preference(tmp_path: Path, row: dic
     assert report.malformed == []
     (pair,) = bus.preferences
     assert (pair.prompt, pair.chosen, pair.rejected, pair.source) == ([USER], [GOOD], [BAD], "teacher")
+
+
+LOOK = {"role": "assistant", "content": "Let me look."}
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt"),
+    [
+        ({"prompt": [USER], "chosen": [LOOK, GOOD], "rejected": [LOOK, BAD]}, [USER, LOOK]),
+        ({"prompt": [USER], "chosen": [USER, LOOK, GOOD], "rejected": [USER, LOOK, BAD]}, [USER, LOOK]),
+        ({"prompt": [USER, LOOK], "chosen": [LOOK, GOOD], "rejected": [LOOK, BAD]}, [USER, LOOK, LOOK]),
+        ({"prompt": "hi", "chosen": [SYSTEM, USER, GOOD], "rejected": [SYSTEM, USER, BAD]}, [SYSTEM, USER]),
+        ({"prompt": [SYSTEM, USER], "chosen": [USER, GOOD], "rejected": [USER, BAD]}, [SYSTEM, USER]),
+        ({"prompt": [SYSTEM, USER], "chosen": [LOOK, GOOD], "rejected": [LOOK, BAD]}, [SYSTEM, USER, LOOK]),
+    ],
+)
+def test_a_first_step_that_both_answers_share_follows_the_prompt(
+    tmp_path: Path, row: dict[str, Any], prompt: list[dict[str, Any]]
+) -> None:
+    bus, _ = imported(HUGGING_FACE, write_lines(tmp_path / "a.jsonl", row))
+    (pair,) = bus.preferences
+    assert (pair.prompt, pair.chosen, pair.rejected) == (prompt, [GOOD], [BAD])
+
+
+def test_an_answer_that_goes_on_after_the_other_ends_keeps_what_they_share(tmp_path: Path) -> None:
+    row = {"chosen": [USER, GOOD, USER, BAD], "rejected": [USER, GOOD]}
+    bus, _ = imported(HUGGING_FACE, write_lines(tmp_path / "a.jsonl", row))
+    (pair,) = bus.preferences
+    assert (pair.prompt, pair.chosen, pair.rejected) == ([USER], [GOOD, USER, BAD], [GOOD])
+
+
+def test_an_outcome_that_is_named_later_is_no_other_trajectory(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", {"messages": [USER, GOOD], "solved": 1.0})
+    plain, _ = imported(HUGGING_FACE, path)
+    named, _ = imported(HUGGING_FACE, path, ImportOptions(outcome="solved"))
+    assert named.trajectories[0].outcome is not None
+    assert plain.trajectories[0].trajectory_id == named.trajectories[0].trajectory_id
 
 
 def test_pairs_of_texts_stay_texts(tmp_path: Path) -> None:

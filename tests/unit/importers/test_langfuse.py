@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from ratchet.importers.base import ImportOptions
 from ratchet.importers.langfuse import LANGFUSE
@@ -139,6 +140,21 @@ def test_a_worker_of_a_trace_is_a_trajectory_of_its_own_that_names_the_first(tmp
     assert side.parent_trajectory_id == main.trajectory_id
     assert side.task_context.instructions == "You summarise."
     assert ((main.labels or {})["scores"], "scores" in (side.labels or {})) == ({"ok": 1.0}, False)
+
+
+@pytest.mark.parametrize("ids", [(7, 9), (None, None)])
+def test_calls_whose_ids_are_numbers_or_missing_are_all_kept(
+    tmp_path: Path, ids: tuple[int | None, int | None]
+) -> None:
+    calls = [
+        row(1, ASKED, CALLED, id=ids[0]),
+        row(1, [{"role": "user", "content": "Find it."}], {"role": "assistant", "content": "Yes."}, id=ids[1]),
+    ]
+    bus, _ = imported(LANGFUSE, write_lines(tmp_path / "a.jsonl", *calls))
+    other, _ = imported(LANGFUSE, write_lines(tmp_path / "b.jsonl", *reversed(calls)))
+
+    assert len(bus.trajectories) == 2
+    assert bus.bodies == other.bodies
 
 
 def test_words_of_judges_are_labels_and_numbers_that_are_no_outcome_too(tmp_path: Path) -> None:

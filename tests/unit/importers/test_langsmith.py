@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from ratchet.importers.base import ImportOptions
 from ratchet.importers.langsmith import LANGSMITH
@@ -119,6 +120,16 @@ def test_runs_that_name_each_other_as_parents_are_read_all_the_same(tmp_path: Pa
     first, second = {**FIRST, "parent_run_id": "r3"}, {**SECOND, "parent_run_id": "r1"}
     bus, _ = imported(LANGSMITH, write_lines(tmp_path / "a.jsonl", first, second, second))
     assert [len(one.turns) for one in bus.trajectories] == [2]
+
+
+@pytest.mark.parametrize("ids", [(7, 9), (None, None)])
+def test_calls_whose_ids_are_numbers_or_missing_are_all_kept(
+    tmp_path: Path, ids: tuple[int | None, int | None]
+) -> None:
+    calls = [llm(1, ASKED, CALLED, id=ids[0]), llm(3, [*ASKED, CALLED, RESULT], ANSWER, id=ids[1])]
+    bus, _ = imported(LANGSMITH, write_lines(tmp_path / "a.jsonl", ROOT, *calls))
+    (one,) = bus.trajectories
+    assert [message["role"] for message in chat_messages(one)][2:] == ["assistant", "tool", "assistant"]
 
 
 def test_what_is_no_run_and_a_trace_without_messages_are_named(tmp_path: Path) -> None:

@@ -78,11 +78,18 @@ def test_equal_prompts_are_one_task_and_other_prompts_another(tmp_path: Path) ->
 
 
 def test_weights_are_no_part_of_the_chat(tmp_path: Path) -> None:
-    weighted = [{**message, "weight": 0} if index == 2 else message for index, message in enumerate(CHAT)]
+    weighted = [{**message, "weight": 1} if index == 2 else message for index, message in enumerate(CHAT)]
     bus, _ = imported(OPENAI_CHAT, write_lines(tmp_path / "a.jsonl", {"messages": weighted}))
 
-    assert (bus.trajectories[0].labels or {})["zero_weight_answers"] == [2]
     assert "weight" not in str(chat_messages(bus.trajectories[0]))
+
+
+def test_an_answer_that_must_not_be_learnt_keeps_its_example_out(tmp_path: Path) -> None:
+    weighted = [{**message, "weight": 0} if index == 2 else message for index, message in enumerate(CHAT)]
+    bus, report = imported(OPENAI_CHAT, write_lines(tmp_path / "a.jsonl", {"messages": weighted}, example()))
+
+    assert len(bus.messages) == 1
+    assert [(one.where, one.reason[:30]) for one in report.malformed] == [("line 1", "gives 1 answer the weight 0, a")]
 
 
 def test_metadata_names_the_outcome_where_the_command_does(tmp_path: Path) -> None:
@@ -92,6 +99,7 @@ def test_metadata_names_the_outcome_where_the_command_does(tmp_path: Path) -> No
     named, _ = imported(OPENAI_CHAT, path, ImportOptions(outcome="solved"))
 
     assert plain.trajectories[0].outcome is None
+    assert plain.trajectories[0].trajectory_id == named.trajectories[0].trajectory_id
     outcome = named.trajectories[0].outcome
     assert outcome is not None
     assert (outcome.status, outcome.score, outcome.verified_by) == ("partial", 0.5, "solved")
@@ -147,7 +155,7 @@ MALFORMED = [
     ({"messages": ["hi"]}, "message 0 of messages is not an object"),
     ({"messages": CHAT[:2]}, "holds no message of the assistant"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "message 0 has the role 'robot'"),
-    ({"messages": [{"role": "assistant", "content": "x", "weight": 0}]}, "every answer the weight 0"),
+    ({"messages": [{"role": "assistant", "content": "x", "weight": 0}]}, "gives 1 answer the weight 0"),
     ({"messages": CHAT, "metadata": {"solved": 7}}, "the score solved is 7"),
     ({"preferred_output": []}, "input.messages is not a list"),
     ({"request": {"messages": CHAT[:2]}, "response": {}}, "response has no choices"),

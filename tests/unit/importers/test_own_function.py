@@ -9,6 +9,7 @@ import pytest
 
 from ratchet.errors import ConfigError
 from ratchet.importers.base import ImportOptions
+from ratchet.importers.openai_chat import OPENAI_CHAT
 from ratchet.importers.own import importer_of
 from ratchet.rules.chat import chat_messages
 from tests.support.imports import imported, write_lines
@@ -32,6 +33,11 @@ def thread(records):
     for one in sorted(records, key=lambda one: one["at"]):
         chat += [{"role": "user", "content": one["q"]}, {"role": "assistant", "content": one["a"]}]
     yield ImportedTrajectory(id=records[0]["thread"], messages=chat)
+
+def as_it_is(record):
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": record["a"]}]
+    times = {"started_at": datetime(2026, 3, 1), "ended_at": datetime.fromisoformat("2026-03-01T10:00:00+00:00")}
+    return ImportedTrajectory(**{"messages": chat, **times, **record["more"]})
 
 def wrong(record):
     return 7
@@ -91,6 +97,43 @@ def test_what_a_function_gives_back_is_checked(module: Path, tmp_path: Path) -> 
     bus, report = imported(importer_of(f"{module}:wrong"), write_lines(tmp_path / "a.jsonl", {}))
     assert bus.messages == []
     assert "gave back a int, not an ImportedTrajectory" in report.malformed[0].reason
+
+
+def test_members_of_a_wrong_type_leave_out_their_record_alone(module: Path, tmp_path: Path) -> None:
+    wrong = [{"scores": {"x": "0.5"}}, {"scores": None}, {"messages": None}, {"labels": 7}, {"started_at": "today"}]
+    path = write_lines(tmp_path / "a.jsonl", *({"a": "Hello.", "more": more} for more in [*wrong, {}]))
+    bus, report = imported(importer_of(f"{module}:as_it_is"), path, ImportOptions(outcome="x"))
+    assert [bad.where for bad in report.malformed] == [f"line {number}" for number in range(1, 6)]
+    assert report.malformed[0].reason == "the score x is '0.5', not a number"
+    (one,) = bus.trajectories
+    assert one.start_timestamp == datetime(2026, 3, 1, tzinfo=UTC)  # a time without a zone is UTC's
+
+
+def test_a_reason_that_quotes_half_a_character_can_be_written(module: Path, tmp_path: Path) -> None:
+    record = {"a": "Hello.", "more": {"scores": {"x": "\ud800"}}}
+    _, report = imported(
+        importer_of(f"{module}:as_it_is"), write_lines(tmp_path / "a.jsonl", record, {}), ImportOptions(outcome="x")
+    )
+    path = write_lines(tmp_path / "b.jsonl", {"messages": [{"role": "\ud800", "content": "x"}]})
+    _, chat = imported(OPENAI_CHAT, path)
+    for bad in (*report.malformed, *chat.malformed):
+        assert bad.reason.encode()
+    assert "\\ud800" in chat.malformed[0].reason
+
+
+def test_an_id_counts_within_its_function_in_whatever_folder_unless_a_source_is_named(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", {"a": "Hello.", "more": {"id": "T-1"}})
+    for place in ("a", "moved/a", "b"):
+        file = tmp_path / f"{place}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(MODULE)
+
+    def own_id(place: str, source: str | None = None) -> str:
+        bus, _ = imported(importer_of(f"{tmp_path / place}.py:as_it_is", source=source), path)
+        return bus.trajectories[0].trajectory_id
+
+    assert own_id("a") == own_id("moved/a") != own_id("b")
+    assert own_id("a", "tickets") == own_id("b", "tickets")
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,20 @@ def test_what_follows_a_broken_item_of_a_list_is_one_unreadable_record(tmp_path:
         assert "cannot be read from here on" in last.value.reason
 
 
+def test_lists_that_were_joined_are_read_one_after_the_other(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(f"{ROWS[:1]}\n[]{ROWS[1:]}\n".replace("'", '"'))
+    assert values(tmp_path / "a.json") == ROWS
+
+
+def test_what_follows_a_list_and_is_none_is_unreadable(tmp_path: Path) -> None:
+    for rest in ('{"a": 2}', "]", ", 3", "end"):
+        (tmp_path / "a.json").write_text('[{"a": 1}]\n' + rest)
+        first, last = values(tmp_path / "a.json")
+        assert first == {"a": 1}
+        assert isinstance(last, Unreadable)
+        assert f"{rest[0]!r} follows its end" in last.reason
+
+
 def test_items_longer_than_a_piece_are_whole(tmp_path: Path) -> None:
     items = ["x" * (3 * PIECE), 12345, "é" * PIECE, [1, 2]]
     (tmp_path / "a.json").write_text(json.dumps(items, ensure_ascii=False))
@@ -117,6 +131,7 @@ def test_a_file_without_anything_readable_is_one_clear_line(tmp_path: Path) -> N
         ("noise.parquet", b"PAR1 noise", "is no table"),
         ("noise.arrow", b"ARROW1 noise", "is no table"),
         ("noise.json.gz", b"no gzip", "cannot read"),
+        ("damaged.json.gz", gzip.compress(b"[1, 2]")[:10] + b"\xff" * 20, "cannot read"),
     ):
         (tmp_path / name).write_bytes(blob)
         with pytest.raises(Rejected, match=problem):
