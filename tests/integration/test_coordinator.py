@@ -32,6 +32,8 @@ from ratchet.contract.training import (
 )
 from ratchet.contract.trajectory import PolicyClaim
 from ratchet.errors import Unavailable
+from ratchet.importers.base import ImportOptions
+from ratchet.importers.openai_chat import OPENAI_CHAT
 from ratchet.local_stack.ports import free_ports
 from ratchet.service.settings import SharedSettings
 from tests.support.consuming import consuming
@@ -154,6 +156,20 @@ async def test_a_job_without_usable_data_fails_with_the_reason(shared_settings: 
         assert "no_trainable_call 1" in failed["error"]["message"]
         text = await workshop.ask(algorithm="sft")
         assert (await workshop.dispatched(text["training_job_id"])).request.training_config.algorithm == "sft"
+
+
+async def test_a_policy_gradient_learns_from_no_imported_run(shared_settings: SharedSettings, bus: Bus) -> None:
+    chat = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": "On its way."}]
+    options = ImportOptions(role=ROLE, outcome="solved")
+    (run,) = OPENAI_CHAT.messages_of({"messages": chat, "metadata": {"solved": 1}}, options)
+    assert isinstance(run, Trajectory)
+    facts = [*played("live", 0.5), run, reward(run, 1.0)]
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
+        asked = await workshop.ask(dataset={"sample_size": 10})
+        snapshot = (await workshop.dispatched(asked["training_job_id"])).request.training_config.dataset.snapshot
+        assert snapshot is not None
+        manifest, _ = workshop.rows(snapshot.uri, snapshot.digest)
+        assert (manifest["trajectories"], manifest["left_out"]) == ([tid("live")], {"no_trainable_call": 1})
 
 
 async def test_the_same_request_twice_is_one_job(shared_settings: SharedSettings, bus: Bus) -> None:
