@@ -73,6 +73,10 @@ class WarehouseUnavailable(Unavailable):
     """ClickHouse did not answer."""
 
 
+class WarehouseTooSlow(WarehouseUnavailable):
+    """ClickHouse did not answer within the time that the query allows it."""
+
+
 class ObjectsUnavailable(Unavailable):
     """The object store did not answer."""
 

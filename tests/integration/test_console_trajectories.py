@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from datetime import timedelta
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -16,10 +16,11 @@ from ratchet.contract import Outcome, PolicyClaim, Reward, Trajectory, named_id
 from ratchet.contract.reward import RewardComponent, RewardFunction, RewardMetadata
 from ratchet.contract.trajectory import Action, Observation, TaskContext, TrajectoryMetadata, TrajectoryTurn, TurnResult
 from ratchet.contract.turn import Trainable
+from ratchet.errors import WarehouseTooSlow
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.trajectory_list import TrajectoryList
-from ratchet.stores.trajectory_search import TrajectoryFilter
-from ratchet.stores.warehouse import Warehouse
+from ratchet.stores.trajectory_search import WITHIN_TIME, TrajectoryFilter
+from ratchet.stores.warehouse import Row, Warehouse
 from tests.support.console_data import console, store
 from tests.support.messages import AT, trajectory, turn
 from tests.support.rewards import feedback
@@ -178,6 +179,50 @@ async def test_a_search_that_takes_long_reports_how_far_it_came_and_the_next_pag
         pages += 1
     assert [one.trajectory_id for one in page.trajectories] == ids("last")
     assert 2 <= pages <= 12
+
+
+class Slow(Warehouse):
+    """A ClickHouse that reads the texts of a few seconds in time, and only those that ended late enough."""
+
+    def __init__(self, real: Warehouse, seconds: float, since: datetime = AT - timedelta(days=999)) -> None:
+        self._real = real
+        self._span = seconds * 1000
+        self._since = since.timestamp() * 1000
+
+    async def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """Its rows."""
+        asked = parameters or {}
+        if WITHIN_TIME in sql and (asked["low"] < self._since or asked["high"] - asked["low"] > self._span):
+            raise WarehouseTooSlow("it took too long")
+        return await self._real.rows(sql, parameters)
+
+
+async def test_a_search_whose_texts_take_too_long_answers_with_what_it_has(warehouse: Warehouse) -> None:
+    await store(warehouse, ended("new"), ended("old", -86_400))
+    async with console(Slow(warehouse, 10, since=AT - timedelta(hours=1))) as http:
+        page = (await http.get("/v1/trajectories", params={"text": "arrives", "state": "ended"})).json()
+    assert [one["trajectory_id"] for one in page["trajectories"]] == ids("new")
+    assert page["searched_since"]
+    async with console(warehouse) as http:
+        assert await listed(http, text="arrives", after=page["next"]) == ids("old")
+
+
+async def test_where_the_time_is_too_short_for_the_first_texts_fewer_are_read(warehouse: Warehouse) -> None:
+    await store(warehouse, *(ended(f"t{n}", -n) for n in range(20)))
+    seen: list[str] = []
+    async with console(Slow(warehouse, 3)) as http:
+        after: str | None = ""
+        while after is not None:
+            asked = {"text": "arrives", "state": "ended", **({"after": after} if after else {})}
+            page = (await http.get("/v1/trajectories", params=asked)).json()
+            assert page["trajectories"], "each page gets further"
+            seen += [one["trajectory_id"] for one in page["trajectories"]]
+            after = page["next"]
+    assert seen == ids(*(f"t{n}" for n in range(20)))
+    async with console(Slow(warehouse, -1)) as http:
+        answer = await http.get("/v1/trajectories", params={"text": "arrives", "state": "ended"})
+    assert answer.status_code == 503
+    assert "it took too long" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from ratchet.errors import Rejected, WarehouseUnavailable
+from ratchet.errors import Rejected, WarehouseTooSlow, WarehouseUnavailable
 from ratchet.service.settings import SharedSettings
+from ratchet.stores.trajectory_search import WITHIN_TIME
 from ratchet.stores.warehouse import VALUE_CODES, Warehouse
 from tests.support.running import migrated
 
@@ -92,6 +93,12 @@ async def test_every_other_fault_is_the_warehouses(shared_settings: SharedSettin
         await warehouse.command("CREATE TABLE kept (n UInt8) ENGINE = MergeTree ORDER BY n")
         with pytest.raises(WarehouseUnavailable, match=f"Code: {code}\\."):
             await warehouse.command(FAULTS[code])
+
+
+async def test_a_query_that_outlives_its_own_limit_is_too_slow(shared_settings: SharedSettings) -> None:
+    async with migrated(shared_settings) as warehouse:
+        with pytest.raises(WarehouseTooSlow, match="took too long"):
+            await warehouse.rows("SELECT max(sipHash64(number)) FROM numbers(1000000000000)" + WITHIN_TIME)
 
 
 async def test_rows_of_all_sizes_are_written_whole(shared_settings: SharedSettings) -> None:

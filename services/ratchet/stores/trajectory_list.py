@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ratchet.contract.http.console import TrajectoryBrief
+from ratchet.errors import WarehouseTooSlow
 from ratchet.rules.arms import MIXED
 from ratchet.stores.trajectory_search import (
     EARLIEST_MS,
@@ -18,6 +19,7 @@ from ratchet.stores.trajectory_search import (
     FIRST,
     OF_KEYS,
     REWARDED,
+    TEXT_S,
     EndedSearch,
     Listed,
     OpenSearch,
@@ -35,10 +37,10 @@ from ratchet.stores.trajectory_search import (
 if TYPE_CHECKING:
     from ratchet.stores.warehouse import Row, Warehouse
 
-TEXT_S = 2.0
-"""How long a page reads texts before it says how far it came."""
 TEXT_CHUNKS = (200, 1_000, 4_000, 8_000)
 """Trajectories whose texts are read together: few at first, as the newest often suffice; the last size repeats."""
+SMALLER = 8
+"""So many times fewer are read where the time did not suffice for the first ones of a page."""
 
 _CALLS = f"""
 SELECT role, trajectory_id, count() AS calls, countIf(error IS NOT NULL) AS failed, sum(latency_ms) AS latency,
@@ -132,9 +134,19 @@ class TrajectoryList:
                 if search.reads_texts:
                     size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
                 places = await search.candidates(window, place, size)
+                try:
+                    passing = await search.passing(places)
+                except WarehouseTooSlow:
+                    if place != after:
+                        return rows, place
+                    if len(places) == 1:
+                        raise
+                    # The next page must begin further on than this one did.
+                    sizes = [max(1, len(places) // SMALLER)]
+                    continue
+                rows += passing
                 is_over = len(places) < size
                 place = Place(window.low, "", "") if is_over else places[-1]
-                rows += await search.passing(places)
                 is_complete = is_over and window.is_last
                 if search.reads_texts and not is_complete and len(rows) < most and self._clock() > until:
                     return rows, place

@@ -28,6 +28,9 @@ LATE_MS = 3_600_000
 """By this much the clocks of the gateway and of the collector may differ."""
 FIRST_WINDOW_MS = 6 * 3_600_000
 GROWTH = 8
+TEXT_S = 2.0
+"""How long texts are read, by a page and by each of its queries, before a page says how far it came."""
+WITHIN_TIME = f" SETTINGS max_execution_time = {TEXT_S}"
 WORDS = 16
 """Words of a text that count."""
 NO_OUTCOME = "none"
@@ -121,7 +124,7 @@ class Search(Protocol):
         ...
 
     async def passing(self, places: Sequence[Place]) -> list[Listed]:
-        """Those of the candidates that count."""
+        """Those of the candidates that count. Raises `WarehouseTooSlow` where their texts take too long."""
         ...
 
 
@@ -253,7 +256,7 @@ class EndedSearch:
     async def _quoting(self, low: int, high: int, texts: Sequence[str]) -> set[tuple[str, str]]:
         """Of the candidates that ended within a span the keys of those that hold the words: each body is read once."""
         inner = f"{_WITHIN}{''.join(f' AND {condition}' for condition in self._columns)}"
-        sql = f"{_OF_SUBQUERY.format(inner=inner)} AND {' AND '.join(texts)}"
+        sql = f"{_OF_SUBQUERY.format(inner=inner)} AND {' AND '.join(texts)}{WITHIN_TIME}"
         rows = await self._warehouse.rows(sql, {**self._parameters, "low": low, "high": high})
         return {(row["role"], row["trajectory_id"]) for row in rows}
 
@@ -301,7 +304,7 @@ class OpenSearch:
         having = [f"max({one})" for one in _texts(self._asked, _CALL)]
         if self._asked.agent is not None:
             having.append("max(JSONExtractString(body, 'agent_id') = {agent:String})")
-        matching = f" HAVING {' AND '.join(having)}" if having else ""
+        matching = f" HAVING {' AND '.join(having)}{WITHIN_TIME}" if having else ""
         passing: set[tuple[str, str]] = set()
         for part in parts([place.key for place in places]):
             asked = {**self._parameters, **of_keys(part), "agent": self._asked.agent or ""}

@@ -14,7 +14,7 @@ import aiohttp
 import clickhouse_connect
 from clickhouse_connect.driver.exceptions import ClickHouseError as DriverError, DatabaseError, DataError
 
-from ratchet.errors import Rejected, WarehouseUnavailable
+from ratchet.errors import Rejected, WarehouseTooSlow, WarehouseUnavailable
 from ratchet.service.settings import SharedSettings
 
 Row = dict[str, Any]
@@ -30,12 +30,16 @@ VALUE_CODES = frozenset({"6", "27", "38", "41", "53", "69", "70", "72", "131", "
 bounds, of a wrong type, or too large. Every other code, also an unknown one, is the warehouse's fault: a table that is
 detached or not migrated, a disk, a restart, a password, a body that was cut off on its way."""
 
+TOO_SLOW = "159"
+"""The code for a query that ran for longer than its `max_execution_time`."""
+
 
 class Warehouse:
     """One connection pool to ClickHouse.
 
-    Raises `Rejected` for a value that ClickHouse can never take (`VALUE_CODES`), and `WarehouseUnavailable` for every
-    other fault: a fault of the warehouse must never look like one of a message.
+    Raises `Rejected` for a value that ClickHouse can never take (`VALUE_CODES`), `WarehouseTooSlow` where a query's own
+    limit of time was over, and `WarehouseUnavailable` for every other fault: a fault of the warehouse must never look
+    like one of a message.
     """
 
     def __init__(self, client: Any, database: str) -> None:
@@ -148,6 +152,8 @@ def _classified() -> Iterator[None]:
         code = _ERROR_CODE.search(str(error))
         if code and code[1] in VALUE_CODES:
             raise Rejected(f"ClickHouse refused: {error}") from error
+        if code and code[1] == TOO_SLOW:
+            raise WarehouseTooSlow(f"ClickHouse stopped a query that took too long: {error}") from error
         raise WarehouseUnavailable(f"ClickHouse is not available: {error}") from error
     except (DriverError, aiohttp.ClientError, OSError) as error:
         raise WarehouseUnavailable(f"ClickHouse does not answer: {error}") from error
