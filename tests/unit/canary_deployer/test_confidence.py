@@ -40,6 +40,24 @@ def test_all_looks_at_a_rollout_hold_the_true_difference_in_95_of_100(stable: fl
     assert missed.mean() <= 0.05
 
 
+@pytest.mark.parametrize(("weight", "harm"), [(0.01, 0.5), (0.05, 0.2)])
+def test_a_small_share_of_traffic_misses_no_more_often(weight: float, harm: float) -> None:
+    rng, rollouts, steps = np.random.default_rng(7), 150, 2_000
+    missed = 0
+    for _ in range(rollouts):
+        is_canary = rng.random(steps) < weight
+        failed = rng.random(steps) < harm
+        counts = [np.cumsum(arm)[9::10] for arm in (~is_canary, is_canary, ~is_canary & failed, is_canary & failed)]
+        looks = [
+            share(weight, (int(s), float(bad)), (int(c), float(worse)))
+            for s, c, bad, worse in zip(*counts, strict=True)
+            if s and c
+        ]
+        limits = [limits_of([one]) for one in looks]
+        missed += any(not one.low <= 0 <= one.high for one in limits)
+    assert missed / rollouts <= 0.05
+
+
 def test_an_interval_shrinks_as_trajectories_come_and_stays_within_what_is_possible() -> None:
     few, many = share(0.5, (5, 1), (5, 4)), share(0.5, (5_000, 1_000), (5_000, 1_500))
     assert limits_of([few]) == Limits(-1.0, 1.0)

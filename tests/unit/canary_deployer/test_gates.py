@@ -127,6 +127,18 @@ async def test_without_tasks_nothing_is_compared_and_the_canary_decides() -> Non
     assert concluded.reason == "no gate refused it; heldout_tasks compared nothing"
 
 
+def test_blue_green_goes_stage_by_stage_where_nothing_was_compared_unless_a_person_decides() -> None:
+    rollout = gated(GateResult("heldout_tasks", NOT_RUN, "nothing was compared"))
+    decision, strategy = gating.gates_decision(rollout, "blue_green", quick_rules())
+    assert (decision.verdict, strategy) == (Verdict.START, "canary")
+    assert decision.reason.endswith("stage by stage instead of blue_green, whose soak asks no evidence")
+    approved = Decision(Verdict.START, "fine by me", "ann", "manual_approved")
+    assert gating.gates_decision(rollout, "blue_green", quick_rules(), approved)[1] == "blue_green"
+    chosen = msgspec.structs.replace(rollout, asked_strategy="blue_green")
+    assert gating.gates_decision(chosen, "canary", quick_rules())[1] == "blue_green"
+    assert gating.gates_decision(gated(heldout(0.0)), "blue_green", quick_rules())[1] == "blue_green"
+
+
 async def test_the_tasks_of_a_role_come_before_those_of_all_roles_and_before_the_command() -> None:
     own, others, command = (FakeHeldout({1: run(0.8), 2: run(score)}) for score in (0.8, 0.5, 0.2))
     of_role = await asked("heldout_tasks", heldout=command, task_files={"support": own, "*": others})

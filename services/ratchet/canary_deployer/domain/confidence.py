@@ -1,7 +1,8 @@
 """How far the true difference between the arms may be from the one that is seen, at every moment at once. Pure.
 
 People look at a rollout whenever they like, so an interval for one look would miss the truth far too often. These are
-confidence sequences: with 95 % probability *all* intervals of a rollout hold the true difference. Under one share of
+confidence sequences: with 95 % probability an interval holds the true difference at *all* looks at a rollout:
+each interval by itself, of a metric, as a whole or at one share, not all of them together. Under one share of
 traffic n trajectories, of which each arm has n_a with mean harm h_a, give the difference of the means; its sum n (h_c -
 h_s) has a variance of about n^2 (v_c / n_c + v_s / n_s). A harm in [0, 1] varies by h (1 - h) at most, and that is
 what v counts. Shares add up. With V the variance of the whole sum, it stays within
@@ -9,8 +10,9 @@ what v counts. Shares add up. With V the variance of the whole sum, it stays wit
     sqrt((V + r) ln((V + r) / (r a^2)))
 
 of its expectation at all times with probability 1 - a (the normal mixture of Robbins 1970; for means whose variance is
-estimated: Waudby-Smith, Arbour, Sinha, Kennedy & Ramdas 2024). That is asymptotic: `LEAST` keeps v from 0 while few
-trajectories are known. The decision does not depend on it; the e-values decide, whose guarantee is exact.
+estimated: Waudby-Smith, Arbour, Sinha, Kennedy & Ramdas 2024). That is asymptotic: `LEAST` keeps v from being too small
+while one arm has few trajectories, as at a share of 1 %. The decision does not depend on it; the e-values decide, whose
+guarantee is exact.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import msgspec
 ALPHA = 0.05
 TIGHTEST = 250.0
 """The variance r near which the intervals are tightest, of about 300 trajectories of each arm."""
-LEAST = 0.5
+LEAST = 4.0
 """Harm, and harmless trajectories, that each arm counts besides those that were seen."""
 
 

@@ -22,7 +22,7 @@ from ratchet.canary_deployer.domain.rollout import (
     Verdict,
 )
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.strategies import CANARY, IMMEDIATE, STRATEGIES, chosen
+from ratchet.canary_deployer.domain.strategies import BLUE_GREEN, CANARY, IMMEDIATE, STRATEGIES, chosen
 
 PROBE, WARMUP, TAKES_TOOLS, HELDOUT, APPROVAL, REPLAY = (
     "probe",
@@ -83,7 +83,8 @@ def gates_decision(
     """The decision after every gate, and the strategy that goes with it: the operator's choice, or the setting's.
 
     `approved` is the operator's approval where a gate could not decide. A strategy that watches its canary needs a
-    hold-back: without one it goes stage by stage.
+    hold-back: without one it goes stage by stage. So does, by the setting, a candidate that nothing was compared with:
+    a soak asks no evidence.
     """
     refused = refusal(rollout)
     if refused is not None:
@@ -104,6 +105,8 @@ def gates_decision(
         return Decision(Verdict.PROMOTE, f"{reason}; strategy {strategy}", actor, approval), strategy
     if strategy is None or STRATEGIES[strategy].enters(rules.soaks) is State.PROMOTED:
         strategy = CANARY
+    if strategy == BLUE_GREEN and approved is None and not (rollout.asked_strategy or _was_compared(rollout)):
+        strategy, reason = CANARY, f"{reason}: stage by stage instead of {BLUE_GREEN}, whose soak asks no evidence"
     return Decision(Verdict.START, reason, actor, approval), strategy
 
 
@@ -142,8 +145,11 @@ def replay_result(rollout: Rollout) -> GateResult | None:
 
 def _passed(rollout: Rollout) -> str:
     """The reason of a start that no person ordered: it claims no comparison that was not made."""
-    compared = all(result.outcome == PASSED for result in rollout.gates if result.gate == HELDOUT)
-    return "every gate passed" if compared else f"no gate refused it; {HELDOUT} compared nothing"
+    return "every gate passed" if _was_compared(rollout) else f"no gate refused it; {HELDOUT} compared nothing"
+
+
+def _was_compared(rollout: Rollout) -> bool:
+    return all(result.outcome == PASSED for result in rollout.gates if result.gate == HELDOUT)
 
 
 def _heldout_improvement(rollout: Rollout) -> float | None:

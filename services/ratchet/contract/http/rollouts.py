@@ -122,7 +122,8 @@ class DifferenceOut(Answer, frozen=True, kw_only=True):
     margin: float
     low: float | None = None
     """The 95 % confidence sequence: with this probability the true difference lies within its limits at every moment of
-    the rollout, however often one looks. Null in decisions of earlier versions."""
+    the rollout, however often one looks; each interval by itself, and asymptotically: about, where an arm has few
+    trajectories. Null in decisions of earlier versions."""
     high: float | None = None
     by_share: list[ShareDifferenceOut] = msgspec.field(default_factory=list[ShareDifferenceOut])
     """Of each share that the canary had, smallest first; the whole is these, weighted by their sizes."""
