@@ -555,6 +555,7 @@ async def test_the_api_describes_itself(shared_settings: SharedSettings, bus: Bu
             "/v1/snapshots",
             "/v1/jobs/{job_id}",
             "/v1/jobs/{job_id}/cancel",
+            "/v1/jobs/{job_id}/resume",
             "/v1/keys",
             "/v1/keys/{key_id}/revoke",
             "/v1/models",

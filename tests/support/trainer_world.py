@@ -40,7 +40,7 @@ from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny
 from tests.support.trainer_runs import write_snapshot
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-CHILD_S = 90.0
+CHILD_S = 240.0
 """A child process imports torch first, on a machine that other tests keep busy."""
 
 CHATS = [
