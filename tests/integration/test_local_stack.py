@@ -60,6 +60,7 @@ async def test_a_stack_starts_in_order_restarts_crashed_members_and_leaves_nothi
 
     settings = StackSettings(directory=tmp_path, free_ports=True, only=("trajectory_collector",), restart_first_s=0.1)
     async with Stack(settings, changed) as stack:
+        await stack.wait_ready("trajectory_collector", 120)  # one look may fail on a busy machine
         assert ready.index("trajectory_collector") == 3
         record = read_record(tmp_path)
         assert record is not None
