@@ -135,7 +135,7 @@ def test_the_api_knows_every_member_of_the_message(model: str, kind: Any) -> Non
 
 
 def test_an_answer_has_every_member_of_a_job_but_the_coordinators_own_bookkeeping() -> None:
-    hidden = {"rewarded", "preferences", "announced", "spent", "instance"}
+    hidden = {"rewarded", "preferences", "announced", "spent", "instance", "forgiven"}
     derived = {"queue_wait_s"}
     assert set(JobOut.__struct_fields__) - derived == set(Job.__struct_fields__) - hidden
     assert job_out(job(), after(3)).training_job_id == job().training_job_id
