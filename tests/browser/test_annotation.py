@@ -164,7 +164,13 @@ def test_a_judgement_takes_its_certainty_and_its_reason(open_view: Opening, cons
     expect(page.get_by_text("Given: the right answer is better.")).to_be_visible()
 
     assert sent(console, JUDGEMENTS) == [
-        {"pair_id": "pair-1", "choice": "right", "confidence": 0.75, "comment": "it asks first, 0 doubts"}
+        {
+            "pair_id": "pair-1",
+            "digest": "d" * 64,
+            "choice": "right",
+            "confidence": 0.75,
+            "comment": "it asks first, 0 doubts",
+        }
     ]
 
 
