@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Set
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -156,14 +157,17 @@ def publish_policy(objects: BlobStore, manifest: PolicyManifest) -> Policy:
 
 
 def fetch_policy(objects: BlobStore, uri: str, cache: Path, digest: str | None = None) -> LocalPolicy:
-    """The policy's files in `cache/<digest>`, downloaded and verified once. Several processes may fetch at a time."""
+    """The policy's files in `cache/<digest>`, downloaded once, and verified once by each process.
+
+    Several processes may fetch at a time.
+    """
     return fetch_files(objects, read_policy(objects, uri, digest), cache)
 
 
 def fetch_files(objects: BlobStore, policy: Policy, cache: Path) -> LocalPolicy:
     """The same of a policy whose manifest was read."""
     directory = cache / policy.digest
-    if not _is_whole(policy, directory):
+    if not is_whole(policy, directory):
         _download(objects, policy, directory)
     return LocalPolicy(policy=policy, directory=directory)
 
@@ -177,15 +181,30 @@ def tokenizer_digest(directory: Path) -> str | None:
     return digest.hexdigest() if files else None
 
 
-def _is_whole(policy: Policy, directory: Path) -> bool:
-    """Whether every file was verified there, and still has its size.
+def is_whole(policy: Policy, directory: Path) -> bool:
+    """Whether every file is there with the manifest's bytes: a machine that loses power may keep a name without them.
 
-    A machine that loses power keeps files whose last bytes it has never written.
+    This process reads each file once, and again where it has changed since. Blocking.
     """
     if not (directory / COMPLETE_MARK).exists():
         return False
-    paths = [(directory / file.name, file.size) for file in policy.manifest.files]
-    return all(path.is_file() and path.stat().st_size == size for path, size in paths)
+    try:
+        return all(_sha256(directory / file.name) == file.sha256 for file in policy.manifest.files)
+    except OSError:  # lost, or unreadable: fetched again
+        return False
+
+
+def _sha256(path: Path) -> str:
+    status = path.stat()
+    return _sha256_at(path, status.st_size, status.st_ctime_ns, status.st_ino)
+
+
+@lru_cache(maxsize=4096)
+def _sha256_at(path: Path, size: int, changed_ns: int, inode: int) -> str:
+    """Of a file in the state that names it: a file that changes gets another one, whose time no tool sets back."""
+    del size, changed_ns, inode
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _download(objects: BlobStore, policy: Policy, directory: Path) -> None:
@@ -198,12 +217,12 @@ def _download(objects: BlobStore, policy: Policy, directory: Path) -> None:
             if target.stat().st_size != file.size:
                 raise DigestMismatch(f"{file.uri} has {target.stat().st_size} bytes, its manifest says {file.size}")
         (partial / COMPLETE_MARK).touch()
-        if directory.exists() and not _is_whole(policy, directory):
+        if directory.exists() and not is_whole(policy, directory):
             shutil.rmtree(directory, ignore_errors=True)  # half deleted, or bytes were lost
         try:
             partial.rename(directory)
         except OSError:  # fine when another process was quicker: its directory holds the same verified bytes
-            if not _is_whole(policy, directory):
+            if not is_whole(policy, directory):
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)

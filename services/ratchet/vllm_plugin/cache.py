@@ -8,7 +8,6 @@ Both files leave with it. Downloads appear whole or not at all (`stores.policies
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import shutil
 import time
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import Rejected, Unavailable
-from ratchet.stores.policies import COMPLETE_MARK, BlobStore, Policy, fetch_files
+from ratchet.stores.policies import COMPLETE_MARK, BlobStore, Policy, fetch_files, is_whole
 
 ABANDONED_S = 3600.0
 """A download that has not changed for so long belongs to a process that is gone."""
@@ -59,7 +58,7 @@ class AdapterCache:
         try:
             os.utime(lock)
             with _open(self._locked(policy.digest + _MAKING, fcntl.LOCK_EX)):
-                if (directory / COMPLETE_MARK).exists() and not _is_whole(policy, directory):
+                if (directory / COMPLETE_MARK).exists() and not is_whole(policy, directory):
                     shutil.rmtree(directory)
                 if not (directory / COMPLETE_MARK).exists():
                     self._make_room(policy)
@@ -138,18 +137,6 @@ class AdapterCache:
                 os.close(lock)
                 raise
             os.close(lock)
-
-
-def _is_whole(policy: Policy, directory: Path) -> bool:
-    """Whether the files are the manifest's: a machine that lost power may have kept a name without its bytes."""
-    for file in policy.manifest.files:
-        try:
-            with (directory / file.name).open("rb") as content:
-                if hashlib.file_digest(content, "sha256").hexdigest() != file.sha256:
-                    return False
-        except FileNotFoundError:
-            return False
-    return True
 
 
 def _bytes(directory: Path) -> int:

@@ -188,11 +188,18 @@ def without_power(directory: Path) -> None:
     (directory / "adapter_model.safetensors").write_bytes(b"")
 
 
+def with_a_flipped_byte(directory: Path) -> None:
+    weights = directory / "adapter_model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+
+
 def with_a_lost_file(directory: Path) -> None:
     (directory / "adapter_config.json").unlink()
 
 
-@pytest.mark.parametrize("harm", [killed_while_it_fetched, without_power, with_a_lost_file])
+@pytest.mark.parametrize("harm", [killed_while_it_fetched, without_power, with_a_flipped_byte, with_a_lost_file])
 def test_a_half_written_adapter_in_the_cache_is_fetched_again(
     store: Store, harm: Callable[[Path], None], tmp_path: Path
 ) -> None:

@@ -178,6 +178,38 @@ def test_a_directory_that_was_half_filled_by_a_crash_is_filled_again(tmp_path: P
     assert (local.directory / "adapter_config.json").read_text() == "{}"
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["after a start", "verified by this process before"])
+def test_a_file_of_the_right_size_with_other_bytes_is_fetched_again(tmp_path: Path, known: bool) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    weights = fetch_policy(blobs, policy.uri, tmp_path / "cache").directory / "adapter_model.safetensors"
+    if known:
+        fetch_policy(blobs, policy.uri, tmp_path / "cache")
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(b"wEights")
+    damaged.replace(weights)
+    fetch_policy(blobs, policy.uri, tmp_path / "cache")
+    assert weights.read_bytes() == b"weights"
+
+
+def bytes_read() -> int:
+    """By this process, since it began."""
+    counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counters["rchar"])
+
+
+def test_a_process_reads_a_cached_file_once(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "base.safetensors").write_bytes(bytes(4_000_000))
+    policy = published(blobs, tmp_path / "files")
+    for _ in range(2):
+        fetch_policy(blobs, policy.uri, tmp_path / "cache")
+    before = bytes_read()
+    fetch_policy(blobs, policy.uri, tmp_path / "cache")
+    assert bytes_read() - before < 1_000_000
+
+
 def test_a_reward_model_is_stored_and_only_a_reader_that_names_its_kind_gets_it(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     scores = published(blobs, tmp_path / "files", kind=REWARD_MODEL)
