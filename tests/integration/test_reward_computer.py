@@ -9,6 +9,7 @@ from typing import Any
 from nats.js.errors import NotFoundError
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.projection import positions
 from ratchet.bus.testing import eventually
 from ratchet.contract import Message, Outcome, Reward, decode
 from ratchet.contract.state import BASELINES
@@ -221,3 +222,26 @@ async def test_rewards_wait_for_the_collector_and_then_come(shared_settings: Sha
                     return opinions_in((await rewards(warehouse))[-1]) == {feedback().feedback_id}
 
                 await eventually(heard)
+
+
+async def test_messages_that_are_gone_are_noted_and_keep_the_reward_computer_ready(
+    shared_settings: SharedSettings,
+) -> None:
+    async with loop(shared_settings) as (bus, warehouse):
+        async with running_app(build(settings_of(shared_settings))):
+            await bus.publish(trajectory())
+            await eventually(rewarded(warehouse, 1))
+
+            async def kept() -> bool:
+                return all(one.sequence for one in await positions(bus) if one.projection == "turn-history")
+
+            await eventually(kept)
+        await bus.nc.jetstream().delete_stream("RL_TRAJECTORIES")  # a broker that comes back without what it had
+        await bus.ensure_streams()
+        async with running_app(build(settings_of(shared_settings))) as app:
+
+            async def noted() -> bool:
+                return "lacks messages" in (await app.notes["turn-history"]() or "")
+
+            await eventually(noted)
+            assert {await check() for check in app.checks.values()} == {None}

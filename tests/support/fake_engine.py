@@ -184,10 +184,21 @@ class FakeProvider:
     """What happens before each event of a stream."""
 
     def find(self, method: str, path: str) -> Handler:
-        routes = {"/v1/chat/completions": self.chat, "/v1/embeddings": self.embed}
-        if method != "POST" or path not in routes:
+        routes = {
+            ("POST", "/v1/chat/completions"): self.chat,
+            ("POST", "/v1/embeddings"): self.embed,
+            ("GET", "/v1/models"): self.list_models,
+        }
+        if (method, path) not in routes:
             raise HttpError(404, path)
-        return routes[path]
+        return routes[method, path]
+
+    async def list_models(self, request: Request) -> Answer:
+        if self.refusing is not None:
+            raise self.refusing
+        if request.header(b"authorization") != f"Bearer {self.key}":
+            raise HttpError(401, f"incorrect API key provided: {request.header(b'authorization')}")
+        return json_response({"object": "list", "data": [{"id": self.model, "object": "model"}]})
 
     async def embed(self, request: Request) -> Answer:
         body = request.json_object()

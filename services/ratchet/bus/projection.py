@@ -6,8 +6,9 @@ came in between: the broker itself knows an event's id for minutes only.
 
 How far a projection has come stands in its bucket under `cursor-<name>` (`positions` reads them all): what a stream
 holds beyond that must not be trimmed. Where messages are missing all the same (they aged out, the stream was removed
-or made anew), the projection says so before it goes on: an alert, the count in its cursor, a readiness check that fails
-for `REPORT_S`, and one line in the log. It then goes on with the oldest message there is, and keeps its states.
+or made anew), the projection says so before it goes on: an alert, the count in its cursor, a check that fails for
+`REPORT_S`, and one line in the log. It then goes on with the oldest message there is, and keeps its states: the check
+belongs among the notes of a service, since the service does its work (ADR 75).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ CURSOR_S = 1.0
 SKIP_S = 5.0
 """How often an idle projection looks whether its stream went on without messages for it."""
 REPORT_S = 600.0
-"""How long readiness names a loss: long enough to be seen, and it must not keep a service from its work for ever."""
+"""How long `check` names a loss: long enough to be seen."""
 
 PASSING = (Unavailable, Conflict, nats.errors.Error, JetStreamError, TimeoutError)
 """Errors after which the projection starts over."""
@@ -190,7 +191,7 @@ class Projection(Generic[S]):
             raise Unavailable(f"projection {self._name} is behind: {self._applied} of {sequence}") from error
 
     async def check(self) -> str | None:
-        """Readiness: why its states may be wrong, for a while after messages were missing."""
+        """A note: why its states may be wrong, for a while after messages were missing."""
         if time.monotonic() < self._reported_until:
             return f"projection {self._name} lacks messages that were gone before it read them ({self._lost} so far)"
         return None

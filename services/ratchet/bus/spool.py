@@ -18,7 +18,7 @@ import stat
 import struct
 import sys
 import zlib
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -67,7 +67,7 @@ class Spool:
         self._segment_bytes = max(1, min(MAX_SEGMENT_BYTES, max_bytes // SEGMENTS))
         self._writer: IO[bytes] | None = None
         self._overflowed = 0
-        self._sizes = {int(path.stem): path.stat().st_size for path in directory.glob("*.segment")}
+        self._sizes = _sizes_in(directory)
         self._cursor = self._read_cursor()
         self._next = max([self._cursor[0], *self._sizes]) + 1
         self._damaged = 0
@@ -204,10 +204,7 @@ class Spool:
 
     def _frames(self, on_damage: Callable[[], object] = bool) -> Iterator[tuple[Record, tuple[int, int]]]:
         """Records behind the cursor, each with the position after it (segment, offset)."""
-        first, start = self._cursor
-        for number in sorted(n for n in self._sizes if n >= first):
-            for record, end in _read_segment(self._path(number), start if number == first else 0, on_damage):
-                yield record, (number, end)
+        return _frames_in(self._directory, self._sizes, self._cursor, on_damage)
 
     def _count_damage(self) -> None:
         self._damaged += 1
@@ -241,19 +238,13 @@ class Spool:
 
         One that no drain can have left is unreadable too: it would pass over records that were never published.
         """
-        cursor = self._directory / "cursor"
-        try:
-            number, offset = map(int, cursor.read_text().split())
-        except (FileNotFoundError, ValueError):
-            return (0, 0)
-        newest = max(self._sizes, default=number)
-        if number < 0 or number > newest or not 0 <= offset <= self._sizes.get(number, offset):
-            cursor.unlink()  # the segments to come must not make it readable
-            return (0, 0)
-        return (number, offset)
+        cursor = _cursor_in(self._directory, self._sizes)
+        if cursor is None:
+            (self._directory / "cursor").unlink(missing_ok=True)  # the segments to come must not make it readable
+        return cursor or (0, 0)
 
     def _path(self, number: int) -> Path:
-        return self._directory / f"{number:012d}.segment"
+        return _segment_in(self._directory, number)
 
 
 class NoSpool(Spool):
@@ -295,6 +286,69 @@ class NoSpool(Spool):
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def waiting_in(directory: Path) -> int:
+    """Records in a spool that no process holds, counted from outside; 0 where one does, and where nothing can be read.
+
+    It changes nothing, and holds the lock for no longer than it takes to see that it is free: a process that claims the
+    directory meanwhile gets it.
+    """
+    try:
+        if _is_held(directory / "lock"):
+            return 0
+        sizes = _sizes_in(directory)
+        cursor = _cursor_in(directory, sizes) or (0, 0)
+        return sum(1 for _ in _frames_in(directory, sizes, cursor, bool))
+    except OSError:  # another user's, or a process has taken it and drained it meanwhile
+        return 0
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with path.open("rb") as lock:
+            if sys.platform == "win32":
+                lock.read(1)  # of a locked byte it is refused
+            else:
+                import fcntl  # noqa: PLC0415 - exists on that platform only
+
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except (BlockingIOError, PermissionError):
+        return True
+    return False
+
+
+def _sizes_in(directory: Path) -> dict[int, int]:
+    """By number, the bytes of each segment."""
+    return {int(path.stem): path.stat().st_size for path in directory.glob("*.segment")}
+
+
+def _segment_in(directory: Path, number: int) -> Path:
+    return directory / f"{number:012d}.segment"
+
+
+def _cursor_in(directory: Path, sizes: Mapping[int, int]) -> tuple[int, int] | None:
+    """Where to go on; None for a cursor that cannot be read, or that no drain can have left."""
+    try:
+        number, offset = map(int, (directory / "cursor").read_text().split())
+    except FileNotFoundError:
+        return (0, 0)
+    except ValueError:
+        return None
+    newest = max(sizes, default=number)
+    return (number, offset) if 0 <= number <= newest and 0 <= offset <= sizes.get(number, offset) else None
+
+
+def _frames_in(
+    directory: Path, sizes: Mapping[int, int], cursor: tuple[int, int], on_damage: Callable[[], object]
+) -> Iterator[tuple[Record, tuple[int, int]]]:
+    """Records behind the cursor, each with the position after it (segment, offset)."""
+    first, start = cursor
+    for number in sorted(n for n in sizes if n >= first):
+        for record, end in _read_segment(_segment_in(directory, number), start if number == first else 0, on_damage):
+            yield record, (number, end)
 
 
 def _read_segment(path: Path, start: int, on_damage: Callable[[], object]) -> Iterator[tuple[Record, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
@@ -12,7 +12,7 @@ from typing import Literal
 
 import psutil
 
-from ratchet.bus.spool import Spool
+from ratchet.bus.spool import waiting_in
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import follow_up
 from ratchet.errors import ConfigError, RatchetError
@@ -20,7 +20,7 @@ from ratchet.local_stack.configuration import faults_of, kinds, warnings_of
 from ratchet.local_stack.disk import LOG_BYTES, START_BYTES
 from ratchet.local_stack.preflight import planned
 from ratchet.local_stack.settings import StackSettings
-from ratchet.local_stack.state import read_record
+from ratchet.local_stack.state import MemberRecord, read_record
 from ratchet.service.contracts import load_contracts
 from ratchet.service.disk import LOW_BYTES, free_bytes, shortage
 from ratchet.service.readiness import readiness
@@ -30,15 +30,16 @@ OLDEST_PYTHON = (3, 11)
 LOW_MEMORY, LITTLE_MEMORY = 256 << 20, 1 << 30
 """Bytes that are free: below the first the kernel soon ends processes, below the second a training does not fit."""
 ANSWER_S = 4.0
-DATA = ".ratchet/data"
-"""Where clients keep spools by default."""
+State = Literal["ok", "warning", "failure"]
+DATA = Path(".ratchet/data")
+"""Where clients keep spools by default: below the directory that they were started in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What a check says, and what to do about it."""
 
-    state: Literal["ok", "warning", "failure"]
+    state: State
     sentence: str
     remedy: str | None = None
 
@@ -56,6 +57,14 @@ def warning(sentence: str, remedy: str | None) -> Finding:
 def failure(sentence: str, remedy: str | None) -> Finding:
     """It does not work."""
     return Finding("failure", sentence, remedy)
+
+
+def combined(findings: Sequence[Finding]) -> Finding:
+    """Several as one: the worst state, every sentence, and what to do about those that are amiss."""
+    states: set[State] = {one.state for one in findings}
+    state: State = "failure" if "failure" in states else "warning" if "warning" in states else "ok"
+    remedies = dict.fromkeys(one.remedy for one in findings if one.remedy and one.state != "ok")
+    return Finding(state, "; ".join(one.sentence for one in findings), "; ".join(remedies) or None)
 
 
 def check_python(_: Endpoints) -> Finding:
@@ -130,29 +139,30 @@ def check_processes(endpoints: Endpoints) -> Finding:
     """Every process of the stack: whether it lives, runs and answers."""
     if endpoints.record is None:
         return ok("none of a stack here")
-    faults: list[str] = []
-    restarts: list[str] = []
-    for name, member in endpoints.record.services.items():
-        try:
-            process = psutil.Process(member.pid)
-            if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
-                faults.append(f"{name} (pid {member.pid}) is {process.status()}")
-                continue
-        except psutil.NoSuchProcess:
-            faults.append(f"{name} (pid {member.pid}) is gone")
-            continue
-        if member.health_port is not None:
-            reason, _ = readiness(f"http://127.0.0.1:{member.health_port}/readyz", ANSWER_S)
-            if reason is not None:
-                faults.append(f"{name} is not ready: {reason}")
-        if member.restarts:
-            restarts.append(f"{name} {member.restarts}")
+    services = endpoints.record.services
+    faults = [fault for name, member in services.items() if (fault := _fault_of(name, member))]
+    restarts = [f"{name} {member.restarts}" for name, member in services.items() if member.restarts]
+    if faults and free_bytes(endpoints.directory) < LOW_BYTES:
+        faults.append("on a full disk stack.json may be older than a restart")
     if faults:
         return failure("; ".join(faults), "`ratchet logs SERVICE` has its last lines; the supervisor restarts it")
-    sentence = f"{len(endpoints.record.services)} run and answer"
+    sentence = f"{len(services)} run and answer"
     if restarts:
         return warning(f"{sentence}; restarted: {', '.join(restarts)}", "`ratchet logs SERVICE` says why it ended")
     return ok(sentence)
+
+
+def _fault_of(name: str, member: MemberRecord) -> str | None:
+    try:
+        process = psutil.Process(member.pid)
+        if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+            return f"{name} (pid {member.pid}) is {process.status()}"
+    except psutil.NoSuchProcess:
+        return f"{name} (pid {member.pid}) is gone"
+    if member.health_port is None:
+        return None
+    reason, _ = readiness(f"http://127.0.0.1:{member.health_port}/readyz", ANSWER_S)
+    return None if reason is None else f"{name} is not ready: {reason}"
 
 
 def check_logs(endpoints: Endpoints) -> Finding:
@@ -168,30 +178,46 @@ def check_logs(endpoints: Endpoints) -> Finding:
 
 
 def check_spools(endpoints: Endpoints) -> Finding:
-    """Records that clients and gateways have kept because the broker was away, and no process has sent since."""
-    data = {Path(endpoints.env.get("RATCHET_DATA_DIR", DATA)), endpoints.directory / "data"}
-    parents = [one for folder in data for one in (folder / "client-spool", *folder.glob("*/spool"), folder / "spool")]
-    parents += Path(gettempdir()).glob("ratchet-client-spool-*")
-    left: dict[str, int] = {}
-    for folder in {one.resolve() for parent in parents for one in (parent, *parent.glob("*")) if one.is_dir()}:
-        if any(folder.glob("*.segment")) and (pending := _pending(folder)):
-            left[str(folder)] = pending
-    if not left:
-        return ok("no records wait")
-    sentence = "; ".join(f"{pending} records wait in {folder}" for folder, pending in sorted(left.items()))
-    return warning(sentence, "the next client or gateway that starts there sends them")
+    """Records that clients and gateways have kept because the broker was away, and no process has sent since.
+
+    Only those below this stack's own folders are its fault; those of other stacks and of other programs are named.
+    """
+    own = (endpoints.directory / "data", *map(Path, filter(None, [endpoints.env.get("RATCHET_DATA_DIR")])))
+    left = {folder.resolve(): pending for parent in own for folder, pending in _left_in(_spools_below(parent))}
+    others = (
+        (_spools_below(DATA.resolve()), f"of programs that were started in {Path.cwd()}"),
+        (_temporary_spools(), "shared by all programs of a user"),
+    )
+    elsewhere = [
+        f"{_records(pending)} in {folder}, {whose}, not of this stack"
+        for parents, whose in others
+        for folder, pending in _left_in(parents)
+        if folder.resolve() not in left
+    ]
+    sentences = [f"{_records(pending)} in {folder}" for folder, pending in sorted(left.items())]
+    if sentences:
+        return warning("; ".join([*sentences, *elsewhere]), "the next client or gateway that starts there sends them")
+    return ok("; ".join(["no records of this stack wait", *elsewhere]))
 
 
-def _pending(folder: Path) -> int:
-    """Records that no process has sent; none of a spool that a running process holds: it is at work."""
-    try:
-        spool = Spool(folder, 1 << 40)
-    except (ConfigError, OSError):
-        return 0
-    try:
-        return spool.pending
-    finally:
-        spool.close()
+def _records(pending: int) -> str:
+    return "1 record waits" if pending == 1 else f"{pending} records wait"
+
+
+def _spools_below(data: Path) -> list[Path]:
+    """The folders of spools in a folder of data: clients' and gateways'."""
+    return [data / "client-spool", *data.glob("*/spool"), data / "spool"]
+
+
+def _temporary_spools() -> list[Path]:
+    return sorted(Path(gettempdir()).glob("ratchet-client-spool-*"))
+
+
+def _left_in(parents: Sequence[Path]) -> Iterator[tuple[Path, int]]:
+    """Each spool that holds records, with their number."""
+    for folder in (one for parent in parents for one in (parent, *parent.glob("*")) if one.is_dir()):
+        if pending := waiting_in(folder):
+            yield folder, pending
 
 
 MACHINE: Mapping[str, Callable[[Endpoints], Finding]] = {

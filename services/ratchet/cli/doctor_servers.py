@@ -11,6 +11,7 @@ from ratchet.bus.figures import stream_figures
 from ratchet.cli.api import get
 from ratchet.cli.connections import connected, objects_of, settings_of, warehouse_of
 from ratchet.cli.doctor_checks import Finding, failure, ok, warning
+from ratchet.cli.doctor_upstreams import check_upstreams
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import NoStack
 from ratchet.contract.http.rollouts import PoliciesOut
@@ -186,5 +187,6 @@ SERVERS: Mapping[str, Callable[[Endpoints], Finding]] = {
     "clickhouse": _part("clickhouse", check_database),
     "s3": _part("s3", check_objects),
     "engine": _part("engine_local", check_engine),
+    "upstreams": check_upstreams,
 }
 """The checks by name, in the order of the report."""

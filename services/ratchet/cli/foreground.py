@@ -13,8 +13,7 @@ from rich.text import Text
 
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.output import console, print_json, table
-from ratchet.cli.stack import started_document
-from ratchet.local_stack.catalog import CONSOLE
+from ratchet.cli.started import started_document, where_to_go
 from ratchet.local_stack.member import Member, MemberState
 from ratchet.local_stack.settings import StackSettings
 from ratchet.local_stack.stack import Stack
@@ -33,6 +32,7 @@ class Foreground:
         self._stack = Stack(settings, None if self._live or as_json else self._line)
         self._stopping = asyncio.Event()
         self._phase = "starting"
+        self._next: list[str] = []
 
     async def run(self) -> int:
         """Run until a signal; returns the exit code."""
@@ -49,8 +49,10 @@ class Foreground:
                 if self._stack.ended_orphans:
                     self._print(f"ended processes of an earlier stack: {', '.join(self._stack.ended_orphans)}")
                 self._enter("running; Ctrl-C stops")
-                self._print(self._pages())
                 record = read_record(self._stack.settings.directory)
+                self._next = where_to_go(record) if record is not None else []
+                for line in self._next:
+                    self._print(line)
                 if self._as_json and record is not None:
                     print_json(started_document(self._stack.settings.directory, record))
                 await self._stopping.wait()
@@ -79,11 +81,6 @@ class Foreground:
         if text and not self._live and not self._as_json:
             console.print(f"{time.monotonic() - self._began:6.1f} s  {text}")
 
-    def _pages(self) -> str:
-        """Where the console is; empty where it does not run."""
-        member = self._stack.members.get(CONSOLE)
-        return f"{CONSOLE} {member.program.url}/" if member is not None else ""
-
     def _render(self) -> Group:
         rows = [
             (member.name, member.state, member.program.url, member.restarts or None, member.reason)
@@ -93,5 +90,5 @@ class Foreground:
             ("ratchet ", "bold"),
             f"{self._phase}  {time.monotonic() - self._began:.0f} s  {self._stack.settings.directory}",
         )
-        pages = Text(self._pages() if self._phase.startswith("running") else "")
-        return Group(head, table(("", "state", "url", "restarts", "reason"), rows), pages)
+        following = Text("\n".join(self._next if self._phase.startswith("running") else []))
+        return Group(head, table(("", "state", "url", "restarts", "reason"), rows), following)

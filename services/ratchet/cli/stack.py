@@ -21,14 +21,14 @@ from ratchet.cli.endpoints import locate
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import console, errors, follow_up, print_json, print_table, progress
+from ratchet.cli.started import how_far, started_document, where_to_go
 from ratchet.errors import ConfigError, RatchetError, Unavailable
-from ratchet.local_stack.catalog import CONSOLE
 from ratchet.local_stack.orphans import end_orphans, is_running
 from ratchet.local_stack.process import log_tail
 from ratchet.local_stack.program import Program
 from ratchet.local_stack.providers import UPSTREAMS, where_the_key_goes
 from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
-from ratchet.local_stack.state import StackRecord, already_running, read_record, remove_record
+from ratchet.local_stack.state import already_running, read_record, remove_record
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.service.settings_file import find_file
 
@@ -157,19 +157,21 @@ def start_background(settings: StackSettings, as_json: bool) -> None:
             if supervisor.poll() is not None:
                 raise Unavailable(_last_error(log, begin))
             is_ours = record is not None and record.pid == supervisor.pid
-            states = [one.state for one in record.services.values()] if record is not None and is_ours else []
-            bar(states.count("ready"), len(members), f"{states.count('ready')} of {len(members)} ready")
+            services = record.services if record is not None and is_ours else {}
+            states = [one.state for one in services.values()]
+            bar(states.count("ready"), len(members), how_far([one.name for one in members], services, directory))
             time.sleep(POLL_S)
     if as_json:
         print_json(started_document(directory, record))
         return
     for name, member in record.services.items():
-        console.print(f"{name:22} {member.state:10} {member.url}")
+        reason = f"  {member.reason}" if member.reason else ""
+        console.print(f"{name:22} {member.state:10} {member.url}{reason}", markup=False)
     down = follow_up("down", directory=directory)
     running = f"running in the background (pid {record.pid})"
     console.print(f"{running}; `{down}` stops it, logs in {directory / 'logs'}", markup=False)
-    if CONSOLE in record.services:
-        console.print(f"{CONSOLE} {record.services[CONSOLE].url}/", markup=False)
+    for line in where_to_go(record):
+        console.print(line, markup=False)
 
 
 def stop_stack(directory: Path, as_json: bool) -> None:
@@ -218,12 +220,6 @@ def _checked(settings: StackSettings) -> tuple[Program, ...]:
     if record is not None and is_running(record.pid, record.started_at):
         raise already_running(settings.directory, record)
     return planned(settings).programs
-
-
-def started_document(directory: Path, record: StackRecord) -> dict[str, object]:
-    """The document of `up --json` once everything is ready."""
-    services = {name: {"state": member.state, "url": member.url} for name, member in record.services.items()}
-    return {"directory": str(directory), "pid": record.pid, "services": services}
 
 
 def _last_error(log: Path, begin: int) -> str:

@@ -20,6 +20,7 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import listed_ids
 from ratchet.cli.options import AsJson, Directory, OptionalRole
 from ratchet.cli.output import console, print_answer, print_facts, print_table
+from ratchet.cli.started import upstreams_of_stack
 from ratchet.cli.watch import Watch, watch
 from ratchet.contract.http.console import LedgerOut
 from ratchet.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut, TriggerOut
@@ -114,6 +115,15 @@ class ServiceStatus(msgspec.Struct, kw_only=True):
     """Faults that do not keep it from its work, such as events that a gateway could not keep."""
 
 
+class UpstreamStatus(msgspec.Struct, kw_only=True):
+    """A server that the gateway asks while a role has no policy, or when its engine fails; `ratchet doctor` asks it."""
+
+    name: str
+    url: str
+    key_variable: str | None
+    """Names its key; null for a server without keys."""
+
+
 class ConsumerStatus(msgspec.Struct, kw_only=True):
     """A durable consumer's distance to the end of its stream."""
 
@@ -156,6 +166,7 @@ class StatusReport(msgspec.Struct, kw_only=True):
     directory: str
     pid: int | None
     services: dict[str, ServiceStatus]
+    upstreams: list[UpstreamStatus] = []
     rows: dict[str, int] = {}
     ledger: list[LedgerOut] = []
     streams: dict[str, StreamStatus] = {}
@@ -188,6 +199,10 @@ async def collect(endpoints: Endpoints) -> StatusReport:
     if record is not None:
         statuses = await asyncio.gather(*map(_service, record.services.values()))
         report.services = dict(zip(record.services, statuses, strict=True))
+        report.upstreams = [
+            UpstreamStatus(name=one.name, url=one.address, key_variable=one.key_variable)
+            for one in upstreams_of_stack(record, endpoints.env)
+        ]
         try:
             report.disk_free_bytes = free_bytes(endpoints.directory)
             if missing := shortage(report.disk_free_bytes, LOW_BYTES, endpoints.directory):
@@ -319,6 +334,7 @@ def show(report: StatusReport) -> None:
     _section(("service", "state", "url", "restarts", "reason"), services)
     notes = [(name, check, note) for name, service in report.services.items() for check, note in service.notes.items()]
     _section(("service", "notes", ""), notes)
+    _section(("upstream", "url", "key"), [(one.name, one.url, one.key_variable) for one in report.upstreams])
     _section(("stored rows", ""), list(report.rows.items()))
     rows: list[tuple[object, ...]] = []
     for name, stream in sorted(report.streams.items()):

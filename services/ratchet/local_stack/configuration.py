@@ -56,12 +56,17 @@ class Effective:
 
 def kinds() -> dict[str, type[EnvironmentSettings]]:
     """The class of settings of each service, in starting order, and of what is none."""
-    modules = {spec.name: f"{spec.module}.settings" for spec in (*SERVICES, TRACKER)} | FURTHER
-    classes: dict[str, type[EnvironmentSettings]] = {}
-    for name, module in modules.items():
-        imported: Any = import_module(module)
-        classes[name] = getattr(imported, "Settings", None) or imported.ClientSettings
-    return classes
+    return {name: kind_of(name) for name in _modules()}
+
+
+def kind_of(name: str) -> type[EnvironmentSettings]:
+    """The class of settings of one of them."""
+    imported: Any = import_module(_modules()[name])
+    return getattr(imported, "Settings", None) or imported.ClientSettings
+
+
+def _modules() -> dict[str, str]:
+    return {spec.name: f"{spec.module}.settings" for spec in (*SERVICES, TRACKER)} | FURTHER
 
 
 def tables() -> dict[str, str]:

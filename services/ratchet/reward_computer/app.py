@@ -63,13 +63,9 @@ async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
         bus.subscribe("reward-trajectories", {Trajectory: computer.first_rewards}, bounds=bounds),
         bus.subscribe("reward-feedback", {Feedback: computer.revisions}, bounds=bounds),
     ]
-    checks = {
-        "broker": bus.check,
-        "warehouse": warehouse.check,
-        "turn-history": histories.check,
-        "score-windows": windows.check,
-    }
-    return App(NAME, [histories, windows, settled, *consumers], checks)
+    checks = {"broker": bus.check, "warehouse": warehouse.check}
+    notes = {"turn-history": histories.check, "score-windows": windows.check}
+    return App(NAME, [histories, windows, settled, *consumers], checks, notes=notes)
 
 
 def projections(bus: Bus) -> tuple[Projection[TurnHistory], Projection[ScoreWindows]]:

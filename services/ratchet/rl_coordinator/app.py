@@ -92,6 +92,10 @@ async def assembled(settings: Settings, recipes: Recipes, *, bus: Bus, warehouse
             keys,
             server,
         ],
-        {**checks, "keys": keys.ready, "rewarded": counters.rewarded.check, "preferences": counters.preferences.check},
-        notes={"unreadable_keys": keys.check},
+        {**checks, "keys": keys.ready},
+        notes={
+            "unreadable_keys": keys.check,
+            "rewarded": counters.rewarded.check,
+            "preferences": counters.preferences.check,
+        },
     )

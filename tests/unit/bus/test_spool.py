@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ratchet.bus.envelope import Record
-from ratchet.bus.spool import FRAME, Spool
+from ratchet.bus.spool import FRAME, Spool, waiting_in
 from ratchet.errors import BusUnavailable, ConfigError
 
 ROOM = 1_000_000
@@ -26,6 +26,10 @@ def rewrite_segment(directory: Path, change: Callable[[bytes], bytes]) -> None:
 
 def segments(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.segment"))
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.iterdir()}
 
 
 class Broker:
@@ -377,3 +381,25 @@ async def test_it_behaves_as_a_queue_in_memory_would(
     await spool.drain(broker.publish)
     assert broker.records == expected
     spool.close()
+
+
+async def test_records_are_counted_from_outside_without_a_change_and_none_while_a_process_is_at_work(
+    tmp_path: Path,
+) -> None:
+    assert waiting_in(tmp_path / "absent") == 0
+    broker, spool = Broker(refuse_from=1), Spool(tmp_path, ROOM)
+    for number in range(3):
+        assert spool.append(record(number))
+    assert waiting_in(tmp_path) == 0
+    with pytest.raises(BusUnavailable):
+        await spool.drain(broker.publish, batch=1)
+    spool.close()
+    before = contents(tmp_path)
+    assert waiting_in(tmp_path) == 2
+    assert contents(tmp_path) == before
+    (tmp_path / "cursor").write_text("9 9")
+    assert waiting_in(tmp_path) == 3
+    assert (tmp_path / "cursor").read_text() == "9 9"
+    again = Spool(tmp_path, ROOM)  # the count let go of the lock
+    assert again.pending == 3
+    again.close()

@@ -86,7 +86,8 @@ def test_servers_that_take_connections_and_answer_nothing_are_failures(tmp_path:
         done = ratchet("doctor", "--json", "--dir", str(tmp_path), **env)
     assert done.returncode == ExitCode.FAILED
     states = {one["check"]: one["state"] for one in json.loads(done.stdout)["checks"]}
-    assert {name: states[name] for name in SERVERS} == dict.fromkeys(SERVERS, "failure")
+    servers = SERVERS.keys() - {"upstreams"}  # those of a gateway that this machine's stack runs
+    assert {name: states[name] for name in servers} == dict.fromkeys(servers, "failure")
 
 
 def test_a_machine_without_a_stack_learns_how_to_start_one(tmp_path: Path) -> None:
@@ -131,4 +132,20 @@ def test_records_that_no_process_sends_are_counted(tmp_path: Path) -> None:
     spool.append(Record("subject", {}, b"{}"))
     assert str(folder) not in check_spools(nothing_at(tmp_path)).sentence, "a process is at work there"
     spool.close()
-    assert f"1 records wait in {folder}" in check_spools(nothing_at(tmp_path)).sentence
+    waiting = check_spools(nothing_at(tmp_path))
+    assert (waiting.state, f"1 record waits in {folder}" in waiting.sentence) == ("warning", True)
+    other = Endpoints(tmp_path / "another stack", None, {})
+    assert str(folder) not in check_spools(other).sentence
+
+
+def test_the_spool_of_other_programs_is_named_and_is_no_fault_of_this_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spool = Spool(tmp_path / ".ratchet" / "data" / "client-spool" / "0", 1 << 20)
+    spool.append(Record("subject", {}, b"{}"))
+    spool.close()
+    seen = check_spools(Endpoints(tmp_path / "another stack", None, {}))
+    assert seen.state == "ok"
+    assert f"{spool.directory}, of programs that were started in {tmp_path}, not of this stack" in seen.sentence
+    assert check_spools(Endpoints(tmp_path / ".ratchet", None, {})).state == "warning"

@@ -24,7 +24,9 @@ async def answer(text: str) -> str | None:
     return text
 
 
-async def reported(health: Health, directory: Path, state: str = "ready") -> StatusReport:
+async def reported(
+    health: Health, directory: Path, state: str = "ready", env: dict[str, str] | None = None
+) -> StatusReport:
     """The report of a stack whose one service answers this."""
     server = HttpServer(health_app(health), "127.0.0.1", 0)
     serving = asyncio.create_task(server.run())
@@ -43,7 +45,7 @@ async def reported(health: Health, directory: Path, state: str = "ready") -> Sta
         pid=os.getpid(), started_at=started, stack_id="x", ready=True, stop_s=1.0, services={"gateway": member}, env={}
     )
     try:
-        return await collect(Endpoints(directory, stack, {}))
+        return await collect(Endpoints(directory, stack, env or {}))
     finally:
         await server.stop()
         await serving
@@ -62,6 +64,16 @@ async def test_what_a_service_could_not_keep_is_shown_whether_it_is_ready_or_not
     assert gateway.notes == {"spool": "7 events lost: the queue or the spool on disk was full"}
     show(report)
     assert "7 events lost" in capsys.readouterr().out
+
+
+async def test_the_upstreams_of_the_gateway_are_named_without_the_password_in_an_address(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream = '{"name": "openai", "base_url": "https://me:hidden@h/v1", "api_key_env": "MY_KEY", "models": {"*": "*"}}'
+    env = {"RATCHET_GATEWAY_UPSTREAMS": f"[{upstream}]"}
+    show(await reported(Health("gateway", starting=None), tmp_path, env=env))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["openai", "https://h/v1", "MY_KEY"] in lines
 
 
 async def test_a_starting_service_is_reported_with_the_time_since_its_start(tmp_path: Path) -> None:
