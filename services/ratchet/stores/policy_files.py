@@ -1,9 +1,9 @@
 """A stored policy as a directory for people and for other tools.
 
-model/               weights and their configuration, as PEFT and transformers load them
+model/               weights, their configuration and the tokenizer: PEFT and transformers load it as it is
 base/                of an adapter on a stored model: that model, named by the adapter as it lies here
 critic/              that of PPO, which earlier versions stored
-tokenizer/           tokenizer and chat template
+tokenizer/           tokenizer and chat template alone
 config.json          the effective training configuration
 metrics.jsonl        one line per train step
 README.md            the model card
@@ -27,6 +27,7 @@ ARTIFACTS = "artifacts"
 """Default folder of exports."""
 REWARD_MODELS = "rm"
 """The folder of reward models in it."""
+DESCRIPTIONS = ("config.json", "metrics.jsonl", "README.md")
 CRITIC = "critic.safetensors"
 """What PPO learnt of the value of states. No engine needs it, and a loader of weights would take it for some."""
 
@@ -48,11 +49,15 @@ def export_policy(
     """
     require_empty(directory)
     policy = read_policy(objects, uri, digest, STORED)
-    placed = list(_placed(policy.manifest))
+    placed, tokenizer = list(_placed(policy.manifest)), _tokenizer(policy.manifest)
     on_stored = policy.manifest.has_adapter and is_manifest_uri(policy.manifest.base_model)
     if on_stored:
         base = read_policy(objects, policy.manifest.base_model, policy.manifest.base_digest)
         placed += [(PurePosixPath(BASE, file.name), file) for file in base.manifest.files if file.name != CRITIC]
+        tokenizer = tokenizer or _tokenizer(base.manifest)
+    for folder in ("model", "tokenizer"):
+        places = ((PurePosixPath(folder, file.name), file) for file in tokenizer)
+        placed += [placing for placing in places if placing not in placed]
     for done, (place, file) in enumerate(placed):
         if on_progress is not None:
             on_progress(done, len(placed), str(place))
@@ -84,17 +89,20 @@ def default_directory(policy: Policy, name: str) -> Path:
 
 
 def _placed(manifest: PolicyManifest) -> Iterator[tuple[PurePosixPath, ArtifactFile]]:
-    """Where each file goes. A model brings its tokenizer along: then it lies in both folders."""
+    """Where each file goes, but for a tokenizer among the documents."""
     for file in manifest.files:
         yield PurePosixPath("critic" if file.name == CRITIC else "model", file.name), file
-        if file.name in TOKENIZER_FILES:
-            yield PurePosixPath("tokenizer", file.name), file
     for file in manifest.documents:
         if file.name.endswith(".log"):
             yield PurePosixPath("logs", file.name), file
         elif file.name == CRITIC:
             yield PurePosixPath("critic", file.name), file
-        elif file.name in ("config.json", "metrics.jsonl", "README.md"):
+        elif file.name in DESCRIPTIONS:
             yield PurePosixPath(file.name), file
-        else:
-            yield PurePosixPath("tokenizer", file.name), file
+
+
+def _tokenizer(manifest: PolicyManifest) -> list[ArtifactFile]:
+    """A model has its tokenizer among its files, an adapter among its documents; empty: it has none of its own."""
+    own = [file for file in manifest.files if file.name in TOKENIZER_FILES]
+    others = (file for file in manifest.documents if file.name not in (*DESCRIPTIONS, CRITIC))
+    return own or [file for file in others if not file.name.endswith(".log")]

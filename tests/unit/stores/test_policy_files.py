@@ -52,6 +52,8 @@ def test_an_adapter_is_laid_out_with_its_documents(tmp_path: Path) -> None:
     assert set(written) == {
         "model/adapter_config.json",
         "model/adapter_model.safetensors",
+        "model/tokenizer.json",
+        "model/chat_template.jinja",
         "tokenizer/tokenizer.json",
         "tokenizer/chat_template.jinja",
         "README.md",
@@ -69,8 +71,10 @@ def test_the_tokenizer_of_a_model_lies_with_it_and_beside_it(tmp_path: Path) -> 
     blobs = MemoryBlobs()
     files = {"model.safetensors": "w", "config.json": "model", "tokenizer.json": "{}"}
     policy = stored(blobs, tmp_path / "stored", MODEL, files, {"config.json": "training"})
-    export_policy(blobs, policy.uri, tmp_path / "out")
+    written = export_policy(blobs, policy.uri, tmp_path / "out")
+    assert sorted(written) == sorted(set(written))
     assert (tmp_path / "out" / "model" / "config.json").read_text() == "model"
+    assert (tmp_path / "out" / "model" / "tokenizer.json").read_text() == "{}"
     assert (tmp_path / "out" / "config.json").read_text() == "training"
     assert (tmp_path / "out" / "tokenizer" / "tokenizer.json").read_text() == "{}"
 

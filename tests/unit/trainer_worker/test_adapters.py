@@ -12,6 +12,7 @@ import torch
 from msgspec.structs import replace
 from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
 from ratchet.contract.training import Hyperparameters, Lora
@@ -80,6 +81,9 @@ def test_an_exported_adapter_loads_with_peft_and_names_its_base(base: Path, tmp_
     with torch.no_grad():
         ours = torch.tensor([PROMPT])
         torch.testing.assert_close(loaded(ours).logits, trained.model.eval()(ours).logits)
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(tmp_path / "out" / "model"))
+    chat = [{"role": "user", "content": "Where is my order?"}]
+    assert tokenizer.apply_chat_template(chat) == trained.tokenizer.apply_chat_template(chat)
     save_policy(trained, tmp_path / "named", str(base))
     named: Any = AutoPeftModelForCausalLM.from_pretrained(str(tmp_path / "named"))
     assert named.peft_config["default"].base_model_name_or_path == str(base)
