@@ -10,6 +10,7 @@ Controllers, while leading: one RolloutController per role
     OperatorActs: the orders of operators
     RolloutReconciler makes their decisions true: RolloutStore (rollouts KV), policies KV, RL_DEPLOYMENTS, RL_ALERTS
 Unloader, while leading: frees the engines of policies that no route names
+TemplateWatch, while leading: asks again whether chat templates show stable policies tools --> policies KV, RL_ALERTS
 Api on `port`: rollouts, policies and audits to read; operators' acts
 """
 
@@ -29,6 +30,7 @@ from pydantic import SecretStr
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import each
 from ratchet.bus.kv import Bucket
+from ratchet.canary_deployer import template_watch, unloading
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.announcements import Announcer
@@ -65,7 +67,8 @@ from ratchet.canary_deployer.s3_manifests import S3Manifests
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_evaluations import HeldoutPlan, SubprocessHeldout, SubprocessJudge
 from ratchet.canary_deployer.task_evaluations import TaskFileHeldout, TaskPlan
-from ratchet.canary_deployer.unloading import SWEEP_S, Unloader
+from ratchet.canary_deployer.template_watch import TemplateWatch
+from ratchet.canary_deployer.unloading import Unloader
 from ratchet.contract import TrainingStatus
 from ratchet.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
 from ratchet.service.authentication import Authentication
@@ -135,6 +138,9 @@ def assembled(
     controllers = Controllers(new_controller, policies, rollouts, leadership)
     jobs, objects = bus.bucket(JOBS, Job), Objects(settings.shared)
     unloader = Unloader(engines, policies, settings.unload_after_s, time.monotonic)
+    templates = TemplateWatch(
+        engines=engines, policies=policies, publish=bus.publish_all, lead=leadership, announcer=announcer, now=clock
+    )
     handlers = Handlers(
         policies=policies,
         jobs=jobs,
@@ -156,7 +162,8 @@ def assembled(
             Periodic(SYNCHRONIZE_S, clock.synchronize, "broker clock"),
             leadership,
             WhileLeading(leadership, lambda: controllers),
-            WhileLeading(leadership, lambda: Periodic(SWEEP_S, unloader.sweep, "unload policies")),
+            WhileLeading(leadership, lambda: Periodic(unloading.SWEEP_S, unloader.sweep, "unload policies")),
+            WhileLeading(leadership, lambda: Periodic(template_watch.SWEEP_S, templates.sweep, "chat templates")),
             WhileLeading(leadership, lambda: bus.subscribe(NAME, {TrainingStatus: each(handlers.on_training_status)})),
             keys,
             http_server(settings, Authentication(api.app(), keys.caller_of)),

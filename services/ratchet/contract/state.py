@@ -93,7 +93,7 @@ _JOB_STATUS = {
 
 
 class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """A registered policy, key `<role>.<version>` in bucket `policies`. Immutable but for `stage`."""
+    """A registered policy, key `<role>.<version>` in bucket `policies`. Immutable but for `stage` and `takes_tools`."""
 
     role: str
     version: int
@@ -121,7 +121,8 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
     metrics: dict[str, float] | None = None
     """Measurements of its trainer at the end."""
     takes_tools: bool | None = None
-    """Whether its engine's chat template shows it the tools that agents offer; None where that was not checked."""
+    """Whether its engine's chat template shows it the tools that agents offer: as its gate saw it, and while it is
+    stable as the deployer last saw it. None where that was not checked."""
     cause: Cause | None = None
     """The training status that reported it."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import TAKES_TOOLS
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
 from ratchet.contract.state import CanaryRoute, PolicyStage, PolicyVersion, Route
@@ -77,11 +76,17 @@ def staged_policy(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
             stage = PolicyStage.ARCHIVED
     if not (rollout.active or rollout.parked) and stage == policy.stage:
         reason = policy.reason
-    takes_tools = _takes_tools(gate) if policy.version == rollout.candidate.version else policy.takes_tools
+    takes_tools = policy.takes_tools if policy.stage is PolicyStage.STABLE else _takes_tools(policy, rollout)
     return msgspec.structs.replace(policy, stage=stage, reason=reason, gate=gate, takes_tools=takes_tools)
 
 
-def _takes_tools(gate: JsonObject | None) -> bool | None:
-    """What the gate of that name saw, whatever followed from it."""
-    known: object = (gate or {}).get(TAKES_TOOLS, {}).get("evidence", {}).get("takes_tools")
+def _takes_tools(policy: PolicyVersion, rollout: Rollout) -> bool | None:
+    """What the gate of that name saw in this rollout, whatever followed from it; else what was known before.
+
+    A stable policy is asked again by `template_watch`, which then knows better than its gate.
+    """
+    checked = [one for one in rollout.gates if one.gate == TAKES_TOOLS]
+    if not checked or policy.version != rollout.candidate.version:
+        return policy.takes_tools
+    known: object = checked[-1].evidence.get("takes_tools")
     return known if isinstance(known, bool) else None

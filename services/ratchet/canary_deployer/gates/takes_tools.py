@@ -1,9 +1,8 @@
 """Gate `takes_tools`: whether the engine's chat template shows a policy the tools that agents offer.
 
-A template without a place for tools renders a call as if it had none, and the policy can never call one. The gate has
-each replica render a short chat with and without a tool, and compares the token ids. What follows depends on whether
-the role's agents use tools: the candidate's training counted the conversations that offer some and whose template shows
-none, and stable's template may show them.
+A policy whose template shows none can never call one. What follows depends on whether the role's agents use tools: the
+candidate's training counted the conversations that offer some and whose template shows none, and stable's template may
+show them. The deployer asks about stable policies again (`template_watch`).
 """
 
 from __future__ import annotations
@@ -15,20 +14,13 @@ from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import TAKES_TOOLS
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools
-from ratchet.canary_deployer.replicas import MEND, Replica, ReplicaChecks
+from ratchet.canary_deployer.replicas import MEND, ReplicaChecks
+from ratchet.canary_deployer.tool_templates import shows_tools
 from ratchet.contract.state import PolicyVersion
 from ratchet.errors import Rejected
 from ratchet.rules.figures import CONVERSATIONS_WITHOUT_TOOLS
 
 NAME = TAKES_TOOLS
-TOOL: JsonObject = {
-    "type": "function",
-    "function": {
-        "name": "look_up",
-        "description": "Looks up the weather.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Its name."}}},
-    },
-}
 ANSWERED = "the gateway answers calls that offer some with 400"
 LACKS = "its engine's chat template shows it no tools"
 REPAIR = (
@@ -45,7 +37,7 @@ class TakesToolsGate:
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
         """Stable is asked only where the candidate's template shows no tools."""
         try:
-            shown = (await self.checks.on_each(candidate, stable, _shows_tools)).results
+            shown = (await self.checks.on_each(candidate, stable, shows_tools)).results
         except Rejected as error:
             return GateResult(NAME, FAILED, f"its engine renders no chat: {error}")
         known = {name: one for name, one in shown.items() if one is not None}
@@ -63,7 +55,7 @@ class TakesToolsGate:
     async def _takes_tools(self, stable: PolicyVersion, candidate: PolicyVersion) -> bool:
         """Whether any replica's template shows tools to stable. Raises `Unavailable`."""
         try:
-            shown = await self.checks.on_each(stable, None, _shows_tools)
+            shown = await self.checks.on_each(stable, None, shows_tools)
         except Rejected as error:
             raise self.checks.doubt(candidate, f"{stable.name}, which serves the role, is refused: {error}") from error
         return any(shown.results.values())
@@ -85,17 +77,6 @@ def _verdict(offered: int, stable_takes: bool | None) -> tuple[str, str]:
     if stable_takes:
         return NEEDS_APPROVAL, f"{LACKS}, but stable takes them: approve it where no agent of the role offers any"
     return PASSED, f"{LACKS}: {ANSWERED}"
-
-
-async def _shows_tools(replica: Replica, model: str) -> bool | None:
-    """Whether a tool changes a prompt; None from an engine that gives no token ids."""
-    plain = await replica.chat_ids(model, ())
-    if plain is None:
-        return None
-    try:
-        return await replica.chat_ids(model, [TOOL]) != plain
-    except Rejected:  # the template refuses tools
-        return False
 
 
 def _without(shown: Mapping[str, bool]) -> str:
