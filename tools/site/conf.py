@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
-from docutils import nodes
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,10 +82,9 @@ def adapt(_: Sphinx, page: str, text: list[str]) -> None:
         text[0] += MENU
 
 
-def add_diagrams(app: Sphinx, _page: str, _template: str, _context: object, doctree: nodes.document | None) -> None:
+def add_diagrams(app: Sphinx, _page: str, _template: str, context: dict[str, Any], _doctree: object) -> None:
     """A page with a diagram loads what draws it, 2.9 MB from beside the page; the others load nothing."""
-    blocks = doctree.findall(nodes.literal_block) if doctree is not None else ()
-    if any(block.get("language") == "mermaid" for block in blocks):
+    if "highlight-mermaid" in context.get("body", ""):
         app.add_js_file("mermaid.tiny.js", loading_method="defer")
         app.add_js_file("diagrams.js", loading_method="defer")
 
