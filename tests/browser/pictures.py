@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 
 import msgspec
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, FilePayload, Page, sync_playwright
 
+from ratchet.contract.http.jobs import JobOut
 from tests.browser.chromium import launched
 from tests.support.compose import REPOSITORY
-from tests.support.console_training import DPO, RLOO
+from tests.support.console_training import DPO, FAILED, REPORT, RLOO, all_jobs
 from tests.support.console_trajectories import IDS
-from tests.support.fake_console import OPERATOR, FakeConsole, serving
+from tests.support.fake_console import OPERATOR, FakeConsole, Posted, serving
 
 FOLDER = REPOSITORY / "docs" / "console"
 WIDTH, HEIGHT = 1280, 860
@@ -51,6 +53,22 @@ def _cancel(page: Page) -> None:
     page.get_by_role("dialog").wait_for()
 
 
+def _stop(page: Page) -> None:
+    first = page.get_by_role("button", name="Cancel the job")
+    if first.count():
+        first.click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    page.get_by_role("button", name="Stop now").click()
+    page.get_by_role("dialog").wait_for()
+
+
+def _report(page: Page) -> None:
+    content = msgspec.json.encode(REPORT)
+    report: FilePayload = {"name": "schema_report.json", "mimeType": "application/json", "buffer": content}
+    page.get_by_label("The report of an export").set_input_files(report)
+    page.get_by_text("93 % valid").wait_for()
+
+
 def _nothing(_: Page) -> None:
     pass
 
@@ -70,11 +88,13 @@ PICTURES: Mapping[str, tuple[str, int, Callable[[Page], None]]] = {
     "training": ("training", HEIGHT, _nothing),
     "job": (f"training/{RLOO}", 1300, _nothing),
     "cancel": (f"training/{DPO}", HEIGHT, _cancel),
+    "failed": (f"training/{FAILED}", HEIGHT, _nothing),
     "start": ("training?start=1&role=support", 940, _preview),
     "jobs": (f"training?one={RLOO}&other={DPO}", 1300, _nothing),
-    "alignment": ("alignment?role=support", 1300, _nothing),
+    "alignment": ("alignment?role=support", 1640, _report),
+    "stop": (f"training/{DPO}", HEIGHT, _stop),
 }
-"""By file: the view, the picture's height, and what is done before it is taken."""
+"""By file: the view, the picture's height, and what is done before it is taken. The last one cancels its job."""
 
 
 def take(browser: Browser, address: str, name: str, theme: str) -> Path:
@@ -94,7 +114,7 @@ def take(browser: Browser, address: str, name: str, theme: str) -> Path:
     page.wait_for_timeout(300)  # charts measure their width
     whole = Image.open(BytesIO(page.screenshot())).convert("RGB")
     # Coverage, for the median of areas leaves out the colour of a small sign.
-    picture = whole.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    picture = whole.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
     context.close()
     file = FOLDER / f"{name}-{theme}.png"
     picture.save(file, optimize=True)
@@ -108,6 +128,15 @@ def main(names: list[str]) -> None:
     path = "/deployer/v1/rollouts/support"
     promoted = {"state": "promoted", "weight": 1.0, "approval": "emergency_override"}
     console.answers[f"POST {path}/promote"] = msgspec.structs.replace(console.answers[f"GET {path}"], **promoted)  # pyright: ignore[reportArgumentType] - the scene's are structs
+    job = f"/coordinator/v1/jobs/{DPO}"
+
+    def cancel(_: Posted) -> JobOut:
+        (running,) = (one for one in all_jobs(datetime.now(UTC)) if one.training_job_id == DPO)
+        asked = msgspec.structs.replace(running, cancel_requested=True, cancelled_by="ada (k1)")
+        console.answers[f"GET {job}"] = asked
+        return asked
+
+    console.answers[f"POST {job}/cancel"] = cancel
     with serving(console) as address, sync_playwright() as playwright, launched(playwright) as browser:
         for name in names or PICTURES:
             for theme in ("light", "dark"):

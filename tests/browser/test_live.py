@@ -16,7 +16,7 @@ SUPPORT = "GET /deployer/v1/rollouts/support"
 
 def hint(role: str) -> HintOut:
     """A rollout of that role changed."""
-    return HintOut(kind="rollout", role=role, subject=None, at=datetime.now(UTC), text="something changed")
+    return HintOut(kind="rollout", role=role, subject=None, at=datetime.now(UTC), text="something changed", count=1)
 
 
 def asked(console: FakeConsole) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Opening
@@ -74,8 +75,14 @@ def test_a_viewer_may_neither_call_nor_roll_out(open_view: Opening) -> None:
 def test_a_rollout_starts_from_a_version(open_view: Opening, console: FakeConsole) -> None:
     path = "/deployer/v1/rollouts/triage"
     console.answers[f"POST {path}/start"] = lambda _: console.answers[f"GET {path}"]
+    rollouts = console.answers["GET /deployer/v1/rollouts"]
     page = open_view("policies")
-    page.get_by_role("row", name="triage@3-c41f9b02").get_by_role("button", name="Roll out").click()
+    row = page.get_by_role("row", name="triage@3-c41f9b02")
+    expect(row.get_by_role("link", name="under way")).to_be_visible()
+    expect(row.get_by_role("button")).to_have_count(0)
+    console.answers["GET /deployer/v1/rollouts"] = msgspec.structs.replace(rollouts, rollouts=[])  # pyright: ignore[reportArgumentType, reportCallIssue] - the scene's are structs
+    page.reload()
+    row.get_by_role("button", name="Roll out").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_label("Version")).to_have_value("3")
     dialog.get_by_label("Reason").fill("the new prices")

@@ -128,7 +128,9 @@ def test_a_preview_is_void_when_another_rollout_takes_the_place(open_view: Openi
     expect(dialog.get_by_role("button", name="Roll back now")).to_be_visible()
     newer = msgspec.structs.replace(console.answers[f"GET {SUPPORT}"], rollout_id=NEWER)  # pyright: ignore[reportArgumentType] - as above
     console.answers[f"GET {SUPPORT}"] = newer
-    console.hints.append(HintOut(kind="rollout", role="support", subject=NEWER, at=datetime.now(UTC), text="gating"))
+    console.hints.append(
+        HintOut(kind="rollout", role="support", subject=NEWER, at=datetime.now(UTC), text="gating", count=1)
+    )
 
     expect(dialog.get_by_role("button", name="Roll back now")).to_have_count(0)
     decide(page, "Roll back", "it refunds twice")

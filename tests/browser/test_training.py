@@ -11,10 +11,9 @@ from playwright.sync_api import FilePayload, expect
 
 from ratchet.contract.http.console import HintOut
 from ratchet.contract.http.jobs import JobOut
-from ratchet.contract.schema_report import Dropped, DroppedRecord, InputFile, SchemaReport, Splits
 from ratchet.contract.training import Artifacts
 from tests.browser.conftest import Opening
-from tests.support.console_training import DPO, NEW, RLOO, SFT, all_jobs, curves
+from tests.support.console_training import DPO, NEW, REPORT, RLOO, SFT, all_jobs, curves
 from tests.support.fake_console import VIEWER, FakeConsole, Posted, Refused
 
 RUNNING = 1
@@ -48,7 +47,9 @@ def test_curves_grow_while_the_job_runs(open_view: Opening, console: FakeConsole
     one = running()
     later = msgspec.structs.replace(one.progress or one, current_step=77)
     console.answers[f"GET /v1/jobs/{DPO}/curves"] = curves(running(progress=later), RUNNING, datetime.now(UTC))
-    console.hints.append(HintOut(kind="job", role="support", subject=DPO, at=datetime.now(UTC), text="step 77"))
+    console.hints.append(
+        HintOut(kind="job", role="support", subject=DPO, at=datetime.now(UTC), text="step 77", count=1)
+    )
 
     expect(page.get_by_role("img", name="loss. loss is 0.432")).to_have_count(0)
     expect(page.get_by_role("img", name="loss. loss is")).to_be_visible()
@@ -62,6 +63,14 @@ def test_a_curve_shows_where_it_should_be_and_that_it_is_not(open_view: Opening)
     expect(panel).to_contain_text("Should be 0.3 to 1. Good: near 1; bad: a few tokens decide.")
     expect(page.get_by_text("Stopped at train step 88: ess was 0.07, its limit is 0.1")).to_be_visible()
     expect(page.get_by_text("The weights of train step 80 were kept.")).to_be_visible()
+
+
+def test_the_card_of_the_trainer_is_shown_as_the_text_that_it_is(open_view: Opening) -> None:
+    page = open_view(f"training/{RLOO}")
+    page.get_by_text("As the trainer wrote it").click()
+
+    expect(page.get_by_text("- notes: <img src=x onerror=alert(1)>")).to_be_visible()
+    expect(page.locator("img[src=x]")).to_have_count(0)
 
 
 def test_a_cancel_is_asked_for_acknowledged_and_done(open_view: Opening, console: FakeConsole) -> None:
@@ -123,7 +132,7 @@ def test_rows_and_what_was_left_out(open_view: Opening) -> None:
     page = open_view(f"training/{RLOO}?tab=data")
 
     expect(page.get_by_role("table", name="Rows of the snapshot").locator("tbody tr")).to_have_count(20)
-    expect(page.get_by_role("row", name="learnt from before")).to_contain_text("388")
+    expect(page.get_by_role("row", name="learnt from before")).to_contain_text("1,410")
     expect(page.get_by_text("1 to 20 of 412 rows")).to_be_visible()
 
 
@@ -167,7 +176,7 @@ def test_what_the_coordinator_refuses_stays_on_the_form(open_view: Opening, cons
 def test_training_again_takes_the_same_data(open_view: Opening, console: FakeConsole) -> None:
     page = open_view(f"training/{RLOO}")
     page.get_by_role("link", name="Train again").click()
-    expect(page.get_by_text("A job that has ended does not go on")).to_be_visible()
+    expect(page.get_by_text("This is a new job, with the same request")).to_be_visible()
     page.get_by_role("button", name="Begin from its policy").click()
     page.get_by_role("button", name="Start the training").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("Job ")
@@ -207,7 +216,9 @@ def test_a_coordinator_that_is_away_is_named_and_comes_back(open_view: Opening, 
     page = open_view("training")
     expect(page.locator("tbody tr")).to_have_count(6)
     console.away["coordinator"] = "the coordinator is away: connection refused"
-    console.hints.append(HintOut(kind="job", role="support", subject=DPO, at=datetime.now(UTC), text="running"))
+    console.hints.append(
+        HintOut(kind="job", role="support", subject=DPO, at=datetime.now(UTC), text="running", count=1)
+    )
 
     expect(page.get_by_text("the coordinator is away: connection refused")).to_be_visible()
     expect(page.locator("tbody tr")).to_have_count(6)
@@ -227,24 +238,12 @@ def test_alignment_follows_the_job_and_its_last_checkpoint(open_view: Opening) -
 
 
 def test_a_dataset_card_is_read_in_the_browser_alone(open_view: Opening, console: FakeConsole) -> None:
-    report = SchemaReport(
-        total=200,
-        valid=186,
-        valid_ratio=0.93,
-        dropped=Dropped(malformed=2, unjudged=0, empty=0, identical=4, too_short=0, too_long=0, duplicate=8),
-        splits=Splits(train=167, eval=9, test=10),
-        parameters={"format": "trl"},
-        seed=42,
-        input=InputFile(name="records.jsonl", sha256="ab" * 32, size=4096),
-        redacted={"mail": 3},
-        first_dropped={"identical": [DroppedRecord(number=7, problem="both are <b>the same</b>")]},
-    )
     page = open_view("alignment")
     expect(page.locator(".loading")).to_have_count(0)
     picker = page.get_by_label("The report of an export")
     picker.set_input_files(_file(b'{"total": 3}'))
     expect(page.get_by_role("alert")).to_contain_text("This file is no schema_report.json")
-    picker.set_input_files(_file(msgspec.json.encode(report)))
+    picker.set_input_files(_file(msgspec.json.encode(REPORT)))
 
     expect(page.get_by_text("93 % valid")).to_be_visible()
     expect(page.get_by_text("7: both are <b>the same</b>")).to_be_visible()

@@ -149,7 +149,7 @@ def test_tokens_say_how_likely_they_were_and_what_learns(open_view: Opening) -> 
 def test_rewards_reasons_and_the_run_are_in_words(open_view: Opening) -> None:
     page = open_view(ONE)
 
-    expect(page.get_by_text("user feedback is known now: 0.9; the total changed by +0.04")).to_be_visible()
+    expect(page.get_by_text("user feedback is known now: 1; the total changed by +0.02")).to_be_visible()
     expect(page.get_by_text("weighs 60 %, by outcome")).to_be_visible()
     expect(page.get_by_text("Set a temperature above 0 where a run is to teach.")).to_be_visible()
     expect(page.get_by_text("1 of 3 calls learn")).to_be_visible()
@@ -271,7 +271,7 @@ def test_an_outage_keeps_the_conversation(open_view: Opening, console: FakeConso
     expect(page.locator("#message-4")).to_be_visible()
     console.away["v1"] = "ClickHouse is away: connection refused"
     console.hints.append(
-        HintOut(kind="reward", role="support", subject=IDS[1], at=datetime.now(UTC), text="a reward came")
+        HintOut(kind="reward", role="support", subject=IDS[1], at=datetime.now(UTC), text="a reward came", count=1)
     )
 
     expect(page.get_by_text("ClickHouse is away: connection refused")).to_be_visible()

@@ -8,6 +8,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
+import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
@@ -164,6 +166,27 @@ async def test_every_page_of_every_console_hears_what_changes_also_after_the_bro
         await asyncio.to_thread(nats.kill)
         await asyncio.to_thread(nats.start)
         await heard(bus, (one, two), 2)
+
+
+async def test_an_alert_needs_a_person_until_it_is_cleared_also_one_raised_before_the_console_began(
+    shared_settings: SharedSettings, nats: RunningServer
+) -> None:
+    async with migrated(shared_settings), connected(shared_settings) as bus:
+        await bus.publish(alert(1))
+        async with consoling(shared_settings) as http:
+            await eventually(lambda: seen(http, {"key-1"}))
+            await asyncio.to_thread(nats.kill)
+            await asyncio.to_thread(nats.start)
+            await bus.publish(alert(2))
+            await eventually(lambda: seen(http, {"key-1", "key-2"}))
+            await bus.publish(msgspec.structs.replace(alert(1), cleared=True))
+            await eventually(lambda: seen(http, {"key-2"}))
+
+
+async def seen(http: httpx.AsyncClient, keys: set[str]) -> bool:
+    """Whether the loop shows exactly the alerts of these keys."""
+    items = (await http.get("/v1/loop")).json()["attention"]
+    return {item["subject"] for item in items if item["kind"] == "alert"} == keys
 
 
 async def test_streams_end_with_the_console(shared_settings: SharedSettings) -> None:

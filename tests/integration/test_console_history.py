@@ -13,13 +13,21 @@ import pytest
 from ratchet.bus.kv import Entry
 from ratchet.console.http_api import Subjects, console_api
 from ratchet.console.records import Records
-from ratchet.console.training import Training
+from ratchet.console.training import CARD, Training
 from ratchet.contract import ModelRollout, Outcome, PolicyClaim, Reward, TrainingStatus, named_id
 from ratchet.contract.deployment import RolloutStage
 from ratchet.contract.reward import RewardComponent, RewardMetadata
 from ratchet.contract.snapshot import LABELS, LabelRow, PairRow, Row, SnapshotHeader, TrajectoryRow
 from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import CurrentMetrics, Metrics, Progress, ResourceUsage, SnapshotRef, StatusMetadata
+from ratchet.contract.training import (
+    Artifacts,
+    CurrentMetrics,
+    Metrics,
+    Progress,
+    ResourceUsage,
+    SnapshotRef,
+    StatusMetadata,
+)
 from ratchet.datasets.domain.rows import RowOrigin, SnapshotRow
 from ratchet.datasets.s3_snapshots import SnapshotWriter
 from ratchet.service.settings import SharedSettings
@@ -142,7 +150,7 @@ async def test_rollouts_show_their_decisions_their_evidence_and_what_went_worst(
 class OneJob:
     """A bucket that holds one job."""
 
-    def __init__(self, snapshot: SnapshotRef | None) -> None:
+    def __init__(self, snapshot: SnapshotRef | None, artifacts: Artifacts | None = None) -> None:
         asked = request(training_job_id=JOB)
         self._job = Job(
             training_job_id=JOB,
@@ -154,6 +162,7 @@ class OneJob:
             updated_at=AT,
             request=asked,
             snapshot=snapshot,
+            artifacts=artifacts,
         )
 
     async def get(self, key: str) -> Entry[Job] | None:
@@ -240,6 +249,21 @@ async def test_rows_of_every_format_are_shown(shared_settings: SharedSettings) -
         training = Training(UNUSED, objects, OneJob(written(objects, form, [row], 10)))
         (answer,) = await answers(training, f"/v1/jobs/{JOB}/rows")
         assert answer.json()["rows"] == [{"index": 0, **expected}]
+
+
+@pytest.mark.parametrize(("letters", "whole"), [(1_000, True), (200_000, False)])
+async def test_the_card_of_the_trainer_is_read_where_it_lies_and_its_beginning_where_it_is_long(
+    shared_settings: SharedSettings, letters: int, whole: bool
+) -> None:
+    objects = prepared_objects(shared_settings)
+    made = objects.put(b"x" * letters, "cards", ".md")
+    (answer,) = await answers(
+        Training(UNUSED, objects, OneJob(None, Artifacts(model_card=made.uri))), f"/v1/jobs/{JOB}/card"
+    )
+    card = answer.json()
+    assert (card["uri"], len(card["text"]), card["is_whole"]) == (made.uri, min(letters, CARD), whole)
+    (without,) = await answers(Training(UNUSED, objects, OneJob(None)), f"/v1/jobs/{JOB}/card")
+    assert without.status_code == 404
 
 
 async def test_curves_of_a_running_job_come_from_its_heartbeats(warehouse: Warehouse) -> None:

@@ -27,8 +27,8 @@ GATE = {
     "passport": {"outcome": "passed", "reason": "the engine computes what the trainer did", "evidence": {}},
     "held_out": {
         "outcome": "passed",
-        "reason": "success .71 of the candidate, .66 of stable",
-        "evidence": {"candidate": 0.71, "stable": 0.66, "tasks": 200, "p_value": 0.02},
+        "reason": "success .71 of the candidate, .60 of stable",
+        "evidence": {"candidate": 0.71, "stable": 0.6, "tasks": 200, "p_value": 0.02},
     },
 }
 

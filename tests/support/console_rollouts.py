@@ -55,7 +55,7 @@ DECIDED = (
     (14, "resume", "ada (key k1)", "read the complaints: they are about the shop's new prices", 0),
     (20, "pause", "ada (key k1)", "the warehouse is moved tonight", 0),
     (28, "resume", "ada (key k1)", "the warehouse is back", 0),
-    (34, "advance", "canary_deployer", "stage 1 passed: 640 canary trajectories settled, no evidence of harm", 1),
+    (34, "advance", "canary_deployer", "stage 1 passed: 2,100 canary trajectories settled, no evidence of harm", 1),
 )
 """Hours after the start, verdict, actor, reason and stage."""
 
@@ -95,24 +95,24 @@ def support(now: datetime) -> RolloutOut:
         state="running",
         strategy="canary",
         parked=False,
-        forecast=ForecastOut(trajectories_per_day=24_100.0, expected_days=3.4, expected_days_by_stage=[0.6, 1.1, 1.7]),
+        forecast=ForecastOut(trajectories_per_day=24_100.0, expected_days=3.4, expected_days_by_stage=[0.8, 1.0, 1.6]),
         horizon=HorizonOut(seconds=2400.0, basis="measured on stable's outcomes", outcomes=1840, quantile_s=1710.0),
         candidate=SUPPORT_7,
         stable=SUPPORT_6,
         stage=1,
         weight=0.25,
         stage_since=now - timedelta(hours=19),
-        waiting_for=["812 of 1000 canary trajectories in this stage", "coverage of the canary .79, at least .80"],
+        waiting_for=["4,770 of 6,000 canary trajectories in this stage", "coverage of the canary .79, at least .80"],
         stage_age_s=19 * 3600.0,
         deadline_in_s=4.6 * 86400,
-        reason="stage 1 passed: 640 canary trajectories settled, no evidence of harm",
+        reason="stage 1 passed: 2,100 canary trajectories settled, no evidence of harm",
         actor="canary_deployer",
         approval="automated",
         created_at=now - timedelta(days=2, hours=5),
         finished_at=None,
         gates=gates("passed"),
         arms=ArmsOut(
-            stable=arm(11_940, 11_612, 1_893, 0.61, 47_020), canary=arm(2_310, 2_204, 301, 0.634, 9_120), mixed=3
+            stable=arm(33_288, 33_210, 5_413, 0.61, 133_100), canary=arm(6_910, 6_870, 907, 0.634, 27_640), mixed=3
         ),
         differences={name: difference(name, value, 1.0) for name, value in DIFFERENCES.items()},
         coverage={"stable": 0.931, "canary": 0.79},
@@ -142,6 +142,7 @@ def triage(now: datetime) -> RolloutOut:
         weight=0.0,
         stage_since=None,
         waiting_for=[],
+        forecast=None,
         deadline_in_s=None,
         reason="the held-out gate could not decide: .71 against .69 on 200 tasks",
         created_at=now - timedelta(minutes=44),
@@ -159,13 +160,14 @@ def triage(now: datetime) -> RolloutOut:
 
 def gates(held_out: str) -> list[GateOut]:
     """Three of them."""
+    stable, p_value = (0.6, 0.02) if held_out == "passed" else (0.69, 0.31)
     return [
         GateOut(gate="passport", outcome="passed", reason="the engine computes what the trainer did", evidence={}),
         GateOut(
             gate="held_out",
             outcome=held_out,
-            reason="success .71 of the candidate, .69 of stable",
-            evidence={"candidate": 0.71, "stable": 0.69, "tasks": 200, "p_value": 0.31},
+            reason=f"success .71 of the candidate, {stable:.2f} of stable".replace("0.", "."),
+            evidence={"candidate": 0.71, "stable": stable, "tasks": 200, "p_value": p_value},
         ),
         GateOut(
             gate="replay", outcome="not_run", reason="no reward function that scores a replayed answer", evidence={}
@@ -207,7 +209,7 @@ def difference(metric: str, value: float, width: float) -> DifferenceOut:
         )
 
     half = width * (0.052 if metric == "latency" else 0.034)
-    shares = [share(0.1, value * 0.6, half * 2.1, 6_204), share(0.25, value * 1.2, half * 1.4, 5_408)]
+    shares = [share(0.1, value * 0.6, half * 2.1, 18_900), share(0.25, value * 1.2, half * 1.4, 14_310)]
     return DifferenceOut(
         difference=value,
         margin=margin(metric),

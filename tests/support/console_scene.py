@@ -18,7 +18,7 @@ from ratchet.contract.http.console import (
 )
 from tests.support.console_policies import policy_answers
 from tests.support.console_rollouts import rollout_answers
-from tests.support.console_training import training_scene
+from tests.support.console_training import job_counts, training_scene
 from tests.support.console_trajectories import trajectories_scene
 
 
@@ -87,7 +87,7 @@ def loop(now: datetime) -> LoopOut:
                 canary="support@7-9be2d410",
                 weight=0.25,
                 rollout="running",
-                active_jobs=0,
+                active_jobs=2,
                 since_last_training=412,
                 threshold=1000,
             ),
@@ -97,12 +97,12 @@ def loop(now: datetime) -> LoopOut:
                 canary=None,
                 weight=None,
                 rollout="awaiting_approval",
-                active_jobs=1,
+                active_jobs=0,
                 since_last_training=88,
                 threshold=None,
             ),
         ],
-        jobs={"queued": 1, "running": 1, "completed": 14, "failed": 1},
+        jobs=job_counts(now),
         attention=[
             AttentionOut(
                 severity="act",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ratchet.contract.http.console import AttemptOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
+from ratchet.contract.http.console import AttemptOut, CardOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
 from ratchet.contract.http.jobs import JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut
 from ratchet.contract.http.status import DpoRoleOut, DpoStatusOut, JobBrief, SlotsOut, TrainingStatusOut
+from ratchet.contract.schema_report import Dropped, DroppedRecord, InputFile, SchemaReport, Splits
 from ratchet.contract.snapshot import RewardGroups
 from ratchet.contract.training import (
     Artifacts,
@@ -31,6 +33,19 @@ if TYPE_CHECKING:
 
 DPO, RLOO, SFT, FAILED, QUEUED, REWARD_MODEL, NEW = (f"019a3c5e-6a00-7a4{n:x}-9d3f-7c2e1a0b{n:04x}" for n in range(7))
 BUCKET = "s3://ratchet/"
+REPORT = SchemaReport(
+    total=200,
+    valid=186,
+    valid_ratio=0.93,
+    dropped=Dropped(malformed=2, unjudged=0, empty=0, identical=4, too_short=0, too_long=0, duplicate=8),
+    splits=Splits(train=167, eval=9, test=10),
+    parameters={"format": "trl"},
+    seed=42,
+    input=InputFile(name="records.jsonl", sha256="ab" * 32, size=4096),
+    redacted={"mail": 3},
+    first_dropped={"identical": [DroppedRecord(number=7, problem="both are <b>the same</b>")]},
+)
+"""Of an export that dropped some records."""
 REQUEST: Mapping[str, Any] = {"trigger_reason": "1,000 new rewards", "requester": "ada (k1)"}
 
 
@@ -51,6 +66,7 @@ def training_scene(now: datetime) -> dict[str, Any]:
         scene[f"GET /coordinator/v1/jobs/{one.training_job_id}"] = _reporting(place)
         scene[f"GET /v1/jobs/{one.training_job_id}/curves"] = curves(one, place, now)
         scene[f"GET /v1/jobs/{one.training_job_id}/rows"] = rows(one)
+        scene[f"GET /v1/jobs/{one.training_job_id}/card"] = card()
     return scene
 
 
@@ -85,7 +101,7 @@ def all_jobs(now: datetime) -> list[JobOut]:
             started_at=now - timedelta(minutes=4),
             heartbeat_at=now,
             progress=Progress(current_step=61, total_steps=100, percent_complete=61.0, eta_seconds=155.0),
-            metrics=CurrentMetrics(loss=0.52, accuracy=0.74, margin=0.41),
+            metrics=CurrentMetrics(loss=0.432, accuracy=0.74, margin=0.41),
             artifacts=Artifacts(checkpoint=f"{BUCKET}checkpoints/{DPO}/2-50.json"),
         ),
         job(
@@ -98,8 +114,8 @@ def all_jobs(now: datetime) -> list[JobOut]:
             worker="trainer-1",
             started_at=now - timedelta(minutes=128),
             finished_at=now - timedelta(minutes=119),
-            progress=Progress(current_step=80, total_steps=120, percent_complete=100.0),
-            metrics=CurrentMetrics(loss=-0.01, reward_mean=0.71),
+            progress=Progress(current_step=88, total_steps=120, percent_complete=100.0),
+            metrics=CurrentMetrics(loss=-0.01, reward_mean=0.68),
             health_stop=HealthStop(
                 figure="ess",
                 step=88,
@@ -138,6 +154,8 @@ def all_jobs(now: datetime) -> list[JobOut]:
             worker="trainer-2",
             started_at=now - timedelta(minutes=690),
             finished_at=now - timedelta(minutes=640),
+            progress=Progress(current_step=12, total_steps=120, percent_complete=10.0),
+            artifacts=Artifacts(checkpoint=f"{BUCKET}checkpoints/{FAILED}/3-10.json"),
             error=TrainingError(code="OOM", message="A pass of 512 tokens does not fit: 11.2 of 11.0 GB."),
         ),
         job(
@@ -157,6 +175,11 @@ def all_jobs(now: datetime) -> list[JobOut]:
     ]
 
 
+def job_counts(now: datetime) -> dict[str, int]:
+    """How many there are, by state."""
+    return dict(Counter(one.state for one in all_jobs(now)))
+
+
 def job(
     id_: str,
     algorithm: str,
@@ -168,7 +191,8 @@ def job(
     **members: Any,
 ) -> JobOut:
     """A job of the role `support`."""
-    snapshot = None if state == "queued" else SnapshotRef(uri=f"{BUCKET}snapshots/5f0c.json", digest="5f0c" * 16)
+    name = "8e21" if algorithm in ("dpo", "reward_model") else "5f0c"
+    snapshot = None if state == "queued" else SnapshotRef(uri=f"{BUCKET}snapshots/{name}.json", digest=name * 16)
     config = TrainingConfig(
         algorithm=algorithm,
         base_model="stable",
@@ -189,7 +213,7 @@ def job(
         ),
         parent=None if state == "queued" else "support@6-1f0c77aa",
         snapshot=snapshot,
-        trajectories=None if state == "queued" else 412,
+        trajectories=None if state == "queued" else 401 if algorithm in ("dpo", "reward_model") else 412,
         **members,
     )
 
@@ -214,13 +238,34 @@ def curves(one: JobOut, place: int, now: datetime) -> CurvesOut:
     def curve(name: str, meaning: str, good: RangeOut | None, value: Callable[[int], float]) -> CurveOut:
         return CurveOut(name=name, meaning=meaning, good=good, points=[(step, value(step)) for step in steps])
 
-    known = [
+    pairs = one.algorithm in ("dpo", "reward_model")
+    loss = curve(
+        "loss",
+        "What is minimised, averaged over a train step.",
+        RangeOut(low=None, high=0.69, meaning="Good: falling; bad: rises for long.") if pairs else None,
+        lambda step: round(0.75 * math.exp(-step / 60) + 0.2 + 0.04 * math.sin(step * 1.3 + place), 4),
+    )
+    gradient = curve(
+        "grad_norm",
+        "Length of the gradient before it is clipped.",
+        RangeOut(low=None, high=2.0, meaning="Good: steady; bad: single rows pull hard."),
+        lambda step: round(0.8 + 0.3 * math.sin((step + 7 * place) / 5) ** 2, 4),
+    )
+    of_pairs = [
         curve(
-            "loss",
-            "What is minimised, averaged over a train step.",
-            RangeOut(low=None, high=0.69, meaning="Good: falling; bad: rises for long."),
-            lambda step: round(0.75 * math.exp(-step / 60) + 0.2 + 0.04 * math.sin(step * 1.3 + place), 4),
+            "accuracy",
+            "Share of the pairs whose chosen answer the policy prefers.",
+            RangeOut(low=0.5, high=1.0, meaning="Good: rising; bad: below a half, where it learns the opposite."),
+            lambda step: round(0.76 - 0.22 * math.exp(-step / 25) + 0.03 * math.sin(step * 0.7), 4),
         ),
+        curve(
+            "margin",
+            "By how much it prefers them, in nats.",
+            RangeOut(low=0.0, high=None, meaning="Good: rising; bad: falls below 0."),
+            lambda step: round(0.45 * (1 - math.exp(-step / 30)) + 0.02 * math.sin(step), 4),
+        ),
+    ]
+    of_rewards = [
         curve(
             "reward_mean",
             "Mean reward of the rows of a train step.",
@@ -231,15 +276,10 @@ def curves(one: JobOut, place: int, now: datetime) -> CurvesOut:
             "ess",
             "Effective sample size, as a share of the tokens.",
             RangeOut(low=0.3, high=1.0, meaning="Good: near 1; bad: a few tokens decide."),
-            lambda step: round(max(0.07, 0.95 - 0.009 * step - 0.05 * math.sin(step)), 4),
-        ),
-        curve(
-            "grad_norm",
-            "Length of the gradient before it is clipped.",
-            RangeOut(low=None, high=2.0, meaning="Good: steady; bad: single rows pull hard."),
-            lambda step: round(0.8 + 0.3 * math.sin(step / 5) ** 2, 4),
+            lambda step: round(max(0.07, 0.95 - 0.01 * step - 0.05 * math.sin(step)), 4),
         ),
     ]
+    known = [loss, *(of_pairs if pairs else of_rewards), gradient]
     attempts = [] if one.started_at is None else _attempts(one, now)
     return CurvesOut(training_job_id=one.training_job_id, attempts=attempts, curves=known if last else [])
 
@@ -263,13 +303,19 @@ def _attempts(one: JobOut, now: datetime) -> list[AttemptOut]:
     ]
 
 
+def card() -> CardOut:
+    """As the trainer writes it, with markup in a note."""
+    text = "# support@7\n\nAn adapter for SmolLM2-135M-Instruct.\n\n- notes: <img src=x onerror=alert(1)>\n"
+    return CardOut(uri=f"{BUCKET}policies/9be2d410.md", text=text, is_whole=True)
+
+
 def rows(one: JobOut) -> RowsOut:
     """The first rows of a snapshot."""
     return RowsOut(
         uri=f"{BUCKET}snapshots/5f0c.json",
         digest="5f0c" * 16,
         format="trajectories",
-        total=412,
+        total=one.trajectories or 0,
         offset=0,
         rows=[
             RowOut(
@@ -282,7 +328,7 @@ def rows(one: JobOut) -> RowsOut:
             )
             for n in range(20)
         ],
-        left_out={"no call that policy gradients may learn from": 61, "no reward yet": 12, "learnt from before": 388},
+        left_out={"no call that policy gradients may learn from": 61, "no reward yet": 12, "learnt from before": 1410},
     )
 
 
@@ -293,7 +339,7 @@ def plan() -> PlanOut:
         algorithm="rloo",
         why="96 tasks have tries with different rewards, and 412 trajectories have token ids.",
         filter=None,
-        rejected={"sft": "The policy has imitated already.", "dpo": "There are 21 pairs; it takes 64."},
+        rejected={"sft": "The policy has imitated already.", "dpo": "A job learns from its pairs now."},
         shape=ShapeOut(
             rewarded=1883,
             successes=1290,
@@ -303,7 +349,7 @@ def plan() -> PlanOut:
             mixed_groups=96,
             singletons=44,
             old_share=0.02,
-            pairs=21,
+            pairs=401,
             thumbs_up=64,
             thumbs_down=18,
             ess=0.61,
@@ -317,7 +363,7 @@ def preview() -> PreviewOut:
     return PreviewOut(
         format="trajectories",
         rows=412,
-        left_out={"no call that policy gradients may learn from": 61, "learnt from before": 388},
+        left_out={"no call that policy gradients may learn from": 61, "learnt from before": 1410},
         waiting=12,
         sources={"client": 412},
         watermarks={"AGENT_EVENTS": 182_331},
@@ -334,7 +380,7 @@ def status() -> TrainingStatusOut:
         training_enabled=True,
         algorithms=["sft", "rloo", "dpo", "kto", "reward_model"],
         slots={"default": SlotsOut(used=1, total=2)},
-        jobs={"completed": 14, "failed": 1, "cancelled": 1},
+        jobs=job_counts(datetime.now(UTC)),
         active=[
             JobBrief(
                 training_job_id=DPO, role="support", algorithm="dpo", state="running", created_at=datetime.now(UTC)
@@ -361,7 +407,7 @@ def dpo_status() -> DpoStatusOut:
                 threshold=100,
                 would_fire=False,
                 why="39 preferences are missing.",
-                newest_policy="support@7-9be2d410",
+                newest_policy=None,
             ),
             "triage": DpoRoleOut(pairs={"human": 12}, total=12, since_last_dpo=12, would_fire=False),
         }

@@ -34,6 +34,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31mred\x1b
 LONG = "Lorem ipsum dolor sit amet. " * 200
 IDS = [f"019a3c5e-7d10-7a4{n:x}-8c2e-5b1f0d9e{n:04x}" for n in range(16)]
 TASKS = ["refund of order 4471", "change of address", "missing parcel", "invoice twice", "password", "size exchange"]
+REWARDS = {"success": 0.92, "partial": 0.5, "failure": 0.16, None: 0.62}
 OUTCOMES = ["success", "success", "failure", "partial", None]
 
 
@@ -80,9 +81,9 @@ def brief(n: int, now: datetime) -> TrajectoryBrief:
         policy="triage@2" if n % 4 == 3 else "support@7" if n % 3 == 1 else "support@6",
         arm="canary" if n % 4 != 3 and n % 3 == 1 else "stable",
         calls=2 + n % 5,
-        failed_calls=1 if n == 5 else 0,
+        failed_calls=1 if n in (1, 5) else 0,
         outcome=outcome,
-        reward=None if n == 0 else round(0.5 + 0.45 * math.sin(n * 1.7), 3),
+        reward=None if n == 0 else round(REWARDS[outcome] + 0.04 * math.sin(5 * (n - 1)), 3),
         revision=None if n == 0 else n % 2,
         thumbs=(0, 1, -1, 0, 2)[n % 5],
         started_at=began,
@@ -106,7 +107,7 @@ def trajectory(one: TrajectoryBrief, now: datetime) -> TrajectoryOut:
         rewards=[] if one.reward is None else [reward(one, 0, now), reward(one, 1, now)],
         feedback=feedback(one, now),
         run=[
-            RunPartOut(depth=0, trajectory_id=IDS[1], role="support", agent_id="desk-1", calls=3, outcome="success"),
+            RunPartOut(depth=0, trajectory_id=IDS[1], role="support", agent_id="desk-2", calls=3, outcome="success"),
             RunPartOut(depth=1, trajectory_id=IDS[3], role="triage", agent_id="sorter", calls=2, outcome="success"),
         ],
         reasons=[
@@ -170,14 +171,14 @@ def call(index: int, now: datetime) -> CallOut:
         latency_ms=412.0 + 100 * index,
         first_token_ms=61.0,
         prompt_tokens=311 + 40 * index,
-        output_tokens=None if failed else 24,
+        output_tokens=None if failed else 14,
         cost_usd=None if failed else 0.00031,
         finish_reason=None if failed else "stop" if index == 4 else "tool_calls",
         error="the engine took longer than 30 s" if failed else None,
         has_tokens=not failed,
-        learns=index == 2,
-        why_not=None if index == 2 else "The call asked for temperature 0.",
-        remedy=None if index == 2 else "Set a temperature above 0.",
+        learns=index == 4,
+        why_not=None if index == 4 else "The call asked for temperature 0.",
+        remedy=None if index == 4 else "Set a temperature above 0.",
     )
 
 
@@ -213,9 +214,9 @@ def reward(one: TrajectoryBrief, revision: int, now: datetime) -> Reward:
         "task_completion": RewardComponent(
             score=1.0, weight=0.6, source="outcome", reasoning="The shop confirmed the refund."
         ),
-        "efficiency": RewardComponent(score=0.62, weight=0.2, source="environment", reasoning="3 calls, 2 are usual."),
+        "efficiency": RewardComponent(score=0.6, weight=0.2, source="environment", reasoning="3 calls, 2 are usual."),
         "user_feedback": RewardComponent(
-            score=0.9 if revision else 0.5,
+            score=1.0 if revision else 0.5,
             weight=0.2,
             source="human",
             applicable=revision > 0,
@@ -228,7 +229,7 @@ def reward(one: TrajectoryBrief, revision: int, now: datetime) -> Reward:
         session_id=one.trajectory_id,
         timestamp=now - timedelta(minutes=6 - revision),
         reward_components=parts,
-        total_reward=(one.reward or 0.0) - (0.0 if revision else 0.04),
+        total_reward=(one.reward or 0.0) - (0.0 if revision else 0.02),
         reward_type="trajectory",
         metadata=RewardMetadata(evaluator="reward_computer", evaluation_method="hybrid"),
         role=one.role,

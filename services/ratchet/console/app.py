@@ -23,6 +23,7 @@ from ratchet.console.http_api import Subjects, console_api
 from ratchet.console.http_services import HttpServices
 from ratchet.console.kv_routes import Routes
 from ratchet.console.loop import Loop, Sources, disk_of, history_of, streams_of
+from ratchet.console.nats_alerts import NatsAlerts
 from ratchet.console.nats_hints import NatsHints
 from ratchet.console.pages import Pages, read_pages
 from ratchet.console.pass_through import COORDINATOR, DEPLOYER, GATEWAY, PassThrough, peer_of
@@ -88,7 +89,7 @@ def assembled(
     pages = Pages(read_pages())
     if pages.missing is not None:
         log.warning(pages.missing)
-    routes, history = Routes(bus), LoopHistory(warehouse)
+    routes, alerts, history = Routes(bus), NatsAlerts(bus), LoopHistory(warehouse)
     sources = Sources(
         history=lambda: history_of(history, bus.now()),
         streams=lambda: streams_of(bus),
@@ -96,6 +97,7 @@ def assembled(
         rollouts=others.rollouts,
         services=others.states,
         disk=lambda: disk_of(shared.data_dir),
+        alerts=alerts.current,
         routes=routes.current,
     )
     loop = Loop(sources, bus.now, time.monotonic)
@@ -111,7 +113,7 @@ def assembled(
     server = HttpServer(site, shared.http_host, settings.port, sites=Sites(shared.allowed_hosts))
     return App(
         NAME,
-        [keys, routes, server, events],  # the last one stops first: its streams would hold the server up
+        [keys, routes, alerts, server, events],  # the last one stops first: its streams would hold the server up
         checks={"bus": bus.check, "keys": keys.ready},
         notes={"warehouse": warehouse.check, "unreadable_keys": keys.check},
     )

@@ -18,6 +18,7 @@ from ratchet.bus.figures import stream_figures
 from ratchet.console.clickhouse_loop import LoopHistory
 from ratchet.console.domain.attention import Picture, attention
 from ratchet.console.domain.loop import Lags, loop_roles
+from ratchet.contract import Alert
 from ratchet.contract.http.console import ConsumerOut, LedgerOut, LoopOut, MinuteOut, ServiceOut, StreamOut
 from ratchet.contract.http.rollouts import RolloutOut
 from ratchet.contract.http.status import StatusOut, TrainingStatusOut
@@ -57,6 +58,8 @@ class Sources:
     services: Callable[[], Awaitable[Sequence[ServiceOut]]]
     disk: Callable[[], Awaitable[str | None]]
     """What is wrong with the room on the disk."""
+    alerts: Callable[[], Sequence[Alert]]
+    """Those that hold."""
     routes: Callable[[], Mapping[str, Route]]
 
 
@@ -98,6 +101,7 @@ class Loop:
         self._rollouts = _Part[Sequence[RolloutOut]]("deployer", sources.rollouts, (), monotonic)
         self._services = _Part[Sequence[ServiceOut]]("services", sources.services, (), monotonic)
         self._disk = _Part[str | None]("disk", sources.disk, None, monotonic)
+        self._alerts = sources.alerts
         self._routes = sources.routes
         self._now = now
         self._monotonic = monotonic
@@ -132,6 +136,7 @@ class Loop:
             streams=streams,
             growths=self._lags.growths(streams, self._monotonic()) if self._streams.unread is None else (),
             disk=disk,
+            alerts=self._alerts(),
         )
         parts = (self._history, self._streams, self._training, self._rollouts, self._services, self._disk)
         return LoopOut(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.http.console import AttemptOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
+from ratchet.contract.http.console import AttemptOut, CardOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
 from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES, SnapshotManifest
 from ratchet.contract.state import Job
 from ratchet.contract.training import SnapshotRef
@@ -32,6 +32,8 @@ LETTERS = 300
 """Of a row's text."""
 ERROR = 4_000
 """Letters of an attempt's error."""
+CARD = 64 * 1024
+"""Bytes of a card that are shown: the trainer writes a few thousand."""
 MANIFESTS = 8
 """Manifests that stay in memory, without the ids of their rows."""
 
@@ -95,6 +97,15 @@ class Training:
             rows=rows,
             left_out={reason.replace("_", " "): count for reason, count in manifest.left_out.items()},
         )
+
+    async def card(self, job_id: str) -> CardOut:
+        """The card of the policy that a job made. Raises `NotFound`, also for a job that made none."""
+        job = await self._job(job_id)
+        uri = job.artifacts.model_card if job.artifacts is not None else None
+        if uri is None:
+            raise NotFound(f"job {job_id} has made no card: it is {job.state}")
+        part = await asyncio.to_thread(self._objects.get_part, uri, 0, CARD + 1)
+        return CardOut(uri=uri, text=part[:CARD].decode(errors="replace"), is_whole=len(part) <= CARD)
 
     async def _job(self, job_id: str) -> Job:
         entry = await self._jobs.get(job_id)

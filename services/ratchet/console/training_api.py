@@ -8,12 +8,13 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from ratchet.console.training import Training
-from ratchet.contract.http.console import CurvesOut, RowsOut
+from ratchet.contract.http.console import CardOut, CurvesOut, RowsOut
 from ratchet.rules.access import KeyScope
 from ratchet.service.control_api import ControlApi
 
 UNKNOWN: Mapping[int, str] = {404: "There is no such job."}
 NO_ROWS: Mapping[int, str] = {404: "There is no such job, or it has no snapshot yet, or that was collected since."}
+NO_CARD: Mapping[int, str] = {404: "There is no such job, or it made no policy, or that was collected since."}
 JobId = Annotated[str, Path(pattern="^[0-9a-fA-F-]{1,64}$")]
 
 
@@ -32,5 +33,10 @@ def add_routes(api: ControlApi, training: Training) -> None:
         """List rows of the snapshot that a job learns from, and what was left out, by reason."""
         return await training.rows(job_id, offset, limit)
 
+    async def get_card(job_id: JobId) -> CardOut:
+        """Show the card that the trainer wrote of the policy that a job made."""
+        return await training.card(job_id)
+
+    api.route("GET", "/v1/jobs/{job_id}/card", get_card, scope=KeyScope.VIEW, errors=NO_CARD)
     api.route("GET", "/v1/jobs/{job_id}/curves", get_curves, scope=KeyScope.VIEW, errors=UNKNOWN)
     api.route("GET", "/v1/jobs/{job_id}/rows", list_rows, scope=KeyScope.VIEW, errors=NO_ROWS)

@@ -11,7 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from ratchet.bus.message import decode
-from ratchet.console.domain.attention import DEAD_LETTERS, LAG, Growth, Picture, attention
+from ratchet.console.domain.alerts import MOST, Firing
+from ratchet.console.domain.attention import ALERTS, DEAD_LETTERS, LAG, Growth, Picture, attention
+from ratchet.contract import Alert
 from ratchet.contract.http.console import AttentionOut, LedgerOut, ServiceOut, StreamOut
 from ratchet.contract.http.rollouts import RolloutOut
 from ratchet.contract.http.status import JobBrief
@@ -66,6 +68,12 @@ def of_rollout(severity: str, kind: str, title: str, detail: str = "the reason")
 def of(severity: str, kind: str, title: str, detail: str, subject: str | None) -> AttentionOut:
     return AttentionOut(
         severity=severity, kind=kind, title=title, detail=detail, role=None, subject=subject, since=None
+    )
+
+
+def alert(key: str, severity: str = "warning", at: datetime = NOW, **members: Any) -> Alert:
+    return Alert(
+        alert_id=f"{key} {at}", key=key, severity=severity, summary=f"of {key}", source="collector", at=at, **members
     )
 
 
@@ -204,6 +212,44 @@ def test_every_kind_of_attention_is_one_that_the_contract_lists() -> None:
         growths=[Growth("s", "c", 0, LAG, 30)],
         ended_jobs=[FAILED],
         disk="full",
+        alerts=[alert("a")],
     )
     more = picture(rollouts=[replace(ROLLOUT, state="paused"), replace(ROLLOUT, state="refused", finished_at=NOW)])
     assert {item.kind for item in [*attention(everything), *attention(more)]} == listed
+
+
+def test_alerts_that_hold_are_shown_with_their_keys_the_critical_ones_as_what_waits_for_a_person() -> None:
+    alerts = [alert("slow", role="support"), alert("gap", "critical"), alert("begun", "info")]
+    items = attention(picture(alerts=alerts))
+    assert items == [
+        replace(of("act", "alert", "of gap", "raised by collector", "gap"), since=NOW),
+        replace(of("warning", "alert", "of slow", "raised by collector", "slow"), since=NOW, role="support"),
+    ]
+
+
+@pytest.mark.parametrize("key", ["job-1", "rollout:1:hold", "registration:support@3:refuse"])
+def test_an_alert_of_a_job_or_a_candidate_has_no_second_line(key: str) -> None:
+    assert attention(picture(alerts=[alert(key, "critical")])) == []
+
+
+def test_more_alerts_than_a_person_reads_are_counted() -> None:
+    items = attention(picture(alerts=[alert(f"a{number}") for number in range(ALERTS + 7)]))
+    assert (len(items), items[-1].title, items[-1].subject) == (ALERTS + 1, "7 more alerts", None)
+
+
+def test_an_alert_holds_until_it_is_cleared_or_a_day_has_passed() -> None:
+    firing = Firing()
+    for one in (alert("a"), alert("b"), alert("a", at=NOW + timedelta(hours=1))):
+        firing.add(one)
+    assert [one.key for one in firing.at(NOW + timedelta(hours=2))] == ["b", "a"]
+    assert [one.key for one in firing.at(NOW + timedelta(hours=24, minutes=1))] == ["a"]
+    firing.add(replace(alert("a"), cleared=True))
+    assert [one.key for one in firing.at(NOW)] == ["b"]
+
+
+def test_a_service_that_raises_a_new_alert_each_moment_fills_no_memory() -> None:
+    firing = Firing()
+    for number in range(MOST + 3):
+        firing.add(alert(f"a{number}"))
+    kept = firing.at(NOW)
+    assert (len(kept), kept[0].key) == (MOST, "a3")

@@ -46,7 +46,7 @@ LOOP = LoopOut(
 
 
 def hint(subject: str | None, kind: str = "job", text: str = "running") -> HintOut:
-    return HintOut(kind=kind, role="support", subject=subject, at=AT, text=text)
+    return HintOut(kind=kind, role="support", subject=subject, at=AT, text=text, count=1)
 
 
 class World:
@@ -175,7 +175,9 @@ def test_of_several_hints_about_one_thing_the_newest_counts() -> None:
         hints.add(hint("j1", text=f"running, {percent} %"))
     for _ in range(3):
         hints.add(hint(None, kind="trajectory", text="a trajectory of support ended"))
-    assert [one.text for one in hints.take()] == ["running, 20 %", "3 trajectories"]
+    taken = hints.take()
+    assert [one.text for one in taken] == ["running, 20 %", "3 trajectories"]
+    assert taken[1].count == 3
     assert hints.take() == []
 
 
@@ -185,6 +187,7 @@ def test_more_changes_than_a_page_can_use_are_one_hint() -> None:
         hints.add(hint(f"t{number}", kind="reward"))
     taken = hints.take()
     assert (len(taken), taken[0].subject, taken[-1].subject, taken[-1].text) == (MOST, "t0", None, "31 more rewards")
+    assert sum(one.count for one in taken) == MOST + 30
 
 
 def message(kind: type[Message]) -> Message:

@@ -120,6 +120,7 @@ class World:
             rollouts=self.rollouts,
             services=self.services,
             disk=self.disk,
+            alerts=list,
             routes=lambda: {"support": ROUTE},
         )
 

@@ -8,18 +8,23 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
+from ratchet.contract import Alert
 from ratchet.contract.http.console import AttentionOut, LedgerOut, ServiceOut, StreamOut
 from ratchet.contract.http.rollouts import RolloutOut
 from ratchet.contract.http.status import JobBrief
 
 ACT, WARNING = "act", "warning"
 RECENTLY = timedelta(days=1)
-"""For how long a failed job and a refused candidate are worth a line."""
+"""For how long a failed job, a refused candidate and an alert that is not cleared are worth a line."""
 DEAD_LETTERS = "RL_DEADLETTERS"
 LAG = 1000
 """A consumer that is fewer messages behind catches up within seconds."""
 REFUSED = frozenset({"refused", "rolled_back", "aborted"})
 """States of a rollout that ended without its candidate."""
+SHOWN_ALREADY = ("job-", "rollout:", "registration:")
+"""Beginnings of the keys of alerts about jobs and candidates, which have rules of their own."""
+ALERTS = 20
+"""Most alerts that have a line each; one more says how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Picture:
     ledger: Sequence[LedgerOut] = ()
     streams: Sequence[StreamOut] = ()
     growths: Sequence[Growth] = ()
+    alerts: Sequence[Alert] = ()
+    """Those that hold."""
     disk: str | None = None
     """What is wrong with the room on the disk."""
 
@@ -160,6 +167,18 @@ def _dead_letters(picture: Picture) -> Iterator[AttentionOut]:
             yield _of(WARNING, "dead_letters", title, "`ratchet deadletters list` shows why", stream.name)
 
 
+def _alert(picture: Picture) -> Iterator[AttentionOut]:
+    """Critical ones first; what is for information is no reason to act."""
+    alerts = [one for one in picture.alerts if one.severity != "info" and not one.key.startswith(SHOWN_ALREADY)]
+    alerts.sort(key=lambda one: one.severity != "critical")
+    for alert in alerts[:ALERTS]:
+        severity = ACT if alert.severity == "critical" else WARNING
+        item = _of(severity, "alert", alert.summary, f"raised by {alert.source}", alert.key)
+        yield replace(item, role=alert.role, since=alert.at)
+    if len(alerts) > ALERTS:
+        yield _of(WARNING, "alert", f"{len(alerts) - ALERTS} more alerts", "the stream RL_ALERTS has them", None)
+
+
 Rule = Callable[[Picture], Iterator[AttentionOut]]
 RULES: Sequence[Rule] = (
     _approval,
@@ -168,6 +187,7 @@ RULES: Sequence[Rule] = (
     _away,
     _unbalanced,
     _disk,
+    _alert,
     _not_ready,
     _late,
     _lag,

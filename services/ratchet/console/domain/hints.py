@@ -26,41 +26,41 @@ def hint_of(message: Message, at: datetime) -> HintOut | None:
 
 def trajectory_hint(role: str, at: datetime) -> HintOut:
     """A trajectory ended, of which the head of its message says only the role."""
-    return HintOut(kind="trajectory", role=role, subject=None, at=at, text=f"a trajectory of {role} ended")
+    return HintOut(kind="trajectory", role=role, subject=None, at=at, text=f"a trajectory of {role} ended", count=1)
 
 
 def _job(message: TrainingStatus, at: datetime) -> HintOut:
     percent = message.progress.percent_complete if message.progress is not None else None
     text = f"job {message.status}" + (f", {percent:.0f} %" if percent is not None else "")
-    return HintOut(kind="job", role=message.role, subject=message.training_job_id, at=at, text=text)
+    return HintOut(kind="job", role=message.role, subject=message.training_job_id, at=at, text=text, count=1)
 
 
 def _rollout(message: ModelRollout, at: datetime) -> HintOut:
     text = f"{message.verdict.replace('_', ' ')}: {message.reason}"
-    return HintOut(kind="rollout", role=message.role, subject=message.rollout_id, at=at, text=_line(text))
+    return HintOut(kind="rollout", role=message.role, subject=message.rollout_id, at=at, text=_line(text), count=1)
 
 
 def _policy(message: ModelDeployed, at: datetime) -> HintOut:
     text = f"{message.role}@{message.policy_version} {(message.state or '').replace('_', ' ')}".rstrip()
-    return HintOut(kind="rollout", role=message.role, subject=None, at=at, text=text)
+    return HintOut(kind="rollout", role=message.role, subject=None, at=at, text=text, count=1)
 
 
 def _alert(message: Alert, at: datetime) -> HintOut:
     text = f"over: {message.summary}" if message.cleared else message.summary
-    return HintOut(kind="alert", role=message.role, subject=message.key, at=at, text=_line(text))
+    return HintOut(kind="alert", role=message.role, subject=message.key, at=at, text=_line(text), count=1)
 
 
 def _reward(message: Reward, at: datetime) -> HintOut:
     text = f"reward {message.total_reward:.2f}"
-    return HintOut(kind="reward", role=message.role, subject=message.trajectory_id, at=at, text=text)
+    return HintOut(kind="reward", role=message.role, subject=message.trajectory_id, at=at, text=text, count=1)
 
 
 def _feedback(message: Feedback, at: datetime) -> HintOut:
-    return HintOut(kind="feedback", role=message.role, subject=message.trajectory_id, at=at, text=message.kind)
+    return HintOut(kind="feedback", role=message.role, subject=message.trajectory_id, at=at, text=message.kind, count=1)
 
 
 def _preference(message: Preference, at: datetime) -> HintOut:
-    return HintOut(kind="feedback", role=message.role, subject=None, at=at, text="preference")
+    return HintOut(kind="feedback", role=message.role, subject=None, at=at, text="preference", count=1)
 
 
 def _line(text: str) -> str:
@@ -100,7 +100,7 @@ class Hints:
             count = self._counts[key]
             several = hint.subject is None and count > 1
             text = f"{count} {_PLURAL.get(hint.kind, hint.kind)}" if several else hint.text
-            by_kind.setdefault(hint.kind, []).append(replace(hint, text=text))
+            by_kind.setdefault(hint.kind, []).append(replace(hint, text=text, count=count))
         self._waiting.clear()
         self._counts.clear()
         return [hint for hints in by_kind.values() for hint in _bounded(hints)]
@@ -109,6 +109,7 @@ class Hints:
 def _bounded(hints: list[HintOut]) -> list[HintOut]:
     if len(hints) <= MOST:
         return hints
-    newest, more = hints[-1], len(hints) - MOST + 1
-    text = f"{more} more {_PLURAL.get(newest.kind, newest.kind)}"
-    return [*hints[: MOST - 1], replace(newest, role=None, subject=None, text=text)]
+    newest, rest = hints[-1], hints[MOST - 1 :]
+    text = f"{len(rest)} more {_PLURAL.get(newest.kind, newest.kind)}"
+    count = sum(hint.count for hint in rest)
+    return [*hints[: MOST - 1], replace(newest, role=None, subject=None, text=text, count=count)]

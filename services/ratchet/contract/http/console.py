@@ -134,9 +134,11 @@ class AttentionOut(Answer, frozen=True, kw_only=True):
             "job",
             "dead_letters",
             "disk",
+            "alert",
         ),
     ]
-    """candidate: one was refused, or taken back, in the last day. The others are what they are called."""
+    """candidate: one was refused, or taken back, in the last day. alert: one that a service raised in the last day, and
+    that holds. The others are what they are called."""
     title: str
     detail: str
     role: str | None
@@ -172,10 +174,12 @@ class HintOut(Answer, frozen=True, kw_only=True):
     kind: Annotated[str, listed("job", "rollout", "alert", "trajectory", "reward", "feedback")]
     role: str | None
     subject: str | None
-    """Id of the job, rollout or trajectory."""
+    """Id of the job, rollout or trajectory; an alert's key. None where one hint stands for several."""
     at: Instant
     text: str
     """One line."""
+    count: int
+    """How many changes it stands for."""
 
 
 # Trajectories
@@ -534,6 +538,15 @@ class RowOut(Answer, frozen=True, kw_only=True):
     group: str | None
     text: str
     """The beginning of what is learnt, at most 300 letters."""
+
+
+class CardOut(Answer, frozen=True, kw_only=True):
+    """The card that the trainer wrote of a policy, as it lies beside the policy."""
+
+    uri: str
+    text: str
+    """Its beginning, at most 64 KiB: Markdown."""
+    is_whole: bool
 
 
 class RowsOut(Answer, frozen=True, kw_only=True):

@@ -124,8 +124,7 @@ export function visible(text: string): Piece[] {
 
 function sign(code: number): Piece {
   const name = `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
-  if (code < 0x20) return { text: String.fromCodePoint(0x2400 + code), name };
-  return { text: code === 0x7f ? "␡" : `‹${name}›`, name };
+  return { text: `‹${name}›`, name };
 }
 
 function trimmed(value: number, digits: number): string {

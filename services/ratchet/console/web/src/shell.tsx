@@ -65,9 +65,8 @@ function Side({ view }: { view: View | undefined }) {
             <li key={each.path}>
               <a href={href(each.path)} aria-current={each === view ? "page" : undefined}>
                 <Icon name={each.icon} /> {each.title}
-                {each.path === "" && waiting > 0
-                  ? <span class="count"><Pill tone="warn">{waiting}<span class="hidden"> waiting for a person</span></Pill></span>
-                  : <span class="keys" aria-hidden="true">g {each.key}</span>}
+                {each.path === "" && waiting > 0 && <Pill tone="warn">{waiting}<span class="hidden"> waiting for a person</span></Pill>}
+                <span class="keys" aria-hidden="true">g {each.key}</span>
               </a>
             </li>
           ))}

@@ -44,7 +44,7 @@ test("a long id shows its beginning and its end", () => {
 });
 
 test("characters that one would not see are pieces with their names", () => {
-  assert.deepEqual(visible("a\u001b[31m"), [{ text: "a" }, { text: "␛", name: "U+001B" }, { text: "[31m" }]);
+  assert.deepEqual(visible("a\u001b[31m"), [{ text: "a" }, { text: "‹U+001B›", name: "U+001B" }, { text: "[31m" }]);
   assert.deepEqual(visible("\u202eevil"), [{ text: "‹U+202E›", name: "U+202E" }, { text: "evil" }]);
   assert.deepEqual(visible("\u{e0041}"), [{ text: "‹U+E0041›", name: "U+E0041" }]);
   assert.deepEqual(visible("tab\tand\nline"), [{ text: "tab\tand\nline" }]);

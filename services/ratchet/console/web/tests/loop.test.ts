@@ -45,5 +45,6 @@ test("everything that needs a person leads to where they act", () => {
   assert.equal(actFor(one("approval")).link, "#/rollouts/support");
   assert.equal(actFor(one("job", "j1")).link, "#/training/j1");
   assert.equal(actFor(one("lag")).link, "#/?focus=streams");
+  assert.equal(actFor({ ...one("alert", "gap"), role: "support" }).link, "#/rollouts/support");
   assert.equal(actFor(one("service")).link, "#/?focus=services");
 });

@@ -6,6 +6,7 @@ import type { ConsoleSchemas, CoordinatorSchemas } from "../../api/types.ts";
 import { bytes, count, share, shortId, words } from "../../format.ts";
 import { JobProgress, JobState, JobTable } from "../../parts/job_list.tsx";
 import { heartbeatWarning, inOrder, isActive, type Job } from "../../parts/jobs.ts";
+import { ModelCard } from "../../parts/model_card.tsx";
 import { roleOptions, useRoles } from "../../parts/roles.ts";
 import { href, type Route } from "../../route.ts";
 import { navigate } from "../../router.ts";
@@ -75,13 +76,13 @@ function Tail({ jobs }: { jobs: readonly Job[] }) {
         <Facts rows={[
           ["Last checkpoint", made?.checkpoint == null ? <span class="muted">none yet</span> : <><span class="id wrap"><DataText text={made.checkpoint} /></span> <Id id={made.checkpoint} label="checkpoint's address" shown="copy" /></>],
           ["Made", made?.final_checkpoint == null ? null : <><span class="id wrap"><DataText text={made.final_checkpoint} /></span> <Id id={made.final_checkpoint} label="address" shown="copy" /></>],
-          ["Model card", made?.model_card == null ? null : <span class="id wrap"><DataText text={made.model_card} /></span>],
+          ["Model card", made?.model_card == null ? null : <ModelCard job={job.training_job_id} />],
           ["Error", job.error == null ? null : <DataText text={`${job.error.code ?? ""}: ${job.error.message ?? ""}`} most={400} />],
         ]} />
       </Panel>
       <Loaded of={curves} what="its curves">{(answer) => answer.curves.length === 0
         ? null
-        : <div class="grid" style={{ "--least": "300px" }}>{inReadingOrder(answer.curves).slice(0, TAILED).map((curve) => <CurvePanel key={curve.name} curve={curve} />)}</div>}</Loaded>
+        : <div class="grid stretch" style={{ "--least": "300px" }}>{inReadingOrder(answer.curves).slice(0, TAILED).map((curve) => <CurvePanel key={curve.name} curve={curve} />)}</div>}</Loaded>
     </section>
   );
 }

@@ -18,5 +18,6 @@ export function actFor(one: Attention): Act {
   if (ROLLOUT.has(one.kind) && one.role !== null) return { text: TEXTS[one.kind] ?? "See the rollout", link: href("rollouts", one.role) };
   if (one.kind === "job") return { text: "See the job", link: one.subject === null ? href("training") : href("training", one.subject) };
   if (one.kind === "ledger" || one.kind === "lag") return { text: "See the streams", link: href({ focus: "streams" }) };
+  if (one.kind === "alert" && one.role !== null) return { text: "See the role's rollout", link: href("rollouts", one.role) };
   return { text: "See the services", link: href({ focus: "services" }) };
 }

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { useResource } from "../../api/resource.ts";
-import type { CoordinatorSchemas, Model } from "../../api/types.ts";
+import type { CoordinatorSchemas, DeployerSchemas, Model } from "../../api/types.ts";
 import { measure } from "../../format.ts";
 import { href, type Route } from "../../route.ts";
 import { navigate } from "../../router.ts";
@@ -29,13 +29,15 @@ export function PoliciesView({ route }: { route: Route }) {
 
 function AllPolicies({ only }: { only?: string }) {
   const all = useResource<CoordinatorSchemas["ModelsOut"]>(paths.all, { on: (hint) => hint.kind === "rollout" || hint.kind === "job", everyMs: 30_000 });
+  const rollouts = useResource<DeployerSchemas["RolloutsOut"]>("/deployer/v1/rollouts", { on: (hint) => hint.kind === "rollout", everyMs: 30_000 });
+  const candidates = new Set(rollouts.data?.rollouts.filter((one) => one.finished_at == null).map((one) => one.candidate.name));
   const [starting, setStarting] = useState<Model | null>(null);
   return (
     <Page title={only === undefined ? "Policies" : `Policies of ${only}`} lead="Every version that was trained: what it learned from, how it was judged, and whether it serves."
       actions={<a class="button" href={href("policies", "compare")}>Compare two</a>}>
       {only !== undefined && <nav aria-label="Where you are" class="small"><a href={href("policies")}>Policies</a> › <DataText text={only} /></nav>}
       <Loaded of={all} what="the policies">
-        {({ models }) => <Roles models={only === undefined ? models : models.filter((model) => model.role === only)} onStart={setStarting} />}
+        {({ models }) => <Roles models={only === undefined ? models : models.filter((model) => model.role === only)} candidates={candidates} onStart={setStarting} />}
       </Loaded>
       {starting !== null && <ActDialog role={starting.role} act="start" rollout={null} version={starting.version} onClose={() => setStarting(null)} onDone={() => navigate(href("rollouts", starting.role))} />}
     </Page>
@@ -45,15 +47,15 @@ function AllPolicies({ only }: { only?: string }) {
 /** States in which a version needs no start. */
 const UNDER_WAY: Readonly<Record<string, string>> = { stable: "serves", canary: "under way" };
 
-function Roles({ models, onStart }: { models: readonly Model[]; onStart: (model: Model) => void }) {
+function Roles({ models, candidates, onStart }: { models: readonly Model[]; candidates: ReadonlySet<string>; onStart: (model: Model) => void }) {
   const roles = byRole(models);
   if (roles.length === 0) return <Panel title="Versions"><Empty>No policy yet: the first training that completes registers one.</Empty></Panel>;
-  return <>{roles.map(([role, versions]) => <Versions key={role} role={role} versions={versions} onStart={onStart} />)}</>;
+  return <>{roles.map(([role, versions]) => <Versions key={role} role={role} versions={versions} candidates={candidates} onStart={onStart} />)}</>;
 }
 
 const SHOWN = 25;
 
-function Versions({ role, versions, onStart }: { role: string; versions: readonly Model[]; onStart: (model: Model) => void }) {
+function Versions({ role, versions, candidates, onStart }: { role: string; versions: readonly Model[]; candidates: ReadonlySet<string>; onStart: (model: Model) => void }) {
   const [most, setMost] = useState(SHOWN);
   return (
     <Panel title={role} flush actions={versions.length > most && <button type="button" class="button small" onClick={() => setMost(most * 4)}>More of {versions.length.toLocaleString("en")}</button>}>
@@ -65,7 +67,7 @@ function Versions({ role, versions, onStart }: { role: string; versions: readonl
         { name: "Learned from", isNumber: true, show: (model) => model.training_samples?.toLocaleString("en") ?? "–" },
         { name: "Final reward", isNumber: true, show: (model) => measure(model.final_reward) },
         { name: "Made", show: (model) => <Ago at={model.created_at} /> },
-        { name: "Act", show: (model) => UNDER_WAY[model.state] !== undefined ? <a href={href("rollouts", role)}>{UNDER_WAY[model.state]}</a> : <ActButton scope="operate" kind="small" onClick={() => onStart(model)}>Roll out<span class="hidden"> {model.name}</span></ActButton> },
+        { name: "Act", show: (model) => UNDER_WAY[model.state] !== undefined || candidates.has(model.name) ? <a href={href("rollouts", role)}>{UNDER_WAY[model.state] ?? "under way"}</a> : <ActButton scope="operate" kind="small" onClick={() => onStart(model)}>Roll out<span class="hidden"> {model.name}</span></ActButton> },
       ]} />
     </Panel>
   );

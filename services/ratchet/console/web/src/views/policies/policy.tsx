@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import { useResource } from "../../api/resource.ts";
 import type { Model } from "../../api/types.ts";
 import { instant, measure, plural, words } from "../../format.ts";
+import { ModelCard } from "../../parts/model_card.tsx";
 import { href } from "../../route.ts";
 import { navigate } from "../../router.ts";
 import { Empty, Facts, Page, Panel } from "../../ui/panel.tsx";
@@ -17,6 +18,9 @@ import { ActDialog } from "../rollouts/act.tsx";
 import { EvidenceOf } from "../rollouts/record.tsx";
 import { card, gateRows, type Lineage } from "./models.ts";
 import { paths } from "./paths.ts";
+
+/** What a state means for the role, where the registry's stage says less. */
+const STANDS: Readonly<Record<string, string>> = { stable: "serves the role", canary: "is compared" };
 
 export function PolicyView({ role, version }: { role: string; version: number }) {
   const [offset, setOffset] = useState(0);
@@ -67,7 +71,7 @@ function Descent({ lineage }: { lineage: Lineage }) {
     { name: "Snapshot", text: snapshot == null ? "not kept" : `${snapshot.rows.toLocaleString("en")} ${snapshot.format}`, link: null },
     { name: "Job", text: job == null ? "not kept" : `${job.algorithm}, ${job.state}`, link: job == null ? null : href("training", job.training_job_id) },
     { name: "Policy", text: policy.name, link: null },
-    { name: words(policy.state), text: policy.stage === "production" ? "serves the role" : words(policy.stage), link: href("rollouts", policy.role) },
+    { name: words(policy.state), text: STANDS[policy.state] ?? words(policy.stage), link: href("rollouts", policy.role) },
   ];
   return (
     <ol class="descent" aria-label="Where it comes from">
@@ -185,9 +189,10 @@ function Card({ lineage }: { lineage: Lineage }) {
   return (
     <Panel title="Model card">
       <details>
-        <summary>As text</summary>
+        <summary>What the registry knows, as text</summary>
         <pre class="quote"><DataText text={card(lineage)} /></pre>
       </details>
+      {lineage.job != null && <ModelCard job={lineage.job.training_job_id} />}
     </Panel>
   );
 }

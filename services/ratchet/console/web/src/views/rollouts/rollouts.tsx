@@ -42,12 +42,19 @@ function RolloutTable({ rollouts }: { rollouts: readonly Rollout[] }) {
     <Table caption="The newest rollout of each role" rows={rollouts} rowKey={(rollout) => rollout.role} columns={[
       { name: "Role", show: (rollout) => <a href={href("rollouts", rollout.role)}><DataText text={rollout.role} /></a> },
       { name: "State", show: (rollout) => <span class="row"><Status state={rollout.state} />{rollout.fault != null && <Pill tone="bad" icon="warn">fault</Pill>}{rollout.late != null && <Pill tone="warn" icon="wait">late</Pill>}</span> },
-      { name: "Candidate", show: (rollout) => <PolicyName name={rollout.candidate.name} /> },
-      { name: "Beside", show: (rollout) => rollout.stable === null ? <span class="muted">the first policy</span> : <PolicyName name={rollout.stable.name} /> },
+      { name: "Candidate", show: (rollout) => <><PolicyName name={rollout.candidate.name} /><span class="muted small block">{rollout.stable === null ? "the first policy" : <>beside <PolicyName name={rollout.stable.name} /></>}</span></> },
       { name: "Traffic", isNumber: true, show: (rollout) => share(rollout.weight) },
-      { name: "Waits for", show: (rollout) => rollout.waiting_for.length === 0 ? <span class="muted">–</span> : <DataText text={rollout.waiting_for.join("; ")} most={120} /> },
+      { name: "Waits for", show: (rollout) => <Waits of={rollout} /> },
       { name: "Expected", show: (rollout) => rollout.forecast === null ? <span class="muted">–</span> : duration(rough(rollout.forecast.expected_days * 86_400)) },
       { name: "Began", show: (rollout) => <Ago at={rollout.created_at} /> },
     ]} />
   );
+}
+
+/** What its stage lacks, or the person who decides. */
+function Waits({ of }: { of: Rollout }) {
+  if (of.state === "awaiting_approval") return <>a person's approval</>;
+  if (of.state === "held") return <>a person's decision</>;
+  if (of.waiting_for.length === 0) return <span class="muted">–</span>;
+  return <ul class="waits">{of.waiting_for.map((one) => <li key={one}><DataText text={one} most={120} /></li>)}</ul>;
 }

@@ -56,8 +56,8 @@ function Heads({ jobs, names }: { jobs: readonly [Job, Job]; names: readonly [st
   ];
   const link = (job: Job, name: string) => <a href={href("training", job.training_job_id)}><span class="id">{name}</span></a>;
   return (
-    <Panel title="What is different" flush actions={<span class="row">{link(one, names[0])} <span class="muted">and</span> {link(other, names[1])}</span>}>
-      <Table caption="What is different" rows={rows} rowKey={(each) => each.name} columns={[
+    <Panel title="The two of them" flush actions={<span class="row">{link(one, names[0])} <span class="muted">and</span> {link(other, names[1])}</span>}>
+      <Table caption="The two of them" rows={rows} rowKey={(each) => each.name} columns={[
         { name: "What", show: (each) => each.name },
         { name: names[0], show: (each) => each.one },
         { name: names[0] === names[1] ? `${names[1]} (second)` : names[1], show: (each) => each.other },
@@ -70,7 +70,7 @@ function Both({ curves, names }: { curves: readonly [Curves, Curves]; names: rea
   const all = overEachOther(curves[0].curves, curves[1].curves);
   if (all.length === 0) return <Panel title="Curves"><Empty>Neither of them has a curve yet.</Empty></Panel>;
   return (
-    <div class="grid" style={{ "--least": "380px" }}>
+    <div class="grid stretch" style={{ "--least": "380px" }}>
       {all.map((curve) => (
         <CurveFrame key={curve.name} name={curveName(curve)} meaning={curve.meaning} good={curve.good}
           series={[{ name: `${names[0]} (first)`, points: curve.one }, { name: `${names[1]} (second)`, points: curve.other }]} />

@@ -7,6 +7,7 @@ import type { ConsoleSchemas } from "../../api/types.ts";
 import { count, duration, measure, plural, shortId, words } from "../../format.ts";
 import { JobProgress, JobState } from "../../parts/job_list.tsx";
 import { cancelStages, hasEnded, heartbeatWarning, isActive, LEASE_S, tookSeconds, type Job } from "../../parts/jobs.ts";
+import { ModelCard } from "../../parts/model_card.tsx";
 import { href } from "../../route.ts";
 import { say } from "../../ui/announce.tsx";
 import { Dialog } from "../../ui/dialog.tsx";
@@ -183,7 +184,7 @@ function Learning({ job, curves }: { job: Job; curves: Resource<Curves> }) {
         <>
           {answer.curves.length === 0
             ? <Panel title="Curves"><Empty>{hasEnded(job) ? "It ended before its first train step was reported." : "The first train step draws them."}</Empty></Panel>
-            : <div class="grid" style={{ "--least": "380px" }}>{inReadingOrder(answer.curves).map((curve) => <CurvePanel key={curve.name} curve={curve} />)}</div>}
+            : <div class="grid stretch" style={{ "--least": "380px" }}>{inReadingOrder(answer.curves).map((curve) => <CurvePanel key={curve.name} curve={curve} />)}</div>}
           <Attempts attempts={answer.attempts} />
         </>
       )}</Loaded>
@@ -223,7 +224,7 @@ function Made({ job }: { job: Job }) {
         ["Kind", made?.kind == null ? null : words(made.kind)],
         ["Digest", made?.digest == null ? null : <Id id={made.digest} label="digest" />],
         ["Newest checkpoint", made?.checkpoint == null ? null : <><Uri uri={made.checkpoint} /> <span class="muted small">the next attempt goes on from it</span></>],
-        ["Model card", made?.model_card == null ? null : <><Uri uri={made.model_card} /> <a href={href("policies", job.role)}>Policies of {job.role}</a></>],
+        ["Model card", made?.model_card == null ? null : <><ModelCard job={job.training_job_id} /> <a href={href("policies", job.role)}>Policies of {job.role}</a></>],
         ["Curves", made?.training_curves == null ? null : <Uri uri={made.training_curves} />],
         ["TensorBoard logs", made?.tensorboard_logs == null ? null : <Uri uri={made.tensorboard_logs} />],
         ["Held-out reward", held?.holdout_reward == null ? null : measure(held.holdout_reward)],

@@ -94,9 +94,9 @@ function StartForm({ start, earlier }: { start: Draft; earlier: Job | null }) {
 function Resuming({ job, draft, onDraft }: { job: Job; draft: Draft; onDraft: (draft: Draft) => void }) {
   const policy = job.artifacts?.final_checkpoint;
   return (
-    <Banner tone="info" title="A job that has ended does not go on: this is a new one, with the same request"
+    <Banner tone="info" title="This is a new job, with the same request"
       action={policy != null && draft.base_model !== policy && <button type="button" class="button small" onClick={() => onDraft({ ...draft, base_model: policy })}>Begin from its policy</button>}>
-      <p>While a job is not over, a failed attempt is followed by another one by itself, which goes on from the newest checkpoint.
+      <p>To let a cancelled or failed job go on from its newest checkpoint, there is "Resume" on its page.
         {policy != null ? " This job made a policy: the new one can begin from it." : " This job made no policy to begin from."}</p>
     </Banner>
   );
@@ -185,7 +185,7 @@ function PreviewPanel({ preview, isOld }: { preview: Preview; isOld: boolean }) 
           ? <Banner tone="bad" title="It would be refused"><p><DataText text={preview.refused} most={800} /></p></Banner>
           : <Banner tone="good" title={`${plural(preview.rows, "row")} to learn from`} />}
         {preview.planned != null && <p class="wrap"><DataText text={preview.planned} most={800} /></p>}
-        <p class="muted">{words(preview.format)}{preview.waiting > 0 ? `; ${plural(preview.waiting, "stored trajectory has", "stored trajectories have")} no reward yet` : ""}; rewards by <DataText text={preview.reward_function} />.</p>
+        <p class="muted">In the format "{words(preview.format)}"{preview.waiting > 0 ? `; ${plural(preview.waiting, "stored trajectory has", "stored trajectories have")} no reward yet` : ""}; rewards by <DataText text={preview.reward_function} />.</p>
         {groups != null && <p class="muted">{plural(groups.mixed_groups, "task")} with tries of different rewards, of {plural(groups.groups, "task")} with several tries; {plural(groups.singletons, "task")} with one.</p>}
       </Panel>
       <LeftOut reasons={preview.left_out} />

@@ -15,15 +15,10 @@ export const NONE_SEEN: Seen = { named: new Set(), counted: 0 };
 export function seenAfter(before: Seen, hint: Hint, role: string): Seen {
   const isOurs = hint.kind === "trajectory" && (role === "" || hint.role === null || hint.role === role);
   if (!isOurs) return before;
-  if (hint.subject === null) return { ...before, counted: before.counted + numberIn(hint.text) };
+  if (hint.subject === null) return { ...before, counted: before.counted + hint.count };
   return { ...before, named: new Set([...before.named, hint.subject]) };
 }
 
 export function numberOf(seen: Seen): number {
   return seen.named.size + seen.counted;
-}
-
-/** The console begins the text with how many there are: "3 trajectories", "7 more trajectories"; without a number it is one. */
-function numberIn(text: string): number {
-  return Number(/^\d+(?= )/.exec(text)?.[0] ?? 1);
 }
