@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import short_ids
 from tests.support.command_lines import COMMANDS, ODD, lines, ratchet
 
@@ -25,9 +26,9 @@ ENDING = {("up",), ("down",), ("trajectories", "tail")}
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A stack without torch, with three rewarded trajectories of the role airline."""
     path = tmp_path_factory.mktemp("cli") / "a state"
-    up = ratchet("up", "--dir", str(path), "--free-ports", "--only", SERVICES, "--detach")
-    assert up.returncode == 0, up.stderr
     try:
+        up = ratchet("up", "--dir", str(path), "--free-ports", "--only", SERVICES, "--detach")
+        assert up.returncode == 0, up.stderr
         records = path / "records.json"
         records.write_text(json.dumps([record(task) for task in range(3)]))
         assert imported(path, "airline", "--dry-run")["published"] == 3
@@ -37,8 +38,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             assert len(looks) < 60, looks[-1]
             looks.append(rows(path))
         yield path
-    finally:
-        assert ratchet("down", "--dir", str(path)).returncode == 0
+    finally:  # also after a start that took too long: its supervisor runs on by itself
+        down = ratchet("down", "--dir", str(path))
+        assert down.returncode in (ExitCode.DONE, ExitCode.NO_STACK), down.stderr
 
 
 def record(task: int) -> dict[str, Any]:

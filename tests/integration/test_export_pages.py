@@ -12,6 +12,7 @@ import pytest
 from ratchet.bus.clock import utc_now
 from ratchet.bus.received import Received
 from ratchet.contract import Message, Preference, Trajectory, Turn
+from ratchet.errors import NotFound
 from ratchet.exporters.base import Selection
 from ratchet.exporters.clickhouse_stored import PAGE, Stored
 from ratchet.exporters.exporting import export
@@ -22,6 +23,10 @@ from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.messages import AT, trajectory, turn
 from tests.support.running import migrated
+
+
+def names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
 
 
 @pytest.fixture
@@ -129,3 +134,15 @@ async def test_preferences_are_read_once_each_while_more_of_them_arrive(warehous
         page = await stored.newest(PreferenceSelection(), 3, before=page[-1])
         read += page
     assert [one.preference for one in read] == at_first[::-1]
+
+
+async def test_an_export_of_nothing_makes_no_file_and_replaces_none(warehouse: Warehouse, tmp_path: Path) -> None:
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    absent, there = folder / "absent.jsonl", folder / "there.parquet"
+    there.write_bytes(b"of yesterday")
+    for file in (absent, there):
+        with pytest.raises(NotFound, match="no such tasks to write"):
+            await export(Stored(warehouse), "tasks", Selection(), file, file.suffix[1:], lambda done, total=None: None)
+    assert names_in(folder) == ["there.parquet"]
+    assert there.read_bytes() == b"of yesterday"

@@ -48,8 +48,8 @@ stage_min_s = 3600
 - `ratchet config check` checks everything, and reports all that is wrong at once. `ratchet up` does the same before it
   starts anything, and so does its `--dry-run`.
 - A name that does not exist is refused with the nearest one that does: in the file, and in the environment, among the
-  names that begin with `RATCHET_`. A service refuses any other name that begins like its own settings
-  (`RATCHET_GATEWAY_`); for the rest, such as a plug-in's, a warning is printed.
+  names that begin with `RATCHET_`. For a name that resembles none, such as a plug-in's,
+  `ratchet up` and `ratchet config check` print a warning.
 - A secret is refused in the file, and so is an address with a user or a password: set its variable. Where a setting
   asks for the *name* of a variable (`api_key_env`), the file may hold that.
 - A value that is a list or a table is JSON in a variable, and TOML's own in the file.

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+_PASSWORD = re.compile(r"(?<=//)[^/?#\s:@]*:(?:(?!://)\S)*@")
+"""With a password that holds `/`, `?` or `#`, which should be escaped in it: rather hide too much than show a part."""
 _USER = re.compile(r"(?:^|(?<=//))[^/?#]*@")
 """All up to the last `@` of the host's part, with a scheme before it or without: a password may hold an `@` itself."""
 
@@ -27,4 +29,4 @@ class BusSettings:
 
 def without_user(url: str) -> str:
     """An address for logs and messages: without the user and password that may stand in it."""
-    return _USER.sub("", url)
+    return _USER.sub("", _PASSWORD.sub("", url))

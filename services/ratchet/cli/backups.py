@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from ratchet.cli.options import AsJson, Directory
-from ratchet.cli.output import console, print_answer, progress
+from ratchet.cli.output import console, print_answer, print_dry_run, progress
 from ratchet.errors import ConfigError
-from ratchet.local_stack.backup import Manifest, back_up, restore as put_back
+from ratchet.local_stack.backup import Manifest, back_up, planned_backup, restore as put_back
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
@@ -19,6 +19,9 @@ app = typer.Typer()
 @app.command()
 def backup(
     target: Annotated[Path, typer.Argument(help="A new folder, on another disk if possible.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check all, say what would be copied, copy nothing.")
+    ] = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
@@ -27,6 +30,10 @@ def backup(
     Keep it as private as the state itself. A stack that runs is refused: its servers' files are of different moments.
     """
     try:
+        if dry_run:
+            files, size = planned_backup(directory, target)
+            print_dry_run(f"copy {directory} to {target}", {"files": files, "bytes": size}, as_json)
+            return
         with progress("copying", quiet=as_json) as bar:
             manifest = back_up(directory, target, bar)
     except OSError as error:

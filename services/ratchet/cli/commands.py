@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from ratchet.cli.examples import EXAMPLES
+from ratchet.cli.hints import require_here
 
 Command = Any
 """A command of typer's parser; typer keeps the types of its parts to itself."""
@@ -35,6 +36,7 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "backup": Entry("backups", "Copy the state of a stopped stack into a new folder, secrets included."),
     "restore": Entry("backups", "Put a backup back as the state of a stopped stack, once every file of it is checked."),
+    "url": Entry("url", "Print the gateway's base URL for agents, or the address of any part of the running system."),
     "open": Entry("open", "Open the console in the browser, and print its address. Exit code 4: no stack runs."),
     "status": Entry("status", "Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."),
     "doctor": Entry(
@@ -92,7 +94,7 @@ GROUPS: Mapping[str, Entry] = {
 
 
 HEADINGS: Mapping[str, tuple[str, ...]] = {
-    "A first hour": ("demo", "up", "down", "open", "env"),
+    "A first hour": ("demo", "up", "down", "open", "url", "env"),
     "Look": (
         "status",
         "doctor",
@@ -135,6 +137,7 @@ class Root(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         """The command that the words call, imported. Raises `typer.TyperException` for an unknown one."""
+        require_here(self, ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
         return name, imported(command), rest
 

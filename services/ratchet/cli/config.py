@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,9 @@ from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory
 from ratchet.cli.output import console, errors, print_answer, print_table
 from ratchet.errors import ConfigError, NotFound
+from ratchet.local_stack.catalog import SERVICES, TRACKER
 from ratchet.local_stack.configuration import CLIENT, Effective, effective, faults_of, kinds, tables, warnings_of
+from ratchet.local_stack.state import StackRecord
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.service.setting_names import nearest
 from ratchet.service.settings import SharedSettings
@@ -38,7 +41,8 @@ def show(
     stack = {} if record is None else record.env
     every = {EVERY: SharedSettings, **kinds()}
     names = [_service(service)] if service else list(every)
-    in_effect = {name: effective(every[name], file, os.environ, stack) for name in names}
+    given = {name: {**stack, **_given_by_stack(name, record, directory)} for name in names}
+    in_effect = {name: effective(every[name], file, os.environ, given[name]) for name in names}
     of_all = [] if service else in_effect[EVERY]
     shown = {
         name: [
@@ -72,6 +76,18 @@ def check(as_json: AsJson = False) -> None:
         errors.print(warning, markup=False)
     where = f"the environment and {file.path}" if file.path else "the environment; there is no ratchet.toml here"
     print_answer({"file": str(file.path) if file.path else None, "faults": []}, as_json, f"nothing is wrong in {where}")
+
+
+def _given_by_stack(name: str, record: StackRecord | None, directory: Path) -> dict[str, str]:
+    """What a running stack gives this service alone: its ports, and its folder of data."""
+    member = record.services.get(name) if record is not None else None
+    if member is None:
+        return {}
+    ports = {"RATCHET_HEALTH_PORT": str(member.health_port)} if member.health_port is not None else {}
+    spec = next((spec for spec in (*SERVICES, TRACKER) if spec.name == name), None)
+    if spec is not None and spec.port is not None:
+        ports[spec.port_variable] = str(member.port)
+    return {**ports, "RATCHET_DATA_DIR": str(directory.resolve() / "data" / name)}
 
 
 def _service(name: str) -> str:

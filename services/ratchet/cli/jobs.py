@@ -19,6 +19,7 @@ from ratchet.cli.api import get, require_role
 from ratchet.cli.charts import picture, shows_braille
 from ratchet.cli.connections import objects_of, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.hints import require_here
 from ratchet.cli.ids import JOBS_LISTED, job_named, listed_ids
 from ratchet.cli.options import AsJson, Directory, JobArgument, OptionalRole
 from ratchet.cli.output import console, errors, follow_up, plan_lines, print_answer, print_facts, print_table, shown
@@ -41,6 +42,7 @@ class Jobs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the words call."""
+        require_here(self, ctx, args)
         return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
 
 

@@ -15,7 +15,7 @@ from ratchet.errors import NotFound
 from ratchet.local_stack.catalog import SERVICES, TRACKER
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer()
 
 POLL_S = 0.3
 """Between two looks at a log that is followed."""
@@ -57,7 +57,9 @@ class Follower:
 
 @app.command("logs")
 def logs(
-    service: Annotated[str, typer.Argument(help="A server or service, by its name in `ratchet status`.")],
+    service: Annotated[
+        str, typer.Argument(help="A server or service, by its name in `ratchet status`; without one, the list of logs.")
+    ] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 50,
     as_json: AsJson = False,
@@ -66,6 +68,10 @@ def logs(
     """Print the last lines of a service's log; `-f` follows it, over restarts too."""
     if follow and as_json:
         raise typer.BadParameter("--json prints one document, and --follow has no end: choose one")
+    if not service:
+        names = logs_in(directory)
+        print_answer({"logs": names}, as_json, lambda: show([*names, "`ratchet logs SERVICE` prints one"]))
+        return
     log = log_of(directory, service)
     follower = Follower(log, lines)
     new = follower.read(partial=not follow)
@@ -79,14 +85,20 @@ def logs(
 def log_of(directory: Path, service: str) -> Path:
     """The log of a server or service, by its full or its short name. Raises `NotFound`."""
     full = next((spec.name for spec in (*SERVICES, TRACKER) if spec.short == service), service)
-    log = directory / "logs" / f"{full}.log"
-    known = sorted(path.stem for path in log.parent.glob("*.log"))
+    log, known = directory / "logs" / f"{full}.log", logs_in(directory)
     if full in known:
         return log
+    raise NotFound(f"there is no log of {service} in {log.parent}; there are those of {', '.join(known)}")
+
+
+def logs_in(directory: Path) -> list[str]:
+    """The names of those that have logs. Raises `NotFound` where there is none."""
+    folder = directory / "logs"
+    known = sorted(path.stem for path in folder.glob("*.log"))
     if not known:
         start = follow_up("up", directory=directory)
-        raise NotFound(f"there are no logs in {log.parent}: no stack was started there yet; `{start}` starts one")
-    raise NotFound(f"there is no log of {service} in {log.parent}; there are those of {', '.join(known)}")
+        raise NotFound(f"there are no logs in {folder}: no stack was started there yet; `{start}` starts one")
+    return known
 
 
 def show(new: list[str]) -> None:

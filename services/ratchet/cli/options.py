@@ -143,7 +143,7 @@ def json_file(path: Path) -> object:
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}") from error
+        raise NotFound(f"no such file: {path}") from error
     except OSError as error:
         raise NotFound(f"cannot read {path}: {error.strerror}") from error
     return json_in(text, str(path))

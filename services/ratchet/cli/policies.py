@@ -19,6 +19,7 @@ from ratchet.cli.api import get, read_role, read_roles, segment
 from ratchet.cli.completion import complete_policy, complete_role
 from ratchet.cli.connections import connected, objects_of, settings_of
 from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.hints import Hinting
 from ratchet.cli.ids import latest_in
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, checked_role
 from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
@@ -35,7 +36,7 @@ from ratchet.stores.adapter_import import Adapter, check_base, read_adapter, sto
 from ratchet.stores.policies import STORED, BlobStore, Policy as StoredPolicy, is_manifest_uri, read_policy
 from ratchet.stores.policy_files import default_directory, export_policy, require_empty
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=Hinting, no_args_is_help=True)
 
 _BEGUN = re.compile(r"(?P<name>[a-z0-9_-]{1,64}@[1-9]\d{0,8})-(?P<digest>[0-9a-f]{4,7})")
 """A policy's name with a part of its digest; with eight digits it is whole."""

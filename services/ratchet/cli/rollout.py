@@ -14,15 +14,16 @@ import msgspec
 import typer
 
 from ratchet.cli.api import get, post, read_role, require_role, segment
+from ratchet.cli.completion import complete_role
 from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import LATEST
-from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument
+from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument, checked_role
 from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_table
 from ratchet.cli.watch import Watch, watch
 from ratchet.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut
-from ratchet.errors import NotFound
+from ratchet.errors import Conflict, NotFound
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(no_args_is_help=True)
@@ -44,6 +45,24 @@ def checked_version(context: typer.Context, version: str) -> str:
     return version
 
 
+def checked_target(context: typer.Context, target: str) -> str:
+    """The role, or a candidate such as `support@3`, as it is. Raises `typer.BadParameter`."""
+    role, at, version = target.partition("@")
+    checked_role(context, role)
+    if at and not context.resilient_parsing and not VERSION.fullmatch(version.partition("-")[0]):
+        raise typer.BadParameter(f"{target!r} names no candidate: a role, or a role and a version such as support@3")
+    return target
+
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="ROLE",
+        help="The agent role; `support@3` acts only while the newest rollout is that of version 3.",
+        callback=checked_target,
+        autocompletion=complete_role,
+    ),
+]
 Reason = Annotated[str, typer.Option("--reason", help="Why; the audit log keeps it.")]
 Actor = Annotated[str | None, typer.Option("--actor", help="Who; your user name when absent.")]
 Strategy = Annotated[
@@ -102,14 +121,14 @@ def _steered_by(name: str, reason_by_default: str, about: str, *, verb: str | No
     """Add a command that gives an order about a role's rollout; all of them have the same options."""
 
     def steer(
-        role: RoleArgument,
+        role: Target,
         reason: Reason = reason_by_default,
         actor: Actor = None,
         dry_run: DryRun = False,
         as_json: AsJson = False,
         directory: Directory = DEFAULT_DIRECTORY,
     ) -> None:
-        _act(directory, f"{segment(role)}/{verb or name}", _order(actor, reason), dry_run, as_json)
+        _act_on_seen(directory, role, verb or name, _order(actor, reason), dry_run, as_json)
 
     app.command(name, help=about)(steer)
 
@@ -121,7 +140,7 @@ _steered_by("resume", "resumed by hand", "Let a paused or held rollout go on, or
 
 @app.command()
 def promote(
-    role: RoleArgument,
+    role: Target,
     override: Annotated[bool, typer.Option("--override", help="Although the canary is undecided.")] = False,
     reason: Reason = "promoted by hand",
     actor: Actor = None,
@@ -131,13 +150,25 @@ def promote(
 ) -> None:
     """Make the canary the stable policy now."""
     order = _order(actor, reason, **({"override": True} if override else {}))
-    _act(directory, f"{role}/promote", order, dry_run, as_json)
+    _act_on_seen(directory, role, "promote", order, dry_run, as_json)
 
 
 _steered_by("rollback", "rolled back by hand", "End a canary at once, or withdraw a candidate that waits.")
-_steered_by(
-    "revert", "reverted by hand", "Undo the last promotion at once, whatever runs; candidates wait until `resume`."
-)
+
+
+@app.command()
+def revert(
+    role: RoleArgument,
+    reason: Reason = "reverted by hand",
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
+    """Undo the last promotion at once, whatever runs; candidates wait until `resume`."""
+    _act(directory, f"{segment(role)}/revert", _order(actor, reason), dry_run, as_json)
+
+
 _steered_by("abort", "rolled back by hand", "The older name of `rollback`.", verb="rollback")
 
 
@@ -176,6 +207,27 @@ def _act(directory: Path, order: str, body: dict[str, object], dry_run: bool, as
         print_dry_run(f"POST {endpoints.url('deployer')}/v1/rollouts/{order}", body, as_json)
     else:
         print_answer(done, as_json, lambda: show([done]))
+
+
+def _act_on_seen(
+    directory: Path, target: str, verb: str, body: dict[str, object], dry_run: bool, as_json: bool
+) -> None:
+    """Give an order about the rollout that is the newest one now, or only about that of the version in `target`.
+
+    The order names its id: the deployer refuses it where a newer rollout has taken its place meanwhile.
+    """
+    role, _, version = target.partition("@")
+    newest = read(locate(directory), role)
+    if version and not is_candidate(newest, target):
+        now = f"the newest rollout of {role} is of {newest.candidate.name} and {newest.state}"
+        raise Conflict(f"{now}, not of {target}: look at it, then decide")
+    _act(directory, f"{segment(role)}/{verb}", {**body, "rollout_id": newest.rollout_id}, dry_run, as_json)
+
+
+def is_candidate(rollout: RolloutOut, target: str) -> bool:
+    """Whether a role and a version, with a part of the digest or without, name the candidate."""
+    name = rollout.candidate.name
+    return name == target or name.startswith(target if "-" in target else f"{target}-")
 
 
 def newest_version(endpoints: Endpoints, role: str) -> int:

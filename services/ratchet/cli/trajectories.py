@@ -168,7 +168,8 @@ async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
                 {"id": trajectory_id},
             )
             if count["turns"]:
-                recorded = f"trajectory {trajectory_id} has {count['turns']} turns and has not ended yet"
+                turns = f"{count['turns']} turn{'s' * (count['turns'] != 1)}"
+                recorded = f"trajectory {trajectory_id} has {turns} and has not ended yet"
                 end = f"POST /v1/trajectories/{trajectory_id}/end at the gateway ends it"
                 raise NotFound(f"{recorded}: {end}; without an end it is shown after ten minutes without a call")
             raise NotFound(f"no trajectory {trajectory_id} is stored")

@@ -53,7 +53,7 @@ def read_task_file(path: Path) -> TaskFile:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}") from error
+        raise NotFound(f"no such file: {path}") from error
     except OSError as error:
         raise NotFound(f"cannot read {path}: {error.strerror}") from error
     return parse_tasks(content, str(path))

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ratchet.errors import NotFound
 from ratchet.exporters import KINDS
 from ratchet.exporters.base import Kind, Record, Selection
 from ratchet.exporters.clickhouse_stored import Stored
@@ -97,7 +98,10 @@ class Parquet:
 async def export(
     stored: Stored, name: str, selection: Selection, path: Path, file_format: str, on_progress: OnProgress
 ) -> ExportReport:
-    """Write every selected record of the kind `name`; `file_format`: `jsonl` or `parquet`. Raises `OSError`."""
+    """Write every selected record of the kind `name`; `file_format`: `jsonl` or `parquet`.
+
+    Raises `NotFound` where there is none, then no file is made or replaced, and `OSError`.
+    """
     kind = KINDS[name]
     runs = await stored.unanswered(selection) if kind.unanswered and selection.min_reward is None else []
     total = await stored.count(kind, selection) + len(runs)
@@ -110,6 +114,9 @@ async def export(
             writer.write(records)
             done += len(records)
             on_progress(done, total)
+        if not done:
+            about = kind.summary[:1].lower() + kind.summary[1:].rstrip(".")
+            raise NotFound(f"there are no such {name} to write, and no file was made; they are {about}")
     written_bytes = (await asyncio.to_thread(path.stat)).st_size
     return ExportReport(name, file_format, str(path), done, written_bytes)
 

@@ -67,6 +67,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     links: dict[str, str]
     """Path -> the path in the state that it points to. What a state links to elsewhere is copied as if it lay there."""
     files: dict[str, BackupFile]
+    digest: str = ""
+    """SHA-256 of the manifest without this member; empty in one of version 0.1."""
 
     @property
     def size(self) -> int:
@@ -81,6 +83,23 @@ def back_up(directory: Path, target: Path, on_progress: OnProgress | None = None
     `target` exists, `ConfigError` where the disk has no room or the state has a link to nothing, and `OSError`.
     """
     directory, target = directory.resolve(), target.absolute()
+    with _to_copy(directory, target) as tree:
+        size = tree.size
+        with _renamed(target) as partial:
+            manifest = _copied(directory, tree, partial / STATE, lambda done: on_progress and on_progress(done, size))
+            write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    return manifest
+
+
+def planned_backup(directory: Path, target: Path) -> tuple[int, int]:
+    """How many files a backup would have, and their bytes. Raises what `back_up` does, and copies nothing."""
+    with _to_copy(directory.resolve(), target.absolute()) as tree:
+        return len(tree.files), tree.size
+
+
+@contextmanager
+def _to_copy(directory: Path, target: Path) -> Iterator[StateTree]:
+    """The files of a stopped stack, for which `target` has room."""
     if not (directory / "data").is_dir():
         raise NotFound(f"no state of a stack in {directory}")
     if target.exists():
@@ -89,12 +108,8 @@ def back_up(directory: Path, target: Path, on_progress: OnProgress | None = None
         raise ConfigError(f"{target} lies inside the state that it is to hold")
     with _stopped(directory):
         tree = read_tree(directory, KEPT)
-        size = tree.size
-        _require_room(target.parent, size)
-        with _renamed(target) as partial:
-            manifest = _copied(directory, tree, partial / STATE, lambda done: on_progress and on_progress(done, size))
-            write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-    return manifest
+        _require_room(target.parent, tree.size)
+        yield tree
 
 
 def read_manifest(backup: Path) -> Manifest:
@@ -104,13 +119,19 @@ def read_manifest(backup: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(f"{backup} is no backup: it has no {MANIFEST}") from error
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Rejected(f"{backup / MANIFEST} cannot be read: {error}") from error
+        raise Rejected(f"the backup is damaged or was changed: {backup / MANIFEST} cannot be read: {error}") from error
     if manifest.format != FORMAT:
         raise Rejected(f"{backup} has the format {manifest.format}; this program reads {FORMAT}")
     strange = next((name for name in _names(manifest) if not _in_a_state(name, manifest)), None)
     if strange is not None:
         raise Rejected(f"{backup} names a file outside of a state: {strange!r}")
+    if manifest.digest and manifest.digest != _digest_of(manifest):
+        raise Rejected(f"the backup was changed: {backup / MANIFEST} is not the one that was written")
     return manifest
+
+
+def _digest_of(manifest: Manifest) -> str:
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(manifest, digest=""))).hexdigest()
 
 
 def restore(
@@ -230,7 +251,7 @@ def _copied(directory: Path, tree: StateTree, to: Path, on_progress: Callable[[i
         files[name] = BackupFile(size=path.stat().st_size, sha256=_copy(path, to / name, mode), mode=mode)
         done += files[name].size
         on_progress(done)
-    return Manifest(
+    manifest = Manifest(
         format=FORMAT,
         made_at=datetime.now(UTC),
         version=read_version(directory),
@@ -238,6 +259,7 @@ def _copied(directory: Path, tree: StateTree, to: Path, on_progress: Callable[[i
         links=tree.links,
         files=files,
     )
+    return msgspec.structs.replace(manifest, digest=_digest_of(manifest))
 
 
 def _put_back(manifest: Manifest, state: Path, partial: Path, on_progress: OnProgress | None) -> None:

@@ -239,15 +239,15 @@ def table_of(kind: type[BaseSettings]) -> str:
 
 
 def _unknown(kind: type[BaseSettings], settings: BaseSettings | None, environment: Mapping[str, str]) -> list[str]:
-    """Variables that are written like a setting of this service, and are none."""
+    """Variables that are written like a setting of this service, are none and resemble one."""
     prefix = str(kind.model_config.get("env_prefix", ""))
     if prefix == PREFIX or not prefix.startswith(PREFIX):  # other services' variables begin so too, and others'
         return []
     known = variables_in((kind, SharedSettings))
     alike = [name for name in environment if name.upper().startswith(prefix)]
     if settings is not None:
-        return unknown(alike, known, named_in(settings))
-    # Values that cannot be read may name variables, too: a name that is like none of ours may be one of theirs.
+        known.update(named_in(settings))
+    # A name that is like none of ours may be a plug-in's, or one that values name which cannot be read.
     return [fault for fault in unknown(alike, known) if "did you mean" in fault]
 
 

@@ -34,6 +34,8 @@ FILE_VARIABLE, DEFAULT_FILE = "RATCHET_CONFIG", Path("ratchet.toml")
 
 _USER = re.compile(r"//[^/?#\s]+@")
 """A user in a URL, with a password or without: to NATS a user alone is a token."""
+_PASSWORD = re.compile(r"//[^/?#\s:@]*:(?:(?!://)\S)*@")
+"""A password in a URL that holds `/`, `?` or `#`, which it should not: rather mask too much than show a part of it."""
 _BARE_USER = re.compile(r"^[^/?#\s]+@")
 """The same in an address without a scheme, such as `user:password@nats:4222`; elsewhere `support@3` is a policy."""
 _ADDRESS = re.compile(r".*(url|urls|endpoint|upstream)")
@@ -134,7 +136,7 @@ def find_file(environment: Mapping[str, str], directory: Path = Path()) -> Setti
 def without_passwords(value: Any, name: str) -> Any:  # any value of JSON
     """What a setting of this name holds, with what stands for user and password in each address replaced."""
     if isinstance(value, str):
-        masked = _USER.sub("//***@", value)
+        masked = _USER.sub("//***@", _PASSWORD.sub("//***@", value))
         return _BARE_USER.sub("***@", masked) if _ADDRESS.fullmatch(name) else masked
     if isinstance(value, dict):
         of_addresses = _ADDRESS.fullmatch(name) is not None

@@ -15,6 +15,7 @@ from ratchet.bus.settings import without_user
         ("ratchet:secret@nats:4222", "nats:4222"),
         ("http://ratchet:s@cret@clickhouse:8123/db", "http://clickhouse:8123/db"),
         ("nats://a:secret@one:4222,nats://b:secret@two:4222", "nats://one:4222,nats://two:4222"),
+        ("http://ratchet:s/cr?t#@clickhouse:8123/db", "http://clickhouse:8123/db"),
         ("nats://nats:4222", "nats://nats:4222"),
         ("https://host/path@2?q=a@b", "https://host/path@2?q=a@b"),
         ("127.0.0.1:4222", "127.0.0.1:4222"),

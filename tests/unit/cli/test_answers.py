@@ -37,7 +37,7 @@ def test_a_hyperparameter_without_a_value_is_refused() -> None:
 
 
 def test_a_request_file_exists_and_is_an_object(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="there is no file"):
+    with pytest.raises(NotFound, match="no such file: "):
         read_request(tmp_path / "absent.json")
     (tmp_path / "list.json").write_text("[1]")
     with pytest.raises(Rejected, match="not a JSON object"):

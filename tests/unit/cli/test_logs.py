@@ -103,3 +103,12 @@ def test_what_cannot_be_shown_is_refused(
 def test_without_a_stack_there_are_no_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["logs", "gateway", "--dir", str(tmp_path)]) == 1
     assert "no stack was started there yet" in capsys.readouterr().err
+
+
+def test_without_a_name_the_logs_that_there_are_are_listed(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = log.parent.parent
+    (log.parent / "nats.log").touch()
+    assert main(["logs", "--dir", str(directory)]) == 0
+    assert {log.stem, "nats"} <= set(capsys.readouterr().out.split())
+    assert main(["logs", "--json", "--dir", str(directory)]) == 0
+    assert json.loads(capsys.readouterr().out) == {"logs": sorted([log.stem, "nats"])}

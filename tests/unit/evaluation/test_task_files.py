@@ -66,7 +66,7 @@ def test_a_line_that_is_nested_too_deeply_is_a_bad_line() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"there is no file .*none\.jsonl"):
+    with pytest.raises(NotFound, match=r"no such file: .*none\.jsonl"):
         read_task_file(tmp_path / "none.jsonl")
     with pytest.raises(NotFound, match="cannot read"):
         read_task_file(tmp_path)

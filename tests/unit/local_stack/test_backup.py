@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ratchet.cli.__main__ import main
 from ratchet.errors import ConfigError, Conflict, NotFound, Rejected
 from ratchet.local_stack.backup import MANIFEST, back_up, read_manifest, restore
 from ratchet.local_stack.preflight import planned
@@ -317,3 +319,36 @@ def test_an_upgrade_suggests_a_backup_beforehand_and_notes_what_it_did(state: Pa
     assert "a version that is not noted" in (upgrade_ahead(state) or "")
     shutil.rmtree(state)
     assert upgrade_ahead(state) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "a digest changed", "a file left out"])
+def test_a_manifest_that_was_changed_is_named_as_such(state: Path, tmp_path: Path, damage: str) -> None:
+    manifest = back_up(state, tmp_path / "backup")
+    path = tmp_path / "backup" / MANIFEST
+    name, file = next(iter(manifest.files.items()))
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-9])
+    elif damage == "a file left out":
+        files = {other: one for other, one in manifest.files.items() if other != name}
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)))
+    else:
+        files = {**manifest.files, name: msgspec.structs.replace(file, sha256="0" * 64)}
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)))
+    with pytest.raises(Rejected, match=r"the backup (is damaged or )?was changed"):
+        restore(tmp_path / "backup", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_dry_run_of_a_backup_checks_all_and_copies_nothing(
+    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "backup"
+    words = ["backup", str(target), "--dry-run", "--json", "--dir", str(state)]
+    assert main(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert not target.exists()
+    manifest = back_up(state, target)
+    assert document["dry_run"] is True
+    assert document["body"] == {"files": len(manifest.files), "bytes": manifest.size}
+    assert main(words) == 1
+    assert "exists: name a new folder" in capsys.readouterr().err

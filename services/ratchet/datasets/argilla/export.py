@@ -75,7 +75,7 @@ def export_pairs(
     `output` that no export wrote, `Conflict` while another export writes to `output`, and `OSError`.
     """
     if not file.is_file():
-        raise Rejected(f"{file} is a directory, not a file" if file.is_dir() else f"there is no file {file}")
+        raise Rejected(f"{file} is a directory, not a file" if file.is_dir() else f"no such file: {file}")
     if output.exists() and not output.is_dir():
         raise Rejected(f"{output} is a file: name a directory to write to")
     if file.suffix.lower() not in ENDINGS:

@@ -1,0 +1,80 @@
+"""`ratchet url` prints one address, for scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ratchet.cli.__main__ import main
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.local_stack.state import MemberRecord, StackRecord, write_record
+
+
+@pytest.fixture
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stack whose supervisor is this process."""
+    for name in [name for name in os.environ if name.startswith("RATCHET_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    began = psutil.Process().create_time()
+    gateway = MemberRecord(
+        pid=os.getpid(),
+        started_at=began,
+        url="http://127.0.0.1:7001",
+        port=7001,
+        health_port=7002,
+        state="ready",
+        restarts=0,
+        reason=None,
+    )
+    env = {"RATCHET_NATS_URL": "nats://127.0.0.1:7003", "RATCHET_GATEWAY_URL": "http://127.0.0.1:7001"}
+    record = StackRecord(
+        pid=os.getpid(), started_at=began, stack_id="s", ready=True, services={"gateway": gateway}, stop_s=1.0, env=env
+    )
+    write_record(tmp_path, record)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        ((), "http://127.0.0.1:7001/v1"),
+        (("gateway",), "http://127.0.0.1:7001"),
+        (("gateway_health",), "http://127.0.0.1:7002"),
+        (("nats",), "nats://127.0.0.1:7003"),
+    ],
+)
+def test_one_address_is_one_line(
+    stack: Path, words: tuple[str, ...], address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["url", *words, "--dir", str(stack)]) == ExitCode.DONE
+    assert capsys.readouterr().out == f"{address}\n"
+
+
+def test_all_addresses_are_one_document(stack: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["url", "--json", "--dir", str(stack)]) == ExitCode.DONE
+    document = json.loads(capsys.readouterr().out)
+    assert document["base_url"] == "http://127.0.0.1:7001/v1"
+    assert set(document["addresses"]) == {"nats", "gateway", "gateway_health"}
+
+
+def test_a_part_that_does_not_run_is_refused_with_those_that_do(
+    stack: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["url", "coordinator", "--dir", str(stack)]) == ExitCode.FAILED
+    assert "there are nats, gateway, gateway_health" in capsys.readouterr().err
+    assert main(["url", "--dir", str(stack / "none")]) == ExitCode.NO_STACK
+
+
+def test_the_settings_of_a_service_show_the_ports_that_the_running_stack_gave_it(
+    stack: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "show", "gateway", "--json", "--dir", str(stack)]) == ExitCode.DONE
+    settings = {one["setting"]: one for one in json.loads(capsys.readouterr().out)["services"]["gateway"]}
+    assert (settings["port"]["value"], settings["port"]["origin"]) == (7001, "ratchet up (RATCHET_GATEWAY_PORT)")
+    assert settings["health_port"]["value"] == 7002
+    assert settings["data_dir"]["value"] == str(stack / "data" / "gateway")
