@@ -25,14 +25,27 @@ def trail_of(samples: int, every: timedelta) -> Trail:
 
 def test_a_trail_of_weeks_is_bounded_and_spans_them_evenly() -> None:
     minute = timedelta(minutes=1)
-    trail = trail_of(20_000, minute)
+    trail = trail_of(5_000, minute)
     samples = list(trail.samples())
     assert MOST // 2 <= len(samples) <= MOST
     assert samples[0] == (BEGAN, values(0.0))
-    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(samples)]
-    assert max(gaps) <= 4 * min(gaps)
-    assert BEGAN + 19_999 * minute - samples[-1][0] <= max(gaps)
+    assert samples[-1] == (BEGAN + 4_999 * minute, values(4_999.0))
+    *gaps, newest = [later - earlier for (earlier, _), (later, _) in pairwise(samples)]
+    assert newest <= max(gaps) <= 4 * min(gaps)
     assert len(msgspec.json.encode(trail)) < 20_000
+
+
+def test_after_a_long_pause_each_new_value_is_seen_at_once() -> None:
+    trail, began = trail_of(600, timedelta(seconds=2)), BEGAN + timedelta(days=30)
+    for place in range(600):
+        now = began + place * timedelta(seconds=2)
+        trail = trail.sampled(now, values(float(-place)))
+        assert list(trail.samples())[-1] == (now, values(float(-place)))
+    moments = [at for at, _ in trail.samples()]
+    after = [at for at in moments if at >= began]
+    assert len(moments) == MOST
+    assert MOST // 3 <= len(after) <= 2 * MOST // 3
+    assert max(later - earlier for earlier, later in pairwise(after)) <= timedelta(minutes=1)
 
 
 def test_what_has_not_changed_and_what_comes_at_once_is_no_new_moment() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 from msgspec.structs import replace
 
 MOST = 240
-"""Moments that are kept. One more, and every second one goes."""
+"""Moments that are kept. One more, and the one with the closest neighbours goes."""
 LEAST_MS = 2_000
-"""The first moments are at least this far from each other."""
+"""Moments are at least this far from each other."""
 
 
 class Name(msgspec.Struct, frozen=True, array_like=True):
@@ -29,8 +29,6 @@ class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
     at: tuple[int, ...] = ()
     """Milliseconds of Unix time."""
     values: tuple[tuple[float, ...], ...] = ()
-    spacing_ms: int = LEAST_MS
-    """Moments from now on are at least this far from each other."""
 
     def sampled(self, now: datetime, e_values: Mapping[str, Mapping[str, float]]) -> Trail:
         """The trail with the present values; itself where they are as before, or it is too early for another moment."""
@@ -38,10 +36,13 @@ class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
         if names != self.names:  # the first moment, or a deployer with other metrics
             return Trail(names=names).sampled(now, e_values)
         at, row = round(now.timestamp() * 1000), tuple(e_values[name.family][name.metric] for name in names)
-        if self.at and (at - self.at[-1] < self.spacing_ms or row == self.values[-1]):
+        if self.at and (at - self.at[-1] < LEAST_MS or row == self.values[-1]):
             return self
-        thinned = self if len(self.at) < MOST else self._thinned()
-        return replace(thinned, at=(*thinned.at, at), values=(*thinned.values, row))
+        times, rows = [*self.at, at], [*self.values, row]
+        if len(times) > MOST:
+            crowded = _most_crowded(times)
+            del times[crowded], rows[crowded]
+        return replace(self, at=tuple(times), values=tuple(rows))
 
     def samples(self) -> Iterator[tuple[datetime, dict[str, dict[str, float]]]]:
         """Every moment and its values."""
@@ -51,7 +52,10 @@ class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
                 values.setdefault(name.family, {})[name.metric] = value
             yield datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at), values
 
-    def _thinned(self) -> Trail:
-        """Every second moment; later ones are as far from each other as these."""
-        at = self.at[::2]
-        return replace(self, at=at, values=self.values[::2], spacing_ms=(at[-1] - at[0]) // (len(at) - 1))
+
+def _most_crowded(times: Sequence[int]) -> int:
+    """The place of the moment whose neighbours are the closest, never the first or the newest.
+
+    Moments stay evenly spread, and the newest one is always there, however long a pause was.
+    """
+    return min(range(1, len(times) - 1), key=lambda place: times[place + 1] - times[place - 1])
