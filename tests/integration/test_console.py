@@ -15,8 +15,9 @@ import pytest
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.console.loop import PART_S
-from ratchet.contract import Alert
-from ratchet.contract.state import KEYS, Key
+from ratchet.contract import Alert, named_id
+from ratchet.contract.state import JOBS, KEYS, Job, JobState, Key
+from ratchet.contract.training import Artifacts
 from ratchet.errors import BusUnavailable
 from ratchet.rules.access import hash_of, new_key
 from ratchet.service.settings import SharedSettings
@@ -25,8 +26,12 @@ from tests.support.consoles import News, consoling, listening
 from tests.support.coordinator import ROLE, coordinating
 from tests.support.running import connected, http_client, migrated, prepared_objects
 from tests.support.servers import RunningServer
+from tests.support.training import request
 
 pytestmark = pytest.mark.timeout(240)
+JOB = named_id("test", "card")
+LONGEST_S = 60.0
+"""An answer about a store that is away comes within seconds; a busy machine takes longer."""
 SCOPES = ("admin", "operate", "train", "annotate", "view", "infer:support", "feedback:support")
 
 
@@ -148,6 +153,53 @@ async def test_the_loop_shows_what_was_stored_and_an_outage_of_one_part_leaves_t
             answer = await http.post("/coordinator/v1/jobs/some/cancel")
             assert answer.status_code == 503
             assert "the coordinator does not answer" in answer.json()["error"]["message"]
+
+
+async def test_a_store_that_is_away_is_named_the_rest_is_shown_and_all_is_as_before_when_it_is_back(
+    shared_settings: SharedSettings, nats: RunningServer, clickhouse: RunningServer, s3: RunningServer
+) -> None:
+    objects = prepared_objects(shared_settings)
+    card = objects.put(b"# a card", "cards", ".md")
+    async with migrated(shared_settings), connected(shared_settings) as bus, consoling(shared_settings) as http:
+        await bus.bucket(JOBS, Job).put(JOB, finished_job(card.uri))
+        paths = ("/v1/trajectories", f"/v1/jobs/{JOB}/card", "/v1/loop")
+
+        async def statuses() -> list[int]:
+            began = asyncio.get_running_loop().time()
+            answers = await asyncio.gather(*(http.get(path) for path in paths))
+            assert asyncio.get_running_loop().time() - began < LONGEST_S
+            return [answer.status_code for answer in answers]
+
+        async def are(*expected: int) -> None:
+            async def reached() -> bool:
+                return await statuses() == [*expected]
+
+            await eventually(reached)
+
+        await are(200, 200, 200)
+        for server, expected in ((clickhouse, (503, 200, 200)), (s3, (200, 503, 200)), (nats, (200, 503, 200))):
+            await asyncio.to_thread(server.kill)
+            try:
+                await are(*expected)
+            finally:
+                await asyncio.to_thread(server.start)
+            await are(200, 200, 200)
+
+
+def finished_job(card: str) -> Job:
+    """One that made a policy."""
+    now = datetime.now(UTC)
+    return Job(
+        training_job_id=JOB,
+        role="support",
+        algorithm="sft",
+        state=JobState.COMPLETED,
+        priority="normal",
+        created_at=now,
+        updated_at=now,
+        request=request(training_job_id=JOB),
+        artifacts=Artifacts(model_card=card),
+    )
 
 
 async def test_every_page_of_every_console_hears_what_changes_also_after_the_broker_was_killed(
