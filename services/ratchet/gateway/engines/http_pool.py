@@ -83,7 +83,9 @@ class HttpPool:
         for name, value in own.items():
             if (flaw := _flaw(name, value)) is not None:
                 raise ConfigError(f"{without_user(url)}: {flaw}")
-        self._lines = {name: _line(name, value) for name, value in (self._address.headers | own).items()}
+        self.headers: Mapping[bytes, bytes] = self._address.headers | own
+        """What goes with every request, by lower-case name."""
+        self._lines = {name: _line(name, value) for name, value in self.headers.items()}
         self._all_lines = b"".join(self._lines.values())
         self._tls: ssl.SSLContext | None = httpx.create_ssl_context() if self._address.tls else None
         self._numeric = _numeric(self._address.host, self._address.port)

@@ -1,4 +1,4 @@
-"""Calls to one engine over HTTP: retries of refused connections, and a failure for each cause."""
+"""Calls to one engine over HTTP: retries of refused connections, a failure for each cause, errors without our key."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ratchet.gateway.domain.streams import EventSplitter, is_event
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.http_connection import ConnectFailed, ExchangeFailed, HttpReply, TooSlow
 from ratchet.gateway.engines.http_pool import HttpPool
+from ratchet.gateway.engines.key_mask import KeyMask
 from ratchet.service.asgi import Headers
 from ratchet.service.problems import HttpError
 
@@ -56,6 +57,7 @@ class HttpTransport:
         self._address = address
         headers = {"content-type": "application/json", **address.headers}
         self._pool = HttpPool(address.url, headers, connect_s=address.connect_s)
+        self._keys = KeyMask(self._pool.headers)
 
     async def post(self, path: str, body: bytes, headers: Headers = ()) -> Reply:
         """The engine's reply, whatever its status.
@@ -99,7 +101,10 @@ class HttpTransport:
                 raw = await answer.read(LARGEST_ANSWER, self._address.answer_s)
         except TimeoutError as error:
             raise TooSlow("body", self._address.answer_s) from error
-        return Reply(answer.status, raw, answer.raw_headers, self._replica)
+        headers = answer.raw_headers
+        if answer.status >= 400 or b'"error"' in raw:
+            raw, headers = self._keys.masked(raw), self._keys.masked_headers(headers)
+        return Reply(answer.status, raw, headers, self._replica)
 
     async def _events(self, answer: HttpReply, asked_s: float) -> AsyncGenerator[list[bytes], None]:
         splitter, now, answer_s = EventSplitter(), asyncio.get_running_loop().time, self._address.answer_s
@@ -112,13 +117,14 @@ class HttpTransport:
                         silent_s = 0.0
                     elif silent_s > answer_s:
                         raise TooSlow("body", answer_s)
+                    events = self._keys.masked_events(events)
                     for start in range(0, len(events), EVENTS):
                         yield events[start : start + EVENTS]
                         if start + EVENTS < len(events):
                             await asyncio.sleep(0)
                     waits_s = now()
             if rest := splitter.rest():
-                yield rest
+                yield self._keys.masked_events(rest)
 
     async def _answered(self, path: str, body: bytes, headers: Headers) -> HttpReply:
         """The head of the answer, after a few tries to connect."""
