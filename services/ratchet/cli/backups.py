@@ -61,6 +61,7 @@ def restore(
 
 def _show_restored(directory: Path, manifest: Manifest, aside: Path | None) -> None:
     _print(f"{directory} is again", manifest)
+    console.print("keys that were revoked since then count again: see `ratchet keys list`, and revoke them once more")
     if aside is not None:
         console.print(f"what was there is in {aside}", markup=False)
 

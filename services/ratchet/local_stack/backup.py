@@ -1,19 +1,18 @@
 """Copies of a stopped stack's state: made whole or not at all, and checked by digest before one is put back.
 
 A backup is a folder: `manifest.json` (every file with its size and SHA-256) and `state/`, the files themselves. Both
-ways write beside the goal and rename at the end, so a process killed in between leaves a `.partial` folder, which the
-next run beside it removes, and never half a backup or half a state. Files are copied, not linked: the broker and the
-object store write into files that exist, and would change a linked copy.
+ways write beside the goal and rename at the end (`whole_folder.py`), so a process killed in between leaves a `.partial`
+folder, which the next run beside it removes, and never half a backup or half a state. Files are copied, not linked: the
+broker and the object store write into files that exist, and would change a linked copy.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,8 +23,6 @@ from ratchet.local_stack.kept_ports import PORTS_FILE
 from ratchet.local_stack.orphans import living
 from ratchet.local_stack.secrets import SECRETS_FILE
 from ratchet.local_stack.state import (
-    LOCK_FILE,
-    AlreadyRunning,
     aside_name,
     occupied,
     read_record,
@@ -34,6 +31,7 @@ from ratchet.local_stack.state import (
 )
 from ratchet.local_stack.state_tree import StateTree, read_tree
 from ratchet.local_stack.state_version import VERSION_FILE, StateVersion, read_version, require_readable
+from ratchet.local_stack.whole_folder import becoming
 from ratchet.service.disk import LOW_BYTES, free_bytes, shortage
 from ratchet.service.files import write_whole
 
@@ -41,8 +39,6 @@ FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state"
 KEPT = ("data", SECRETS_FILE, PORTS_FILE, VERSION_FILE)
 """What a stack cannot make again. Logs and the record of its processes are left out."""
-PARTIAL = ".ratchet-copy.{}.partial"
-"""What a copy is called until it is whole."""
 PIECE = 1 << 20
 
 OnProgress = Callable[[int, int], None]
@@ -85,7 +81,7 @@ def back_up(directory: Path, target: Path, on_progress: OnProgress | None = None
     directory, target = directory.resolve(), target.absolute()
     with _to_copy(directory, target) as tree:
         size = tree.size
-        with _renamed(target) as partial:
+        with becoming(target) as partial:
             manifest = _copied(directory, tree, partial / STATE, lambda done: on_progress and on_progress(done, size))
             write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     return manifest
@@ -147,10 +143,10 @@ def restore(
     require_readable(manifest.version, backup)
     _require_free(directory, replace=replace)
     _require_room(directory.parent, manifest.size)
-    with _held(directory):
+    with _stopped(directory):
         _require_free(directory, replace=replace)
         aside = aside_name(directory, datetime.now(UTC)) if occupied(directory) else None
-        with _renamed(directory, aside) as partial:
+        with becoming(directory, aside) as partial:
             _put_back(manifest, backup / STATE, partial, on_progress)
     return manifest, aside
 
@@ -181,63 +177,6 @@ def _stopped(directory: Path) -> Iterator[None]:
         if left:
             raise Conflict(f"processes of the stack in {directory} still run ({', '.join(left)}): run `ratchet down`")
         yield
-
-
-@contextmanager
-def _held(directory: Path) -> Iterator[None]:
-    """Keep a stack from starting in a folder, which is made for it where there is none, and goes again on an error."""
-    made = not directory.exists()
-    with _stopped(directory):
-        try:
-            yield
-        except BaseException:
-            if made and directory.is_dir() and not occupied(directory):
-                with suppress(OSError):  # a stack that starts in it meanwhile keeps it
-                    (directory / LOCK_FILE).unlink(missing_ok=True)
-                    directory.rmdir()
-            raise
-
-
-@contextmanager
-def _renamed(target: Path, aside: Path | None = None) -> Iterator[Path]:
-    """A folder to fill, which becomes `target` once it is whole and on the disk. What was there goes to `aside`."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(PARTIAL.format("*")):
-        _sweep(left)
-    partial = target.with_name(PARTIAL.format(target.name))
-    partial.mkdir(mode=0o700)
-    try:
-        with stack_lock(partial):  # the sweep of another process leaves it alone
-            yield partial
-            (partial / LOCK_FILE).unlink()
-            for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir() and not path.is_symlink())):
-                _sync(folder)
-            _take_place(partial, target, aside)
-        _sync(target.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def _sweep(partial: Path) -> None:
-    """Remove what an interrupted copy has left: it holds secrets."""
-    if partial.is_dir() and not partial.is_symlink():
-        with suppress(AlreadyRunning), stack_lock(partial):
-            shutil.rmtree(partial, ignore_errors=True)
-
-
-def _take_place(partial: Path, target: Path, aside: Path | None) -> None:
-    if aside is None:
-        if target.is_dir() and not occupied(target):
-            (target / LOCK_FILE).unlink(missing_ok=True)
-        partial.rename(target)  # refuses a folder that something has come into
-        return
-    target.rename(aside)
-    try:
-        partial.rename(target)
-    except BaseException:
-        aside.rename(target)
-        raise
 
 
 def _copied(directory: Path, tree: StateTree, to: Path, on_progress: Callable[[int], object]) -> Manifest:
@@ -298,11 +237,3 @@ def _require_room(folder: Path, size: int) -> None:
     missing = shortage(free_bytes(folder), size + LOW_BYTES, folder)
     if missing is not None:
         raise ConfigError(f"{missing} for the copy")
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -31,7 +31,14 @@ from ratchet.local_stack.plan import StackPlan, make_plan
 from ratchet.local_stack.preflight import planned
 from ratchet.local_stack.secrets import keep_secrets
 from ratchet.local_stack.settings import StackSettings
-from ratchet.local_stack.state import StackRecord, read_record, remove_record, stack_lock, write_record
+from ratchet.local_stack.state import (
+    StackRecord,
+    read_record,
+    remove_record,
+    require_in_place,
+    stack_lock,
+    write_record,
+)
 from ratchet.local_stack.state_version import read_version, require_readable, write_version
 
 LOGS_S = 5.0
@@ -71,6 +78,7 @@ class Stack:
             planned(self.settings)  # a start that is refused here has not made anything yet
         self._held.enter_context(stack_lock(self.settings.directory))
         try:
+            require_in_place(self.settings.directory)  # again: a restore may have ended since
             require_readable(read_version(self.settings.directory), self.settings.directory)
             left = read_record(self.settings.directory)
             if left is not None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import shlex
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import msgspec
 
 from ratchet.errors import ConfigError
 from ratchet.service.discovery import STATE_FILE
-from ratchet.service.files import PRIVATE, write_whole
+from ratchet.service.files import PRIVATE, lock_at, write_whole
 
 LOCK_FILE = "lock"
 
@@ -104,12 +103,25 @@ def require_in_place(directory: Path) -> None:
 
 @contextmanager
 def stack_lock(directory: Path) -> Generator[None]:
-    """Hold the directory. The kernel lets go of it when this process dies. Raises `AlreadyRunning`."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / LOCK_FILE).open("w") as file:
+    """Hold the directory, which is made for it where there is none, and goes again where nothing came into it.
+
+    The kernel lets go of it when this process dies. Raises `AlreadyRunning`.
+    """
+    try:
+        directory.mkdir(parents=True)
+        made = True
+    except FileExistsError:
+        made = False
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(lock_at(directory / LOCK_FILE))
         except BlockingIOError as error:
             record = read_record(directory)
             raise already_running(directory, record) from error
-        yield
+        try:
+            yield
+        finally:
+            if made and directory.is_dir() and not occupied(directory):
+                with suppress(OSError):  # what comes into it meanwhile keeps it
+                    (directory / LOCK_FILE).unlink(missing_ok=True)
+                    directory.rmdir()

@@ -7,6 +7,7 @@ import fcntl
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 
 from ratchet.errors import Conflict
@@ -56,3 +57,32 @@ def locked(directory: Path) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def lock_at(path: Path) -> Generator[None]:
+    """Hold the lock file at `path`, made where there is none; the kernel lets go of it when this process dies.
+
+    A file that was removed or replaced between its opening and its locking locks nothing, so it is opened again.
+    Raises `BlockingIOError` when another process holds it, and `OSError`.
+    """
+    while (file := _locked(path)) is None:
+        pass
+    with file:
+        yield
+
+
+def _locked(path: Path) -> TextIOWrapper | None:
+    """The open and locked file that lies at `path`; None where another one has taken its place meanwhile."""
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+    except FileNotFoundError:
+        pass
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None
