@@ -18,6 +18,7 @@ import pytest
 from ratchet.bus.testing import eventually
 from ratchet.contract import Turn
 from ratchet.gateway.domain.identity import trajectory_id_of
+from ratchet.gateway.domain.replicas import FAILURES
 from ratchet.gateway.settings import UpstreamSettings
 from ratchet.local_stack.ports import free_ports
 from tests.support.fake_engine import FakeEngine, FakeProvider, providing, serving
@@ -33,6 +34,7 @@ CHUNK = {
 HEAD = b"HTTP/1.1 %s\r\nconnection: close\r\n%s\r\n"
 STREAM = HEAD % (b"200 OK", b"content-type: text/event-stream\r\n")
 CORE = b'data: {"error": {"message": "EngineCore encountered an issue.", "code": 500}}\n\n'
+SPEAKER = b'data: {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}\n\n'
 EVENT = b"data: %s\n\n" % json.dumps(CHUNK).encode()
 
 
@@ -129,11 +131,19 @@ BAD = {
     "has another base model": BadReplica(HEAD % (b"424 Base", b"content-length: 4\r\n") + b"base"),
     "has another key": BadReplica(HEAD % (b"401 Key", b"content-length: 3\r\n") + b"key"),
     "has lost its core": BadReplica(STREAM + CORE + b"data: [DONE]\n\n"),
+    "has lost its core after the role": BadReplica(STREAM + SPEAKER + CORE + b"data: [DONE]\n\n"),
+    "speaks another API": BadReplica(STREAM + b'data: {"hello": 1}\n\ndata: [DONE]\n\n'),
+    "has a page in its place": BadReplica(HEAD % (b"200 OK", b"content-length: 6\r\n") + b"<html>"),
     "has a proxy that lost it": BadReplica(HEAD % (b"502 Gone", b"content-length: 4\r\n") + b"gone"),
 }
 
 
-STREAMED = {"dies before the first event", "has lost its core"}
+STREAMED = {
+    "dies before the first event",
+    "has lost its core",
+    "has lost its core after the role",
+    "speaks another API",
+}
 """Kinds that have begun a stream."""
 
 
@@ -155,7 +165,7 @@ async def test_agents_get_the_answer_of_another_replica_and_no_turn_has_failed(
 async def test_a_stream_that_broke_off_after_its_first_event_is_not_begun_anew(
     nats: RunningServer, tmp_path: Path
 ) -> None:
-    bad = BadReplica(STREAM + EVENT)
+    bad = BadReplica(STREAM + EVENT, well=False)
     async with two(nats, tmp_path, bad) as (here, good, _):
         client, broken = here.client(), 0
         for name in TRAJECTORIES[:12]:
@@ -164,7 +174,7 @@ async def test_a_stream_that_broke_off_after_its_first_event_is_not_begun_anew(
             except openai.APIError:
                 broken += 1
         turns: list[Turn] = await here.published(Turn, 12)
-    assert broken == bad.calls >= 1
+    assert broken == bad.calls == FAILURES, "then it gets no more calls"
     assert [turn.error is not None for turn in turns].count(True) == broken
 
 

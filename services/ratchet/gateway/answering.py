@@ -103,6 +103,7 @@ class Answering:
 
     def record_answer(self, call: Call, answer: Answer) -> None:
         """The call becomes a turn with its answer; with `n` choices it becomes that many siblings."""
+        answer.over()
         self._remember(call, answer)
         for number in range(answer.choices):
             self._record(call, 200, answer, number=number, error=answer.error, barred=CACHED if call.cached else None)
@@ -110,9 +111,10 @@ class Answering:
         if call.cache_key is not None and not call.cached and answer.error is None:
             self._keep(call.cache_key, answer)
 
-    def record_broken(self, call: Call, answer: Answer, failure: HttpError) -> None:
+    def record_broken(self, call: Call, answer: Answer, failure: EngineFailed) -> None:
         """The call becomes a turn with the part of the answer that came, and the error that ended it; with `n` choices
         that many siblings, each with its part."""
+        answer.over(failure)
         for number in range(answer.choices):
             self._record(call, failure.status, answer, number=number, error=failure)
         call.recorded = True
@@ -242,6 +244,10 @@ class Answering:
         live = LiveAnswer(answer.form, answer.request, reply, answer.of_policy, self._recorder.streams)
         try:
             await live.begin()
+        except EngineFailed as failure:
+            live.over(failure)
+            await live.close()
+            raise
         except BaseException:  # whatever happens: the engine must not work on
             await live.close()
             raise

@@ -13,8 +13,17 @@ import msgspec
 from ratchet.contract import JsonObject
 from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.domain.requests import Body, CallRequest
-from ratchet.gateway.domain.streams import BETWEEN, LAST_EVENTS, UNREADABLE, chunk_of, data_of, datas, events_of
-from ratchet.gateway.engines.base import EngineAnswer, EngineFailed, EventReply, Reply
+from ratchet.gateway.domain.streams import (
+    BETWEEN,
+    LAST_EVENTS,
+    UNREADABLE,
+    chunk_of,
+    data_of,
+    datas,
+    error_status,
+    events_of,
+)
+from ratchet.gateway.engines.base import INVALID, EngineAnswer, EngineFailed, EventReply, Reply, chunk_in, glance_of
 from ratchet.gateway.recorder import StreamMemory
 from ratchet.service.asgi import Headers
 
@@ -72,6 +81,9 @@ class Answered:
         """The answer as the events of a stream, for an agent that asked for one."""
         yield events_of(self.form.replay(self.whole()))
 
+    def over(self, failure: EngineFailed | None = None) -> None:
+        """Nothing: the way to the engine has read the answer."""
+
     async def close(self) -> None:
         """Nothing: the answer is whole."""
 
@@ -91,6 +103,8 @@ class LiveAnswer:
     """The engine has said that nothing follows."""
     error: str | None = None
     """What the engine reported within its stream."""
+    _failure: EngineFailed | None = None
+    """The same, unless the call itself is to blame."""
     events: list[bytes] = field(default_factory=list[bytes])
     """The events with data so far, for the turn; where they are too large for it, the first and the last ones."""
     kept: bool = True
@@ -150,7 +164,7 @@ class LiveAnswer:
             if self.error is not None:
                 raise EngineFailed(502, self.error, code="engine_failed")
             if self.size > (LARGEST_STREAM if self.kept else UNANSWERED):
-                raise EngineFailed(502, "the engine streams without an answer", code="engine_invalid")
+                raise EngineFailed(502, "the engine streams without an answer", code=INVALID)
         raise EngineFailed(502, "the engine ended its stream before it answered", code="engine_unavailable")
 
     async def pieces(self) -> AsyncGenerator[list[bytes], None]:
@@ -168,6 +182,10 @@ class LiveAnswer:
         with suppress(TimeoutError, EngineFailed):  # the answer is there; to read its end keeps the connection
             async with asyncio.timeout(END_S):
                 await anext(self.reply.events, None)
+
+    def over(self, failure: EngineFailed | None = None) -> None:
+        """Tell the way to the engine what became of the stream, as the gateway sees it."""
+        self.reply.over(failure or self._failure)
 
     async def close(self) -> None:
         """End the engine's work, unless it is done."""
@@ -225,15 +243,13 @@ class LiveAnswer:
         del self.events[1:-LAST_EVENTS]
 
     def _look_at(self, data: bytes, *, failed: bool) -> None:
-        try:
-            chunk = chunk_of(data)
-            if failed or chunk.get("error"):
-                self.error = Reply(200, data).reason
-            elif self.form.begins(chunk):
-                self.begun_s = time.perf_counter()
-        except (msgspec.DecodeError, AttributeError, TypeError, KeyError) as error:
-            message = f"the engine streamed what is not {self.form.name} ({type(error).__name__})"
-            raise EngineFailed(502, message, code="engine_invalid") from error
+        chunk, begins = chunk_in(self.form, data)
+        if failed or chunk.get("error"):
+            self.error = Reply(200, data).reason
+            if (error_status(data) or 502) >= 500:
+                self._failure = EngineFailed(502, self.error, code="engine_failed")
+        elif begins and self.begun_s is None:
+            self.begun_s = time.perf_counter()
 
 
 Answer = Answered | LiveAnswer
@@ -241,13 +257,7 @@ Answer = Answered | LiveAnswer
 
 def checked(name: str, answer: EngineAnswer, reply: Reply) -> Answered:
     """The whole answer. Raises `EngineFailed` for one that an SDK could not read."""
-    try:
-        glance = msgspec.json.decode(reply.raw, type=answer.form.glance)
-        if not glance.choices:
-            raise IndexError("no choices")
-    except UNREADABLE as error:
-        message = f"{name} answered in a shape that is not its API's ({type(error).__name__}): is its URL right?"
-        raise EngineFailed(502, message, code="engine_invalid") from error
+    glance = reply.glance or glance_of(name, answer.form, reply.raw)
     return Answered(
         answer.form,
         answer.request,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ratchet.contract.turn import EngineInfo
-from ratchet.gateway.domain.forms import CHAT
+from ratchet.gateway.domain.forms import CHAT, Form
 from ratchet.gateway.domain.requests import read_fields
 from ratchet.gateway.engines.base import CallRefused, EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.policies import PolicyEngine
@@ -25,13 +25,17 @@ class Engine:
         """Paths and models."""
         self.front = PolicyEngine(self, EngineInfo(name="vllm"))
 
-    async def post(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply:
+    async def post(
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+    ) -> Reply:
         self.near = near
         self.asked.append((path, msgspec.json.decode(body)["model"]))
         return self.reply
 
-    async def stream(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply | EventReply:
-        return await self.post(path, body, headers, near=near)
+    async def stream(
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+    ) -> Reply | EventReply:
+        return await self.post(path, body, headers, near=near, form=form)
 
     async def ask(self) -> object:
         return (await self.front.ask(CHAT, CALL, served(1), ROLE)).reply

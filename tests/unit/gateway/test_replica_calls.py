@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ratchet.gateway.domain.forms import CHAT
 from ratchet.gateway.domain.replicas import AGAIN_S, FAILED_CHECKS, FAILURES, QUIET_S, Health, Replica
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.replicas import COMMENTS, SENDS, Replicas
@@ -96,14 +97,16 @@ class Engine:
         self.front = Replicas("engine", transports, self.answer_s, now_s=lambda: self.now_s, draw=lambda: 0.5)
 
     async def post(self, near: str = "") -> Reply:
-        return await self.front.post("/v1/chat/completions", b"{}", near=near)
+        return await self.front.post("/v1/chat/completions", b"{}", near=near, form=CHAT)
 
-    async def stream(self) -> list[bytes]:
-        """All events of a stream. Raises as it does."""
-        reply = await self.front.stream("/v1/chat/completions", b"{}")
+    async def stream(self, near: str = "", *, whole: bool = True) -> list[bytes]:
+        """All events of a stream; `whole`: what its reader makes of it. Raises as it does."""
+        reply = await self.front.stream("/v1/chat/completions", b"{}", near=near, form=CHAT)
         assert isinstance(reply, EventReply)
         try:
-            return [event async for events in reply.events for event in events]
+            events = [event async for events in reply.events for event in events]
+            reply.over(None if whole else broken())
+            return events
         finally:
             await reply.events.aclose()
 
@@ -121,7 +124,7 @@ class Engine:
         return [one.outstanding for one in self.known]
 
 
-WELL = Reply(200, b"{}")
+WELL = Reply(200, b'{"choices": [{"message": {"role": "assistant", "content": "hi"}}]}')
 
 
 async def every(engine: Engine, calls: int = 12) -> list[int]:
@@ -355,7 +358,7 @@ async def test_a_stream_whose_first_event_is_an_error_begins_anew_elsewhere(code
 async def test_streams_of_all_replicas_that_begin_with_errors_end_with_the_words_of_the_last() -> None:
     error = b'{"error": {"message": "EngineCore encountered an issue.", "code": 500}}'
     engine = Engine([Scripted([b"data: " + error]), Scripted([b"data: " + error])])
-    reply = await engine.front.stream("/v1/chat/completions", b"{}")
+    reply = await engine.front.stream("/v1/chat/completions", b"{}", form=CHAT)
     assert isinstance(reply, Reply)
     assert (reply.status, reply.raw, reply.reason) == (502, error, "EngineCore encountered an issue.")
     assert engine.asked == [1, 1]
@@ -366,7 +369,7 @@ async def test_a_stream_that_begins_with_an_error_of_the_call_is_its_whole_answe
     error = b'{"error": {"message": "logit_bias has a token that is out of vocab", "code": 400}}'
     engine = Engine([Scripted([b"data: " + error]), Scripted([b"data: " + error])])
     for number in range(1, 10):
-        reply = await engine.front.stream("/v1/chat/completions", b"{}")
+        reply = await engine.front.stream("/v1/chat/completions", b"{}", form=CHAT)
         assert isinstance(reply, Reply)
         assert (reply.status, reply.raw) == (400, error)
         assert sum(engine.asked) == number
@@ -393,7 +396,105 @@ async def test_streams_that_break_off_count_as_failures_of_their_replica() -> No
     for _ in range(20):
         with suppress(EngineFailed):
             await engine.stream()
-    assert engine.front.away == []  # the first event of each stream was an answer: it shows that the replica works
+    assert engine.front.away == ["r0"]
+    assert engine.replicas[0].asked == FAILURES
+
+
+async def test_streams_that_their_reader_finds_broken_count_as_failures_of_their_replica() -> None:
+    engine = Engine([Scripted([CHUNK])])
+    for _ in range(FAILURES):
+        await engine.stream(whole=False)
+    assert engine.front.away == ["r0"]
+
+
+async def test_a_stream_that_its_agent_leaves_shows_nothing_of_its_replica() -> None:
+    engine = Engine([Scripted([CHUNK, CHUNK])])
+    for _ in range(FAILURES - 1):
+        await engine.stream(whole=False)
+    reply = await engine.front.stream("/", b"", form=CHAT)
+    assert isinstance(reply, EventReply)
+    await reply.events.aclose()
+    assert engine.known[0].failures == FAILURES - 1
+    assert engine.front.away == []
+
+
+async def test_a_stream_on_trial_lets_others_follow_and_the_next_failure_ends_that() -> None:
+    engine = Engine([Scripted([CHUNK]), Scripted([CHUNK])])
+    for _ in range(FAILURES * 2):
+        await engine.stream(whole=False)
+    assert engine.front.away == ["r0", "r1"]
+    engine.now_s += 1
+    await engine.front.check_health()
+    open_streams = [await engine.front.stream("/", b"", form=CHAT) for _ in range(6)]
+    assert engine.outstanding == [3, 3]
+    for reply in open_streams[:1]:
+        assert isinstance(reply, EventReply)
+        reply.over(broken())
+    assert len(engine.front.away) == 1
+
+
+ROLE_EVENT = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}'
+RUBBISH = {
+    "a page": Reply(200, b"<html>log in</html>"),
+    "an error": Reply(200, b'{"error": {"message": "EngineCore died", "code": 500}}'),
+    "no choices": Reply(200, b'{"choices": []}'),
+    "no choice that is one": Reply(200, b'{"choices": [1]}'),
+    "a role, then the end": [ROLE_EVENT],
+    "a role, then an error": [ROLE_EVENT, b'data: {"error": {"message": "EngineCore died", "code": 500}}'],
+    "another API's events": [b'data: {"hello": 1}', b"data: [DONE]"],
+    "no JSON": [b"data: <html>log in</html>"],
+    "a redirect": EngineFailed(502, "a redirect", code="engine_invalid"),
+}
+
+
+@pytest.mark.parametrize("kind", RUBBISH)
+async def test_an_answer_that_is_none_is_got_elsewhere_and_its_replica_gets_no_more_calls(kind: str) -> None:
+    rubbish = RUBBISH[kind]
+    streams = isinstance(rubbish, list)
+    engine = Engine([Scripted(rubbish), Scripted([CHUNK] if streams else WELL)])
+    for number in range(40):
+        near = f"trajectory-{number}"
+        assert (await engine.stream(near) == [CHUNK]) if streams else (await engine.post(near)).status == 200
+    assert engine.replicas[0].asked == FAILURES
+    assert engine.front.away == ["r0"]
+    assert engine.outstanding == [0, 0]
+
+
+async def test_an_answer_of_another_kind_shows_no_more_than_that_its_replica_lives() -> None:
+    engine = Engine([Scripted(Reply(200, b"<html>log in</html>"))])
+    for _ in range(FAILURES):
+        with suppress(EngineFailed):
+            await engine.post()
+        await engine.front.post("/tokenize", b"{}")
+    assert engine.known[0].failures == FAILURES
+
+
+@pytest.mark.parametrize("failure", [Reply(500, b""), too_slow(), [CHUNK]], ids=["500", "too slow", "a broken stream"])
+async def test_the_repetition_of_a_failed_call_begins_at_another_replica(failure: Answer) -> None:
+    streams = isinstance(failure, list)
+    well = Scripted([CHUNK] if streams else WELL)
+    engine = Engine([Scripted(failure, then=broken()), well, Scripted(failure, then=broken())])
+    for number in range(9):
+        near, before = f"trajectory-{number}", list(engine.asked)
+        for _ in range(len(engine.replicas)):
+            with suppress(EngineFailed):
+                await (engine.stream(near) if streams else engine.post(near))
+            if engine.asked[1] > before[1]:
+                break
+        assert engine.asked[1] > before[1]
+        assert max(now - then for now, then in zip(engine.asked, before, strict=True)) == 1
+        for one in engine.known:
+            one.failures = 0  # so that circuits stay closed
+
+
+async def test_the_repetition_of_a_call_that_its_agent_gave_up_begins_at_another_replica() -> None:
+    engine = Engine([Scripted(), Scripted()])
+    for _ in range(2):
+        call = asyncio.create_task(engine.post("trajectory"))
+        await asyncio.wait({call}, timeout=0.05)
+        call.cancel()
+        await asyncio.wait({call})
+    assert engine.asked == [1, 1]
 
 
 async def test_a_replica_that_streams_nothing_but_comments_counts_as_one_that_answers() -> None:
@@ -405,7 +506,7 @@ async def test_a_replica_that_streams_nothing_but_comments_counts_as_one_that_an
 
 async def test_an_open_stream_counts_as_work_until_it_ends_or_is_closed() -> None:
     engine = Engine([Scripted([CHUNK, CHUNK])])
-    ended, left, unread = [await engine.front.stream("/", b"") for _ in range(3)]
+    ended, left, unread = [await engine.front.stream("/", b"", form=CHAT) for _ in range(3)]
     assert engine.outstanding == [3]
     assert isinstance(ended, EventReply)
     assert isinstance(left, EventReply)
@@ -489,7 +590,7 @@ async def test_a_call_that_finds_all_replicas_away_checks_them_once_however_slow
         checks.append(gone[0].checks)
         with pytest.raises(EngineFailed, match="none of its 2 replicas answers"):
             async with asyncio.timeout(10):
-                await front.post("/v1/chat/completions", b"{}")
+                await front.post("/v1/chat/completions", b"{}", form=CHAT)
     assert gone[0].checks == checks[-1] + 1
 
 

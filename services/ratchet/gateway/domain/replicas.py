@@ -12,6 +12,7 @@ for `QUIET_S`. Another process of the gateway has its own view.
 from __future__ import annotations
 
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,6 +32,8 @@ AGAIN_S = 0.1
 SLACK = 1
 SLACK_SHARE = 8
 """How many more open calls the replica near a trajectory may have than the least busy one: `SLACK`, and an eighth."""
+RUNS = 10_000
+"""Trajectories of which the replicas that failed them are known; the oldest make room."""
 LONGEST_COOLDOWN_S = 30.0
 """What a replica may ask for that is busy (`retry-after`)."""
 
@@ -97,15 +100,20 @@ class ReplicaSet:
         self._now_s = now_s
         self._draw = draw
         self._turn = 0
+        self._failed = OrderedDict[str, set[Replica]]()
+        """By trajectory, the replicas at which its calls have failed since one was answered."""
         self.all: Sequence[Replica] = [Replica(name, place, now_s()) for place, name in enumerate(sorted(names))]
 
     def choose(self, near: str = "", without: Collection[Replica] = ()) -> Replica | None:
         """The replica for a call; None when all others than those in `without` are open.
 
         `near`: the call's trajectory, whose calls go to one replica while that has little more to do than the others,
-        since it has the beginning of their prompt in its cache. All gateways choose the same one.
+        since it has the beginning of their prompt in its cache. All gateways choose the same one. Not where the last
+        call failed: its repetition begins at another one.
         """
         ready = [one for one in self.all if one.circuit is not Circuit.OPEN and one not in without]
+        if near in self._failed:
+            ready = [one for one in ready if one not in self._failed[near]] or ready
         if len(ready) < 2:
             return ready[0] if ready else None
         for one in ready:
@@ -135,8 +143,16 @@ class ReplicaSet:
         replica.outstanding -= 1
         replica.on_trial = False
 
-    def answered(self, replica: Replica) -> None:
-        """It has answered a call, or begun to."""
+    def began(self, replica: Replica) -> None:
+        """It shows a sign of life: its answer will tell whether it works. As a trial, that lets the others follow, and
+        the next failure opens the circuit again."""
+        replica.answered_s, replica.failed_checks = self._now_s(), 0
+        if replica.circuit is Circuit.HALF_OPEN:
+            replica.circuit, replica.failures = Circuit.CLOSED, max(replica.failures, FAILURES - 1)
+
+    def answered(self, replica: Replica, near: str = "") -> None:
+        """It has answered a call of a trajectory, to the end."""
+        self._failed.pop(near, None)
         replica.answered_s = self._now_s()
         replica.failures = replica.failed_checks = replica.backoffs = 0
         replica.circuit = Circuit.CLOSED
@@ -146,6 +162,13 @@ class ReplicaSet:
         replica.answered_s, replica.failed_checks = self._now_s(), 0
         if replica.circuit is Circuit.HALF_OPEN and self._can_replace(replica):
             self._open(replica)
+
+    def avoid(self, replica: Replica, near: str) -> None:
+        """A trajectory's call has ended there without an answer: its repetition begins elsewhere."""
+        if near:
+            self._failed.setdefault(near, set()).add(replica)
+            if len(self._failed) > RUNS:
+                self._failed.popitem(last=False)
 
     def failed(self, replica: Replica) -> None:
         """A call has failed by its fault. Of one that is open, the call had begun before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -11,8 +11,10 @@ import structlog
 from ratchet.bus.message import decode
 from ratchet.contract.state import ServedPolicy
 from ratchet.contract.turn import BROKE, UNSERVED, EngineInfo
+from ratchet.gateway.domain.answers import Glance
 from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.domain.requests import Body, CallRequest, Fields
+from ratchet.gateway.domain.streams import UNREADABLE, chunk_of
 from ratchet.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED
 from ratchet.service.asgi import Headers
 from ratchet.service.problems import HttpError
@@ -25,6 +27,8 @@ WRONG_KEY = frozenset({401, 403})
 """An engine that does not let the gateway in."""
 NOT_NOW = frozenset({425, 429, 503})
 """An engine that computes nothing of the call for now: no room, or no way to the object store."""
+INVALID = "engine_invalid"
+"""Code of an answer that is none of its API."""
 _RELAYED = (b"x-request-id", b"request-id", b"retry-after", b"retry-after-ms", b"x-should-retry", b"openai-version")
 _RELAYED_PREFIXES = (b"x-ratelimit-", b"anthropic-ratelimit-", b"openai-processing-")
 """Headers of an engine's answer that agents get, as the engine sent them."""
@@ -39,6 +43,8 @@ class Reply(msgspec.Struct, frozen=True):
     headers: Headers = ()
     replica: str | None = None
     """Which one of the engine's answered."""
+    glance: Glance | None = None
+    """Its answer, where the way to the engine has read it."""
 
     @property
     def body(self) -> Any:
@@ -80,6 +86,10 @@ class Events(Protocol):
     def aclose(self) -> Awaitable[None]: ...
 
 
+def _unheard(failure: EngineFailed | None) -> None:
+    """An engine without replicas learns nothing."""
+
+
 class EventReply(msgspec.Struct, frozen=True):
     """A stream that an engine has begun to answer with (status 200)."""
 
@@ -87,6 +97,8 @@ class EventReply(msgspec.Struct, frozen=True):
     headers: Headers = ()
     replica: str | None = None
     """Which one of the engine's answers."""
+    over: Callable[[EngineFailed | None], None] = _unheard
+    """Takes what became of the stream, once its reader knows; only the first word counts."""
 
 
 class EngineError(HttpError):
@@ -166,6 +178,29 @@ def gateway_refused(name: str, reply: Reply) -> EngineFailed:
     failure = NotServed(424, message, code="engine_refused")
     failure.headers = [(b"x-should-retry", b"false")]
     return failure
+
+
+def glance_of(name: str, form: Form, raw: bytes) -> Glance:
+    """A whole answer as far as the gateway relies on its shape. Raises `EngineFailed` for one that an SDK could not
+    read."""
+    try:
+        glance = msgspec.json.decode(raw, type=form.glance)
+        if not glance.choices:
+            raise IndexError("no choices")
+    except UNREADABLE as error:
+        message = f"{name} answered in a shape that is not its API's ({type(error).__name__}): is its URL right?"
+        raise EngineFailed(502, message, code=INVALID) from error
+    return glance
+
+
+def chunk_in(form: Form, data: bytes) -> tuple[Body, bool]:
+    """A chunk of a stream, and whether it holds any of the answer. Raises `EngineFailed` for what is no chunk."""
+    try:
+        chunk = chunk_of(data)
+        return chunk, form.begins(chunk)
+    except (msgspec.DecodeError, AttributeError, TypeError, KeyError) as error:
+        message = f"the engine streamed what is not {form.name} ({type(error).__name__})"
+        raise EngineFailed(502, message, code=INVALID) from error
 
 
 class Transport(Protocol):

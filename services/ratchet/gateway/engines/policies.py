@@ -38,13 +38,17 @@ NO_ROUTE = frozenset({404, 405, 501})
 
 
 class EngineTransport(Protocol):
-    """The way to an engine. Both methods raise `EngineFailed` when there is no answer."""
+    """The way to an engine. Both methods raise `EngineFailed` when there is no answer, or none of the form."""
 
-    async def post(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply:
+    async def post(
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+    ) -> Reply:
         """The whole answer, whatever its status; `near`: a trajectory, whose calls profit from one replica."""
         ...
 
-    async def stream(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply | EventReply:
+    async def stream(
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+    ) -> Reply | EventReply:
         """The stream that the engine begins, or its whole answer where it does not stream."""
         ...
 
@@ -74,7 +78,7 @@ class PolicyEngine:
             form, request = form.translation.to, form.translation.request(request)
         body = msgspec.json.encode(ENGINE_FIELDS[form.name](request, policy.name))
         send = self._transport.stream if request.stream else self._transport.post
-        reply = await send("/v1" + form.path, body, request.headers, near=near)
+        reply = await send("/v1" + form.path, body, request.headers, near=near, form=form)
         if isinstance(reply, EventReply) or reply.status == 200:
             return EngineAnswer(form, request, reply, of_policy=True)
         raise self._problem(form.name, reply, policy.name)

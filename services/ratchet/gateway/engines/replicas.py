@@ -1,12 +1,14 @@
 """The way to an engine: each call goes to one of its replicas, and to another where that one fails before it answers.
 
-Before it answers means before the first event of a stream, and before a whole answer is there: until then the agent has
-got nothing, and to generate once more does no harm. Another replica gets the call where the first one
+Before it answers means before the first event of a stream that holds any of the answer, and before a whole answer is
+there: until then the agent has got nothing, and to generate once more does no harm. Another replica gets the call
+where the first one
 
     has no connection, or breaks it off          however it failed, it did not answer
     answers 408, 429, 502, 503 or 504            is busy, or does not work
     refuses key or policy (401, 403, 404, 424)   has other settings than the others, or every one of them refuses it
-    begins its stream with an error              vLLM whose core is dead
+    streams an error, or ends, before that       vLLM whose core is dead
+    answers what is none of its API              a proxy's page, a redirect, no choices
     answers nothing, its health neither          its open calls go elsewhere after `FAILED_CHECKS`
 
 and never where it answers 400 or 500, which may be the call's own fault and would follow it, nor where the call's time
@@ -15,6 +17,9 @@ is up. Each replica gets the call at most once, and besides those without a conn
 
 A refusal is quick, and would draw all calls to a replica that has nothing to do. It counts as a failure once another
 replica has answered the same call: what every one of them refuses is the fault of none.
+
+Here alone the outcome of a call is learnt: a whole answer has been read before it counts as one, and the reader of a
+stream tells what became of it (`EventReply.over`). A stream that its agent leaves says nothing.
 """
 
 from __future__ import annotations
@@ -24,22 +29,28 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from ratchet.gateway import metrics
+from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.domain.replicas import Circuit, Health, Replica, ReplicaSet
 from ratchet.gateway.domain.streams import data_of, error_status
 from ratchet.gateway.engines.base import (
     BUSY,
+    INVALID,
     WRONG_KEY,
     EngineFailed,
     EventReply,
     Events,
     Reply,
     Transport,
+    chunk_in,
+    glance_of,
     policy_refused,
 )
 from ratchet.service.asgi import Headers
@@ -51,7 +62,7 @@ SENDS = 2
 ELSEWHERE = BUSY | {502, 503, 504}
 """Answers after which another replica may do better, besides refusals."""
 COMMENTS = 16
-"""Comments before the first event of a stream, after which it counts as begun."""
+"""Comments, and events that only say who speaks, after which a stream counts as begun."""
 CHECK_EVERY_S = 0.25
 
 
@@ -63,7 +74,15 @@ class ReplicaTransport(Transport, Protocol):
         ...
 
 
-Send = Callable[[Transport], Awaitable[Reply | EventReply]]
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call on its way to one replica after the other."""
+
+    send: Callable[[Transport], Awaitable[Reply | EventReply]]
+    near: str
+    """Its trajectory."""
+    form: Form | None
+    """What its answer must be; None for one of another kind, which shows no more than that the replica lives."""
 
 
 class Replicas:
@@ -104,18 +123,25 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._set.all)
 
-    async def post(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply:
-        """The whole answer, whatever its status; `near`: the trajectory of the call. Raises `EngineFailed`."""
-        reply = await self._asked(near, lambda transport: transport.post(path, body, headers))
+    async def post(
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+    ) -> Reply:
+        """The whole answer, whatever its status; `near`: the trajectory of the call, `form`: that of its answer.
+
+        Raises `EngineFailed`.
+        """
+        reply = await self._asked(_Call(lambda transport: transport.post(path, body, headers), near, form))
         assert isinstance(reply, Reply)  # noqa: S101 - `post` gives no stream
         return reply
 
-    async def stream(self, path: str, body: bytes, headers: Headers = (), *, near: str = "") -> Reply | EventReply:
-        """The stream whose first event is there, or the whole answer of an engine that does not stream.
+    async def stream(
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+    ) -> Reply | EventReply:
+        """The stream that has begun to answer, or the whole answer of an engine that does not stream.
 
         Raises as `post` does.
         """
-        return await self._asked(near, lambda transport: transport.stream(path, body, headers))
+        return await self._asked(_Call(lambda transport: transport.stream(path, body, headers), near, form))
 
     async def check_health(self) -> None:
         """Check the replicas that are away, and those that have answered nothing for long."""
@@ -127,27 +153,27 @@ class Replicas:
             check.cancel()
         await asyncio.gather(*self._checks.values(), return_exceptions=True)
 
-    async def _asked(self, near: str, send: Send) -> Reply | EventReply:
+    async def _asked(self, call: _Call) -> Reply | EventReply:
         """What the first replica answers that can; else what the last one has answered, or raises."""
         now = asyncio.get_running_loop().time
         deadline_s = now() + self._answer_s
         tried, sent = list[Replica](), 0
         refusals = dict[Replica, Reply]()
         last: Reply | EngineFailed | None = None
-        while sent < SENDS and (replica := await self._next(near, tried)) is not None and now() < deadline_s:
+        while sent < SENDS and (replica := await self._next(call.near, tried)) is not None and now() < deadline_s:
             limit = asyncio.timeout(None)
             if tried:
                 metrics.series(metrics.REPEATED, self._engine).inc()
                 limit = asyncio.timeout_at(deadline_s)
             tried.append(replica)
             try:
-                reply = await self._send(replica, send, limit)
+                reply = await self._send(replica, call, limit)
             except EngineFailed as failure:
-                if not (failure.unreachable or failure.broken_off):
+                if not (failure.unreachable or failure.broken_off or failure.code == INVALID):
                     raise
                 if last is None or not failure.unreachable:
                     last = failure
-                sent += failure.broken_off
+                sent += not failure.unreachable
                 continue
             if isinstance(reply, Reply) and _refuses(reply):
                 last = refusals[replica] = reply
@@ -170,7 +196,7 @@ class Replicas:
             replica = self._set.choose(near, tried)
         return replica
 
-    async def _send(self, replica: Replica, send: Send, limit: asyncio.Timeout) -> Reply | EventReply:
+    async def _send(self, replica: Replica, call: _Call, limit: asyncio.Timeout) -> Reply | EventReply:
         """What one replica answers, and what that says of it.
 
         `limit`: when the call ends whatever happens; a replica that goes away moves it. The first replica's is the
@@ -183,16 +209,14 @@ class Replicas:
             async with limit:
                 waiting.add(limit)
                 try:
-                    reply = await send(self._transports[replica.name])
+                    reply = await call.send(self._transports[replica.name])
                     if isinstance(reply, EventReply):
-                        begun = await _begun(reply)
-                        if isinstance(begun, Reply):
-                            reply = begun
-                        else:
+                        begun = await _begun(reply, call.form)
+                        if not isinstance(begun, Reply):
                             under_way = True
-                            self._set.answered(replica)
-                            events = _Stream(begun, reply.events, partial(self._ended, replica))
-                            return EventReply(events, reply.headers, replica.name)
+                            return self._streaming(replica, call, begun, reply)
+                        reply = begun
+                    reply = self._read(reply, call.form)
                 finally:
                     waiting.discard(limit)
         except TimeoutError as error:
@@ -204,16 +228,31 @@ class Replicas:
         finally:
             if not under_way:
                 self._set.end(replica)
-        self._learn(replica, reply)
+                self._set.avoid(replica, call.near)  # until it has answered
+        self._learn(replica, reply, call)
         return reply
 
-    def _learn(self, replica: Replica, reply: Reply) -> None:
+    def _streaming(self, replica: Replica, call: _Call, begun: list[bytes], reply: EventReply) -> EventReply:
+        """A stream that has begun to answer."""
+        self._set.began(replica)
+        events = _Stream(begun, reply.events, partial(self._set.end, replica), partial(self._over, replica, call.near))
+        return EventReply(events, reply.headers, replica.name, events.over)
+
+    def _read(self, reply: Reply, form: Form | None) -> Reply:
+        """The answer with a glance at it. Raises `EngineFailed` for one with status 200 that is none of the form."""
+        if form is None or reply.status != 200:
+            return reply
+        return msgspec.structs.replace(reply, glance=glance_of(self._engine, form, reply.raw))
+
+    def _learn(self, replica: Replica, reply: Reply, call: _Call) -> None:
         if reply.status >= 500:
             self._failed(replica, f"answered {reply.status}")
         elif _refuses(reply):
             self._set.refused(replica)
+        elif call.form is None:
+            self._set.began(replica)
         else:
-            self._set.answered(replica)
+            self._set.answered(replica, call.near)
         if reply.status in ELSEWHERE and (wait_s := _retry_after_s(reply.headers)) is not None:
             self._set.cool_down(replica, wait_s)
 
@@ -233,12 +272,14 @@ class Replicas:
         if replica.circuit is Circuit.OPEN and was is not Circuit.OPEN:
             log.warning("a replica gets no more calls", engine=self._engine, replica=replica.name, reason=reason)
 
-    def _ended(self, replica: Replica, failure: EngineFailed | None) -> None:
-        """A stream is over."""
-        self._set.end(replica)
-        if failure is not None:
-            failure.replica = replica.name
-            self._failed(replica, failure.code)
+    def _over(self, replica: Replica, near: str, failure: EngineFailed | None) -> None:
+        """What became of a stream."""
+        if failure is None:
+            self._set.answered(replica, near)
+            return
+        failure.replica = replica.name
+        self._failed(replica, failure.code)
+        self._set.avoid(replica, near)
 
     def _too_slow(self, replica: Replica) -> EngineFailed:
         """The replica counts as away, or the time of a call to several is up, of which it may have had little."""
@@ -285,12 +326,20 @@ class Replicas:
 
 
 class _Stream:
-    """A stream of which some events have been read before, and whose end is reported once."""
+    """A stream of which some events have been read before, and whose end and outcome are reported once each."""
 
-    def __init__(self, read: list[bytes], unread: Events, ended: Callable[[EngineFailed | None], None]) -> None:
+    def __init__(
+        self,
+        read: list[bytes],
+        unread: Events,
+        ended: Callable[[], None],
+        learn: Callable[[EngineFailed | None], None],
+    ) -> None:
+        """`ended`: the replica does no more for it; `learn`: whether that was an answer."""
         self._read = read
         self._unread = unread
-        self._ended: Callable[[EngineFailed | None], None] | None = ended
+        self._ended: Callable[[], None] | None = ended
+        self._learn: Callable[[EngineFailed | None], None] | None = learn
 
     def __aiter__(self) -> AsyncIterator[list[bytes]]:
         return self
@@ -302,26 +351,34 @@ class _Stream:
         try:
             return await self._unread.__anext__()
         except StopAsyncIteration:
-            self._end(None)
+            self._end()
             raise
         except EngineFailed as failure:
-            self._end(failure)
+            self._end()
+            self.over(failure)
             raise
 
     async def aclose(self) -> None:
         try:
             await self._unread.aclose()
         finally:
-            self._end(None)
+            self._end()
 
-    def _end(self, failure: EngineFailed | None) -> None:
+    def over(self, failure: EngineFailed | None) -> None:
+        """See `EventReply`."""
+        if self._learn is not None:
+            learn, self._learn = self._learn, None
+            learn(failure)
+
+    def _end(self) -> None:
         if self._ended is not None:
             ended, self._ended = self._ended, None
-            ended(failure)
+            ended()
 
 
-async def _begun(stream: EventReply) -> list[bytes] | Reply:
-    """The events up to and with the first one that has data; where that is an error, the answer that it stands for.
+async def _begun(stream: EventReply, form: Form | None) -> list[bytes] | Reply:
+    """The events up to and with the first one that holds any of the answer; after an error, the answer that it stands
+    for.
 
     Raises `EngineFailed`. Then, and after an error, the stream is closed.
     """
@@ -329,11 +386,13 @@ async def _begun(stream: EventReply) -> list[bytes] | Reply:
     try:
         async for some in stream.events:
             read += some
-            data = next((one for one in map(data_of, some) if one is not None), None)
-            if data is not None and (status := error_status(data)) is not None:
-                await stream.events.aclose()
-                return Reply(status, data, stream.headers, stream.replica)
-            if data is not None or len(read) > COMMENTS:
+            for data in [one for one in map(data_of, some) if one is not None]:
+                if (status := error_status(data)) is not None:
+                    await stream.events.aclose()
+                    return Reply(status, data, stream.headers, stream.replica)
+                if form is None or (not form.ends(data) and chunk_in(form, data)[1]):
+                    return read
+            if len(read) > COMMENTS:
                 return read
         message = "the engine ended its stream before it answered"
         raise EngineFailed(502, message, code="engine_unavailable", broken_off=True)
