@@ -23,6 +23,8 @@ from ratchet.stores.objects import Objects
 
 AT_A_TIME = 4
 """Tasks that are asked at the same time: the engine serves users meanwhile."""
+KEPT = "scores and refusals"
+"""What an entry of the cache holds: one that was written without refusals is not read."""
 MOST_ROUNDS = 5
 """After so many without a result, which have taken the deadline at least, a person is asked."""
 
@@ -125,7 +127,7 @@ class TaskFileHeldout:
 
     def _key(self, policy: PolicyVersion, file: TaskFile) -> tuple[object, ...]:
         plan = self._plan
-        return (policy.digest, plan.seed, plan.tasks, file.digest, plan.temperature, plan.max_tokens)
+        return (KEPT, policy.digest, plan.seed, plan.tasks, file.digest, plan.temperature, plan.max_tokens)
 
 
 def _tasks_of(file: str, objects: Objects) -> TaskFile:
@@ -146,6 +148,7 @@ def _played(tries: list[Try]) -> Played:
         scores={one.task: one.score for one in tries},
         tries=len(tries),
         successes=sum(one.success for one in tries),
+        refused=frozenset(one.task for one in tries if one.refused),
     )
 
 

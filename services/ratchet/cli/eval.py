@@ -64,7 +64,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     differences: Sequence[Difference] = ()
     differing: Sequence[DifferingTask] = ()
     verdict: str | None = None
-    """Where `--no-worse-than` asked for one: `no worse`, `not shown`, or `no verdict` where answers are missing."""
+    """Where `--no-worse-than` asked for one: `no worse`, `not shown`, or `no verdict` where answers are missing
+    or every task is refused for both."""
 
 
 @app.command("eval")
@@ -102,10 +103,14 @@ def evaluate(
 
     The gateway marks these calls as an evaluation: they are in no statistic of a canary and in no training.
 
-    Exit code 1: `--no-worse-than` is not shown; 3: some tasks got no answer from the engine.
+    A task that is refused for both policies is in no comparison.
+
+    Exit code 1: `--no-worse-than` is not shown; 3: some tasks got no answer from the engine, or every one was refused.
     """
     if no_worse_than is not None and against is None:
         raise typer.BadParameter("--no-worse-than compares two policies: name the other one with --against")
+    if output is not None and output.exists() and tasks.exists() and output.samefile(tasks):
+        raise typer.BadParameter(f"--output would overwrite the tasks: {output} is the file of --tasks")
     file, endpoints = read_task_file(tasks), locate(directory)
     sides = [asked_of(endpoints, name) for name in (policy, against) if name is not None]
     if len({one.name for one in sides}) < len(sides):
@@ -194,7 +199,7 @@ def report_of(file: TaskFile, plan: Plan, tries: Mapping[str, Sequence[Try]], no
 
 
 def _verdict(summaries: Sequence[Summary], differences: Sequence[Difference], margin: float) -> str:
-    if any(one.faults for one in summaries):
+    if any(one.faults for one in summaries) or not all(one.tasks for one in differences):
         return "no verdict"
     return "no worse" if all(one.interval[0] >= -margin for one in differences) else "not shown"
 
@@ -203,6 +208,9 @@ def exit_code(report: Report, no_worse_than: float | None) -> ExitCode:
     """The code, with a line on standard error for one that is not 0."""
     if faults := sum(one.faults for one in report.summaries):
         errors.print(f"{faults} tries got no answer from the engine, and count nowhere", markup=False)
+        return ExitCode.PARTLY
+    if refused := _refused_whole(report.summaries):
+        errors.print(f"every {refused} try was refused: nothing was evaluated", markup=False)
         return ExitCode.PARTLY
     if report.verdict == "not shown":
         lowest = min(report.differences, key=lambda one: one.interval[0])
@@ -213,6 +221,13 @@ def exit_code(report: Report, no_worse_than: float | None) -> ExitCode:
         )
         return ExitCode.FAILED
     return ExitCode.DONE
+
+
+def _refused_whole(summaries: Sequence[Summary]) -> str | None:
+    """The first mode in which no policy answered: each of their tries was refused."""
+    modes = dict.fromkeys(one.mode for one in summaries)
+    own = {mode: [one for one in summaries if one.mode == mode] for mode in modes}
+    return next((mode for mode in modes if all(one.refused == one.tries for one in own[mode])), None)
 
 
 def show(report: Report) -> None:
@@ -236,8 +251,11 @@ def show(report: Report) -> None:
     print_table(columns, rows, "no tasks")
     for one in report.differences:
         counts = f"better at {one.better} of {one.tasks} tasks, worse at {one.worse}"
+        counts += f"; left out, refused for both: {one.refused_for_both}" if one.refused_for_both else ""
         words = f"{one.mode} difference {one.difference:+.3f} {_interval(one.interval)}: {counts}"
         console.print(words, markup=False)
+    if report.differences and not any(one.success for one in report.summaries):
+        console.print("neither policy solved a task: this file cannot tell the two apart", markup=False)
     if report.differing:
         first, second = report.summaries[0].policy, report.summaries[1].policy
         shown = [(row.task, row.mode, row.policy, row.against, row.why) for row in report.differing[:MOST_SHOWN]]

@@ -42,10 +42,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """Success of a policy less that of another one, over the tasks that both answered."""
+    """Success of a policy less that of another one, over the tasks that both answered.
+
+    A task that is refused for both is left out: its request is at fault, or what serves the two.
+    """
 
     mode: str
     tasks: int
+    refused_for_both: int
+    """Tasks that are left out: each of both policies' tries was refused."""
     better: int
     """Tasks at which it did better,"""
     worse: int
@@ -92,11 +97,13 @@ def summary_of(policy: str, mode: str, tries: Sequence[Try]) -> Summary:
 def difference_of(mode: str, tries: Sequence[Try], against: Sequence[Try]) -> Difference:
     """Of two policies' tries in one mode."""
     after, before = (success_by_task(one for one in side if one.fault is None) for side in (tries, against))
-    both = sorted(after.keys() & before.keys())
+    refused = _refused(tries) & _refused(against)
+    both = sorted(after.keys() & before.keys() - refused)
     changes = [after[task] - before[task] for task in both]
     return Difference(
         mode=mode,
         tasks=len(both),
+        refused_for_both=len(refused),
         better=sum(change > 0 for change in changes),
         worse=sum(change < 0 for change in changes),
         difference=math.fsum(changes) / len(changes) if changes else 0.0,
@@ -131,6 +138,11 @@ def _means(values: Iterable[tuple[str, float]]) -> dict[str, float]:
     for task, value in values:
         by_task.setdefault(task, []).append(value)
     return {task: math.fsum(own) / len(own) for task, own in by_task.items()}
+
+
+def _refused(tries: Sequence[Try]) -> set[str]:
+    """The tasks of which no try brought an answer that could be graded, and none a fault."""
+    return {one.task for one in tries} - {one.task for one in tries if not one.refused}
 
 
 def _why_wrong(task: str, tries: Sequence[Try]) -> str:

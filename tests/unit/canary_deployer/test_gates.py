@@ -99,6 +99,35 @@ async def test_missing_tasks_and_malformed_lines_are_in_the_evidence() -> None:
     assert result.outcome == FAILED
 
 
+def refusing(*places: int, tasks: int = 100) -> HeldoutRun:
+    """A policy that solves every task but those whose requests its server refuses."""
+    scores = {f"task {n}": float(n not in places) for n in range(tasks)}
+    refused = frozenset(f"task {n}" for n in places)
+    return HeldoutRun(Played(scores, tasks, tasks - len(places), refused=refused), 1.5)
+
+
+async def test_where_every_task_is_refused_for_both_policies_nothing_was_compared() -> None:
+    none = refusing(*range(100))
+    result = await asked("heldout_tasks", heldout=FakeHeldout({1: none, 2: none}))
+    assert result.outcome == NEEDS_APPROVAL
+    assert result.reason == "nothing was compared: every one of the 100 tasks is refused for both policies"
+    evidence = result.evidence
+    assert (evidence["candidate_refused"], evidence["stable_refused"], evidence["refused_for_both"]) == (100, 100, 100)
+
+
+async def test_a_task_that_is_refused_for_one_policy_counts_and_for_both_is_left_out() -> None:
+    result = await asked("heldout_tasks", heldout=FakeHeldout({1: refusing(0), 2: refusing(0, 1, 2)}))
+    assert (result.evidence["tasks"], result.evidence["refused_for_both"]) == (99, 1)
+    assert result.evidence["difference"] == pytest.approx(-2 / 99, abs=1e-4)
+    refused = await asked("heldout_tasks", heldout=FakeHeldout({1: refusing(), 2: refusing(*range(100))}))
+    assert (refused.outcome, refused.evidence["difference"]) == (FAILED, -1.0)
+
+
+async def test_tasks_that_neither_policy_solves_are_named_as_such() -> None:
+    result = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.0), 2: run(0.0)}))
+    assert result.evidence["note"] == "neither policy solved a task: these tasks cannot tell the two apart"
+
+
 async def test_a_command_that_fails_for_the_candidate_refuses_it_and_for_stable_asks_an_operator() -> None:
     broken = HeldoutRun(Played(), 2.0, "not finished after 2 s", refuses=True)
     fails = await asked("heldout_tasks", heldout=FakeHeldout({1: run(0.8), 2: broken}))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ratchet.canary_deployer.domain.paired import compare, paired_differences, read_results
+from ratchet.canary_deployer.domain.paired import Played, compare, paired_differences, read_results
 from ratchet.canary_deployer.settings import Settings
 
 CONFIDENCE, MARGIN = Settings().heldout_confidence, Settings().heldout_margin
@@ -49,7 +49,7 @@ def test_several_tries_of_a_task_are_averaged() -> None:
 
 
 def test_a_task_that_only_stable_finished_is_lost_for_the_candidate() -> None:
-    assert paired_differences({"a": 1.0, "c": 1.0}, {"a": 0.5, "b": 1.0}) == [0.5, -1.0]
+    assert paired_differences(Played({"a": 1.0, "c": 1.0}), Played({"a": 0.5, "b": 1.0})) == [0.5, -1.0]
 
 
 def test_the_bound_is_that_of_bonett_and_price() -> None:

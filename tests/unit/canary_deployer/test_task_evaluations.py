@@ -120,6 +120,9 @@ async def test_a_request_that_the_engine_refuses_is_wrong(tmp_path: Path) -> Non
         policy(2)
     )
     assert (run.played.scores, run.problem) == ({"t0": 0.0, "t1": 0.0, "t2": 0.0}, None)
+    assert run.played.refused == {"t0", "t1", "t2"}
+    again = await heldout(Gateway(lambda _: pytest.fail("asked again")), tmp_path).play_or_recall(policy(2))
+    assert again.played == run.played
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ratchet.evaluation.playing import Try
@@ -58,6 +59,17 @@ def test_the_difference_pairs_the_tasks_that_both_answered() -> None:
     assert (difference.tasks, difference.better, difference.worse) == (4, 2, 1)
     assert difference.difference == 0.25
     assert difference.interval == paired_difference([1, 0, 1, 0], [1, 1, 0, 1])
+
+
+def test_a_task_that_is_refused_for_both_policies_is_in_no_difference() -> None:
+    def refused(*places: int) -> list[Try]:
+        return [msgspec.structs.replace(one, refused=n in places) for n, one in enumerate(tries(0, 0, 0))]
+
+    some = difference_of("greedy", refused(0, 1), refused(0))
+    assert (some.tasks, some.refused_for_both) == (2, 1)
+    both = [*refused(0, 1), *tries(1, number=1)]
+    assert difference_of("greedy", both, refused(0, 1)).refused_for_both == 1, "one of its tries was answered"
+    assert difference_of("greedy", refused(0, 1, 2), refused(0, 1, 2)).tasks == 0
 
 
 def test_the_tasks_that_differ_begin_with_those_that_were_lost() -> None:

@@ -46,6 +46,8 @@ class Played:
     calls: int = 0
     """Tool calls, as far as the command counts them."""
     valid_calls: int = 0
+    refused: frozenset[str] = frozenset()
+    """Tasks whose request the policy's server refused; they are scored 0."""
 
     @property
     def mean_score(self) -> float | None:
@@ -142,6 +144,10 @@ def compare(differences: Sequence[float], confidence: float, margin: float) -> C
     )
 
 
-def paired_differences(candidate: Mapping[str, float], stable: Mapping[str, float]) -> list[float]:
-    """Per task that stable played: candidate minus stable, a task that the candidate did not finish scored 0."""
-    return [candidate.get(task, 0.0) - score for task, score in sorted(stable.items())]
+def paired_differences(candidate: Played, stable: Played) -> list[float]:
+    """Per task that stable played: candidate minus stable, a task that the candidate did not finish scored 0.
+
+    A task that is refused for both is in no comparison: its request is at fault, or what serves the two.
+    """
+    compared = sorted(stable.scores.keys() - (candidate.refused & stable.refused))
+    return [candidate.scores.get(task, 0.0) - stable.scores[task] for task in compared]

@@ -8,6 +8,9 @@ equal policy would pass with this many tasks.
 A run that brings no results refuses the candidate only where it is taken to be the candidate's fault (a command that
 fails, or takes too long); an engine that is slow and a file that changed are no verdict, and a person decides.
 
+A task whose request is refused for both policies shows nothing of either and is in no comparison; with none left, a
+person decides.
+
 Without tasks it compares nothing, says so, and leaves the candidate to the canary, whose tests bound the errors.
 """
 
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import HELDOUT
-from ratchet.canary_deployer.domain.paired import compare, paired_differences
+from ratchet.canary_deployer.domain.paired import Played, compare, paired_differences
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.domain.summary import ratio
 from ratchet.canary_deployer.gates.base import GateTools, Heldout, HeldoutRun
@@ -26,6 +29,7 @@ from ratchet.contract.state import PolicyVersion
 from ratchet.errors import Unavailable
 
 NAME = HELDOUT
+NONE_SOLVED = "neither policy solved a task: these tasks cannot tell the two apart"
 NOT_CONFIGURED = (
     "nothing was compared before traffic, which the canary's tests watch: name a task file of the role in"
     " RATCHET_CANARY_TASK_FILES, or set RATCHET_CANARY_HELDOUT_COMMAND"
@@ -59,11 +63,23 @@ class HeldoutGate:
         if fresh.problem is not None:
             outcome = FAILED if fresh.refuses else NEEDS_APPROVAL
             return GateResult(NAME, outcome, f"held-out run: {fresh.problem}", evidence)
-        differences = paired_differences(fresh.played.scores, usual.played.scores)
+        return self._compared(fresh.played, usual.played, evidence)
+
+    def _compared(self, fresh: Played, usual: Played, evidence: JsonObject) -> GateResult:
+        evidence |= {
+            "refused_for_both": len(fresh.refused & usual.refused),
+            "missing_tasks": len(usual.scores.keys() - fresh.scores.keys()),
+        }
+        differences = paired_differences(fresh, usual)
+        if not differences:
+            reason = f"nothing was compared: every one of the {len(usual.scores)} tasks is refused for both policies"
+            return GateResult(NAME, NEEDS_APPROVAL, reason, evidence)
         comparison = compare(differences, self.confidence, self.margin)
-        missing = len(usual.played.scores.keys() - fresh.played.scores.keys())
-        evidence |= {**comparison.figures(), "missing_tasks": missing}
-        return GateResult(NAME, PASSED if comparison.passed else FAILED, comparison.sentence(), evidence)
+        figures = comparison.figures()
+        if not fresh.successes and not usual.successes:
+            figures["note"] = "; ".join([*([figures["note"]] if "note" in figures else []), NONE_SOLVED])
+        outcome = PASSED if comparison.passed else FAILED
+        return GateResult(NAME, outcome, comparison.sentence(), {**evidence, **figures})
 
 
 def build(tools: GateTools) -> HeldoutGate:
@@ -75,6 +91,7 @@ def _figures(policy: str, run: HeldoutRun) -> JsonObject:
     mean = played.mean_score
     return {
         f"{policy}_tasks": len(played.scores),
+        f"{policy}_refused": len(played.refused),
         f"{policy}_success": ratio(played.successes, played.tries, "no tasks"),
         **({f"{policy}_score": round(mean, 4)} if mean is not None else {}),
         f"{policy}_valid_calls": ratio(played.valid_calls, played.calls, "no calls"),
