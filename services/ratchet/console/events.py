@@ -27,7 +27,7 @@ HINTS_S = 1.0
 HEARTBEAT_S = 15.0
 """A listener that has nothing to hear hears this often that the console is there."""
 LIFETIME_S = 300.0
-"""A stream ends after this long, and its page asks for another: a key that was revoked listens no longer."""
+"""A stream ends after this long, and its page asks for another."""
 WAITING = 100
 """Hints that wait for one listener; older ones give way."""
 MOST_LISTENERS = 500

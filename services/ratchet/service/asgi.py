@@ -28,6 +28,8 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 CALLER = "ratchet.caller"
+IDENTIFY = "ratchet.identify"
+"""A function without arguments that asks again who the caller of a request is: an answer may last longer than a key."""
 """Member of an ASGI scope: its `Caller`."""
 _JSON = (b"content-type", b"application/json")
 _EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))

@@ -7,11 +7,13 @@ A key comes as `Authorization: Bearer <key>` (the scheme in any case, RFC 9110),
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from ratchet.errors import RatchetError
 from ratchet.rules.access import Caller
 from ratchet.service.asgi import (
     CALLER,
+    IDENTIFY,
     AsgiApp,
     Headers,
     Receive,
@@ -41,6 +43,7 @@ class Authentication:
         if scope["type"] == "http":
             try:
                 scope[CALLER] = await self._identify(scope["headers"])
+                scope[IDENTIFY] = partial(self._identify, scope["headers"])
             except RatchetError as error:
                 await send_response(send, problem_response(http_error(error)))
                 return

@@ -15,6 +15,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, cast, get_args, get_origin
@@ -24,12 +25,13 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from ratchet.bus.message import decode
 from ratchet.contract.http.answers import ErrorOut
 from ratchet.errors import BadRequest, Forbidden, RatchetError
 from ratchet.rules.access import UNAUTHENTICATED, Caller, KeyScope
-from ratchet.service.asgi import caller_of
+from ratchet.service.asgi import IDENTIFY, caller_of
 from ratchet.service.openapi import Schema, components, reference
 from ratchet.service.problems import HttpError, http_error, internal_error
 
@@ -161,11 +163,11 @@ class ControlApi:
         events: Mapping[str, type[msgspec.Struct]],
     ) -> None:
         """Serve server-sent events: `handler` returns them as they are sent, or raises. `events`: what is in the `data`
-        of each, by its name."""
+        of each, by its name. The stream ends before the first event that its caller's key opens no longer."""
         self._kinds |= dict.fromkeys(events.values())
 
         async def answering(**values: Any) -> Response:
-            return StreamingResponse(await handler(**values), media_type=EVENTS)
+            return _Events(await handler(**values), scope)
 
         content = {EVENTS: {"schema": {"oneOf": [reference(kind) for kind in events.values()]}}}
         described = {"description": f"Events: {', '.join(events)}.", "content": content}
@@ -247,6 +249,27 @@ def _with_body(signature: inspect.Signature, reader: Callable[[bytes], Any] | No
 
 async def _caller(request: Request) -> Any:
     return caller_of(request.scope)
+
+
+class _Events(StreamingResponse):
+    """Asks before each event whether its caller may still read it."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None], needed: KeyScope) -> None:
+        super().__init__(events, media_type=EVENTS)
+        self._events, self._needed = events, needed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.body_iterator = self._allowed(scope[IDENTIFY])
+        await super().__call__(scope, receive, send)
+
+    async def _allowed(self, identify: Callable[[], Awaitable[Caller]]) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._events) as events:
+            async for event in events:
+                try:
+                    (await identify()).require(self._needed)
+                except RatchetError:
+                    return  # its page asks for another stream, and reads why
+                yield event
 
 
 def _requiring(scope: KeyScope | None) -> Callable[[Request], Awaitable[None]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any
 
 import httpx
@@ -14,7 +14,9 @@ from fastapi import Query
 from ratchet.contract.http.gateway import FeedbackTaken
 from ratchet.contract.http.rollouts import StartIn
 from ratchet.errors import NotFound
-from ratchet.rules.access import KeyScope
+from ratchet.rules.access import ANYONE, UNAUTHENTICATED, Caller, KeyScope
+from ratchet.service.asgi import Headers
+from ratchet.service.authentication import Authentication
 from ratchet.service.control_api import ControlApi
 from ratchet.service.openapi import member_words
 from tests.support.callers import called_by
@@ -52,6 +54,33 @@ async def things() -> AsyncIterator[httpx.AsyncClient]:
 
 
 START = {"version": 3, "actor": "ann", "reason": "because"}
+
+
+async def test_a_stream_ends_before_the_first_event_that_its_callers_key_opens_no_longer() -> None:
+    may, closed = [ANYONE, ANYONE, ANYONE, UNAUTHENTICATED], list[bool]()
+
+    async def identify(_: Headers) -> Caller:
+        return may.pop(0)
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        """News."""
+
+        async def news() -> AsyncGenerator[bytes, None]:
+            try:
+                for number in range(5):
+                    yield b"data: %d\n\n" % number
+            finally:
+                closed.append(True)
+
+        return news()
+
+    api = ControlApi("Things", "All there is.", errors={})
+    api.stream("/v1/events", events, scope=KeyScope.VIEW, events={"thing": FeedbackTaken})
+    transport = httpx.ASGITransport(Authentication(api.app, identify))
+    async with httpx.AsyncClient(transport=transport, base_url="http://things") as client:
+        answer = await client.get("/v1/events")
+    assert (answer.status_code, answer.text) == (200, "data: 0\n\ndata: 1\n\n")
+    assert (may, closed) == ([], [True])
 
 
 async def test_an_answer_is_the_struct_with_the_status_that_its_handler_gives(things: httpx.AsyncClient) -> None:
