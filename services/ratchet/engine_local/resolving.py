@@ -79,8 +79,8 @@ class Resolver:
             policy = await self._find(name)
         except NotFound as error:
             raise unknown_model(name) from error
-        except (Rejected, DigestMismatch) as error:
-            raise _refused(error) from error
+        except Exception as error:
+            raise _not_loaded(name, error) from error
         async with self._one_load:
             return await self._loaded(name, policy)
 
@@ -94,9 +94,7 @@ class Resolver:
             metrics.LOADS.labels("refused").inc()
             # Only the kind of error: its text may quote the store's, and only the caller may read it.
             log.warning("policy not loaded", policy=name, error=type(error).__name__)
-            if isinstance(error, NotFound | Rejected | DigestMismatch):  # not found: its base, or one of its files
-                raise _refused(error) from error
-            raise
+            raise _not_loaded(name, error) from error
         now = time.monotonic()
         entry = Entry(
             name, fetched.digest, policy.uri, fetched.served, self._now().timestamp(), now, fetched.served.own_bytes
@@ -113,6 +111,19 @@ class Resolver:
 def unknown_model(name: str) -> HttpError:
     """The error of a name that is no policy's."""
     return HttpError(404, f"The model `{name}` does not exist.", kind="NotFoundError", code="model_not_found")
+
+
+def _not_loaded(name: str, error: Exception) -> RatchetError:
+    """What the caller gets. Nothing was computed: an engine that cannot load a policy is no policy that breaks one."""
+    if isinstance(error, NotFound | Rejected | DigestMismatch):  # not found: its base, or one of its files
+        return _refused(error)
+    if isinstance(error, RatchetError):
+        return error
+    if isinstance(error, OSError):
+        reason = error.strerror or type(error).__name__
+        return Unavailable(f"{name} cannot be kept or read on this engine's disk: {reason}")
+    log.error("policy not loaded, for a reason that the engine does not know", policy=name, exc_info=error)
+    return Unavailable(f"{name} cannot be loaded on this engine now; its log has the details")
 
 
 def _refused(error: RatchetError) -> HttpError:

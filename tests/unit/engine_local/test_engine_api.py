@@ -1,6 +1,7 @@
 """The engine's HTTP API, called in process: a tiny model answers, wrong requests get clear errors."""
 
 import asyncio
+import errno
 import json
 import threading
 from collections.abc import AsyncIterator
@@ -280,6 +281,28 @@ async def test_a_policy_that_cannot_be_loaded_is_refused_with_the_reason(
     assert api.registry.get(NEW) is None
     api.store.error = None
     api.clock += REMEMBERED_S
+    assert (await api.chat(model=NEW, max_tokens=1)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/data/models"), "on this engine's disk: No space left"),
+        (MemoryError(), "cannot be loaded on this engine now"),
+        (RuntimeError("of a library"), "cannot be loaded on this engine now"),
+    ],
+    ids=["a full disk", "no memory", "an unknown reason"],
+)
+async def test_where_nothing_was_computed_no_policy_has_broken_the_engine(
+    api: Api, error: Exception, words: str
+) -> None:
+    """500 would count against the policy; 503 sends the call to another replica."""
+    api.store.error = error
+    answer = await api.chat(model=NEW)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert words in answer.json()["error"]["message"]
+    assert "/data/models" not in answer.text
+    api.store.error = None
     assert (await api.chat(model=NEW, max_tokens=1)).status_code == 200
 
 
