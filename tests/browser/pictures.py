@@ -87,6 +87,7 @@ PICTURES: Mapping[str, tuple[str, int, Callable[[Page], None]]] = {
     "pairs": ("annotation?tab=pairs&role=support", HEIGHT, _nothing),
     "training": ("training", HEIGHT, _nothing),
     "job": (f"training/{RLOO}", 1300, _nothing),
+    "data": (f"training/{RLOO}?tab=data", 1100, _nothing),
     "cancel": (f"training/{DPO}", HEIGHT, _cancel),
     "failed": (f"training/{FAILED}", HEIGHT, _nothing),
     "start": ("training?start=1&role=support", 940, _preview),

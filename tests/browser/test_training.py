@@ -128,11 +128,13 @@ def test_a_silent_worker_is_warned_about(open_view: Opening, console: FakeConsol
     expect(page.get_by_text("the coordinator gives its attempt away")).to_be_visible()
 
 
-def test_rows_and_what_was_left_out(open_view: Opening) -> None:
+def test_rows_why_each_was_taken_and_what_was_left_out(open_view: Opening) -> None:
     page = open_view(f"training/{RLOO}?tab=data")
 
     expect(page.get_by_role("table", name="Rows of the snapshot").locator("tbody tr")).to_have_count(20)
     expect(page.get_by_role("row", name="learnt from before")).to_contain_text("1,410")
+    expect(page.get_by_role("cell", name="reward 0.5, at least 0.1; version 3 answered")).to_be_visible()
+    expect(page.get_by_text("among the newest groups of tries, at most 512 rows")).to_be_visible()
     expect(page.get_by_text("1 to 20 of 412 rows")).to_be_visible()
 
 

@@ -221,6 +221,10 @@ async def test_rows_of_a_snapshot_are_read_where_they_lie(shared_settings: Share
     assert [row["index"] for row in middle.json()["rows"]] == [*range(740, 760)]
     assert [row["trajectory_id"] for row in middle.json()["rows"]] == [f"t{n}" for n in range(740, 760)]
     assert middle.json()["rows"][0]["reward"] == 1.0
+    assert [row["why"] for row in middle.json()["rows"][:2]] == [
+        "thumbs up by most raters",
+        "thumbs down by most raters",
+    ]
     assert middle.json()["rows"][0]["text"].startswith("740 <script>")
     assert len(middle.json()["rows"][0]["text"]) == 300
     assert beyond.json()["rows"] == []
@@ -237,18 +241,30 @@ async def test_rows_of_every_format_are_shown(shared_settings: SharedSettings) -
         task_key="k",
         reward=0.5,
         raw_reward=0.5,
+        baseline=0.2,
+        policy_version=3,
         source="client",
         messages=chat("answer"),
         tools=[],
         calls=[],
     )
+    judged, scored = "a person preferred it", "reward 0.5; 0.3 above the 0.2 expected of its task; version 3 answered"
     for form, row, expected in (
-        ("pairs", pair, {"trajectory_id": None, "task": None, "reward": None, "group": "g", "text": "good"}),
-        ("trajectories", tried, {"trajectory_id": "t", "task": "k", "reward": 0.5, "group": "k", "text": "answer"}),
+        (
+            "pairs",
+            pair,
+            {"trajectory_id": None, "task": None, "reward": None, "group": "g", "text": "good", "why": judged},
+        ),
+        (
+            "trajectories",
+            tried,
+            {"trajectory_id": "t", "task": "k", "reward": 0.5, "group": "k", "text": "answer", "why": scored},
+        ),
     ):
         training = Training(UNUSED, objects, OneJob(written(objects, form, [row], 10)))
         (answer,) = await answers(training, f"/v1/jobs/{JOB}/rows")
         assert answer.json()["rows"] == [{"index": 0, **expected}]
+        assert "at most 1 " in answer.json()["conditions"][0]
 
 
 @pytest.mark.parametrize(("letters", "whole"), [(1_000, True), (200_000, False)])

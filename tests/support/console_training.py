@@ -325,8 +325,16 @@ def rows(one: JobOut) -> RowsOut:
                 reward=round(0.5 + 0.4 * math.sin(n), 3),
                 group=f"task-{n // 4}",
                 text="I am sorry about the lamp. I have refunded 39.90 for order 4471.",
+                why=f"reward {0.5 + 0.4 * math.sin(n):.3g}, at least 0.1; version 3 answered",
             )
             for n in range(20)
+        ],
+        conditions=[
+            "among the newest groups of tries, at most 512 rows",
+            "no evaluation, and one policy from the first call to the last",
+            "the reward has evidence, and a call has what this algorithm learns from",
+            "this line of policies has not learned from it",
+            "answered by policies at most 8 generations away",
         ],
         left_out={"no call that policy gradients may learn from": 61, "no reward yet": 12, "learnt from before": 1410},
     )

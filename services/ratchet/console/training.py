@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -13,6 +13,7 @@ from ratchet.contract.http.console import AttemptOut, CardOut, CurveOut, CurvesO
 from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES, SnapshotManifest
 from ratchet.contract.state import Job
 from ratchet.contract.training import SnapshotRef
+from ratchet.datasets.domain.row_reasons import SEEN, conditions, why_taken
 from ratchet.datasets.parquet import read_page
 from ratchet.datasets.s3_snapshots import RemoteRows, decode_manifest
 from ratchet.errors import NotFound
@@ -95,6 +96,7 @@ class Training:
             total=manifest.rows,
             offset=offset,
             rows=rows,
+            conditions=conditions(manifest),
             left_out={reason.replace("_", " "): count for reason, count in manifest.left_out.items()},
         )
 
@@ -128,8 +130,8 @@ class Training:
             return []
         columns, shown = SHOWN[manifest.format]
         file = RemoteRows(self._objects, manifest.parquet)
-        page = read_page(file, columns, offset, limit)
-        return [shown(index, row) for index, row in enumerate(page, offset)]
+        page = read_page(file, [*dict.fromkeys((*columns, *SEEN[manifest.format]))], offset, limit)
+        return [shown(row).row(index, why_taken(row, manifest)) for index, row in enumerate(page, offset)]
 
 
 def thinned(points: Sequence[Point], most: int) -> list[tuple[int, float]]:
@@ -148,41 +150,44 @@ def _curve(name: str, points: Sequence[Point]) -> CurveOut:
     return CurveOut(name=name, meaning=meaning, good=good or None, points=thinned(points, POINTS))
 
 
-def _trajectory(index: int, row: Mapping[str, Any]) -> RowOut:
-    return _row(index, row["trajectory_id"], row["messages"], task=row["task_key"], reward=row["reward"])
+class _Shown(NamedTuple):
+    """What of a stored row is shown."""
+
+    trajectory_id: str | None
+    messages: str
+    """JSON: what is learnt is the last answer."""
+    task: str | None = None
+    reward: float | None = None
+    group: str | None = None
+
+    def row(self, index: int, why: str) -> RowOut:
+        answer = " ".join(last_answer(msgspec.json.decode(self.messages, type=list[JsonObject])).split())
+        return RowOut(
+            index=index,
+            trajectory_id=self.trajectory_id,
+            task=self.task,
+            reward=self.reward,
+            group=self.group or self.task,
+            text=answer[:LETTERS],
+            why=why,
+        )
 
 
-def _pair(index: int, row: Mapping[str, Any]) -> RowOut:
-    return _row(index, row["chosen_trajectory_id"], row["chosen"], group=row["group_key"])
+def _trajectory(row: Mapping[str, Any]) -> _Shown:
+    return _Shown(row["trajectory_id"], row["messages"], task=row["task_key"], reward=row["reward"])
 
 
-def _label(index: int, row: Mapping[str, Any]) -> RowOut:
-    return _row(index, row["trajectory_id"], row["completion"], reward=float(row["label"]))
+def _pair(row: Mapping[str, Any]) -> _Shown:
+    return _Shown(row["chosen_trajectory_id"], row["chosen"], group=row["group_key"])
 
 
-SHOWN: Mapping[str, tuple[Sequence[str], Callable[[int, Mapping[str, Any]], RowOut]]] = {
+def _label(row: Mapping[str, Any]) -> _Shown:
+    return _Shown(row["trajectory_id"], row["completion"], reward=float(row["label"]))
+
+
+SHOWN: Mapping[str, tuple[Sequence[str], Callable[[Mapping[str, Any]], _Shown]]] = {
     TRAJECTORIES: (("trajectory_id", "task_key", "reward", "messages"), _trajectory),
     PAIRS: (("chosen_trajectory_id", "group_key", "chosen"), _pair),
     LABELS: (("trajectory_id", "label", "completion"), _label),
 }
 """By format: the columns that are read, and what is shown of a row. `Any`: each column has its own type."""
-
-
-def _row(
-    index: int,
-    trajectory_id: str | None,
-    messages: str,
-    *,
-    task: str | None = None,
-    reward: float | None = None,
-    group: str | None = None,
-) -> RowOut:
-    answer = " ".join(last_answer(msgspec.json.decode(messages, type=list[JsonObject])).split())
-    return RowOut(
-        index=index,
-        trajectory_id=trajectory_id,
-        task=task,
-        reward=reward,
-        group=group or task,
-        text=answer[:LETTERS],
-    )

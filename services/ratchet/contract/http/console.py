@@ -538,6 +538,9 @@ class RowOut(Answer, frozen=True, kw_only=True):
     group: str | None
     text: str
     """The beginning of what is learnt, at most 300 letters."""
+    why: str
+    """Why it was taken, in words: its reward beside the filter and the expectation, who preferred it and by how much,
+    or its thumbs."""
 
 
 class CardOut(Answer, frozen=True, kw_only=True):
@@ -559,5 +562,7 @@ class RowsOut(Answer, frozen=True, kw_only=True):
     offset: int
     rows: list[RowOut]
     """At most 100."""
+    conditions: list[str]
+    """What every row meets, in words."""
     left_out: dict[str, int]
     """By reason, in words."""

@@ -1,4 +1,4 @@
-// The rows that a job learns from, in pages, and what was left out and why.
+// The rows that a job learns from, in pages, why each was taken, and what was left out and why.
 
 import { useState } from "preact/hooks";
 import { useResource } from "../../api/resource.ts";
@@ -37,6 +37,10 @@ function Shown({ answer, role, onOffset }: { answer: Rows; role: string; onOffse
             ["Digest", <Id id={answer.digest} label="digest" />],
           ]} />
         </Panel>
+        <Panel title="Why these">
+          <p class="muted">Every row meets all of this:</p>
+          <ul class="conditions">{answer.conditions.map((one) => <li key={one}><DataText text={one} /></li>)}</ul>
+        </Panel>
         <LeftOut reasons={answer.left_out} />
       </div>
       <Panel title="Rows" flush>
@@ -45,6 +49,7 @@ function Shown({ answer, role, onOffset }: { answer: Rows; role: string; onOffse
           { name: "Reward", isNumber: true, show: (row) => measure(row.reward) },
           { name: "Task", show: (row) => (row.task === null ? <span class="muted">none</span> : <Short text={row.task} />) },
           { name: "Group", show: (row) => (row.group === null ? <span class="muted">alone</span> : <Short text={row.group} />) },
+          { name: "Why it was taken", show: (row) => <span class="wrap small"><DataText text={row.why} /></span> },
           { name: "Learns", show: (row) => <span class="wrap"><DataText text={row.text} most={160} /></span> },
         ]} />}
         <nav class="pages row" aria-label="Pages of rows">
