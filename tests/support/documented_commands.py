@@ -19,6 +19,8 @@ from ratchet.cli.commands import imported
 FENCE = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:ratchet|\.venv/bin/ratchet)(?:\s[^`]*)?)`")
 CALL = re.compile(r"(?:^|&&|\|\||;|\$\(|<\(|\| )\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(ratchet(?: [^\n]*)?)$")
+SHELL_ENDS = re.compile(r'\)"(?:\s+#.*)?$')
+"""What closes a `"$(ratchet ...)"`, also before a comment."""
 ENDS = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>"})
 WHATEVER = frozenset({"...", "OPTIONS"})
 """Stand for any number of words."""
@@ -39,7 +41,7 @@ def mentions(path: Path, text: str) -> Iterator[Mention]:
         for line in block.replace("\\\n", " ").splitlines():
             call = CALL.search(line)
             if call:
-                yield Mention(path.name, call[1].removesuffix(')"'))
+                yield Mention(path.name, SHELL_ENDS.sub("", call[1]))
     yield from inline(path, FENCE.sub("", text))
 
 

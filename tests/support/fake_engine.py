@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ratchet.bus.testing import eventually
 from ratchet.service.asgi import Answer, EventStream, Handler, JsonApi, Request, Response, json_response
 from ratchet.service.http import HttpServer
 from ratchet.service.problems import HttpError
@@ -237,4 +238,14 @@ async def providing(provider: FakeProvider) -> AsyncIterator[str]:
     """Serve it on a free port; yields its base url."""
     server = HttpServer(JsonApi(provider.find, 1 << 24), "127.0.0.1", 0)
     async with running(server):
+        await eventually(lambda: _accepts(server.port))
         yield f"http://127.0.0.1:{server.port}/v1"
+
+
+async def _accepts(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True

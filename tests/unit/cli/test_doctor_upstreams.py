@@ -28,8 +28,10 @@ KEY = "sk-of-the-provider"
 @contextmanager
 def stack_with(directory: Path, *upstreams: dict[str, Any], **keys: str) -> Iterator[Endpoints]:
     """A stack whose gateway runs with keys in its environment."""
-    command = [sys.executable, "-c", "input()"]
-    gateway = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **keys})
+    command = [sys.executable, "-c", "print(); input()"]
+    gateway = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **keys})
+    assert gateway.stdout is not None
+    gateway.stdout.readline()  # from here on the environment is its own
     began = psutil.Process(gateway.pid).create_time()
     member = MemberRecord(
         pid=gateway.pid, started_at=began, url="", port=1, health_port=None, state="ready", restarts=0, reason=None
