@@ -25,6 +25,8 @@ is a status and a code, see `service.problems`.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class RatchetError(Exception):
     """Root of the tree."""
@@ -63,6 +65,18 @@ class Unavailable(RatchetError):
     """A passing fault of something we depend on: trying again later may help."""
 
     code = "unavailable"
+    quotes = False
+    """Whether the message holds a neighbour's own words, which may repeat what it was asked: no log holds them."""
+
+    @property
+    def for_log(self) -> str:
+        """The message, where a log may hold it."""
+        return "a neighbour's own words, which the status shows and no log" if self.quotes else str(self)
+
+    def quoting(self) -> Self:
+        """This error, whose message holds a neighbour's own words."""
+        self.quotes = True
+        return self
 
 
 class BusUnavailable(Unavailable):

@@ -48,6 +48,16 @@ OVERHEAD = 64 * 1024
 """Room for the subjects that the server counts beside headers and body."""
 
 
+class _Error(msgspec.Struct, frozen=True):
+    description: str = "the broker does not say why"
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """What stands in the broker's answer in place of what was asked."""
+
+    error: _Error | None = None
+
+
 class _Pair(msgspec.Struct, frozen=True):
     consumer_seq: int = 0
 
@@ -125,7 +135,12 @@ class PullConsumer:
         return batch
 
     async def state(self) -> ConsumerState:
-        """What the broker says of it now. Raises `BusUnavailable`, also when it does not know it."""
+        """What the broker says of it now. Raises `BusUnavailable`, also when it does not know it.
+
+        A request for messages goes ahead: the broker forgets a consumer that requests none for long, however often
+        its state is asked.
+        """
+        await self._ask()
         return await asked(self._nc, f"CONSUMER.INFO.{self._stream}.{self._name}", ConsumerState)
 
     def interrupt(self) -> None:
@@ -207,12 +222,18 @@ class PullConsumer:
 
 
 async def asked(nc: Nats, question: str, kind: type[S], body: dict[str, int] | None = None) -> S:
-    """The broker's own answer about streams or a consumer. Raises `BusUnavailable`."""
+    """The broker's own answer about streams or a consumer. Raises `BusUnavailable`, with its words if it refuses.
+
+    A `kind` with a field `error` gets the broker's refusals too.
+    """
     try:
         async with asyncio.timeout(ANSWER_S):
             answer = await nc.request(
                 f"$JS.API.{question}", json.dumps(body).encode() if body else b"", timeout=ANSWER_S
             )
+        refusal = decode(answer.data, _Refusal).error
+        if refusal is not None and "error" not in kind.__struct_fields__:
+            raise BusUnavailable(f"cannot ask {question}: {refusal.description}")
         return decode(answer.data, kind)
     except (nats.errors.Error, TimeoutError, msgspec.DecodeError) as error:
         raise BusUnavailable(f"cannot ask {question}: {error!r}") from error

@@ -70,8 +70,10 @@ class RolloutController:
                 await self.step()
                 self.fault, pause_s = None, AFTER_FAULT_S
             except Doubt as error:
-                await self._recover(str(error), error.again_in_s)
-            except (Unavailable, Conflict) as error:
+                await self._recover(str(error), error.again_in_s, error.for_log)
+            except Unavailable as error:
+                await self._recover(str(error), AFTER_FAULT_S, error.for_log)
+            except Conflict as error:
                 await self._recover(str(error), AFTER_FAULT_S)
             except Exception as error:  # the boundary: one role's fault must not stop the others
                 known = isinstance(error, RatchetError)
@@ -188,9 +190,9 @@ class RolloutController:
             return []
         return [one for one in await self.policies.versions(self.store.role) if one.stage == PolicyStage.REGISTERED]
 
-    async def _recover(self, reason: str, pause_s: float) -> None:
-        """Note the fault, and pause before the record is read again."""
-        log.warning("rollout waits", role=self.store.role, reason=reason, again_in_s=pause_s)
+    async def _recover(self, reason: str, pause_s: float, for_log: str | None = None) -> None:
+        """Note the fault, and pause before the record is read again; `for_log`: what a log may hold of the reason."""
+        log.warning("rollout waits", role=self.store.role, reason=for_log or reason, again_in_s=pause_s)
         self.fault, self._looked_at = reason, -math.inf
         self.store.forget()
         await self._pause(pause_s)

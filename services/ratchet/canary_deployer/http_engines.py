@@ -232,7 +232,8 @@ class HttpReplica:
             return Unavailable(f"{name} {NOT_FOUND.format(model=model)}")
         words = self._words(reply)
         if status in BUSY:
-            return Unavailable(f"{name} cannot answer now ({status}): {words or 'without a reason'}")
+            busy = Unavailable(f"{name} cannot answer now ({status}): {words or 'without a reason'}")
+            return busy.quoting() if words else busy
         if status >= 500:
             return Broke(f"{name} answers {status} for {model}; its log says why", ended=False)
         if status not in REFUSED or words is None:

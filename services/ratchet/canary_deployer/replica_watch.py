@@ -81,7 +81,8 @@ class ReplicaWatch:
             decision = probing.result()
         except RatchetError as error:  # the engine's fault, or the store's: stable and canary go on
             if self.fault is None:
-                log.warning("probe under traffic shows nothing", role=rollout.role, reason=str(error))
+                words = error.for_log if isinstance(error, Unavailable) else "the policy is refused"
+                log.warning("probe under traffic shows nothing", role=rollout.role, reason=words)
             self.fault = f"the probe is repeated under traffic: {error}"
             self._again_at += error.again_in_s if isinstance(error, Doubt) else 0.0
             return None
@@ -119,7 +120,8 @@ class ReplicaWatch:
         away = self._served - (_replicas_in(result) or names)
         if away := {name for name in away if now - self._away_since.get(name, now) < GONE_S}:
             served = ", ".join(sorted(away))
-            raise Unavailable(f"{result.reason}; but {served} passed it, and has not played it now: {MEND}")
+            doubt = Unavailable(f"{result.reason}; but {served} passed it, and has not played it now: {MEND}")
+            raise doubt.quoting()
         return Decision(Verdict.ROLL_BACK, f"gate {PROBE}, repeated under traffic: {result.reason}", ITSELF)
 
 

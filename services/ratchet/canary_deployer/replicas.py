@@ -184,7 +184,9 @@ class ReplicaChecks:
         if refusals and len(refusals) == len(present):
             raise Rejected(words)
         if faults:
-            raise self.doubt(candidate, f"{words}; but not on every replica: {MEND}" if refusals else words)
+            doubt = self.doubt(candidate, f"{words}; but not on every replica: {MEND}" if refusals else words)
+            quotes = refusals or any(fault.quotes for fault in faults if isinstance(fault, Unavailable))
+            raise doubt.quoting() if quotes else doubt
         results = {
             replica.name: outcome
             for replica, outcome in zip(present, outcomes, strict=True)
@@ -276,15 +278,21 @@ async def _control(replica: Replica, stable: PolicyVersion, check: Check[object]
     try:
         await check(replica, stable.name)
     except Away as error:
-        raise Away(f"{before}{error}") from error
+        raise _repeating(Away(f"{before}{error}"), quotes=failure is not None) from error
     except Unavailable as error:
         so_too = f"so it is with {stable.name}, which serves the role: " if failure else ""
-        raise Unavailable(f"{before}{so_too}{error}") from error
+        fault = Unavailable(f"{before}{so_too}{error}")
+        raise _repeating(fault, quotes=error.quotes or failure is not None) from error
     except Rejected as error:
         raise Unavailable(
             f"{before}{replica.name} refuses {stable.name} too, which serves the role: {error}; compare its base model "
             "and options with those of the other replicas"
-        ) from error
+        ).quoting() from error
+
+
+def _repeating(fault: Unavailable, *, quotes: bool) -> Unavailable:
+    """The fault; with an engine's words in its message or without."""
+    return fault.quoting() if quotes else fault
 
 
 async def _holds(replica: Replica, model: str) -> bool:

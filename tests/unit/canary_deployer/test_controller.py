@@ -304,6 +304,31 @@ async def test_a_check_in_doubt_is_repeated_after_its_own_pause() -> None:
     assert pause == 32
 
 
+class QuotingGate:
+    """Shows nothing, and repeats what an engine answered."""
+
+    async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
+        raise Doubt("the engine cannot answer now: busy with a private matter", 1).quoting()
+
+
+async def test_an_engines_words_stand_in_the_status_and_in_no_log() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["probe"] = QuotingGate()
+
+    async def waits() -> bool:
+        return world.controller.fault is not None
+
+    with capture_logs() as logs:
+        working = asyncio.create_task(world.controller.run())
+        await eventually(waits)
+        fault = world.controller.fault
+        await world.controller.stop()
+        await working
+    assert fault == "the engine cannot answer now: busy with a private matter"
+    assert "rollout waits" in {entry["event"] for entry in logs}
+    assert "private matter" not in str(logs)
+
+
 class EndlessGate:
     """Never returns."""
 

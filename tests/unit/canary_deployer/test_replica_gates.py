@@ -96,6 +96,11 @@ def for_candidate(answer: Callable[[], Response]) -> Answers:
     return lambda path, body: answer() if body.get("model") == CANDIDATE and "completions" in path else None
 
 
+def for_everybody(answer: Callable[[], Response]) -> Answers:
+    """Answers so to every completion."""
+    return lambda path, _: answer() if "completions" in path else None
+
+
 async def test_the_right_policy_passes_on_every_replica_and_stable_is_there_too() -> None:
     here = world(ScoringEngine(), ScoringEngine())
     result = await here.ask()
@@ -537,6 +542,23 @@ async def test_a_replica_that_breaks_for_stable_as_well_blames_nobody() -> None:
     for _ in range(9):
         here.now += 100
         assert f"answers 500 for {STABLE}" in await here.waits()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        for_candidate(lambda: refused(503, "a private matter")),
+        for_candidate(lambda: refused(424, "a private matter")),
+        for_everybody(lambda: refused(503, "a private matter")),
+        for_everybody(lambda: refused(424, "a private matter")),
+    ],
+    ids=["busy", "refusing", "busy for stable too", "refusing stable too"],
+)
+async def test_a_doubt_that_repeats_an_engines_words_keeps_them_from_logs(answers: Answers) -> None:
+    here = world(ScoringEngine(), ScoringEngine(answers=answers))
+    with pytest.raises(Doubt, match="a private matter") as caught:
+        await here.ask()
+    assert "private" not in caught.value.for_log
 
 
 async def test_a_whole_model_is_refused_where_only_adapters_are_held() -> None:
