@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM
 from ratchet.contract.policy_manifest import BFLOAT16, FLOAT32, Probe
 from ratchet.engine_local.torch_llama import lean_network
 from ratchet.engine_local.torch_slots import FULL, SLIDING, Network, Slots
-from ratchet.engine_local.transformers_text import ChatText, load_text
+from ratchet.engine_local.transformers_text import ChatText, load_text, refusing
 from ratchet.errors import Rejected
 from ratchet.rules.probes import difference_from
-from ratchet.stores.policies import tokenizer_digest
+from ratchet.stores.policies import ranks_of, tokenizer_digest
 
 DTYPES = {FLOAT32: torch.float32, BFLOAT16: torch.bfloat16}
 """By the name in a manifest."""
@@ -62,10 +62,8 @@ def load_weights(directory: Path, dtype: str | None = None) -> Weights:
     if dtype is not None and dtype not in DTYPES:
         raise Rejected(f"a policy that computes in {dtype} cannot be served, only {', '.join(DTYPES)}")
     asked = "auto" if dtype is None else DTYPES[dtype]
-    try:
+    with refusing("load the model"):
         model: Any = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype=asked)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise Rejected(f"cannot load the model: {error}") from error
     strange = set(getattr(model.config, "layer_types", None) or ()) - {FULL, SLIDING}
     if strange:
         raise Rejected(f"layers of kind {', '.join(sorted(strange))} cannot be served, only full and sliding attention")
@@ -79,18 +77,17 @@ def merge_adapter(base: Weights, directory: Path, trained_with: str | None) -> W
     `trained_with` is the digest of the tokenizer that the adapter was trained with. Raises `Rejected` when adapter
     and base do not belong together.
     """
+    ranks_of(directory)
     own = (directory / "tokenizer.json").is_file()
     text, digest = (load_text(directory), tokenizer_digest(directory)) if own else (base.text, base.tokenizer_digest)
     if trained_with not in {None, digest}:
         raise Rejected("the adapter was trained with another tokenizer than its base has")
     fresh = {id(weight): nn.Parameter(weight.data, requires_grad=False) for weight in base.model.parameters()}
     shared: Any = copy.deepcopy(base.model, fresh)
-    try:
+    with refusing("merge the adapter"):
         adapted: Any = PeftModel.from_pretrained(shared, str(directory))
         # The safe merge replaces weights; the plain one would add to those that are shared with the base.
         merged: Any = adapted.merge_and_unload(safe_merge=True)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise Rejected(f"cannot merge the adapter: {error}") from error
     merged.eval().requires_grad_(requires_grad=False)
     known = {weight.data_ptr() for weight in base.model.parameters()}
     changed = (weight for weight in merged.parameters() if weight.data_ptr() not in known)

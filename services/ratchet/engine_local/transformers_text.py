@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ from ratchet.chat_templates.template import ChatTemplate
 from ratchet.chat_templates.tool_formats import Reply, ToolCall
 from ratchet.engine_local.domain.shown_text import BeforeCalls, Detokenizer, ShownText, TextFilter, UntilWords
 from ratchet.engine_local.domain.texts import WithoutControl
-from ratchet.errors import BadRequest, Rejected
+from ratchet.errors import BadRequest, RatchetError, Rejected
 from ratchet.grammars.compiler import Tokens
 
+OF_THE_MACHINE = {errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}
+"""Errors of reading that are no fault of the files."""
 _LONE_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """A token of a vocabulary with byte fallback that is one byte."""
 
@@ -164,13 +168,27 @@ class ChatText:
 
 def load_text(directory: Path) -> ChatText:
     """The tokenizer in `directory`. Raises `Rejected` when there is none that can be used."""
-    try:
+    with refusing("use the tokenizer"):
         tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise Rejected(f"no usable tokenizer: {error}") from error
-    text = ChatText(tokenizer)
-    generation = directory / "generation_config.json"
-    if generation.is_file():
-        ends = json.loads(generation.read_text()).get("eos_token_id") or []
-        text.also_ends_with([ends] if isinstance(ends, int) else ends)
+        text = ChatText(tokenizer)
+        generation = directory / "generation_config.json"
+        if generation.is_file():
+            ends = json.loads(generation.read_text()).get("eos_token_id") or []
+            text.also_ends_with([ends] if isinstance(ends, int) else ends)
     return text
+
+
+@contextmanager
+def refusing(purpose: str) -> Iterator[None]:
+    """Take what libraries raise over files whose digests are right for the files' fault: `Rejected`, in one line.
+
+    Their errors have no common class. Too little memory, and a disk that fails, are no fault of files.
+    """
+    try:
+        yield
+    except (MemoryError, RatchetError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in OF_THE_MACHINE:
+            raise
+        raise Rejected(f"cannot {purpose}: {' '.join(str(error).split()) or type(error).__name__}") from error

@@ -70,8 +70,8 @@ _MOST: Mapping[str, int] = {
     "learning_rate": 10,
 }
 """Hyperparameter -> the most that it may be: beyond it something overflows, or the number is a slip of the pen."""
-MOST_RANK = 2**16
-"""Of an adapter: no weight matrix is as wide."""
+MOST_RANK = 1024
+"""Of an adapter that is trained, imported or served: engines allocate by the rank before they read weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,12 @@ import numpy as np
 from ratchet.bus.message import JsonObject, decode
 from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
 from ratchet.errors import Rejected
+from ratchet.rules.training_options import MOST_RANK
 from ratchet.stores.policies import BlobStore, Policy, publish_policy, upload_files
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CONFIG_BYTES, HEADER_BYTES, WEIGHTS_BYTES = 1 << 20, 16 << 20, 16 << 30
 """Most bytes of each. An adapter of rank 256 on a model of 70 B parameters has 13 GB."""
-MOST_RANK = 1024
 PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"})
 """Endings of files that run code when they are loaded."""
 KEPT = ("peft_type", "task_type", "r", "lora_alpha", "lora_dropout", "target_modules", "bias", "use_rslora", "use_dora")

@@ -13,14 +13,15 @@ from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from ratchet.bus.message import decode
-from ratchet.contract.policy_manifest import DEPLOYABLE, REWARD_MODEL, ArtifactFile, PolicyManifest
+from ratchet.contract.policy_manifest import ADAPTER_CONFIG, DEPLOYABLE, REWARD_MODEL, ArtifactFile, PolicyManifest
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.rules.arms import parse_model
+from ratchet.rules.training_options import MOST_RANK
 
 if TYPE_CHECKING:
     from ratchet.stores.objects import ObjectRef
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 COMPLETE_MARK = ".complete"
 """Empty file in a cached policy directory, written when every file was there and verified."""
 
+MOST_NAME = 255
+"""Bytes of a file's name: file systems take no more."""
 STORED = DEPLOYABLE | {REWARD_MODEL}
 """Kinds of manifest that a training may store."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
@@ -76,17 +79,30 @@ def encode_manifest(manifest: PolicyManifest) -> bytes:
 
 
 def decode_manifest(body: bytes, uri: str, kinds: Set[str] = DEPLOYABLE) -> PolicyManifest:
-    """Read a manifest. Raises `Rejected` when `body` is not one of `kinds`, or names a file outside its directory."""
+    """Read a manifest. Raises `Rejected` when `body` is not one of `kinds`, or names a file twice or as none can be."""
     try:
         manifest = decode(body, PolicyManifest)
     except msgspec.DecodeError as error:
         raise Rejected(f"{uri} is not a policy manifest: {error}") from error
     if manifest.kind not in kinds:
         raise Rejected(f"{uri} is a {manifest.kind!r} manifest, not a policy")
-    for file in (*manifest.files, *manifest.documents):
-        if not file.name or Path(file.name).name != file.name or file.name.startswith("."):
-            raise Rejected(f"{uri} names the file {file.name!r}, which is not a plain file name")
+    for files in (manifest.files, manifest.documents):
+        names = [file.name for file in files]
+        for name in names:
+            if not is_plain(name):
+                raise Rejected(f"{uri} names the file {name[:300]!r}, which is not a plain file name")
+        if len(set(names)) < len(names):
+            raise Rejected(f"{uri} names a file twice")
     return manifest
+
+
+def is_plain(name: str) -> bool:
+    """Whether every file system takes `name` for one file of a directory, which lists it."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:  # half a character
+        return False
+    return 0 < size <= MOST_NAME and Path(name).name == name and not name.startswith(".") and "\0" not in name
 
 
 def digest_in(uri: str) -> str | None:
@@ -170,6 +186,27 @@ def fetch_files(objects: BlobStore, policy: Policy, cache: Path) -> LocalPolicy:
     if not is_whole(policy, directory):
         _download(objects, policy, directory)
     return LocalPolicy(policy=policy, directory=directory)
+
+
+def ranks_of(directory: Path) -> list[int]:
+    """The ranks that the config of the adapter in `directory` asks for: of all modules, then of single ones.
+
+    A library allocates by them before it looks at the weights. Raises `Rejected` for one beyond `MOST_RANK`, and for
+    what is no config of a LoRA.
+    """
+    try:
+        config: Any = decode((directory / ADAPTER_CONFIG).read_bytes())
+        ranks = [config["r"], *(config.get("rank_pattern") or {}).values()]
+        kind = config.get("peft_type", "LORA")
+        if not all(type(rank) is int and rank > 0 for rank in ranks):
+            raise ValueError("a rank that is no positive number")
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise Rejected(f"its {ADAPTER_CONFIG} is not PEFT's of a LoRA: {error!r}") from error
+    if kind != "LORA":
+        raise Rejected(f"its adapter is {kind}, and engines serve LoRA")
+    if max(ranks) > MOST_RANK:
+        raise Rejected(f"its rank is {max(ranks)}, and {MOST_RANK} is the most that engines serve")
+    return ranks
 
 
 def tokenizer_digest(directory: Path) -> str | None:

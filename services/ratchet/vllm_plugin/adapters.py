@@ -6,14 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
-from ratchet.bus.message import decode
 from ratchet.contract.policy_manifest import ADAPTER, ADAPTER_CONFIG, PolicyManifest
 from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.stores.base_weights import require_same_weights, stored_weights_digest, weights_digest
 from ratchet.stores.failed_names import FailedNames
-from ratchet.stores.policies import BlobStore, Policy, find_policy, is_manifest_uri, read_policy, tokenizer_digest
+from ratchet.stores.policies import (
+    BlobStore,
+    Policy,
+    find_policy,
+    is_manifest_uri,
+    ranks_of,
+    read_policy,
+    tokenizer_digest,
+)
 from ratchet.vllm_plugin.cache import AdapterCache, Held
 
 WEIGHTS = "adapter_model.safetensors"
@@ -123,14 +129,7 @@ class Adapters:
 
 def require_form(directory: Path, engine: Engine) -> None:
     """Raise `Rejected` unless vLLM loads the adapter in `directory`: it would not say why it does not."""
-    try:
-        config: Any = decode((directory / ADAPTER_CONFIG).read_bytes())
-        ranks = [int(config["r"]), *map(int, (config.get("rank_pattern") or {}).values())]
-        kind = config.get("peft_type", "LORA")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Rejected(f"its {ADAPTER_CONFIG} is not PEFT's of a LoRA: {error!r}") from error
-    if kind != "LORA":
-        raise Rejected(f"its adapter is {kind}, and vLLM serves LoRA")
+    ranks = ranks_of(directory)
     if engine.max_rank is not None and max(ranks) > engine.max_rank:
         raise Rejected(f"its rank is {max(ranks)}, and this vLLM runs with --max-lora-rank {engine.max_rank}")
     try:

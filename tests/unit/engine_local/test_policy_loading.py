@@ -1,6 +1,7 @@
 """Policies are served only when they are the bytes, the weights and the log-probabilities that were published."""
 
 import copy
+import errno
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from ratchet.contract.policy_manifest import ADAPTER, MODEL, ArtifactFile, Polic
 from ratchet.engine_local.s3_policies import PolicyLoader
 from ratchet.engine_local.torch_llama import lean_network
 from ratchet.engine_local.torch_policies import Weights, load_weights, logprobs_of, merge_adapter
+from ratchet.engine_local.transformers_text import refusing
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.stores.base_weights import weights_digest
 from ratchet.stores.policies import COMPLETE_MARK, Policy, publish_policy, tokenizer_digest, upload_files
@@ -241,8 +243,69 @@ def test_files_that_are_no_adapter_are_refused(store: Store, tmp_path: Path) -> 
     (tmp_path / "junk").mkdir()
     (tmp_path / "junk" / "adapter_model.safetensors").write_bytes(b"junk")
     files = upload_files(store.blobs, tmp_path / "junk")
-    with pytest.raises(Rejected, match="cannot merge"):
+    with pytest.raises(Rejected, match="is not PEFT's of a LoRA"):
         store.loader.load(store.adapter(files=files).uri)
+
+
+def with_cut_weights(directory: Path) -> None:
+    weights = directory / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4000])
+
+
+def with_a_pickle(directory: Path) -> None:
+    (directory / "adapter_model.safetensors").unlink()
+    (directory / "adapter_model.bin").write_bytes(b"no pickle")
+
+
+def with_a_damaged_tokenizer(directory: Path) -> None:
+    (directory / "tokenizer.json").write_text('{"model": 7}')
+
+
+def with_config(**members: Any) -> Callable[[Path], None]:
+    def change(directory: Path) -> None:
+        config = directory / "adapter_config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | members))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (with_cut_weights, "cannot merge the adapter"),
+        (with_a_pickle, "cannot merge the adapter"),
+        (with_a_damaged_tokenizer, "cannot use the tokenizer"),
+        (with_config(r="x"), "a rank that is no positive number"),
+        (with_config(target_modules=7), "cannot merge the adapter"),
+        (with_config(r=300_000), "its rank is 300000, and 1024 is the most"),
+        (with_config(rank_pattern={"q_proj": 300_000}), "its rank is 300000, and 1024 is the most"),
+        (with_config(peft_type="IA3"), "its adapter is IA3"),
+    ],
+)
+def test_an_adapter_that_was_published_damaged_is_refused_in_one_line(
+    store: Store, harm: Callable[[Path], None], words: str
+) -> None:
+    """Its digests are right: what was damaged already was hashed."""
+    harm(store.adapter_directory)
+    policy = store.adapter()
+    with pytest.raises(Rejected, match=words) as refused:
+        store.loader.load(policy.uri)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (MemoryError(), MemoryError),
+        (OSError(errno.ENOSPC, "No space left on device"), OSError),
+        (NotFound("no such object"), NotFound),
+        (OSError("no file named config.json"), Rejected),
+        (KeyError("lora"), Rejected),
+    ],
+)
+def test_what_the_machine_lacks_is_no_fault_of_files(error: Exception, raised: type[Exception]) -> None:
+    with pytest.raises(raised), refusing("merge the adapter"):
+        raise error
 
 
 @pytest.mark.parametrize("kinds", [("sliding_attention", "full_attention"), ("sliding_attention",) * 2])

@@ -71,7 +71,7 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
         (config(max_length=99_999_999_999), "max_length must be at most 67108864, not 99999999999"),
         (config(pass_tokens=2**27), "pass_tokens must be at most 67108864, not 134217728"),
         (config(seed=2**32), "seed must be at most 4294967295, not 4294967296"),
-        (config(lora=Lora(r=10**6)), "lora.r must be at most 65536, not 1000000"),
+        (config(lora=Lora(r=10**6)), "lora.r must be at most 1024, not 1000000"),
         (config("ppo", gamma=1.5), "gamma must lie in 0..1, not 1.5"),
         (config(kl_beta=-1.0), "kl_beta must not be negative, not -1"),
         (config("ppo", entropy_coefficient=-1.0), "entropy_coefficient must not be negative, not -1"),

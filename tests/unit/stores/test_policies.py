@@ -247,13 +247,21 @@ def test_a_body_that_cannot_be_read_is_refused(body: bytes) -> None:
         read_policy(blobs, blobs.put(body, "policies", ".json").uri)
 
 
-@pytest.mark.parametrize("name", ["../evil", "a/b", ".hidden", "/etc/passwd", ""])
+@pytest.mark.parametrize("name", ["../evil", "a/b", ".hidden", "/etc/passwd", "", "x" * 256, "é" * 128, "a\0b"])
 def test_a_manifest_cannot_name_a_file_outside_its_directory(tmp_path: Path, name: str) -> None:
     blobs = MemoryBlobs()
     policy = published(blobs, tmp_path / "files")
     bad = ArtifactFile(name=name, uri="s3://test/blobs/x", sha256="0" * 64, size=1)
     with pytest.raises(Rejected, match="not a plain file name"):
         publish_policy(blobs, msgspec.structs.replace(policy.manifest, files=[bad]))
+
+
+def test_a_manifest_cannot_name_a_file_twice(tmp_path: Path) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    twice = [*policy.manifest.files, msgspec.structs.replace(policy.manifest.files[0], sha256="0" * 64)]
+    with pytest.raises(Rejected, match="names a file twice"):
+        publish_policy(blobs, msgspec.structs.replace(policy.manifest, files=twice))
 
 
 def test_the_tokenizer_digest_changes_with_vocabulary_and_template(tmp_path: Path) -> None:
