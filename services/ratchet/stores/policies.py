@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +19,7 @@ import msgspec
 
 from ratchet.bus.message import decode
 from ratchet.contract.policy_manifest import ADAPTER_CONFIG, DEPLOYABLE, REWARD_MODEL, ArtifactFile, PolicyManifest
-from ratchet.errors import DigestMismatch, NotFound, Rejected
+from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected
 from ratchet.rules.arms import parse_model
 from ratchet.rules.training_options import MOST_RANK
 
@@ -130,14 +130,15 @@ def find_policy(objects: BlobStore, name: str) -> Policy:
 
     The version is the gateway's word: the digest fixes the weights. Raises `NotFound`, `ObjectsUnavailable`,
     `DigestMismatch`, and `Rejected` where the digest is another role's, or two of its role begin so, or the manifest is
-    of no policy.
+    of no policy. What does not verify or cannot be read hides no manifest beside it.
     """
     if not is_policy_name(name):
         raise NotFound(f"{name!r} is not the full name of a policy, such as support@3-1a2b3c4d")
     asked = parse_model(name)
     digits = asked.digest or ""
-    uris = [uri for uri in objects.find(f"policies/{digits}") if (digest_in(uri) or "").startswith(digits)]
-    policies = [read_policy(objects, uri, kinds=STORED) for uri in uris]
+    policies, failures = _readable(objects, _manifests(objects, digits))
+    if not policies and failures:
+        raise failures[0]
     if not policies:
         raise NotFound(
             f"the object store has no policy whose digest begins with {asked.digest}, as that of {name} does"
@@ -155,6 +156,22 @@ def find_policy(objects: BlobStore, name: str) -> Policy:
     return own[0]
 
 
+def _manifests(objects: BlobStore, digits: str) -> list[str]:
+    return [uri for uri in objects.find(f"policies/{digits}") if (digest_in(uri) or "").startswith(digits)]
+
+
+def _readable(objects: BlobStore, uris: Iterable[str]) -> tuple[list[Policy], list[RatchetError]]:
+    """The policies behind `uris`, and why some are none."""
+    policies: list[Policy] = []
+    failures: list[RatchetError] = []
+    for uri in uris:
+        try:
+            policies.append(read_policy(objects, uri, kinds=STORED))
+        except (NotFound, DigestMismatch, Rejected) as error:
+            failures.append(error)
+    return policies, failures
+
+
 def upload_files(objects: BlobStore, directory: Path) -> list[ArtifactFile]:
     """Store every plain file of `directory` as a blob, in name order."""
     files: list[ArtifactFile] = []
@@ -165,9 +182,20 @@ def upload_files(objects: BlobStore, directory: Path) -> list[ArtifactFile]:
 
 
 def publish_policy(objects: BlobStore, manifest: PolicyManifest) -> Policy:
-    """Store the manifest of files that are already stored; this write makes the policy visible."""
+    """Store the manifest of files that are already stored; this write makes the policy visible.
+
+    Raises `Rejected` where another manifest's digest begins as this one's: names could not tell the two apart, and an
+    engine would serve neither.
+    """
     body = encode_manifest(manifest)
     decode_manifest(body, "the new manifest", STORED)
+    digest = hashlib.sha256(body).hexdigest()
+    alike = [digest_in(uri) for uri in _manifests(objects, digest[:8])]
+    if alike and digest not in alike:
+        raise Rejected(
+            f"the manifest's digest begins with {digest[:8]}, as that of another policy does, and names could not tell"
+            " them apart: make the policy again"
+        )
     ref = objects.put(body, "policies", ".json")
     return Policy(uri=ref.uri, digest=ref.sha256, manifest=manifest)
 

@@ -130,6 +130,32 @@ def test_two_policies_of_a_role_whose_digests_begin_alike_are_refused(tmp_path: 
         find_policy(blobs, named(policy))
 
 
+def test_a_manifest_whose_digest_begins_as_anothers_is_not_published_beside_it(tmp_path: Path) -> None:
+    """A refused candidate would take stable down with the engine's next start."""
+    blobs = MemoryBlobs()
+    policy = alike(blobs, tmp_path / "files", other_role="support")
+    assert publish_policy(blobs, policy.manifest).digest == policy.digest  # a repetition
+    (other,) = set(blobs.find(f"policies/{policy.digest[:8]}")) - {policy.uri}
+    manifest = read_policy(blobs, other).manifest
+    del blobs.blobs[other]
+    with pytest.raises(Rejected, match=f"begins with {policy.digest[:8]}, as that of another policy"):
+        publish_policy(blobs, manifest)
+    assert find_policy(blobs, named(policy)) == policy
+
+
+@pytest.mark.parametrize("body", [b"junk", b"{}"])
+def test_what_is_no_manifest_hides_no_policy_whose_digest_begins_alike(tmp_path: Path, body: bytes) -> None:
+    blobs = MemoryBlobs()
+    policy = published(blobs, tmp_path / "files")
+    junk = f"s3://test/policies/{policy.digest[:8]}{'0' * 56}.json"
+    blobs.blobs[junk] = body
+    assert find_policy(blobs, named(policy)) == policy
+    assert publish_policy(blobs, policy.manifest) == policy
+    del blobs.blobs[policy.uri]
+    with pytest.raises(DigestMismatch):
+        find_policy(blobs, named(policy))
+
+
 def test_a_manifest_below_a_key_that_begins_like_the_name_is_another_policys(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     policy = published(blobs, tmp_path / "files")
