@@ -89,10 +89,16 @@ def test_an_example_keeps_its_schema_and_survives_its_type(path: Path) -> None:
         assert json.loads(msgspec.json.encode(read)) == example
 
 
+ADDED = {"FeedbackTaken": {"note"}}
+"""Members of answers that a gateway of an earlier release does not send."""
+
+
 @pytest.mark.parametrize("name", [name for name, kind in vars(gateway).items() if name in KINDS and kind is not Answer])
 def test_a_written_schema_has_the_members_of_its_type(name: str) -> None:
     schema = document("gateway")["components"]["schemas"][name]
-    assert set(schema["properties"]) == set(KINDS[name].__struct_fields__) == set(schema["required"])
+    members = set(KINDS[name].__struct_fields__)
+    assert set(schema["properties"]) == members
+    assert set(schema["required"]) == members - ADDED.get(name, set())
 
 
 def test_the_error_of_gateway_and_engine_is_the_one_of_the_control_apis() -> None:

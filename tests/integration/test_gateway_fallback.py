@@ -120,13 +120,13 @@ async def test_an_engine_that_is_not_there_is_not_asked_for_stable_as_well(
     (unused_port,) = free_ports(1)
     provider = FakeProvider(key)
     async with providing(provider) as url:
-        options = {"upstreams": [upstream(url, **{"*": "big-model"})], "engine_url": f"http://127.0.0.1:{unused_port}"}
-        async with scene(nats, tmp_path, **options) as here:
+        upstreams = [upstream(url, **{"*": "big-model"})]
+        async with scene(nats, tmp_path, upstreams=upstreams, engine_url=f"http://127.0.0.1:{unused_port}") as here:
             await routed(here, canary=CANARY)
             await ask(here.client(), HI)
             unreachable, answered = await here.published(Turn, 2)
-            error = "the engine is not reachable: 3 connections failed; try again later"
-            assert (unreachable.policy.arm, unreachable.error) == ("canary", error)
+            error = "the engine is not reachable: 3 connections failed"
+            assert (unreachable.policy.arm, (unreachable.error or "").startswith(error)) == ("canary", True)
             assert unreachable.engine.fault == "unserved"
             assert answered.engine.name == "provider"
 
@@ -199,7 +199,7 @@ async def test_a_server_that_is_busy_hands_the_call_on(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_another_servers_message_about_our_key_reaches_neither_agent_nor_turn(
+async def test_another_servers_message_reaches_agent_and_turn_without_our_key(
     nats: RunningServer, tmp_path: Path, key: str, status: int
 ) -> None:
     message = "Incorrect API key provided: sk-a1b2c3d4e5f6a7b8c9d0."
@@ -212,8 +212,10 @@ async def test_another_servers_message_about_our_key_reaches_neither_agent_nor_t
             await ask(here.client(), HI, model="newcomer")
         assert refused.value.response.headers["x-should-retry"] == "false"
         (turn,) = await here.published(Turn, 1)
-        assert "Incorrect" not in str(refused.value)
-        assert turn.error == "provider refuses the gateway: the operator must correct its key, URL or model name"
+        for text in (str(refused.value), turn.error or ""):
+            assert f"provider refuses the gateway ({status}, Incorrect API key provided: [REDACTED:" in text
+            assert "sk-a1b2" not in text
+        assert turn.engine.fault == "unserved"
 
 
 async def test_an_engine_may_ask_for_a_key_and_a_wrong_one_is_not_the_agents_fault(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import OrderedDict
 from contextlib import aclosing
 from datetime import datetime
 
 import pytest
 
 from ratchet.bus.message import named_id
-from ratchet.cli.tail import STREAMS, Arrived, arrivals, show
-from ratchet.contract import Reward, Trajectory
+from ratchet.cli.tail import STREAMS, Arrived, arrivals, is_left_out, show
+from ratchet.contract import PolicyClaim, Reward, Trajectory
 from ratchet.contract.reward import RewardMetadata
 from ratchet.service.settings import SharedSettings
 from tests.support.messages import AT, trajectory
@@ -48,10 +49,10 @@ async def test_trajectories_and_rewards_come_once_each_also_after_a_break(
         seen = await some(shared_settings, start, 2)
         await bus.publish(second)
         seen += await some(shared_settings, start, 1)
-    assert {(one.kind, one.trajectory_id) for one in seen[:2]} == {
+    assert [(one.kind, one.trajectory_id) for one in seen[:2]] == [
         ("trajectory", first.trajectory_id),
         ("reward", first.trajectory_id),
-    }
+    ]
     assert [(one.kind, one.trajectory_id) for one in seen[2:]] == [("trajectory", second.trajectory_id)]
     for one in seen:
         show(one, as_json=False)
@@ -60,3 +61,14 @@ async def test_trajectories_and_rewards_come_once_each_also_after_a_break(
     for one in seen:
         show(one, as_json=True)
     assert [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()] == [one.kind for one in seen]
+
+
+def test_evaluations_and_their_rewards_are_left_out() -> None:
+    pinned = PolicyClaim(role="support", version=1, digest="a" * 64, arm="pinned", weight=0.0)
+    seen = OrderedDict[str, None]()
+    played, run = trajectory("played", policy=pinned), trajectory("run")
+    for made, is_out in ((played, True), (run, False)):
+        for kind in ("trajectory", "reward"):
+            arm = made.policy.arm if made.policy and kind == "trajectory" else None
+            one = Arrived(kind=kind, at=AT, trajectory_id=made.trajectory_id, role="support", arm=arm)
+            assert is_left_out(one, seen) == is_out

@@ -322,11 +322,15 @@ def brief(now: datetime, place: int, side: str, policy: str) -> TrajectoryBrief:
         role="support",
         state="ended",
         agent_id="helpdesk",
+        name=None,
         task_id=f"refund-{1041 + place * 7}",
         source="production",
         policy=policy,
         arm=side,
+        model=None,
+        turns=5 + place,
         calls=3 + place,
+        answers=3 + place - place % 2,
         failed_calls=place % 2,
         outcome="failure",
         reward=round(0.05 * place, 2),
@@ -334,6 +338,7 @@ def brief(now: datetime, place: int, side: str, policy: str) -> TrajectoryBrief:
         thumbs=-1 if place == 0 else 0,
         started_at=now - timedelta(minutes=30 + 11 * place),
         ended_at=now - timedelta(minutes=26 + 11 * place),
+        last_call_at=now - timedelta(minutes=26 + 11 * place),
         latency_ms=4210.0 + 300 * place,
     )
 

@@ -76,11 +76,15 @@ def brief(n: int, now: datetime) -> TrajectoryBrief:
         role="triage" if n % 4 == 3 else "support",
         state="open" if n == 0 else "ended",
         agent_id=f"desk-{1 + n % 3}",
+        name=f"nightly refunds {n}" if n % 3 == 2 else None,
         task_id=TASKS[n % len(TASKS)],
         source=None if n == 0 else "client",
         policy="triage@2" if n % 4 == 3 else "support@7" if n % 3 == 1 else "support@6",
         arm="canary" if n % 4 != 3 and n % 3 == 1 else "stable",
+        model=None,
+        turns=None if n == 0 else 4 + n % 5,
         calls=2 + n % 5,
+        answers=2 + n % 5 - (n in (1, 5)),
         failed_calls=1 if n in (1, 5) else 0,
         outcome=outcome,
         reward=None if n == 0 else round(REWARDS[outcome] + 0.04 * math.sin(5 * (n - 1)), 3),
@@ -88,6 +92,7 @@ def brief(n: int, now: datetime) -> TrajectoryBrief:
         thumbs=(0, 1, -1, 0, 2)[n % 5],
         started_at=began,
         ended_at=None if n == 0 else began + timedelta(seconds=24),
+        last_call_at=began + timedelta(seconds=20),
         latency_ms=810.0 + 93 * n,
     )
 

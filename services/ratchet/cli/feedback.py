@@ -49,6 +49,8 @@ def feedback(
 ) -> None:
     """Give feedback on a trajectory; its reward is computed anew. Exit code 3: nothing is stored under the id yet.
 
+    `latest` is the newest run that has an answer and is no evaluation.
+
     The gateway takes it all the same, and it counts once its trajectory is stored. If neither --role nor the gateway
     gives the trajectory's role, the command fails with exit code 1.
     """
@@ -75,7 +77,8 @@ def feedback(
                 raise
             reason = f"{doubt}, and " if doubt else ""
             raise Rejected(f"{reason}the gateway cannot tell its role ({error}): add --role ROLE") from error
-        sentence = f"noted {', '.join(given)} for trajectory {trajectory_id}"
+        which = f" of {known}" if known else ""
+        sentence = f"noted {', '.join(given)} for trajectory {trajectory_id}{which}"
         print_answer({"feedback": answers, "warning": warning}, as_json, sentence)
     if warning is not None:
         errors.print(f"ratchet: {warning}", markup=False)
@@ -87,7 +90,7 @@ def identified(endpoints: Endpoints, trajectory: str, role: str | None) -> str:
 
     Raises `Rejected` and `Unavailable` too.
     """
-    trajectory_id = asyncio.run(stored_trajectory(endpoints, trajectory, role))
+    trajectory_id = asyncio.run(stored_trajectory(endpoints, trajectory, role, answered=True))
     if trajectory_id is not None:
         return trajectory_id
     trajectory_id = id_of_name(trajectory)

@@ -13,16 +13,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from ratchet.cli.api import get, require_role
 from ratchet.cli.connections import objects_of, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import console
+from ratchet.contract.http.console import TrajectoryBrief
 from ratchet.contract.http.jobs import JobOut, JobsOut
 from ratchet.contract.http.keys import KeysOut
 from ratchet.errors import NotFound, Rejected
 from ratchet.rules.trajectory_names import id_of_name
+
+if TYPE_CHECKING:
+    from ratchet.stores.warehouse import Warehouse
 
 LATEST = "latest"
 LEAST = 4
@@ -31,6 +36,8 @@ SHORT, TIMED = 8, 13
 """A listed id has so many characters at least; a UUIDv7 its whole instant, for what is listed beside it may differ."""
 CANDIDATES = 5
 """So many ids are named where a beginning is that of several."""
+RECENT_RUNS = 50
+"""The newest run with an answer is one of so many."""
 RECENT_JOBS = 100
 """The newest snapshot is that of one of so many jobs."""
 JOBS_LISTED = "`ratchet jobs` lists those that are kept"
@@ -41,9 +48,11 @@ _JOB = re.compile(r"[0-9A-Za-z_.-]+")
 _DIGITS = re.compile(rf"[0-9a-f]{{{LEAST},64}}")
 _TRAJECTORIES = """
 SELECT DISTINCT trajectory_id FROM (
-    SELECT trajectory_id FROM trajectories WHERE trajectory_id >= {low:String} AND trajectory_id < {high:String}
-    UNION ALL SELECT trajectory_id FROM turns WHERE trajectory_id >= {low:String} AND trajectory_id < {high:String}
-) LIMIT {most:UInt32}
+    SELECT trajectory_id FROM trajectories WHERE (trajectory_id >= {low:String} AND trajectory_id < {high:String})
+        OR trajectory_id = {named:String}
+    UNION ALL SELECT trajectory_id FROM turns WHERE (trajectory_id >= {low:String} AND trajectory_id < {high:String})
+        OR trajectory_id = {named:String}
+) ORDER BY trajectory_id != {named:String} LIMIT {most:UInt32}
 """
 _AFTER_HEX = "g"
 """Follows every character of an id, so that a beginning with it ends the range of the ids that have the beginning."""
@@ -98,13 +107,18 @@ def listed_ids(ids: Iterable[str]) -> dict[str, str]:
     return short_ids(every) if console.is_terminal else dict(zip(every, every, strict=True))
 
 
-def job_named(endpoints: Endpoints, text: str, role: str | None = None) -> str:
-    """The id of a job. Raises `NotFound`, with the command that lists jobs, or `Rejected`."""
+def job_named(endpoints: Endpoints, text: str, role: str | None = None, *, acts: bool = False) -> str:
+    """The id of a job. Raises `NotFound`, with the command that lists jobs, or `Rejected`.
+
+    `acts`: a command changes it, so `latest` has to leave no doubt about the role.
+    """
     latest = latest_in(text, role)
     if latest is not None:
-        newest = _newest_jobs(endpoints, latest, 1)
+        newest = _newest_jobs(endpoints, latest, RECENT_JOBS if acts else 1)
         if not newest:
             raise NotFound(f"there is no job{_of(latest)} yet")
+        if acts:
+            require_one_role(newest)
         return newest[0].training_job_id
     if not _JOB.fullmatch(text):
         raise _no_job(text)
@@ -116,6 +130,17 @@ def job_named(endpoints: Endpoints, text: str, role: str | None = None) -> str:
     if job_id is None:
         raise _no_job(text)
     return job_id
+
+
+def require_one_role(jobs: Sequence[JobOut]) -> None:
+    """Raise `Rejected` where the newest of these jobs, newest first, is not the only role's."""
+    newest, roles = jobs[0], list(dict.fromkeys(job.role for job in jobs))
+    if len(roles) > 1:
+        short = short_ids(job.training_job_id for job in jobs)[newest.training_job_id]
+        raise Rejected(
+            f"the latest job is {short} of {newest.role}, and {' and '.join(roles[1:CANDIDATES])} have jobs too:"
+            f" name the role, `{newest.role}@{LATEST}`, or the job"
+        )
 
 
 def snapshot_named(endpoints: Endpoints, text: str) -> str:
@@ -143,10 +168,13 @@ def snapshot_named(endpoints: Endpoints, text: str) -> str:
     return job.snapshot.uri
 
 
-async def stored_trajectory(endpoints: Endpoints, text: str, role: str | None = None) -> str | None:
+async def stored_trajectory(
+    endpoints: Endpoints, text: str, role: str | None = None, *, answered: bool = False
+) -> str | None:
     """The id of a trajectory, open or ended; None for a text that is neither an id nor begins that of a stored one.
 
-    Raises `NotFound` without a newest one, `Rejected` and `Unavailable`.
+    `latest` is no evaluation, and with `answered` has an answer to a call. Raises `NotFound` without a newest one,
+    `Rejected`, also for a name that begins the id of another trajectory, and `Unavailable`.
     """
     if _is_uuid(text):
         return id_of_name(text)
@@ -155,20 +183,46 @@ async def stored_trajectory(endpoints: Endpoints, text: str, role: str | None = 
         return None
     async with warehouse_of(settings_of(endpoints)) as warehouse:
         if latest is None:
-            bounds = {"low": text, "high": text + _AFTER_HEX, "most": CANDIDATES + 1}
-            rows = await warehouse.rows(_TRAJECTORIES, bounds)
-            return only_one("trajectories", text, [row["trajectory_id"] for row in rows])
-        # Most of a command's names are ids: only `latest` needs the list.
-        from ratchet.stores.trajectory_list import TrajectoryList  # noqa: PLC0415
-        from ratchet.stores.trajectory_search import TrajectoryFilter  # noqa: PLC0415
-
-        listing = TrajectoryList(warehouse, lambda: datetime.now(UTC))
-        newest = (await listing.page(TrajectoryFilter(role=latest.role), 1)).trajectories
-    if not newest:
+            return await stored_under(warehouse, text)
+        newest = await newest_trajectory(warehouse, latest, datetime.now(UTC), answered=answered)
+    if newest is None:
         if latest.role is not None:
             require_role(endpoints, latest.role)
-        raise NotFound(f"there is no trajectory{_of(latest)} yet")
-    return newest[0].trajectory_id
+        which = " with an answer" if answered else ""
+        raise NotFound(f"there is no trajectory{_of(latest)}{which} yet, those of evaluations apart")
+    return newest.trajectory_id
+
+
+async def newest_trajectory(
+    warehouse: Warehouse, latest: Latest, now: datetime, *, answered: bool
+) -> TrajectoryBrief | None:
+    """The newest trajectory that is no evaluation; with `answered` the newest of those that have an answer."""
+    # Most of a command's names are ids: only `latest` needs the list.
+    from ratchet.stores.trajectory_list import TrajectoryList  # noqa: PLC0415
+    from ratchet.stores.trajectory_search import TrajectoryFilter  # noqa: PLC0415
+
+    listing = TrajectoryList(warehouse, lambda: now)
+    asked = TrajectoryFilter(role=latest.role, evaluation=False)
+    newest = (await listing.page(asked, RECENT_RUNS if answered else 1)).trajectories
+    return next((one for one in newest if not answered or has_answer(one)), None)
+
+
+def has_answer(one: TrajectoryBrief) -> bool:
+    """Whether a person can have seen an answer of it: a call was answered, or its agent reported it without calls."""
+    return one.answers > 0 or (one.calls == 0 and one.state == "ended")
+
+
+async def stored_under(warehouse: Warehouse, text: str) -> str | None:
+    """The stored trajectory whose id begins with `text`, or the one of that name. Raises `Rejected` for several."""
+    named = id_of_name(text)
+    bounds = {"low": text, "high": text + _AFTER_HEX, "named": named, "most": CANDIDATES + 2}
+    ids = [row["trajectory_id"] for row in await warehouse.rows(_TRAJECTORIES, bounds)]
+    begun = [one for one in ids if one != named or one.startswith(text)]
+    if named in ids and begun and begun != [named]:
+        raise Rejected(
+            f"{text} is the name of the trajectory {named} and begins the id of {min(begun)}: give a whole id"
+        )
+    return named if named in ids else only_one("trajectories", text, begun)
 
 
 def trajectory_named(endpoints: Endpoints, text: str, role: str | None = None) -> str:

@@ -79,6 +79,13 @@ RoleOption = Annotated[
 OptionalRole = Annotated[
     str | None, typer.Option("--role", help="Only this role.", callback=checked_role, autocompletion=complete_role)
 ]
+WithEvaluation = Annotated[
+    bool,
+    typer.Option(
+        "--with-evaluation",
+        help="Also runs of `ratchet eval` and of the held-out gate: those whose calls asked for a version by name.",
+    ),
+]
 RoleArgument = Annotated[str, typer.Argument(help="The role.", callback=checked_role, autocompletion=complete_role)]
 RolesArgument = Annotated[
     list[str] | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from ratchet.cli.ids import short_ids
 from ratchet.cli.output import console, cut, errors, print_json_line
 from ratchet.contract import Reward, Trajectory
 from ratchet.errors import BusUnavailable, ContractError
+from ratchet.rules.arms import PINNED
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -23,11 +25,14 @@ if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
     from ratchet.bus.ordered_reader import OrderedReader
 
-STREAMS = ("RL_TRAJECTORIES", "RL_REWARDS")
+TRAJECTORIES, REWARDS = "RL_TRAJECTORIES", "RL_REWARDS"
+STREAMS = (TRAJECTORIES, REWARDS)
 WORDS = 300
 """Characters of a line that agents wrote."""
-WAIT_S = 1.0
+WAIT_S = 0.5
 """A look at one stream takes this long while nothing comes."""
+REMEMBERED = 10_000
+"""Evaluations whose rewards are known as theirs."""
 AGAIN_S = 2.0
 """Between two attempts to reach a broker that is away."""
 
@@ -47,6 +52,13 @@ class Arrived(msgspec.Struct, frozen=True, kw_only=True):
     total: float | None = None
     """Null: no component of the reward applies."""
     revision: int | None = None
+    arm: str | None = None
+    """Of a trajectory's calls."""
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether its calls asked for a version by name."""
+        return self.arm == PINNED
 
     @property
     def words(self) -> str:
@@ -58,13 +70,16 @@ class Arrived(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.outcome or 'no outcome'}, {turns}, {self.agent_id}, {self.task_id}"
 
 
-async def follow(endpoints: Endpoints, role: str | None, as_json: bool) -> None:
+async def follow(endpoints: Endpoints, role: str | None, as_json: bool, *, with_evaluation: bool = False) -> None:
     """Print what arrives from now on, until it is cancelled. An outage of the broker is named, and then read over.
+
+    Evaluations and their rewards are left out unless `with_evaluation`.
 
     Raises `BusUnavailable` where the broker is away at the beginning.
     """
     start: dict[str, int | datetime] = dict.fromkeys(STREAMS, datetime.now(UTC))
     away, began = False, False
+    evaluations = OrderedDict[str, None]()
     while True:
         try:
             async with connected(settings_of(endpoints)) as bus:
@@ -73,6 +88,8 @@ async def follow(endpoints: Endpoints, role: str | None, as_json: bool) -> None:
                 away, began = False, True
                 async with aclosing(arrivals(bus, start)) as arriving:
                     async for one in arriving:
+                        if not with_evaluation and is_left_out(one, evaluations):
+                            continue
                         if role in (None, one.role):
                             show(one, as_json)
         except BusUnavailable as error:
@@ -92,16 +109,38 @@ async def arrivals(bus: Bus, start: dict[str, int | datetime]) -> AsyncGenerator
             readers[stream] = reader(bus, stream, start=begin)
             await readers[stream].open()
         while True:
-            for stream, opened in readers.items():
-                for message in await opened.next(WAIT_S):
-                    if (one := read(bus, message)) is not None:
-                        yield one
-                    start[stream] = message.metadata.sequence.stream + 1
+            for message in await _in_order(readers[TRAJECTORIES], readers[REWARDS]):
+                start[message.metadata.stream] = message.metadata.sequence.stream + 1
+                if (one := read(bus, message)) is not None:
+                    yield one
             if not bus.is_connected:
                 raise BusUnavailable("the broker is away")
     finally:
         for opened in readers.values():
             await opened.close()
+
+
+async def _in_order(trajectories: OrderedReader, rewards: OrderedReader) -> list[Msg]:
+    """The next messages of both streams in the order in which the broker stored them: a trajectory before its reward.
+
+    Trajectories are read after rewards, for as long as older ones may follow.
+    """
+    messages = await rewards.next(WAIT_S)
+    newest = messages[-1].metadata.timestamp if messages else None
+    while part := await trajectories.next(WAIT_S):
+        messages = [*messages, *part]
+        if newest is None or part[-1].metadata.timestamp > newest:
+            break
+    return sorted(messages, key=lambda message: message.metadata.timestamp)
+
+
+def is_left_out(one: Arrived, evaluations: OrderedDict[str, None]) -> bool:
+    """Whether it is an evaluation, or the reward of one that arrived before, which `evaluations` remembers."""
+    if one.is_evaluation:
+        evaluations[one.trajectory_id] = None
+        if len(evaluations) > REMEMBERED:
+            evaluations.popitem(last=False)
+    return one.trajectory_id in evaluations
 
 
 def read(bus: Bus, message: Msg) -> Arrived | None:
@@ -121,6 +160,7 @@ def read(bus: Bus, message: Msg) -> Arrived | None:
             task_id=body.task_context.task_id,
             turns=len(body.turns),
             outcome=body.outcome.status if body.outcome else None,
+            arm=body.policy.arm if body.policy else None,
         )
     if isinstance(body, Reward):
         return Arrived(

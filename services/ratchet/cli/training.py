@@ -129,26 +129,26 @@ def cancel(
 ) -> None:
     """Cancel a job; a running one stops after its train step, with a checkpoint that `resume` goes on from."""
     endpoints = locate(directory)
-    job_id = job_named(endpoints, job)
+    job_id = job_named(endpoints, job, acts=True)
     try:
         path = f"/v1/jobs/{job_id}/cancel{'?now=true' if now else ''}"
         cancelled = post(endpoints, "coordinator", path, JobOut)
     except NotFound as error:
         raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}") from error
-    print_answer(cancelled, as_json, f"job {job_id} is {state_of(cancelled)}")
+    print_answer(cancelled, as_json, f"job {job_id} of {cancelled.role} is {state_of(cancelled)}")
 
 
 @app.command()
 def resume(job: JobArgument, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Let a cancelled or failed job go on from its newest checkpoint, with the same data."""
     endpoints = locate(directory)
-    job_id = job_named(endpoints, job)
+    job_id = job_named(endpoints, job, acts=True)
     try:
         resumed = post(endpoints, "coordinator", f"/v1/jobs/{job_id}/resume", JobOut)
     except NotFound as error:
         raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}") from error
     goes_on = f"attempt {resumed.attempt} goes on from its checkpoint"
-    print_answer(resumed, as_json, f"job {job_id} is {state_of(resumed)}: {goes_on}")
+    print_answer(resumed, as_json, f"job {job_id} of {resumed.role} is {state_of(resumed)}: {goes_on}")
 
 
 def submit(

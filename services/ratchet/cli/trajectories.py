@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,40 +15,19 @@ from ratchet.cli.api import require_role
 from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.ids import listed_ids, trajectory_named
-from ratchet.cli.options import AsJson, Directory, OptionalRole, TrajectoryArgument
+from ratchet.cli.options import AsJson, Directory, OptionalRole, TrajectoryArgument, WithEvaluation
 from ratchet.cli.output import LONG, console, cut, print_answer, print_facts, print_table
 from ratchet.contract import Feedback, Reward, Trajectory
+from ratchet.contract.http.console import TrajectoryBrief
 from ratchet.errors import NotFound
 from ratchet.rules.chat import chat_messages, text_of
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.stores.capture import Barred, of_trajectory
-from ratchet.stores.history import latest_rewards
 from ratchet.stores.trajectories import Branch, StoredTrajectories, ancestors
+from ratchet.stores.trajectory_list import TrajectoryList
+from ratchet.stores.trajectory_search import TrajectoryFilter
 
 app = typer.Typer(no_args_is_help=True)
-
-_NEWEST = """
-SELECT t.trajectory_id AS trajectory_id, t.role AS role, t.agent_id AS agent_id, t.task_id AS task_id,
-    t.source AS source, t.turn_count AS turns, t.outcome AS outcome, t.ended_at AS ended_at
-FROM (SELECT * EXCEPT body FROM trajectories FINAL) AS t
-WHERE ({role:String} = '' OR t.role = {role:String})
-    AND ({outcome:String} = '' OR coalesce(t.outcome, 'none') = {outcome:String})
-ORDER BY t.ended_at DESC, t.trajectory_id DESC
-LIMIT {limit:UInt32}
-"""
-_OPEN = """
-SELECT trajectory_id, role, uniqExact(turn_id) AS calls, max(at) AS last_call_at
-FROM turns
-WHERE ingested_at >= {since:DateTime64(3, 'UTC')} AND ({role:String} = '' OR role = {role:String})
-    AND trajectory_id NOT IN
-        (SELECT recorded_as FROM trajectories WHERE ingested_at >= {since:DateTime64(3, 'UTC')})
-GROUP BY role, trajectory_id
-ORDER BY last_call_at DESC, trajectory_id DESC
-LIMIT {limit:UInt32}
-"""
-OPEN_FOR = timedelta(days=1)
-"""A trajectory whose last call was longer ago is not looked for."""
-_REWARDS = latest_rewards("total", "confidence", "revision", where="trajectory_id IN {ids:Array(String)}")
 
 
 @app.command("list")
@@ -58,15 +37,19 @@ def list_(
         Literal["success", "partial", "failure", "none"] | None, typer.Option(help="Only with this outcome.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10000, help="How many of the newest to show.")] = 20,
+    with_evaluation: WithEvaluation = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
     """The open trajectories, whose runs go on, and the newest ended ones, each with its newest reward."""
     endpoints = locate(directory)
-    rows, still_open = asyncio.run(newest(endpoints, role, outcome, limit))
+    asked = TrajectoryFilter(role=role, outcome=outcome, evaluation=with_evaluation)
+    rows, still_open, left_out = asyncio.run(newest(endpoints, asked, limit))
     if not rows and not still_open and role is not None:
         require_role(endpoints, role)
     empty = "no such trajectories" if role or outcome else "no trajectories yet"
+    if left_out:
+        empty = f"{empty} but those of evaluations: --with-evaluation lists them"
     if still_open:
         empty = "none has ended yet: a run ends when its agent reports it, or ten minutes after its last call"
     document = {"trajectories": rows, "open": still_open}
@@ -87,11 +70,16 @@ def show(
 
 
 @app.command()
-def tail(role: OptionalRole = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def tail(
+    role: OptionalRole = None,
+    with_evaluation: WithEvaluation = False,
+    as_json: AsJson = False,
+    directory: Directory = DEFAULT_DIRECTORY,
+) -> None:
     """Print trajectories and their rewards as they arrive, until Ctrl-C; with --json a document on each line."""
     from ratchet.cli.tail import follow  # noqa: PLC0415 - only this command reads streams
 
-    asyncio.run(follow(locate(directory), role, as_json))
+    asyncio.run(follow(locate(directory), role, as_json, with_evaluation=with_evaluation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +96,25 @@ class Whole:
     """Calls of its run that went through the gateway."""
     barred: list[Barred] = field(default_factory=list[Barred])
     """Those that policy gradients cannot use, by reason."""
+    name: str | None = None
+    """What the agent calls the run, where it names it."""
+    models: list[str] = field(default_factory=list[str])
+    """As the servers that answered its calls name them."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """A trajectory in one line."""
 
     trajectory_id: str
+    name: str | None
+    """What the agent calls the run, where it names it."""
     role: str
     agent_id: str
     task_id: str
     source: str
+    model: str | None
+    """As the servers that answered name it."""
+    arm: str | None
     turns: int
     outcome: str | None
     ended_at: datetime
@@ -130,31 +127,41 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     """A trajectory that has calls, and no end yet."""
 
     trajectory_id: str
+    name: str | None
     role: str
+    agent_id: str
+    model: str | None
+    arm: str | None
     calls: int
+    failed_calls: int
     last_call_at: datetime
 
 
-async def newest(
-    endpoints: Endpoints, role: str | None, outcome: str | None, limit: int
-) -> tuple[list[Listed], list[Open]]:
-    """The newest trajectories, each with its newest reward; and the open ones, which have no outcome to ask for."""
-    still_open: list[Open] = []
+async def newest(endpoints: Endpoints, asked: TrajectoryFilter, limit: int) -> tuple[list[Listed], list[Open], bool]:
+    """The newest trajectories, each with its newest reward; the open ones, which have no outcome to ask for; and
+    whether those of evaluations are all that there are."""
     async with warehouse_of(settings_of(endpoints)) as warehouse:
-        if outcome is None:
-            since = datetime.now(UTC) - OPEN_FOR
-            begun = await warehouse.rows(_OPEN, {"role": role or "", "since": since, "limit": limit})
-            still_open = [Open(**row) for row in begun]
-        rows = await warehouse.rows(_NEWEST, {"role": role or "", "outcome": outcome or "", "limit": limit})
-        ids = [row["trajectory_id"] for row in rows]
-        rewards = {(row["role"], row["trajectory_id"]): row for row in await warehouse.rows(_REWARDS, {"ids": ids})}
-    listed: list[Listed] = []
-    for row in rows:
-        reward = rewards.get((row["role"], row["trajectory_id"])) or {}
-        # Confidence 0: no component applied, so the total rewards nothing.
-        value = reward["total"] if reward.get("confidence") else None
-        listed.append(Listed(**row, reward=value, revision=reward.get("revision")))
-    return listed, still_open
+        return await newest_in(TrajectoryList(warehouse, lambda: datetime.now(UTC)), asked, limit)
+
+
+async def newest_in(
+    listing: TrajectoryList, asked: TrajectoryFilter, limit: int
+) -> tuple[list[Listed], list[Open], bool]:
+    """See `newest`."""
+    ended = (await listing.page(replace(asked, state="ended"), limit)).trajectories
+    opened = () if asked.outcome else (await listing.page(replace(asked, state="open"), limit)).trajectories
+    hides = not (ended or opened or asked.evaluation)
+    hidden = (await listing.page(replace(asked, evaluation=True), 1)).trajectories if hides else ()
+    return (
+        [msgspec.convert(one, Listed, from_attributes=True) for one in ended],
+        [_open(one) for one in opened],
+        bool(hidden),
+    )
+
+
+def _open(one: TrajectoryBrief) -> Open:
+    called = msgspec.structs.replace(one, last_call_at=one.last_call_at or one.started_at)
+    return msgspec.convert(called, Open, from_attributes=True)
 
 
 async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
@@ -178,7 +185,8 @@ async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
         run = await stored.run({trajectory_id, *ancestors(trajectory)})
         recorded_as = trajectory.recorded_as or trajectory_id
         calls, barred = await of_trajectory(warehouse, trajectory.role, recorded_as) or (0, [])
-    return Whole(trajectory, rewards, feedback, run, calls, barred)
+        name, models = await stored.names(trajectory.role, recorded_as)
+    return Whole(trajectory, rewards, feedback, run, calls, barred, name, models)
 
 
 async def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
@@ -191,14 +199,15 @@ def show_list(stored: Sequence[Listed], still_open: Sequence[Open], empty: str) 
     """Tables, newest first: of what is open, and of what has ended; `empty` stands for none of those."""
     ids = listed_ids(one.trajectory_id for one in (*still_open, *stored))
     if still_open:
-        calls = (f"open, {one.calls} call{'s' * (one.calls != 1)}" for one in still_open)
+        calls = (_state(one) for one in still_open)
         runs = [
-            (ids[one.trajectory_id], one.role, state, one.last_call_at)
+            (ids[one.trajectory_id], one.role, one.agent_id, state, one.last_call_at, one.model, one.name)
             for one, state in zip(still_open, calls, strict=True)
         ]
-        print_table(("trajectory", "role", "state", "last call"), runs, "")
+        print_table(("trajectory", "role", "agent", "state", "last call", "model", "run"), runs, "")
         console.print()
-    columns = ("trajectory", "role", "agent", "source", "turns", "outcome", "reward", "rev", "ended", "task")
+    of_run = ("trajectory", "role", "agent", "source", "turns", "outcome", "reward", "rev", "ended")
+    columns = (*of_run, "model", "run", "task")
     rows = [
         (
             ids[trajectory.trajectory_id],
@@ -210,17 +219,24 @@ def show_list(stored: Sequence[Listed], still_open: Sequence[Open], empty: str) 
             trajectory.reward,
             trajectory.revision,
             trajectory.ended_at,
-            trajectory.task_id,
+            trajectory.model,
+            trajectory.name,
+            None if trajectory.task_id == trajectory.trajectory_id else trajectory.task_id,
         )
         for trajectory in stored
     ]
     print_table(columns, rows, empty)
 
 
+def _state(one: Open) -> str:
+    failed = f", {one.failed_calls} failed" if one.failed_calls else ""
+    return f"open, {one.calls} call{'s' * (one.calls != 1)}{failed}"
+
+
 def show_one(whole: Whole, *, full: bool = False) -> None:
     """The facts, the conversation, the rewards and the feedback; long turns only in part, unless `full`."""
     trajectory = whole.trajectory
-    print_facts(_facts(trajectory))
+    print_facts(_facts(whole))
     console.print()
     for attempt in whole.run:
         mark = "->" if attempt.trajectory_id == trajectory.trajectory_id else "  "
@@ -271,10 +287,12 @@ def _value(opinion: Feedback) -> object:
     return opinion.value
 
 
-def _facts(trajectory: Trajectory) -> dict[str, object]:
+def _facts(whole: Whole) -> dict[str, object]:
+    trajectory = whole.trajectory
     outcome, policy = trajectory.outcome, trajectory.policy
     return {
         "trajectory": trajectory.trajectory_id,
+        "run": whole.name,
         "role": trajectory.role,
         "agent": trajectory.agent_id,
         "session": trajectory.session_id,
@@ -284,7 +302,7 @@ def _facts(trajectory: Trajectory) -> dict[str, object]:
         "recorded as": trajectory.recorded_as,
         "error": trajectory.metadata.error,
         "source": trajectory.metadata.source,
-        "model": trajectory.metadata.model,
+        "model": ", ".join(whole.models) or trajectory.metadata.model,
         "policy": f"{policy.role}@{policy.version} ({policy.arm})" if policy else None,
         "started": trajectory.start_timestamp,
         "ended": trajectory.end_timestamp,

@@ -58,6 +58,9 @@ class ListQuery(BaseModel):
     since: AwareDatetime | None = Field(None, description="Of the end; of an open one, of its last call.")
     until: AwareDatetime | None = None
     state: Literal["open", "ended", "all"] = "all"
+    evaluation: bool = Field(
+        False, description="Also runs whose calls asked for a version by name; `arm=pinned` lists them alone."
+    )
     limit: int = Field(50, ge=1, le=PAGE)
     after: str | None = Field(None, max_length=2000, description="`next` of the page before.")
 

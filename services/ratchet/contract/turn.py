@@ -137,6 +137,8 @@ class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Absent: all messages of the parent's conversation. 0: `messages` is the whole prompt, only the link is known."""
     trajectory_by: str | None = None
     """By what the gateway recognised the trajectory: `header`, `run`, `trace`, `tool_call`, `prefix`, `new`, ..."""
+    trajectory_name: str | None = None
+    """The name that the agent gave the trajectory, where that is no UUID."""
     api: str | None = None
     """`chat`, `completion`, `responses` or `messages`."""
     key_id: str | None = None

@@ -155,6 +155,7 @@ class CallOpener:
             agent_id=agent,
             user_ref=self._user_ref(asked),
             trajectory_by=recognised.by,
+            trajectory_name=recognised.name,
             parent_hint=recognised.parent_turn_id,
             key_id=request.caller.key_id,
             trace=_trace_of(request),

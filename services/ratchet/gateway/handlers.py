@@ -28,6 +28,10 @@ from ratchet.rules.access import Caller, KeyScope
 from ratchet.service.asgi import Request, Response, json_response
 
 FIRST_COUNTS = "the first outcome of a trajectory counts"
+UNKNOWN_TRAJECTORY = (
+    "no gateway remembers a call of this trajectory: the feedback is stored, and counts as soon as a trajectory with"
+    " this id and role is stored; it waits for as long as feedback is kept"
+)
 _ROLE_UNKNOWN = "name the `role`: no gateway remembers a call of that trajectory"
 
 
@@ -144,7 +148,8 @@ class Handlers:
         checked = self.contracts.check_strict_json(Feedback.TOPIC, msgspec.json.encode(members))
         feedback = cast("Feedback", checked)
         self.recorder.record_feedback(feedback)
-        return json_response(FeedbackTaken(feedback_id=feedback.event_id, trajectory_id=trajectory_id), 202)
+        note = None if known else UNKNOWN_TRAJECTORY
+        return json_response(FeedbackTaken(feedback_id=feedback.event_id, trajectory_id=trajectory_id, note=note), 202)
 
 
 def _check_claims(caller: Caller, body: Mapping[str, Any]) -> None:

@@ -37,6 +37,8 @@ class Route(NamedTuple):
 
 
 _BELOW_TRAJECTORY = re.compile(r"/t/(?P<trajectory>[^/]+)(?P<path>/.*)")
+_SLASHED = re.compile(r"/t/(?P<name>[^/]+(?:/[^/]+)+?)(?P<path>/(?:v1|openai)/.*)")
+"""A base_url whose trajectory has a slash in its name as it is."""
 _AZURE = re.compile(r"(/t/[^/]+)?/openai/deployments/(?P<model>[^/]+)(?P<path>/.*)")
 _END = re.compile(r"/v1/trajectories/(?P<trajectory>[^/]+)/end")
 _RESPONSE = re.compile(r"/v1/responses/(?P<id>[^/]+)(?P<items>/input_items)?")
@@ -81,7 +83,7 @@ def route_finder(
         method = "GET" if method == "HEAD" else method
         route = table.get((method, plain)) or route_of(method, plain)
         if route is None:
-            raise _unknown(path, plain)
+            raise unknown_path(path, plain)
         answer, azure = partial(call, route, quotas, trajectory), _AZURE.fullmatch(path)
         if azure is None or route.scope != KeyScope.INFER:
             return answer
@@ -110,11 +112,14 @@ async def of_deployment(model: str, answer: Handler, request: Request) -> Answer
     return await answer(request)
 
 
-def _unknown(path: str, plain: str) -> HttpError:
+def unknown_path(path: str, plain: str) -> HttpError:
     """The error for a path that the gateway does not have."""
     if plain.startswith("/v1/conversations"):
         instead = "continue by previous_response_id, or let the agent keep its session"
         return HttpError(404, f"the gateway keeps no conversations: {instead}", code="conversations_not_kept")
+    if slashed := _SLASHED.fullmatch(path):
+        right = f"/t/{slashed['name'].replace('/', '%2F')}{slashed['path']}"
+        return HttpError(404, f"no such path: {path}; a slash in a trajectory's name is written %2F: {right}")
     return HttpError(404, f"no such path: {path}; the gateway's README lists the paths")
 
 

@@ -228,7 +228,12 @@ class RecordMaker:
         return msgspec.structs.replace(recorded, call=_call_note(turn, call))
 
     def _redact(self, turn: Turn) -> Turn:
-        """The turn as it may be published. Raises `Rejected` when the redactor cannot search it."""
+        """The turn as it may be published. Raises `Rejected` when the redactor cannot search it.
+
+        A secret in the run's name bars no tokens: the name is no part of the prompt.
+        """
+        if turn.trajectory_name is not None:
+            turn = msgspec.structs.replace(turn, trajectory_name=self._redactor.redact(turn.trajectory_name).value)
         tools = Redacted(turn.tools)
         if turn.tools and turn.tools_digest is not None:
             known = self._tools.get_redacted(turn.tools_digest, turn.tools)

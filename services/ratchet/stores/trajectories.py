@@ -54,6 +54,11 @@ SELECT if(JSONHas(body, 'turn_id'), {_MEMBERS}, body) AS shortened
 FROM turns FINAL WHERE role = {{role:String}} AND trajectory_id = {{id:String}}
 ORDER BY turn_index, attempt, at, turn_id LIMIT {{limit:UInt32}}
 """  # noqa: S608 - our own names
+_NAMES = """
+SELECT max(trajectory_name) AS name,
+    arraySort(groupUniqArrayIf(toString(provider_model), provider_model != '')) AS models
+FROM turns WHERE role = {role:String} AND trajectory_id = {id:String}
+"""
 _CALLS = """
 SELECT turn_id, turn_index, attempt, at, role, policy_version, arm, provider_model, latency_ms, first_token_ms,
     prompt_tokens, output_tokens, cost_usd, finish_reason, substring(error, 1, 4000) AS error, trainable,
@@ -119,6 +124,11 @@ class StoredTrajectories:
         asked = {"role": role, "id": recorded_as, "limit": most, "left_out": list(LEFT_OUT)}
         rows = await self._warehouse.rows(_CONVERSATION, asked)
         return [decode(row["shortened"], Turn) for row in rows]
+
+    async def names(self, role: str, recorded_as: str) -> tuple[str | None, list[str]]:
+        """What the agent calls the run that was recorded under an id, and the models that answered its calls."""
+        (row,) = await self._warehouse.rows(_NAMES, {"role": role, "id": recorded_as})
+        return row["name"] or None, row["models"]
 
     async def calls(self, role: str, recorded_as: str, most: int) -> list[Row]:
         """Facts of the first calls that were recorded under an id, in order."""

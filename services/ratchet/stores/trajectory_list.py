@@ -44,9 +44,11 @@ SMALLER = 8
 
 _CALLS = f"""
 SELECT role, trajectory_id, count() AS calls, countIf(error IS NOT NULL) AS failed, sum(latency_ms) AS latency,
-    min(at) AS began, groupUniqArray(policy_version) AS versions, groupUniqArray(toString(arm)) AS arms
+    min(at) AS began, max(at) AS last, groupUniqArray(policy_version) AS versions,
+    groupUniqArray(toString(arm)) AS arms, max(trajectory_name) AS name, countIf(answered) AS answers,
+    arraySort(groupUniqArrayIf(toString(provider_model), provider_model != '')) AS models
 FROM (
-    SELECT role, trajectory_id, error, latency_ms, at, policy_version, arm
+    SELECT role, trajectory_id, error, latency_ms, at, policy_version, arm, trajectory_name, answered, provider_model
     FROM turns WHERE {OF_KEYS} LIMIT 1 BY event_id
 )
 GROUP BY role, trajectory_id
@@ -197,11 +199,15 @@ def _brief(listed: Listed, called: Row, reward: Row, thumbs: int) -> TrajectoryB
         role=role,
         state="ended" if row else "open",
         agent_id=row["agent_id"] if row else called.get("agent") or "unknown",
+        name=called.get("name") or None,
         task_id=row.get("task_id"),
         source=row.get("source"),
         policy=MIXED if is_mixed else f"{role}@{versions[0]}" if versions else None,
         arm=arm,
+        model=_model(row, called),
+        turns=row.get("turn_count"),
         calls=called.get("calls", 0),
+        answers=called.get("answers", 0),
         failed_calls=called.get("failed", 0),
         outcome=row.get("outcome"),
         reward=value,
@@ -209,8 +215,16 @@ def _brief(listed: Listed, called: Row, reward: Row, thumbs: int) -> TrajectoryB
         thumbs=thumbs,
         started_at=row["started_at"] if row else called.get("began", at_millis(listed.place.at)),
         ended_at=row.get("ended_at"),
+        last_call_at=called.get("last"),
         latency_ms=called.get("latency"),
     )
+
+
+def _model(row: Row, called: Row) -> str | None:
+    """The models that the servers named in their answers; of a run without such calls, the one that was reported."""
+    if called:
+        return ", ".join(called.get("models", [])) or None
+    return row.get("model")
 
 
 async def _no_rows() -> list[Row]:

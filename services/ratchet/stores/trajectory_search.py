@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from ratchet.rules.arms import PINNED
 from ratchet.stores.history import IDS_PER_QUERY, latest_rewards
 
 if TYPE_CHECKING:
@@ -61,12 +62,19 @@ class TrajectoryFilter:
     since: datetime | None = None
     until: datetime | None = None
     state: State = "all"
+    evaluation: bool = True
+    """False: without runs whose calls asked for a version by name, unless `arm` asks for them."""
 
     @property
     def words(self) -> dict[str, str]:
         """The words of `text`, as JSON writes them, by the names of their parameters."""
         words = (self.text or "").split()[:WORDS]
         return {f"word{n}": msgspec.json.encode(word).decode()[1:-1] for n, word in enumerate(words)}
+
+    @property
+    def leaves_out_pinned(self) -> bool:
+        """Whether evaluation runs do not pass."""
+        return not self.evaluation and self.arm is None
 
     @property
     def has_open(self) -> bool:
@@ -149,8 +157,8 @@ WHERE ended_at >= {instant("low")} AND ended_at < {instant("high")}
 """  # noqa: S608 - as above
 ENDED = f"""
 SELECT * FROM (
-    SELECT role, trajectory_id, recorded_as, agent_id, task_id, source, policy_version, arm, outcome, started_at,
-        ended_at, toUnixTimestamp64Milli(ended_at) AS place
+    SELECT role, trajectory_id, recorded_as, agent_id, task_id, source, model, turn_count, policy_version, arm, outcome,
+        started_at, ended_at, toUnixTimestamp64Milli(ended_at) AS place
     FROM trajectories WHERE {OF_KEYS} ORDER BY ingested_at DESC LIMIT 1 BY role, trajectory_id
 ) WHERE true
 """  # noqa: S608 - as above
@@ -283,6 +291,8 @@ class OpenSearch:
             if value is not None:
                 having.append(condition)
                 self._parameters[name] = value
+        if asked.leaves_out_pinned:
+            having.append(f"countIf(arm = '{PINNED}') = 0")
         of_role = " AND role = {role:String}" if asked.role else ""
         self._parameters |= {"role": asked.role} if asked.role else {}
         self._sql = f"{_OPEN_SINCE}{of_role} GROUP BY role, trajectory_id HAVING {' AND '.join(having)} {_NEWEST_FIRST}"
@@ -335,7 +345,10 @@ def _of_columns(asked: TrajectoryFilter) -> tuple[list[str], dict[str, Any]]:
     }
     given = {name: (value, condition) for name, (value, condition) in columns.items() if value is not None}
     parameters = {**{name: value for name, (value, _) in given.items()}, **asked.words}
-    return [condition for _, condition in given.values()], parameters
+    conditions = [condition for _, condition in given.values()]
+    if asked.leaves_out_pinned:
+        conditions.append(f"ifNull(arm, '') != '{PINNED}'")
+    return conditions, parameters
 
 
 def _of_other_tables(asked: TrajectoryFilter) -> tuple[list[str], dict[str, Any]]:

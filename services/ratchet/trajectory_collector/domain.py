@@ -11,6 +11,7 @@ import msgspec
 from ratchet.contract import Feedback, JsonObject, Outcome, Trajectory, TrajectoryEnd, Turn, named_id
 from ratchet.contract.reward import UPDATE
 from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn, claims_digest
+from ratchet.contract.turn import UNSERVED
 from ratchet.rules.arms import MIXED
 from ratchet.rules.chat import (
     ChatError,
@@ -313,6 +314,8 @@ def _with_outcome(
     handed_in = tools_called(main.calls[-1].response or {}) & inference.tools_of(end.role) if main else frozenset()
     if handed_in:
         outcome = Outcome(status="success", inferred_from=min(handed_in))
+    elif last.engine.fault == UNSERVED:
+        return end  # nothing of an answer was computed: a wrong key, URL or model, or a server that is away
     elif (last.error and inference.by_errors) or (main is None and _error_of(last)):
         outcome = Outcome(status="failure", inferred_from=ERROR)
     else:

@@ -144,6 +144,7 @@ def turn_columns(m: Turn) -> Row:
         "cost_usd": m.cost_usd,
         "api": m.api or "",
         "trajectory_by": m.trajectory_by or "",
+        "trajectory_name": m.trajectory_name or "",
         "key_id": m.key_id or "",
         "trace_id": m.trace.trace_id if m.trace else "",
         "provider_model": (m.provider.model if m.provider else None) or "",

@@ -130,6 +130,19 @@ async def test_names_of_any_kind_lead_to_the_trajectory_that_an_end_by_the_same_
     assert turn["trace"] == {"trace_id": TRACE, "span_id": "00f067aa0ba902b7", "baggage": "a=b"}
 
 
+async def test_turns_have_the_name_of_the_run_as_its_agent_gave_it(here: Alone) -> None:
+    await ask(here, "run 7")
+    await ask(here, headers={b"x-ratchet-run": "Füße 8".encode()})
+    await ask(here, headers={b"x-ratchet-run": b"mail mia@example.com"})
+    await ask(here, trajectory_id_of("run 9"))
+    await ask(here, headers={b"traceparent": f"00-{TRACE}-00f067aa0ba902b7-00".encode()})
+    await ask(here)
+    turns = await here.published()
+    names = ["run 7", "Füße 8", "mail [REDACTED:email]", None, None, None]
+    assert [turn.get("trajectory_name") for turn in turns] == names
+    assert turns[2]["trainable"].get("reason") != "redacted"
+
+
 async def test_what_follows_an_end_without_a_name_is_another_trajectory(here: Alone) -> None:
     first = await ask(here)
     await here.handlers.end(first["x-ratchet-trajectory"], msgspec.structs.replace(chat_request(), body=b"{}"), None)

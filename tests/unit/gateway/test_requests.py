@@ -21,7 +21,7 @@ from ratchet.gateway.domain.requests import (
     value_of,
 )
 from ratchet.gateway.domain.responses.form import RESPONSES
-from ratchet.gateway.http_api import split_path
+from ratchet.gateway.http_api import split_path, unknown_path
 from ratchet.service.problems import http_error
 
 HI = b'{"role": "user", "content": "hi"}'
@@ -44,6 +44,9 @@ def engine_body(form: Form, request: CallRequest, policy: str) -> dict[str, Any]
 def test_a_base_url_may_carry_the_trajectory() -> None:
     assert split_path("/t/abc/v1/chat/completions") == ("abc", "/v1/chat/completions")
     assert split_path("/v1/models") == (None, "/v1/models")
+    hint = "a slash in a trajectory's name is written %2F: /t/o%2F5%2F7/v1/chat/completions"
+    assert hint in str(unknown_path("/t/o/5/7/v1/chat/completions", "/v1/o/5/v1/chat/completions"))
+    assert "%2F" not in str(unknown_path("/t/o/v1/chats", "/v1/chats"))
     assert split_path("/t/abc/openai/deployments/x/completions/") == ("abc", "/v1/completions")
 
 

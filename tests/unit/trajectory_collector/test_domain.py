@@ -12,7 +12,7 @@ import pytest
 
 from ratchet.contract import MESSAGES, Message, Outcome, Trajectory, TrajectoryEnd, Turn, named_id
 from ratchet.contract.trajectory import Quality, TaskContext
-from ratchet.contract.turn import Sampling, Trainable
+from ratchet.contract.turn import EngineInfo, Sampling, Trainable
 from ratchet.reward_computer.components.user_feedback import score_of
 from ratchet.rules.chat import chat_messages
 from ratchet.rules.recorded import recorded_chat, recorded_parts
@@ -351,6 +351,21 @@ def test_a_run_shows_its_outcome_where_nobody_reports_one() -> None:
     shown = assemble_idle("support", answered.trajectory_id, Run([answered, failed]), inference).trajectories[0]
     assert report_of(shown).is_provisional
     assert is_fuller(whole(trajectory_end("run"), [answered, failed]), report_of(shown))
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["silent", "ended"])
+@pytest.mark.parametrize(("fault", "outcome"), [("unserved", None), ("broke", "failure")])
+def test_a_call_of_which_no_server_computed_anything_is_no_failure_of_the_policy(
+    ends: bool, fault: str, outcome: str | None
+) -> None:
+    refused = later(
+        turn("run", 1, response=None, error="provider refuses the gateway", engine=EngineInfo(name="p", fault=fault)), 5
+    )
+    for turns in ([refused], [turn("run"), refused]):
+        end = trajectory_end("run", outcome=None)
+        made = whole(end, turns) if ends else silent("support", refused.trajectory_id, turns)
+        assert (made.outcome.status if made.outcome else None) == outcome
+        assert made.metadata.error == "provider refuses the gateway" or len(turns) > 1
 
 
 def test_what_a_trajectory_may_not_state_is_left_to_its_turns() -> None:

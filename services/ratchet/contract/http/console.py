@@ -193,14 +193,22 @@ class TrajectoryBrief(Answer, frozen=True, kw_only=True):
     state: Annotated[str, listed("open", "ended")]
     """open: it has calls, and no end is stored."""
     agent_id: str
+    name: str | None
+    """What the agent calls the run, where it names it."""
     task_id: str | None
     source: str | None
     policy: str | None
     """`<role>@<version>` of its calls; `mixed` for several."""
+    model: str | None
+    """As the servers that answered name it; several with commas."""
     arm: str | None
+    turns: int | None
+    """Entries that it has; null while it is open."""
     calls: int
     """Those that the gateway recorded under its id: the further conversations of a run share them."""
     failed_calls: int
+    answers: int
+    """Calls that were answered."""
     outcome: str | None
     reward: float | None
     """Null: none yet, or no component of it applies."""
@@ -209,6 +217,7 @@ class TrajectoryBrief(Answer, frozen=True, kw_only=True):
     """Thumbs up less thumbs down of people: each person's newest counts."""
     started_at: Instant
     ended_at: Instant | None
+    last_call_at: Instant | None
     latency_ms: float | None
     """Of its calls together."""
 

@@ -41,6 +41,8 @@ class FeedbackTaken(Answer, frozen=True, kw_only=True):
 
     feedback_id: str
     trajectory_id: str
+    note: str | None = None
+    """What becomes of it where no gateway remembers a call of the trajectory; null otherwise."""
 
 
 class DeletedResponse(Answer, frozen=True, kw_only=True):

@@ -238,6 +238,8 @@ class Recognised:
     """The id of the tool call by which it was recognised."""
     is_certain: bool = True
     """Nothing that another gateway has answered meanwhile could change it."""
+    name: str | None = None
+    """What the agent calls the trajectory, where that is a text of its own and no id."""
 
     @property
     def is_named(self) -> bool:
@@ -280,7 +282,8 @@ class Identity:
         """
         named = self._named(asked)
         if named is not None:
-            return Recognised(*named, asked.scope)
+            trajectory_id, way, name = named
+            return Recognised(trajectory_id, way, asked.scope, name=None if name is None or _is_id(name) else name)
         return self._of_response(asked) or self._repeated(asked) or self._of_past(asked)
 
     def confirmed(self, call: Recognised) -> Recognised:
@@ -374,20 +377,20 @@ class Identity:
         for mark in marks:
             self._index.add_claim(mark, claim)
 
-    def _named(self, asked: Asked) -> tuple[str, str] | None:
-        """Id and way of the first name that the request has."""
+    def _named(self, asked: Asked) -> tuple[str, str, str | None] | None:
+        """Id, way and text of the first name that the request has; of a trace, which is an id, without the text."""
         ways, names = self._ways, asked.names
         for way, text in ((HEADER, names.header), (PATH, names.path), (RUN, names.run)):
             if text and way in ways:
                 first = trajectory_id_of(text, _PLACES[way])
-                return (first if way in ONE_FOR_EVER else self._line(first)[1]), way
+                return (first if way in ONE_FOR_EVER else self._line(first)[1]), way, text
         if names.traceparent and TRACE in ways:
             trace = trace_of(names.traceparent)
             if trace is not None:
-                return self._line(str(uuid.UUID(trace[0])))[1], TRACE
+                return self._line(str(uuid.UUID(trace[0])))[1], TRACE, None
         for way, text, is_shared in _names_in(asked.members, names.session):
             if way in ways:
-                return self._line(_id_of(text, "" if is_shared else asked.key))[1], way
+                return self._line(_id_of(text, "" if is_shared else asked.key))[1], way, text
         return None
 
     def _of_response(self, asked: Asked) -> Recognised | None:

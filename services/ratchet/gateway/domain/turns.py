@@ -48,6 +48,8 @@ class TurnHeader(msgspec.Struct, frozen=True, array_like=True):
     """The call whose answer it recognised."""
     key_id: str | None = None
     trace: Trace | None = None
+    trajectory_name: str | None = None
+    """The name that the agent gave the trajectory, where that is no UUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ def turn_of(header: TurnHeader, request: TurnRequest, answer: Answer, latency_ms
         trainable=trainable,
         session_id=header.session_id,
         agent_id=header.agent_id,
+        trajectory_name=header.trajectory_name,
         attempt=request.attempt,
         parent_turn_id=parent_id,
         parent_messages=0 if parent_id and not known else None,

@@ -13,6 +13,7 @@ from ratchet.contract.state import ServedPolicy
 from ratchet.contract.turn import BROKE, UNSERVED, EngineInfo
 from ratchet.gateway.domain.answers import Glance
 from ratchet.gateway.domain.forms import Form
+from ratchet.gateway.domain.refusals import sentence_of
 from ratchet.gateway.domain.requests import Body, CallRequest, Fields
 from ratchet.gateway.domain.streams import UNREADABLE, chunk_of
 from ratchet.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED
@@ -171,10 +172,12 @@ def policy_refused(reply: Reply) -> bool:
 
 
 def gateway_refused(name: str, reply: Reply) -> EngineFailed:
-    """The failure of an engine that refuses the gateway's key or URL. Its own words may hold the key, or a prompt:
-    neither agent, turn nor log gets them. Its status tells SDKs that a retry is of no use."""
-    log.error("the engine refuses the gateway", engine=name, status=reply.status)
-    message = f"{name} refuses the gateway: the operator must correct its key, URL or model name"
+    """The failure of an engine that refuses the gateway's key, URL or model, with its own words as `sentence_of` leaves
+    them. Its status tells SDKs that a retry is of no use."""
+    words = sentence_of(reply.member("message") or "")
+    log.error("the engine refuses the gateway", engine=name, status=reply.status, words=words)
+    answered = f"{reply.status}, {words}" if words else str(reply.status)
+    message = f"{name} refuses the gateway ({answered}): the operator must correct its key, URL or model name"
     failure = NotServed(424, message, code="engine_refused")
     failure.headers = [(b"x-should-retry", b"false")]
     return failure

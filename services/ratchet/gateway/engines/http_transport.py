@@ -137,7 +137,8 @@ class HttpTransport:
                     message = f"the gateway has no connection to {self._name} left; try again in a moment"
                     raise HttpError(503, message, code="overloaded") from error
                 if attempt + 1 == tries:
-                    message = f"{self._name} is not reachable: {tries} connections failed; try again later"
+                    why = f"{tries} connections failed, the last with: {error}"
+                    message = f"{self._name} is not reachable: {why}; see that it runs and that its URL is right"
                     raise EngineFailed(502, message, code="engine_unavailable", unreachable=True) from error
                 await asyncio.sleep(CONNECT_PAUSE_S * 2**attempt)
             except ValueError as error:
@@ -159,7 +160,8 @@ class HttpTransport:
             message = f"{self._name} took too long: {error}; ask for fewer tokens"
             raise EngineFailed(504, message, code="engine_timeout") from error
         except ExchangeFailed as error:
-            message = f"{self._name} broke off its answer: {error}; try again"
+            happened = f"{self._name} broke off before its answer was whole ({error})"
+            message = f"{happened}: see that it runs and that its URL is right, then try again"
             raise EngineFailed(502, message, code="engine_unavailable", broken_off=True) from error
         except ValueError as error:
             raise EngineFailed(502, f"{self._name} sent {error}", code="engine_invalid") from error

@@ -13,11 +13,13 @@ from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.domain.requests import CallRequest, Fields, provider_fields
 from ratchet.gateway.engines.base import (
     BUSY,
+    NOT_NOW,
     WRONG_KEY,
     EngineAnswer,
     EngineError,
     EngineFailed,
     EventReply,
+    NotServed,
     Reply,
     Transport,
     gateway_refused,
@@ -95,7 +97,8 @@ class OpenAiEngine:
         """The problem that an answer with another status than 200 says: in the provider's own words."""
         if reply.status in WRONG_KEY | _MISSING and reply.member("code") not in _AGENTS_OWN:
             return gateway_refused(self._name, reply)
-        kind = EngineFailed if reply.status >= 500 or reply.status in BUSY else EngineError
+        is_failure = reply.status >= 500 or reply.status in BUSY
+        kind = NotServed if reply.status in NOT_NOW else EngineFailed if is_failure else EngineError
         problem = kind(reply.status, f"{self._name}: {reply.reason}", code=reply.member("code"), reply=reply)
         if isinstance(reply.body, dict):  # not the page of a proxy
             problem.relayed = api, reply.raw
