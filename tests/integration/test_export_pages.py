@@ -21,7 +21,7 @@ from ratchet.preferences.records import preference_of
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.rows import TABLES, row_of
-from tests.support.messages import AT, trajectory, turn
+from tests.support.messages import AT, stored_at, trajectory, turn
 from tests.support.running import migrated
 
 
@@ -43,7 +43,7 @@ async def store(warehouse: Warehouse, topic: str, messages: Sequence[Message], f
     """Rows as the collector makes them, the `first` sequence and those after it."""
     table = TABLES[topic]
     received = [
-        Received(one, topic, "", sequence, 1, f"event-{sequence}", AT, "", body=msgspec.json.encode(one))
+        Received(one, topic, "", sequence, 1, f"event-{sequence}", stored_at(one), "", body=msgspec.json.encode(one))
         for sequence, one in enumerate(messages, start=first)
     ]
     await warehouse.insert(table.name, [row_of(table, one, LIFE, AT) for one in received], token=f"{topic} {first}")

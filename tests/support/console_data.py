@@ -20,7 +20,7 @@ from ratchet.rules.access import ANYONE, Caller
 from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.callers import called_by
-from tests.support.messages import AT
+from tests.support.messages import AT, stored_at
 
 LIFE = "1"
 
@@ -38,7 +38,7 @@ async def store(warehouse: Warehouse, *messages: Message, first: int = 1, at: da
         rows = [
             row_of(
                 table,
-                Received(one, topic, "", sequence, 1, one.event_id, AT, "", body=msgspec.json.encode(one)),
+                Received(one, topic, "", sequence, 1, one.event_id, stored_at(one), "", body=msgspec.json.encode(one)),
                 LIFE,
                 at + timedelta(milliseconds=sequence),
             )

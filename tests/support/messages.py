@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.contract import JsonObject, Outcome, PolicyClaim, Trajectory, TrajectoryEnd, Turn, named_id
+from ratchet.contract import JsonObject, Message, Outcome, PolicyClaim, Trajectory, TrajectoryEnd, Turn, named_id
 from ratchet.contract.trajectory import (
     Action,
     Observation,
@@ -82,3 +82,8 @@ def trajectory_end(name: str = "one", **changes: Any) -> TrajectoryEnd:
         task_context=TaskContext(task_id=f"task-{name}", instructions="", group_key=f"group-{name}"),
     )
     return msgspec.structs.replace(plain, **changes)
+
+
+def stored_at(message: Message) -> datetime:
+    """When a stream stored it: not before what it reports has happened."""
+    return max(AT, getattr(message, "end_timestamp", AT))

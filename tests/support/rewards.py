@@ -16,7 +16,7 @@ from ratchet.reward_computer.domain.history import add_trajectory, history_key
 from ratchet.reward_computer.domain.normalization import add_reward, function_of
 from ratchet.reward_computer.domain.reward import RewardSpec
 from ratchet.reward_computer.handlers import RewardComputer
-from tests.support.messages import AT, trajectory
+from tests.support.messages import AT, stored_at, trajectory
 
 Key = tuple[str, str]
 TABLES: Mapping[type[Message], str] = {Trajectory: "trajectories", Reward: "rewards", Feedback: "feedback"}
@@ -46,7 +46,7 @@ def received(message: Message, sequence: int = 1, delivered: int = 1) -> Receive
         sequence=sequence,
         delivered=delivered,
         event_id=message.event_id,
-        time=AT,
+        time=stored_at(message),
         correlation_id=message.event_id,
     )
 

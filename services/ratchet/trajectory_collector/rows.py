@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from ratchet.bus.received import Received
@@ -30,6 +30,8 @@ from ratchet.contract.turn import CANCELLED
 
 Row = dict[str, Any]
 """A row by column name; `Any` because each column has its own type."""
+EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
+"""ClickHouse has no earlier instants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Table:
     """Makes the columns beside `body` from a message; `Any`: each table has a message type of its own."""
     key: tuple[str, ...] = ("role", "trajectory_id")
     """The columns, all of them text, that order the table before the event id: queries look rows up by them."""
+    client_times: tuple[str, ...] = ()
+    """Columns that an agent's clock sets and lists are ordered by: never later than the stream stored the message."""
 
     def key_of(self, message: Message) -> tuple[str, ...]:
         """The key of the message's row."""
@@ -49,11 +53,13 @@ class Table:
 
 def row_of(table: Table, received: Received[Message], incarnation: str, ingested_at: datetime) -> Row:
     """The whole row of one delivery. `incarnation`: the life of the stream that its sequence belongs to."""
+    columns = table.columns(received.message)
     return {
         "event_id": received.event_id,
         "sequence": received.sequence,
         "incarnation": incarnation,
-        **table.columns(received.message),
+        **columns,
+        **{name: min(max(columns[name], EARLIEST), received.time) for name in table.client_times},
         "body": received.body.decode(),
         "ingested_at": ingested_at,
         "correlation_id": received.correlation_id,
@@ -270,7 +276,7 @@ def rollout_columns(m: ModelRollout) -> Row:
 
 
 TABLES: Mapping[str, Table] = {
-    Trajectory.TOPIC: Table("trajectories", trajectory_columns),
+    Trajectory.TOPIC: Table("trajectories", trajectory_columns, client_times=("started_at", "ended_at")),
     Start.TOPIC: Table("starts", start_columns),
     Turn.TOPIC: Table("turns", turn_columns),
     TrajectoryEnd.TOPIC: Table("trajectory_ends", end_columns),

@@ -13,7 +13,7 @@ from ratchet.contract import Message, Outcome as Claim, Reward, Trajectory
 from ratchet.contract.reward import RewardFunction
 from ratchet.contract.trajectory import TaskContext
 from ratchet.reward_computer.domain.reward import RewardSpec, newest
-from tests.support.messages import AT, trajectory
+from tests.support.messages import AT, stored_at, trajectory
 from tests.support.rewards import (
     FUNCTION,
     RacingWorld,
@@ -58,7 +58,7 @@ async def test_a_first_reward_has_the_instant_of_the_report_however_late_the_col
     plain = trajectory()
     late = trajectory(metadata=msgspec.structs.replace(plain.metadata, source="assembled", reported_at=ended))
     rewards = [published(await first(holding(one), one))[0] for one in (plain, late)]
-    assert [one.reported_at for one in rewards] == [AT, ended]
+    assert [one.reported_at for one in rewards] == [stored_at(plain), ended]
 
 
 async def test_a_trajectory_that_is_not_stored_yet_waits() -> None:
