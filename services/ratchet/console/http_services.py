@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from ratchet.console.pace import Pace
 from ratchet.contract.http.console import ServiceOut
 from ratchet.contract.http.rollouts import RolloutOut, RolloutsOut
 from ratchet.contract.http.status import StatusOut, TrainingStatusOut
@@ -32,13 +34,22 @@ class HttpServices:
     """The other services. A context manager: it holds their connections."""
 
     def __init__(
-        self, health_urls: Mapping[str, str], coordinator_url: str, deployer_url: str, service_key: str | None
+        self,
+        health_urls: Mapping[str, str],
+        coordinator_url: str,
+        deployer_url: str,
+        service_key: str | None,
+        *,
+        answer_s: float = ANSWER_S,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`health_urls`: by service, its health port; `service_key`: the key to read with."""
         key = bearer(service_key)
-        self._health = {name: AsyncApiClient(Peer(name, url, timeout_s=ANSWER_S)) for name, url in health_urls.items()}
-        self._coordinator = AsyncApiClient(Peer("the coordinator", coordinator_url, key, ANSWER_S))
-        self._deployer = AsyncApiClient(Peer("the deployer", deployer_url, key, ANSWER_S))
+        self._health = {name: AsyncApiClient(Peer(name, url, timeout_s=answer_s)) for name, url in health_urls.items()}
+        self._coordinator = AsyncApiClient(Peer("the coordinator", coordinator_url, key, answer_s))
+        self._deployer = AsyncApiClient(Peer("the deployer", deployer_url, key, answer_s))
+        self._health_paces = {name: Pace(monotonic) for name in health_urls}
+        self._training_pace, self._rollouts_pace = Pace(monotonic), Pace(monotonic)
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -62,7 +73,7 @@ class HttpServices:
             reason = "RATCHET_CONSOLE_HEALTH_URLS does not have its address"
             return ServiceOut(name=name, state="unknown", reason=reason, notes={})
         try:
-            reply = await client.exchange("GET", "/readyz")
+            reply = await self._health_paces[name].of(lambda: client.exchange("GET", "/readyz"))
         except Unavailable as error:
             return ServiceOut(name=name, state="away", reason=str(error), notes={})
         reason, notes = readiness_of(reply.status, reply.content)
@@ -70,12 +81,15 @@ class HttpServices:
 
     async def training(self) -> tuple[StatusOut, TrainingStatusOut]:
         """What the coordinator says of jobs and roles. Raises the error of its answer, or `Unavailable`."""
-        status, training = await asyncio.gather(
+        return await self._training_pace.of(self._training)
+
+    async def _training(self) -> tuple[StatusOut, TrainingStatusOut]:
+        return await asyncio.gather(
             self._coordinator.ask("GET", "/v1/status", StatusOut),
             self._coordinator.ask("GET", "/v1/status/training", TrainingStatusOut),
         )
-        return status, training
 
     async def rollouts(self) -> Sequence[RolloutOut]:
         """Every role's newest rollout. Raises as `training` does."""
-        return (await self._deployer.ask("GET", "/v1/rollouts", RolloutsOut)).rollouts
+        answer = await self._rollouts_pace.of(lambda: self._deployer.ask("GET", "/v1/rollouts", RolloutsOut))
+        return answer.rollouts
