@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, BinaryIO
 
 import msgspec
 
@@ -48,9 +49,9 @@ OnProgress = Callable[[int, int], None]
 class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file of a backup."""
 
-    size: int
+    size: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
     sha256: str
-    mode: int
+    mode: Annotated[int, msgspec.Meta(ge=0, le=0o777)]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Path -> the path in the state that it points to. What a state links to elsewhere is copied as if it lay there."""
     files: dict[str, BackupFile]
     digest: str = ""
-    """SHA-256 of the manifest without this member; empty in one of version 0.1."""
+    """SHA-256 of the manifest without this member."""
 
     @property
     def size(self) -> int:
@@ -118,10 +119,12 @@ def read_manifest(backup: Path) -> Manifest:
         raise Rejected(f"the backup is damaged or was changed: {backup / MANIFEST} cannot be read: {error}") from error
     if manifest.format != FORMAT:
         raise Rejected(f"{backup} has the format {manifest.format}; this program reads {FORMAT}")
+    if "data" not in manifest.folders:
+        raise Rejected(f"the backup is damaged or was changed: {backup / MANIFEST} names no folder data")
     strange = next((name for name in _names(manifest) if not _in_a_state(name, manifest)), None)
     if strange is not None:
         raise Rejected(f"{backup} names a file outside of a state: {strange!r}")
-    if manifest.digest and manifest.digest != _digest_of(manifest):
+    if manifest.digest != _digest_of(manifest):
         raise Rejected(f"the backup was changed: {backup / MANIFEST} is not the one that was written")
     return manifest
 
@@ -186,8 +189,11 @@ def _copied(directory: Path, tree: StateTree, to: Path, on_progress: Callable[[i
         (to / name).mkdir()
     done = 0
     for name, path in tree.files.items():
-        mode = stat.S_IMODE(path.stat().st_mode)
-        files[name] = BackupFile(size=path.stat().st_size, sha256=_copy(path, to / name, mode), mode=mode)
+        with path.open("rb") as source:
+            seen = os.fstat(source.fileno())
+            mode = stat.S_IMODE(seen.st_mode) & 0o777
+            digest = _copy(source, to / name, mode, seen.st_size)
+        files[name] = BackupFile(size=seen.st_size, sha256=digest, mode=mode)
         done += files[name].size
         on_progress(done)
     manifest = Manifest(
@@ -207,10 +213,8 @@ def _put_back(manifest: Manifest, state: Path, partial: Path, on_progress: OnPro
         (partial / name).mkdir(parents=True)
     done = 0
     for name, file in manifest.files.items():
-        try:
-            digest = _copy(state / name, partial / name, file.mode)
-        except FileNotFoundError as error:
-            raise Rejected(f"the backup is damaged: {name} is missing") from error
+        with _opened(state / name, name, file.size) as source:
+            digest = _copy(source, partial / name, file.mode, file.size)
         if digest != file.sha256:
             raise Rejected(f"the backup is damaged: {name} is not the file that was copied")
         done += file.size
@@ -220,14 +224,33 @@ def _put_back(manifest: Manifest, state: Path, partial: Path, on_progress: OnPro
         (partial / name).symlink_to(os.path.relpath(target, Path(name).parent))
 
 
-def _copy(source: Path, to: Path, mode: int) -> str:
-    """Copy a file to the disk; returns its SHA-256."""
+@contextmanager
+def _opened(path: Path, name: str, size: int) -> Iterator[BinaryIO]:
+    """A file of a backup. Raises `Rejected` for what is missing, no file (a link, a pipe) or of another size."""
+    try:
+        # A pipe is opened without waiting for its writer, and a link not at all.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise Rejected(f"the backup is damaged: {name} is missing") from error
+    except (OSError, ValueError) as error:
+        raise Rejected(f"the backup is damaged: {name} cannot be read: {error}") from error
+    seen = os.fstat(descriptor)
+    if not stat.S_ISREG(seen.st_mode) or seen.st_size != size:
+        os.close(descriptor)
+        raise Rejected(f"the backup is damaged: {name} is not the file that was copied")
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
+
+
+def _copy(source: BinaryIO, to: Path, mode: int, size: int) -> str:
+    """Copy `size` bytes of a file to the disk, or all where it has fewer; returns their SHA-256."""
     digest = hashlib.sha256()
     descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with source.open("rb") as read, os.fdopen(descriptor, "wb") as write:
-        while piece := read.read(PIECE):
+    with os.fdopen(descriptor, "wb") as write:
+        while size > 0 and (piece := source.read(min(PIECE, size))):
             digest.update(piece)
             write.write(piece)
+            size -= len(piece)
         write.flush()
         os.fsync(write.fileno())
     return digest.hexdigest()

@@ -93,14 +93,22 @@ def test_an_empty_folder_is_filled(state: Path, tmp_path: Path) -> None:
     assert (tmp_path / "empty" / "secrets.json").is_file()
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing", "longer", "a link", "a pipe", "a folder"])
 def test_a_damaged_backup_is_refused_and_leaves_the_state_as_it_was(state: Path, tmp_path: Path, damage: str) -> None:
     back_up(state, tmp_path / "backup")
     file = tmp_path / "backup" / "state" / "data" / "nats" / "1.blk"
-    if damage == "missing":
-        file.unlink()
-    else:
-        file.write_bytes(file.read_bytes()[:-1] + (b"" if damage == "cut" else b"x"))
+    content = file.read_bytes()
+    file.unlink()
+    if damage == "longer":
+        file.write_bytes(content + b"x")
+    elif damage == "a link":
+        file.symlink_to("/dev/zero")
+    elif damage == "a pipe":
+        os.mkfifo(file)
+    elif damage == "a folder":
+        file.mkdir()
+    elif damage != "missing":
+        file.write_bytes(content[:-1] + (b"" if damage == "cut" else b"x"))
     before = contents(state)
 
     for directory, replace in ((state, True), (tmp_path / "other", False)):
@@ -321,13 +329,22 @@ def test_an_upgrade_suggests_a_backup_beforehand_and_notes_what_it_did(state: Pa
     assert upgrade_ahead(state) is None
 
 
-@pytest.mark.parametrize("damage", ["cut", "a digest changed", "a file left out"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "a digest changed", "a file left out", "all left out", "no digest", "a strange mode"]
+)
 def test_a_manifest_that_was_changed_is_named_as_such(state: Path, tmp_path: Path, damage: str) -> None:
     manifest = back_up(state, tmp_path / "backup")
     path = tmp_path / "backup" / MANIFEST
     name, file = next(iter(manifest.files.items()))
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-9])
+    elif damage == "all left out":
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files={}, folders=[], links={})))
+    elif damage == "no digest":
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, digest="", files={})))
+    elif damage == "a strange mode":
+        files = {**manifest.files, name: msgspec.structs.replace(file, mode=2**40)}
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)))
     elif damage == "a file left out":
         files = {other: one for other, one in manifest.files.items() if other != name}
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)))
