@@ -28,7 +28,7 @@ from ratchet.local_stack.process import log_tail
 from ratchet.local_stack.program import Program
 from ratchet.local_stack.providers import UPSTREAMS, where_the_key_goes
 from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
-from ratchet.local_stack.state import already_running, read_record, remove_record
+from ratchet.local_stack.state import already_running, read_record, remove_record, stack_lock
 from ratchet.service.discovery import DEFAULT_DIRECTORY
 from ratchet.service.settings_file import find_file
 
@@ -189,8 +189,9 @@ def stop_stack(directory: Path, as_json: bool) -> None:
                 raise RatchetError(f"the stack (pid {record.pid}) has not stopped after {stop_s:g} s")
             time.sleep(POLL_S)
     else:
-        orphans = end_orphans(record)
-        remove_record(directory)
+        with stack_lock(directory):  # a supervisor that lives has it, whatever its record shows
+            orphans = end_orphans(record)
+            remove_record(directory)
     if as_json:
         print_json({"directory": str(directory), "stopped": True, "orphans": orphans or []})
     elif orphans is None:

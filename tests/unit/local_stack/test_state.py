@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
+from ratchet.cli.__main__ import main
 from ratchet.errors import ConfigError
-from ratchet.local_stack.orphans import is_running
+from ratchet.local_stack.orphans import STACK_ID_VARIABLE, is_running
 from ratchet.local_stack.process import ended, log_tail
 from ratchet.local_stack.servers import nats_config, s3_credentials
 from ratchet.local_stack.state import (
@@ -65,6 +69,21 @@ def test_a_pid_counts_only_with_its_start_time() -> None:
     started_at = psutil.Process().create_time()
     assert is_running(os.getpid(), started_at)
     assert not is_running(os.getpid(), started_at - 100)
+
+
+def test_down_ends_nothing_under_a_supervisor_that_holds_the_lock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(command, env={STACK_ID_VARIABLE: RECORD.stack_id}, start_new_session=True) as server:
+        member = msgspec.structs.replace(RECORD.services["nats"], pid=server.pid)
+        with stack_lock(tmp_path):
+            write_record(tmp_path, msgspec.structs.replace(RECORD, services={"nats": member}))
+            assert main(["down", "--dir", str(tmp_path)]) != 0
+            assert "already running" in capsys.readouterr().err
+            assert server.poll() is None
+        assert main(["down", "--dir", str(tmp_path)]) == 0  # with the supervisor gone
+        server.wait(60)
 
 
 def test_exit_codes_are_put_into_words() -> None:
