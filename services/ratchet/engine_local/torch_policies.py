@@ -74,14 +74,14 @@ def load_weights(directory: Path, dtype: str | None = None) -> Weights:
 def merge_adapter(base: Weights, directory: Path, trained_with: str | None) -> Weights:
     """`base` with the adapter in `directory` merged into a copy of the weights that it changes; others are shared.
 
-    `trained_with` is the digest of the tokenizer that the adapter was trained with. Raises `Rejected` when adapter
-    and base do not belong together.
+    `trained_with` is the digest of the tokenizer that the adapter was trained with. It answers with its base's, as
+    under vLLM: nothing renders a chat template that came with an adapter, and may never end. Raises `Rejected` when
+    adapter and base do not belong together.
     """
     ranks_of(directory)
-    own = (directory / "tokenizer.json").is_file()
-    text, digest = (load_text(directory), tokenizer_digest(directory)) if own else (base.text, base.tokenizer_digest)
-    if trained_with not in {None, digest}:
-        raise Rejected("the adapter was trained with another tokenizer than its base has")
+    own = tokenizer_digest(directory) if (directory / "tokenizer.json").is_file() else None
+    if not {trained_with, own} <= {None, base.tokenizer_digest}:
+        raise Rejected("the adapter was trained with another tokenizer or chat template than its base has")
     fresh = {id(weight): nn.Parameter(weight.data, requires_grad=False) for weight in base.model.parameters()}
     shared: Any = copy.deepcopy(base.model, fresh)
     with refusing("merge the adapter"):
@@ -91,7 +91,7 @@ def merge_adapter(base: Weights, directory: Path, trained_with: str | None) -> W
     merged.eval().requires_grad_(requires_grad=False)
     known = {weight.data_ptr() for weight in base.model.parameters()}
     changed = (weight for weight in merged.parameters() if weight.data_ptr() not in known)
-    return Weights(merged, text, digest, _nbytes(changed))
+    return Weights(merged, base.text, base.tokenizer_digest, _nbytes(changed))
 
 
 def _nbytes(weights: Iterable[torch.Tensor]) -> int:

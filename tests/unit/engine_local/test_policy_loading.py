@@ -22,7 +22,14 @@ from ratchet.engine_local.torch_policies import Weights, load_weights, logprobs_
 from ratchet.engine_local.transformers_text import refusing
 from ratchet.errors import DigestMismatch, NotFound, Rejected
 from ratchet.stores.base_weights import weights_digest
-from ratchet.stores.policies import COMPLETE_MARK, Policy, publish_policy, tokenizer_digest, upload_files
+from ratchet.stores.policies import (
+    COMPLETE_MARK,
+    TOKENIZER_FILES,
+    Policy,
+    publish_policy,
+    tokenizer_digest,
+    upload_files,
+)
 from tests.support.blobs import MemoryBlobs
 from tests.support.tiny_models import publish_tiny_model, tiny_configs
 
@@ -218,6 +225,14 @@ def test_another_tokenizer_than_the_trainers_is_refused(store: Store) -> None:
         store.loader.load(store.adapter(tokenizer_digest="0" * 64).uri)
 
 
+def test_an_adapter_that_brings_the_tokenizer_of_its_base_is_served(store: Store) -> None:
+    for file in store.directory.iterdir():
+        if file.name in TOKENIZER_FILES:
+            shutil.copy(file, store.adapter_directory)
+    policy = store.adapter()
+    assert store.loader.load(policy.uri).digest == policy.digest
+
+
 def test_an_unknown_manifest_is_not_found(store: Store) -> None:
     with pytest.raises(NotFound):
         store.loader.load("s3://test/policies/" + "0" * 64 + ".json")
@@ -257,8 +272,10 @@ def with_a_pickle(directory: Path) -> None:
     (directory / "adapter_model.bin").write_bytes(b"no pickle")
 
 
-def with_a_damaged_tokenizer(directory: Path) -> None:
-    (directory / "tokenizer.json").write_text('{"model": 7}')
+def with_a_template_that_never_ends(directory: Path) -> None:
+    loop = "".join(f"{{% for {one} in range(99999) %}}" for one in "abc") + "{% endfor %}" * 3
+    (directory / "tokenizer.json").write_text("{}")
+    (directory / "chat_template.jinja").write_text(loop)
 
 
 def with_config(**members: Any) -> Callable[[Path], None]:
@@ -274,7 +291,7 @@ def with_config(**members: Any) -> Callable[[Path], None]:
     [
         (with_cut_weights, "cannot merge the adapter"),
         (with_a_pickle, "cannot merge the adapter"),
-        (with_a_damaged_tokenizer, "cannot use the tokenizer"),
+        (with_a_template_that_never_ends, "another tokenizer or chat template than its base has"),
         (with_config(r="x"), "a rank that is no positive number"),
         (with_config(target_modules=7), "cannot merge the adapter"),
         (with_config(r=300_000), "its rank is 300000, and 1024 is the most"),
@@ -287,7 +304,7 @@ def test_an_adapter_that_was_published_damaged_is_refused_in_one_line(
 ) -> None:
     """Its digests are right: what was damaged already was hashed."""
     harm(store.adapter_directory)
-    policy = store.adapter()
+    policy = store.adapter(tokenizer_digest=None)
     with pytest.raises(Rejected, match=words) as refused:
         store.loader.load(policy.uri)
     assert "\n" not in str(refused.value)
