@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 
 from ratchet.bus.clock import utc_now
-from ratchet.contract import Preference, named_id
+from ratchet.contract import PolicyClaim, Preference, named_id
 from ratchet.rules.access import Caller
 from ratchet.service.settings import SharedSettings
 from ratchet.stores.warehouse import Warehouse
 from tests.support.console_data import NoBus, console, store
 from tests.support.consoles import consoling
 from tests.support.consuming import messages_of
-from tests.support.messages import AT
+from tests.support.messages import AT, trajectory
 from tests.support.preferences import tried
 from tests.support.rewards import feedback
 from tests.support.running import connected, migrated
@@ -143,7 +143,7 @@ async def test_a_wrong_judgement_is_refused_in_one_line(
     assert "\n" not in refused.json()["error"]["message"]
 
 
-async def test_the_queue_begins_with_what_people_disagree_on_and_leaves_out_what_one_has_rated(
+async def test_the_queue_begins_with_what_people_disagree_on_without_what_one_has_rated_and_evaluations(
     warehouse: Warehouse,
 ) -> None:
     role = await facts(warehouse)
@@ -160,6 +160,8 @@ async def test_the_queue_begins_with_what_people_disagree_on_and_leaves_out_what
         rated(4, "f", value=True, rater="a display", key_id="key_aaaaaaaaaa"),
         first=600,
     )
+    played = PolicyClaim(role=role, version=1, digest="a" * 64, arm="pinned", weight=0.0)
+    await store(warehouse, *(trajectory(f"exam {n}", role=role, policy=played) for n in range(3)), first=700)
     async with console(warehouse, ADA) as http:
         queue = (await http.get("/v1/annotation/queue", params={"role": role})).json()
         shown = [one["trajectory_id"] for one in queue["trajectories"]]

@@ -108,8 +108,9 @@ class Annotation:
 
     async def queue(self, caller: Caller, role: str | None, limit: int) -> QueueOut:
         """Trajectories that the caller has not rated, of the newest: first those that people disagree on, then those
-        without a reward that says something, then the newest."""
-        page = await self._listing.page(TrajectoryFilter(role=role, state="ended"), LOOKED_AT)
+        without a reward that says something, then the newest. Evaluations are none of them: no thumb on one may teach.
+        """
+        page = await self._listing.page(TrajectoryFilter(role=role, state="ended", evaluation=False), LOOKED_AT)
         keys = [(one.role, one.trajectory_id) for one in page.trajectories]
         rated: dict[tuple[str, str], tuple[bool, bool]] = {}
         unsure: set[tuple[str, str]] = set()
