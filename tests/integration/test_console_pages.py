@@ -1,0 +1,79 @@
+"""The console's list over ten pages of trajectories on the real ClickHouse, and one hostile trajectory of 20 MB."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from ratchet.console.messages import LETTERS
+from ratchet.contract import named_id
+from ratchet.contract.trajectory import Action
+from ratchet.service.settings import SharedSettings
+from ratchet.stores.warehouse import Warehouse
+from tests.support.console_data import console, store
+from tests.support.messages import trajectory
+from tests.support.running import migrated
+
+MANY = 2_000
+PAGE = 200
+PAGE_BYTES = 256 * 1024
+"""Above what a page of 200 takes, far below a conversation of 20 MB."""
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\x00\u202e"
+COPIES = """
+INSERT INTO trajectories
+SELECT * EXCEPT (number) REPLACE(
+    concat('many-', toString(number)) AS trajectory_id,
+    concat('many-', toString(number)) AS recorded_as,
+    concat('many-', toString(number)) AS event_id,
+    sequence + 1 + number AS sequence,
+    ended_at - toIntervalSecond(intDiv(number, 1000)) AS ended_at
+)
+FROM trajectories CROSS JOIN numbers({many:UInt32}) AS numbered
+"""
+"""A thousand end at the same moment: a page may begin between two of them."""
+
+
+@pytest.fixture
+async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
+    async with migrated(shared_settings) as made:
+        yield made
+
+
+async def test_every_trajectory_is_listed_once_and_no_page_is_large(warehouse: Warehouse) -> None:
+    await store(warehouse, trajectory("first"))
+    await warehouse.command(COPIES, {"many": MANY})
+    seen: list[str] = []
+    async with console(warehouse) as http:
+        after: str | None = ""
+        while after is not None:
+            asked = {"limit": PAGE, **({"after": after} if after else {})}
+            answer = await http.get("/v1/trajectories", params=asked)
+            assert answer.status_code == 200, answer.text
+            assert len(answer.content) < PAGE_BYTES
+            page = answer.json()
+            assert len(page["trajectories"]) <= PAGE
+            seen += [one["trajectory_id"] for one in page["trajectories"]]
+            after = page["next"]
+    assert len(seen) == MANY + 1
+    assert set(seen) == {named_id("trajectory", "first"), *(f"many-{number}" for number in range(MANY))}
+
+
+async def test_a_hostile_message_of_20_mb_comes_shortened_with_its_length_and_whole_as_a_download(
+    warehouse: Warehouse,
+) -> None:
+    text = HOSTILE * (20_000_000 // len(HOSTILE))
+    entry = msgspec.structs.replace(trajectory("one").turns[0], action=Action(type="response", raw_response=text))
+    await store(warehouse, trajectory("one", turns=[entry]))
+    path = f"/v1/trajectories/{named_id('trajectory', 'one')}"
+    async with console(warehouse) as http:
+        listed = await http.get("/v1/trajectories")
+        answer = await http.get(path)
+        shown = answer.json()["messages"][-1]
+        assert (shown["text"], shown["letters"]) == (text[:LETTERS], len(text)), "a page sees how much it lacks"
+        assert max(len(listed.content), len(answer.content)) < PAGE_BYTES
+        whole = await http.get(f"{path}/messages/{shown['index']}")
+        assert whole.text == text
+        assert whole.headers["content-disposition"].startswith("attachment")
+        assert whole.headers["content-type"] == "text/plain; charset=utf-8"
