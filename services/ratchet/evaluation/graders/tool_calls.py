@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -16,32 +17,55 @@ MOST_CALLS = 256
 
 
 def build(expected: CallsExpected) -> GradeAnswer:
-    """Finds a call of the answer for each right one, those with the most arguments first."""
-    ordered = sorted(expected.calls, key=lambda call: -len(call.arguments or {}))
+    """Pairs the right calls with calls of the answer, as many as can be: a made call may fit several right ones."""
+    more = expected.allow_more_arguments
 
     def grade(message: JsonObject) -> Grade:
         made = _calls_of(message)
         if len(made) > MOST_CALLS:
             return wrong(f"the answer calls {len(made)} tools")
-        missing: list[str] = []
-        for call in ordered:
-            place = _place_of(call, made, more=expected.allow_more_arguments)
-            if place is None:
-                missing.append(call.name)
-            else:
-                del made[place]
-        others = [] if expected.allow_others else [name for name, _ in made]
+        fitting = [[n for n, one in enumerate(made) if _is_call(call, one, more=more)] for call in expected.calls]
+        taken = _matched(fitting)
+        missing = [call.name for n, call in enumerate(expected.calls) if n not in taken.values()]
+        others = [] if expected.allow_others else [name for n, (name, _) in enumerate(made) if n not in taken]
         problems = [*(f"lacks the call of {name}" for name in missing), *(f"calls {name[:80]}" for name in others)]
         return wrong(f"the answer {', '.join(problems)}") if problems else RIGHT
 
     return grade
 
 
-def _place_of(call: CallExpected, made: Sequence[tuple[str, Any]], *, more: bool) -> int | None:
-    for place, (name, arguments) in enumerate(made):
-        if name == call.name and (call.arguments is None or _fit(call.arguments, arguments, more=more)):
-            return place
-    return None
+def _matched(fitting: Sequence[Sequence[int]]) -> dict[int, int]:
+    """A largest pairing, the right call by the made one: by augmenting paths, breadth first."""
+    taken: dict[int, int] = {}
+    for start in range(len(fitting)):
+        reached_from: dict[int, int] = {}
+        waiting = deque([start])
+        while waiting:
+            call = waiting.popleft()
+            fresh = [place for place in fitting[call] if place not in reached_from]
+            reached_from |= dict.fromkeys(fresh, call)
+            free = next((place for place in fresh if place not in taken), None)
+            if free is not None:
+                _take(free, start, reached_from, taken)
+                break
+            waiting.extend(taken[place] for place in fresh)
+    return taken
+
+
+def _take(place: int, start: int, reached_from: Mapping[int, int], taken: dict[int, int]) -> None:
+    """Pair what a path reached, back to the right call that it began at: each gives its place to the one before."""
+    places = {call: place for place, call in taken.items()}
+    while True:
+        call = reached_from[place]
+        taken[place] = call
+        if call == start:
+            return
+        place = places[call]
+
+
+def _is_call(call: CallExpected, made: tuple[str, Any], *, more: bool) -> bool:
+    name, arguments = made
+    return name == call.name and (call.arguments is None or _fit(call.arguments, arguments, more=more))
 
 
 def _fit(right: JsonObject, made: Any, *, more: bool) -> bool:
