@@ -208,10 +208,10 @@ async def test_processes_that_a_killed_supervisor_leaves_are_ended_by_the_next_o
     assert record is not None
     supervisor.kill()
     await supervisor.wait()
-    assert all(is_running(member.pid, member.started_at) for member in record.services.values())
+    assert all(is_running(member) for member in record.services.values())
     async with Stack(StackSettings(directory=tmp_path, free_ports=True, only=("nats",))) as stack:
         assert stack.ended_orphans == ["nats", "s3"]
-        assert not any(is_running(member.pid, member.started_at) for member in record.services.values())
+        assert not any(is_running(member) for member in record.services.values())
 
 
 async def test_a_member_that_answers_nothing_is_started_again(tmp_path: Path) -> None:

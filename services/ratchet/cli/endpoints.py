@@ -64,7 +64,7 @@ class Endpoints:
 def locate(directory: Path) -> Endpoints:
     """The endpoints of the stack of `directory`, and of the environment."""
     record, orphans = read_record(directory), dict[str, list[int]]()
-    if record is not None and not is_running(record.pid, record.started_at):
+    if record is not None and not is_running(record):
         record, orphans = None, living(record)
     own = {name: value for name, value in os.environ.items() if name.startswith("RATCHET_")}
     return Endpoints(directory, record, {**(record.env if record else {}), **own}, orphans)

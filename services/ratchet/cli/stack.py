@@ -180,11 +180,11 @@ def stop_stack(directory: Path, as_json: bool) -> None:
     if record is None:
         raise NoStack(f"no stack runs in {directory}: there is nothing to stop")
     orphans: list[str] | None = None
-    if is_running(record.pid, record.started_at):
+    if is_running(record):
         os.kill(record.pid, signal.SIGTERM)
         stop_s = record.stop_s + SLACK_S
         until = time.monotonic() + stop_s
-        while is_running(record.pid, record.started_at):
+        while is_running(record):
             if time.monotonic() > until:
                 raise RatchetError(f"the stack (pid {record.pid}) has not stopped after {stop_s:g} s")
             time.sleep(POLL_S)
@@ -218,7 +218,7 @@ def _checked(settings: StackSettings) -> tuple[Program, ...]:
     from ratchet.local_stack.preflight import planned  # noqa: PLC0415 - `down` and `env` plan nothing
 
     record = read_record(settings.directory)
-    if record is not None and is_running(record.pid, record.started_at):
+    if record is not None and is_running(record):
         raise already_running(settings.directory, record)
     return planned(settings).programs
 

@@ -137,6 +137,7 @@ class Member:
             state=self.state.value,
             restarts=self.restarts,
             reason=self.reason,
+            born=self.process.born,
         )
 
     def _launch(self) -> Process:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -20,12 +21,25 @@ GRACE_S = 8.0
 START_TOLERANCE_S = 0.5
 """Start times of one process, read twice, differ by rounding only."""
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+STARTTIME = 19
+"""Place in /proc/PID/stat after the name (field 22): clock ticks from the boot to the start (proc_pid_stat(5))."""
 
-def is_running(pid: int, started_at: float) -> bool:
-    """True when the process that had this pid then still has it."""
+
+def birth(pid: int) -> str:
+    """The boot, and the ticks from it to the start: no set clock moves them. Empty where the kernel has none."""
     try:
-        process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and _same_start(process, started_at)
+        after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return f"{BOOT_ID.read_text().strip()} {after_name[STARTTIME].decode()}"
+    except OSError:
+        return ""
+
+
+def is_running(recorded: StackRecord | MemberRecord) -> bool:
+    """True when the recorded process still has its pid."""
+    try:
+        process = psutil.Process(recorded.pid)
+        return process.status() != psutil.STATUS_ZOMBIE and _is_same(process, recorded)
     except psutil.NoSuchProcess:
         return False
 
@@ -61,7 +75,7 @@ def _group(member: MemberRecord, stack_id: str) -> Iterator[psutil.Process]:
         try:
             if os.getpgid(process.pid) != member.pid:
                 continue
-            leader = process.pid == member.pid and _same_start(process, member.started_at)
+            leader = process.pid == member.pid and _is_same(process, member)
             if leader or process.environ().get(STACK_ID_VARIABLE) == stack_id:
                 yield process
         except (psutil.Error, OSError):
@@ -69,5 +83,8 @@ def _group(member: MemberRecord, stack_id: str) -> Iterator[psutil.Process]:
             continue
 
 
-def _same_start(process: psutil.Process, started_at: float) -> bool:
-    return abs(process.create_time() - started_at) < START_TOLERANCE_S
+def _is_same(process: psutil.Process, recorded: StackRecord | MemberRecord) -> bool:
+    """By its birth; a record without one, of an older program or another kernel, leaves the start time."""
+    if recorded.born:
+        return birth(process.pid) == recorded.born
+    return abs(process.create_time() - recorded.started_at) < START_TOLERANCE_S

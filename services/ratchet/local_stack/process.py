@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from ratchet.errors import RatchetError, Unavailable
+from ratchet.local_stack.orphans import birth
 from ratchet.local_stack.program import Program
 from ratchet.service.files import PRIVATE, write_whole
 from ratchet.service.readiness import not_ready
@@ -35,6 +36,7 @@ class Process:
         self._popen = popen
         self.pid = popen.pid
         self.started_at = _start_time(popen.pid)
+        self.born = birth(popen.pid)
 
     @classmethod
     def start(cls, program: Program, log: Path, env: Mapping[str, str] | None = None) -> Process:

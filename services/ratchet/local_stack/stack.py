@@ -26,7 +26,7 @@ from ratchet.local_stack.catalog import SERVERS, SERVICES
 from ratchet.local_stack.disk import cut_log
 from ratchet.local_stack.kept_ports import keep_ports
 from ratchet.local_stack.member import Member
-from ratchet.local_stack.orphans import STACK_ID_VARIABLE, end_orphans
+from ratchet.local_stack.orphans import STACK_ID_VARIABLE, birth, end_orphans
 from ratchet.local_stack.plan import StackPlan, make_plan
 from ratchet.local_stack.preflight import planned
 from ratchet.local_stack.secrets import keep_secrets
@@ -208,6 +208,7 @@ class Stack:
                 services={name: one for name, one in records.items() if one is not None},
                 stop_s=sum(program.stop_s for program in self._planned().programs),
                 env=dict(self._planned().env),
+                born=birth(os.getpid()),
             )
             write_record(self.settings.directory, record)
         except OSError as error:

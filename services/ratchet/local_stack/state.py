@@ -19,17 +19,19 @@ LOCK_FILE = "lock"
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the stack. `pid` and `started_at` together name it for ever."""
+    """One process of the stack. `pid` and `born` together name it for ever."""
 
     pid: int
     started_at: float
-    """The kernel's start time of the process, seconds since the epoch."""
+    """The kernel's start time of the process, seconds since the epoch: a clock that is set moves it."""
     url: str
     port: int
     health_port: int | None
     state: str
     restarts: int
     reason: str | None
+    born: str = ""
+    """`orphans.birth` of the process; empty in the record of an older program."""
 
 
 class StackRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,8 @@ class StackRecord(msgspec.Struct, frozen=True, kw_only=True):
     stop_s: float
     """Longest time that a stop can take: each member's deadline, one after the other."""
     env: dict[str, str]
+    born: str = ""
+    """`orphans.birth` of the supervisor."""
 
 
 class AlreadyRunning(ConfigError):
