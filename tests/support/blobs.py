@@ -34,5 +34,8 @@ class MemoryBlobs:
     def find(self, prefix: str) -> list[str]:
         return sorted(uri for uri in self.blobs if uri.startswith(f"s3://test/{prefix}"))
 
-    def get_file(self, uri: str, path: Path, sha256: str) -> None:
-        path.write_bytes(self.get(uri, sha256))
+    def get_file(self, uri: str, path: Path, sha256: str, size: int | None = None) -> None:
+        blob = self.get(uri, sha256)
+        if size is not None and len(blob) != size:
+            raise DigestMismatch(f"{uri} has {len(blob)} bytes, its manifest says {size}")
+        path.write_bytes(blob)

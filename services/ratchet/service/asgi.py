@@ -28,9 +28,10 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 CALLER = "ratchet.caller"
-IDENTIFY = "ratchet.identify"
-"""A function without arguments that asks again who the caller of a request is: an answer may last longer than a key."""
 """Member of an ASGI scope: its `Caller`."""
+IDENTIFY = "ratchet.identify"
+"""Member of an ASGI scope: a function without arguments that asks again who the caller is. An answer may last longer
+than a key."""
 _JSON = (b"content-type", b"application/json")
 _EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")

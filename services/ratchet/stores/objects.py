@@ -129,8 +129,15 @@ class Objects:
         )
         return part
 
-    def get_file(self, uri: str, path: Path, sha256: str) -> None:
-        """Download to `path`, which appears only when it is complete and has the right digest."""
+    def get_file(self, uri: str, path: Path, sha256: str, size: int | None = None) -> None:
+        """Download to `path`, which appears only when it is complete and has the right digest.
+
+        Raises `DigestMismatch`; before anything is downloaded where the object has another `size` than it should.
+        """
+        if size is not None:
+            head = self._read(uri, lambda bucket, key: self._client.head_object(Bucket=bucket, Key=key))
+            if head["ContentLength"] != size:
+                raise DigestMismatch(f"{uri} has {head['ContentLength']} bytes, its manifest says {size}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with staged(path, durable=False) as partial:
             self._read(uri, lambda bucket, key: self._client.download_file(bucket, key, str(partial)))

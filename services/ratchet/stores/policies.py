@@ -46,7 +46,7 @@ class BlobStore(Protocol):
 
     def get(self, uri: str, sha256: str | None = None) -> bytes: ...
 
-    def get_file(self, uri: str, path: Path, sha256: str) -> None: ...
+    def get_file(self, uri: str, path: Path, sha256: str, size: int | None = None) -> None: ...
 
     def find(self, prefix: str) -> list[str]: ...
 
@@ -278,9 +278,7 @@ def _download(objects: BlobStore, policy: Policy, directory: Path) -> None:
     try:
         for file in policy.manifest.files:
             target = partial / file.name
-            objects.get_file(file.uri, target, file.sha256)
-            if target.stat().st_size != file.size:
-                raise DigestMismatch(f"{file.uri} has {target.stat().st_size} bytes, its manifest says {file.size}")
+            objects.get_file(file.uri, target, file.sha256, file.size)
         (partial / COMPLETE_MARK).touch()
         if directory.exists() and not is_whole(policy, directory):
             shutil.rmtree(directory, ignore_errors=True)  # half deleted, or bytes were lost

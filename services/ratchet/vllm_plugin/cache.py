@@ -7,11 +7,11 @@ Both files leave with it. Downloads appear whole or not at all (`stores.policies
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,8 @@ from pathlib import Path
 from ratchet.errors import Rejected, Unavailable
 from ratchet.stores.policies import COMPLETE_MARK, BlobStore, Policy, fetch_files, is_whole
 
-ABANDONED_S = 3600.0
-"""A download that has not changed for so long belongs to a process that is gone."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk that has less room than the cache may take."""
 _DOWNLOADS = f".{'[0-9a-f]' * 8}-*"
 """What `stores.policies` names directories that are being downloaded."""
 _LOCKS = ".locks"
@@ -61,39 +61,63 @@ class AdapterCache:
                 if (directory / COMPLETE_MARK).exists() and not is_whole(policy, directory):
                     shutil.rmtree(directory)
                 if not (directory / COMPLETE_MARK).exists():
-                    self._make_room(policy)
-                    fetch_files(self._objects, policy, self._directory)
+                    self._fetch(policy)
         except BaseException:
             os.close(lock)
             raise
         return Held(directory, lambda: _release(lock))
 
-    def _make_room(self, policy: Policy) -> None:
-        """Delete what is abandoned, then the least recently used policies that nothing uses."""
+    def _fetch(self, policy: Policy) -> None:
+        """Download a policy, whose making is locked; where the disk is full before the cache is, in the place of all
+        that nothing uses."""
         needed = sum(file.size for file in policy.manifest.files)
         if needed > self._capacity:
             raise Rejected(f"its {needed:,} bytes are more than RATCHET_VLLM_CACHE_BYTES ({self._capacity:,})")
-        for partial in self._directory.glob(_DOWNLOADS):
-            with suppress(OSError):
-                if time.time() - partial.stat().st_mtime > ABANDONED_S:
-                    shutil.rmtree(partial)
+        self._clean(policy)
         kept = {one: _bytes(one) for one in self._kept()}
-        for lock in (self._directory / _LOCKS).iterdir():
-            directory = self._directory / lock.name.removesuffix(_MAKING)
-            if directory not in kept:  # half deleted, or never made
-                self._deleted(directory)
-        surplus = sum(kept.values()) + needed - self._capacity
-        for directory in sorted(kept, key=self._used_at):
-            if surplus <= 0:
-                return
-            if self._deleted(directory):
-                surplus -= kept[directory]
-        if surplus > 0:
+        if self._evict(kept, sum(kept.values()) + needed - self._capacity) > 0:
             raise Unavailable(
                 f"no room: all {len(kept)} adapters in the cache are in use; unload some, or raise"
                 " RATCHET_VLLM_CACHE_BYTES",
                 code="no_room",
             )
+        try:
+            fetch_files(self._objects, policy, self._directory)
+        except OSError as error:
+            kept = {one: _bytes(one) for one in self._kept()}
+            if error.errno not in FULL or self._evict(kept, sum(kept.values())) == sum(kept.values()):
+                raise
+            fetch_files(self._objects, policy, self._directory)
+
+    def _clean(self, policy: Policy) -> None:
+        """Delete what crashes left: downloads whose maker is gone, this policy's own before, and half deleted ones."""
+        for partial in self._directory.glob(_DOWNLOADS):
+            begins = partial.name[1:9]
+            if policy.digest.startswith(begins) or not self._is_made(begins):
+                shutil.rmtree(partial, ignore_errors=True)
+        kept = set(self._kept())
+        for lock in (self._directory / _LOCKS).iterdir():
+            directory = self._directory / lock.name.removesuffix(_MAKING)
+            if directory not in kept:  # half deleted, or never made
+                self._deleted(directory)
+
+    def _is_made(self, begins: str) -> bool:
+        """Whether a replica makes a policy whose digest begins so: it keeps the lock for as long."""
+        for path in (self._directory / _LOCKS).glob(f"{begins}*{_MAKING}"):
+            try:
+                os.close(self._locked(path.name, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            except BlockingIOError:
+                return True
+        return False
+
+    def _evict(self, kept: Mapping[Path, int], surplus: int) -> int:
+        """Delete the least recently used policies that nothing uses, until no surplus is left; returns what is."""
+        for directory in sorted(kept, key=self._used_at):
+            if surplus <= 0:
+                break
+            if self._deleted(directory):
+                surplus -= kept[directory]
+        return surplus
 
     def _kept(self) -> Iterator[Path]:
         return (mark.parent for mark in self._directory.glob(f"*/{COMPLETE_MARK}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -21,7 +22,6 @@ from ratchet.stores.base_weights import stored_weights_digest, weights_digest
 from ratchet.stores.failed_names import REMEMBERED_S, FailedNames
 from ratchet.stores.policies import Policy
 from ratchet.vllm_plugin.adapters import Adapters, Engine
-from ratchet.vllm_plugin.cache import ABANDONED_S
 from tests.support.blobs import MemoryBlobs
 from tests.support.peft_adapters import digest_of_tokenizer, publish_adapter, publish_model, write_model
 
@@ -235,14 +235,46 @@ def test_what_a_crash_left_is_fetched_anew_or_removed(world: World) -> None:
     world.hold(policy).release()
     (world.folder / "cache" / policy.digest / "adapter_model.safetensors").write_bytes(b"")  # the machine lost power
     assert (world.hold(policy).directory / "adapter_model.safetensors").read_bytes() == b"adapter"
-    for name, age_s in ((".1a2b3c4d-old", ABANDONED_S + 60), (".1a2b3c4d-new", 0), (".of-others", ABANDONED_S + 60)):
-        partial = world.folder / "cache" / name
-        partial.mkdir()
-        os.utime(partial, (time.time() - age_s,) * 2)
+    for name in (".1a2b3c4d-gone", ".5e6f7a8b-made", ".of-others"):
+        (world.folder / "cache" / name).mkdir()
+    made = (world.folder / "cache" / ".locks" / f"5e6f7a8b{'0' * 56}.making").open("w")  # another replica's
+    fcntl.flock(made, fcntl.LOCK_EX)
     half_deleted = world.publish(weights=b"another")
     (world.folder / "cache" / half_deleted.digest).mkdir()
     assert (world.hold(half_deleted).directory / "adapter_model.safetensors").read_bytes() == b"another"
-    assert {one for one in world.kept() if one.startswith(".")} == {".1a2b3c4d-new", ".of-others"}
+    assert {one for one in world.kept() if one.startswith(".")} == {".5e6f7a8b-made", ".of-others"}
+    made.close()
+
+
+class SmallDisk(Store):
+    """A store whose downloads fill the disk while one of the adapters that are kept is there."""
+
+    def __init__(self, cache: Path) -> None:
+        super().__init__()
+        self.cache = cache
+        self.full_with = ""
+
+    def get_file(self, uri: str, path: Path, sha256: str, size: int | None = None) -> None:
+        if self.full_with and (self.cache / self.full_with).exists():
+            raise OSError(errno.ENOSPC, "no space left")
+        super().get_file(uri, path, sha256, size)
+
+
+def test_on_a_disk_that_is_full_before_the_cache_is_what_nothing_uses_makes_room(tmp_path: Path) -> None:
+    store = SmallDisk(tmp_path / "cache")
+    world = World(tmp_path, store)
+    unused, used, more = (world.publish(weights=bytes([n]) * 100) for n in range(3))
+    world.hold(unused).release()
+    held = world.hold(used)
+    store.full_with = unused.digest
+    world.hold(more).release()
+    assert world.kept() == {used.digest, more.digest}
+
+    store.full_with = used.digest
+    with pytest.raises(Unavailable, match="no space left"):
+        world.hold(unused)
+    held.release()
+    world.hold(unused)
 
 
 class Slow(Store):
@@ -253,11 +285,11 @@ class Slow(Store):
         self.began, self.may_end = Event(), Event()
         self.downloads: list[str] = []
 
-    def get_file(self, uri: str, path: Path, sha256: str) -> None:
+    def get_file(self, uri: str, path: Path, sha256: str, size: int | None = None) -> None:
         self.downloads.append(uri)
         self.began.set()
         assert self.may_end.wait(30)
-        super().get_file(uri, path, sha256)
+        super().get_file(uri, path, sha256, size)
 
 
 def test_of_replicas_that_find_the_same_damage_one_repairs_and_the_other_takes_what_it_made(tmp_path: Path) -> None:

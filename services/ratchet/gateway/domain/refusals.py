@@ -1,4 +1,4 @@
-"""A server's own sentence about a refusal, as agents, turns and logs may have it: short, on one line, without secrets.
+"""A server's own sentence about a refusal, as agents and turns may have it: short, on one line, without secrets.
 
 Servers quote keys in it, whole or with stars, of any vendor's form: so everything that may be one is left out.
 """

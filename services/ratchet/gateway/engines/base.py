@@ -175,7 +175,7 @@ def gateway_refused(name: str, reply: Reply) -> EngineFailed:
     """The failure of an engine that refuses the gateway's key, URL or model, with its own words as `sentence_of` leaves
     them. Its status tells SDKs that a retry is of no use."""
     words = sentence_of(reply.member("message") or "")
-    log.error("the engine refuses the gateway", engine=name, status=reply.status, words=words)
+    log.error("the engine refuses the gateway", engine=name, status=reply.status)
     answered = f"{reply.status}, {words}" if words else str(reply.status)
     message = f"{name} refuses the gateway ({answered}): the operator must correct its key, URL or model name"
     failure = NotServed(424, message, code="engine_refused")
