@@ -126,8 +126,8 @@ def test_the_whole_way_from_up_to_down(tmp_path: Path) -> None:
         records.write_text(json.dumps([{"task_id": 1}, 5]))
         imported = ratchet("import", "tau-bench", str(records), *directory)
         assert imported.returncode == 3
-        assert imported.stdout.splitlines()[0].startswith("record 0: ")
-        assert imported.stdout.splitlines()[1].startswith("record 1: ")
+        assert imported.stdout.splitlines()[0].startswith("record 1: ")
+        assert imported.stdout.splitlines()[1].startswith("record 2: ")
         assert "0 trajectories of 2 records published, 2 malformed" in imported.stdout
 
         looks = (ratchet("status", "--json", *directory) for _ in range(5))  # a busy machine may be slow to answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -206,8 +207,12 @@ def _verdict(summaries: Sequence[Summary], differences: Sequence[Difference], ma
 
 def exit_code(report: Report, no_worse_than: float | None) -> ExitCode:
     """The code, with a line on standard error for one that is not 0."""
-    if faults := sum(one.faults for one in report.summaries):
-        errors.print(f"{faults} tries got no answer from the engine, and count nowhere", markup=False)
+    faults = Counter[str]()
+    for one in report.summaries:
+        faults[one.policy] += one.faults
+    for policy, count in (+faults).items():
+        errors.print(f"{count} tries of {policy} got no answer from the engine, and count nowhere", markup=False)
+    if faults.total():
         return ExitCode.PARTLY
     if refused := _refused_whole(report.summaries):
         errors.print(f"every {refused} try was refused: nothing was evaluated", markup=False)

@@ -27,6 +27,7 @@ ROWS = 256
 """Rows of a table that are read together."""
 TABLES = (".parquet", ".arrow")
 TEXTS = (".json", ".jsonl", ".ndjson")
+TOO_DEEP = "its values are nested too deeply"
 PAGE = {"data", "meta", "object", "first_id", "last_id", "has_more"}
 """Members of a page of a list, as HTTP APIs answer."""
 BLANKS = " \t\r\n"
@@ -144,7 +145,7 @@ def _texts(blob: IO[bytes], most_bytes: int) -> Iterator[_Part]:
         return
     whole = _whole(blob, most_bytes)
     if whole is not None:
-        yield from _unpacked("record 0", whole)
+        yield from _unpacked("record 1", whole)
         return
     blob.seek(0)
     number = 0
@@ -172,12 +173,14 @@ def _whole(blob: IO[bytes], most_bytes: int) -> object:
 
 def _listed(blob: IO[bytes], most_bytes: int) -> Iterator[_Part]:
     """The items of a JSON list, or of lists one after the other. What follows a broken item cannot be read."""
-    items, number = _Items(blob, most_bytes), 0
+    items, number = _Items(blob, most_bytes), 1
     try:
         while items.begins():
             yield from _unpacked(f"record {number}", items.next())
             number += 1
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        yield _Part(f"record {number}", Unreadable(f"the list cannot be read from here on: {TOO_DEEP}"))
+    except ValueError as error:
         yield _Part(f"record {number}", Unreadable(f"the list cannot be read from here on: {error}"))
 
 
@@ -258,7 +261,9 @@ def _unpacked(where: str, value: object) -> Iterator[_Part]:
 def _parsed(line: bytes) -> object:
     try:
         return json.loads(line)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        return Unreadable(TOO_DEEP)
+    except ValueError as error:
         return Unreadable(f"not JSON: {error}")
 
 

@@ -44,6 +44,12 @@ def test_a_policy_whose_every_request_is_refused_was_not_evaluated() -> None:
     assert exit_code(report_of(FILE, Plan(), {"new": tries()}, None), None) == ExitCode.DONE
 
 
+def test_the_policy_that_got_no_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = [Try(task="t0", mode="greedy", number=0, fault="the engine is away"), *tries(1)[1:]]
+    assert exit_code(report_of(FILE, Plan(), {"new": failed, "old": tries(1)}, None), None) == ExitCode.PARTLY
+    assert capsys.readouterr().err == "1 tries of new got no answer from the engine, and count nowhere\n"
+
+
 def test_the_answers_do_not_overwrite_the_tasks(tmp_path: Path) -> None:
     tasks, link = tmp_path / "tasks.jsonl", tmp_path / "link.jsonl"
     tasks.write_text(

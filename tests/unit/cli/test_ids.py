@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
-from ratchet.cli.ids import Latest, latest_in, only_one, short_ids
+from ratchet.cli.ids import Latest, latest_in, only_one, require_one_role, short_ids
+from ratchet.contract.http.jobs import JobOut
 from ratchet.errors import Rejected
 
 BURST = ["01a1fca2-df19-713d-8bd8-1bb400e40e5d", "01a1fca2-df19-713e-9bd8-1bb400e40e5d"]
@@ -44,3 +48,13 @@ def test_latest_is_of_all_roles_or_of_one() -> None:
     assert latest_in("lates") is None
     with pytest.raises(Rejected, match="is not of the role airline"):
         latest_in("support@latest", "airline")
+
+
+def test_a_command_that_changes_the_latest_job_needs_its_role_where_several_have_jobs() -> None:
+    example = Path("contracts/http/examples/coordinator/JobOut.json").read_bytes()
+    job = msgspec.json.decode(example, type=JobOut)
+    newest = msgspec.structs.replace(job, role="support", training_job_id=LATER)
+    require_one_role([newest, msgspec.structs.replace(newest, training_job_id=RANDOM[0])])
+    other = msgspec.structs.replace(job, role="airline", training_job_id=RANDOM[0])
+    with pytest.raises(Rejected, match=r"of support, and airline have jobs too: name the role, `support@latest`"):
+        require_one_role([newest, other])
