@@ -24,6 +24,12 @@ DIALOGS = {
     "revert": ("Revert", "reverted"),
 }
 """Act: the name of its button, and the state that it leads to."""
+RESUMED = {
+    "paused": {"state": "paused"},
+    "held": {"state": "held"},
+    "parked": {"state": "promoted", "parked": True},
+}
+"""What may be resumed: a rollout that stands still, and a queue of candidates."""
 
 
 def acting(console: FakeConsole, path: str, state: str) -> None:
@@ -86,6 +92,21 @@ def test_an_act_takes_a_reason_and_is_tried_first(open_view: Opening, console: F
     body = {"actor": "ada", "reason": "the shop's prices changed", "rollout_id": shown}
     assert acts_of(console) == [(act, body | {"dry_run": True}), (act, body | {"dry_run": False})]
     expect(page.locator(".panel .status").filter(has_text=state.replace("_", " ")).first).to_be_visible()
+
+
+@pytest.mark.parametrize("still", RESUMED)
+def test_what_stands_still_is_resumed(open_view: Opening, console: FakeConsole, still: str) -> None:
+    rollout: Any = console.answers[f"GET {SUPPORT}"]
+    console.answers[f"GET {SUPPORT}"] = msgspec.structs.replace(rollout, **RESUMED[still])
+    acting(console, SUPPORT, "running")
+    page = open_view("rollouts/support")
+    page.get_by_role("group", name="Acts").get_by_role("button", name="Resume", exact=True).click()
+
+    decide(page, "Resume", "the shop is open again")
+
+    body = {"actor": "ada", "reason": "the shop is open again", "rollout_id": rollout.rollout_id}
+    assert acts_of(console) == [("resume", body | {"dry_run": True}), ("resume", body | {"dry_run": False})]
+    expect(page.locator(".panel .status").filter(has_text="running").first).to_be_visible()
 
 
 def test_an_approval_from_the_home_view_by_keyboard(open_view: Opening, console: FakeConsole) -> None:
