@@ -66,15 +66,15 @@ class Unavailable(RatchetError):
 
     code = "unavailable"
     quotes = False
-    """Whether the message holds a neighbour's own words, which may repeat what it was asked: no log holds them."""
+    """Whether the message holds another service's own words, which may repeat what it was asked: no log holds them."""
 
     @property
     def for_log(self) -> str:
         """The message, where a log may hold it."""
-        return "a neighbour's own words, which the status shows and no log" if self.quotes else str(self)
+        return "the words of another service: they stand in the status, and in no log" if self.quotes else str(self)
 
     def quoting(self) -> Self:
-        """This error, whose message holds a neighbour's own words."""
+        """This error, whose message holds another service's own words."""
         self.quotes = True
         return self
 

@@ -481,13 +481,13 @@ async def test_a_key_that_cannot_be_one_and_a_value_that_is_too_large_are_refuse
 
 
 async def test_a_reader_that_only_asks_for_its_state_is_not_forgotten(settings: SharedSettings) -> None:
-    config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=0.5, mem_storage=True)
+    config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=2, mem_storage=True)
     async with connected(settings) as bus:
         reader = bus.pull(STREAM, config, batch=8, linger_s=0.01)
         await reader.open()
         for _ in range(10):
             assert (await reader.state()).total == 0
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.5)
         await reader.delete()
         with pytest.raises(BusUnavailable, match="consumer not found"):
             await reader.state()

@@ -81,7 +81,7 @@ class ReplicaWatch:
             decision = probing.result()
         except RatchetError as error:  # the engine's fault, or the store's: stable and canary go on
             if self.fault is None:
-                words = error.for_log if isinstance(error, Unavailable) else "the policy is refused"
+                words = error.for_log if isinstance(error, Unavailable) else type(error).__name__
                 log.warning("probe under traffic shows nothing", role=rollout.role, reason=words)
             self.fault = f"the probe is repeated under traffic: {error}"
             self._again_at += error.again_in_s if isinstance(error, Doubt) else 0.0

@@ -6,6 +6,8 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -108,11 +110,21 @@ def test_a_process_stays_the_same_when_the_clock_is_set(tmp_path: Path) -> None:
     assert done.stdout == "True False\n", done.stderr
 
 
+@contextmanager
+def killed(server: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block, whatever the block shows."""
+    try:
+        yield server
+    finally:
+        server.kill()
+        server.wait()
+
+
 def test_down_ends_nothing_under_a_supervisor_that_holds_the_lock(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with subprocess.Popen(command, env={STACK_ID_VARIABLE: RECORD.stack_id}, start_new_session=True) as server:
+    with killed(subprocess.Popen(command, env={STACK_ID_VARIABLE: RECORD.stack_id}, start_new_session=True)) as server:
         member = msgspec.structs.replace(RECORD.services["nats"], pid=server.pid)
         with stack_lock(tmp_path):
             write_record(tmp_path, msgspec.structs.replace(RECORD, services={"nats": member}))
