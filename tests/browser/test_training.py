@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import pytest
 from playwright.sync_api import FilePayload, expect
 
 from ratchet.contract.http.console import HintOut
@@ -18,6 +19,8 @@ from tests.support.fake_console import VIEWER, FakeConsole, Posted, Refused
 
 RUNNING = 1
 """The place of the running job among all."""
+FROM_PREFERENCES = {"Train a reward model": "reward_model", "Start DPO": "dpo"}
+"""Links of the alignment panel: the algorithm that each starts."""
 
 
 def running(**members: Any) -> JobOut:
@@ -235,8 +238,27 @@ def test_alignment_follows_the_job_and_its_last_checkpoint(open_view: Opening) -
     expect(page.get_by_role("heading", name="Running: dpo of support")).to_be_visible()
     expect(page.get_by_text(f"s3://ratchet/checkpoints/{DPO}/2-50.json")).to_be_visible()
     expect(page.get_by_text("61 of 100", exact=True)).to_be_visible()
-    page.get_by_role("link", name="Train a reward model").click()
-    expect(page.get_by_label("Algorithm")).to_have_value("reward_model")
+
+
+@pytest.mark.parametrize("link", FROM_PREFERENCES)
+def test_a_training_from_preferences_is_started_at_the_alignment_panel(
+    open_view: Opening, console: FakeConsole, link: str
+) -> None:
+    queued = running(training_job_id=NEW, algorithm=FROM_PREFERENCES[link], state="queued", progress=None)
+    console.answers["POST /coordinator/v1/jobs"] = queued
+    console.answers[f"GET /coordinator/v1/jobs/{NEW}"] = queued
+    page = open_view("alignment?role=support")
+    page.get_by_role("link", name=link).click()
+    page.get_by_role("button", name="Preview the data").click()
+    expect(page.get_by_text("412 rows to learn from")).to_be_visible()
+    page.get_by_role("button", name="Start the training").click()
+
+    expect(page).to_have_url(re.compile(NEW))
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Job ")
+    asked = {"role": "support", "algorithm": FROM_PREFERENCES[link], "base_model": "stable", "priority": "normal"}
+    [looked] = sent(console, "/coordinator/v1/jobs/preview")
+    [body] = sent(console, "/coordinator/v1/jobs")
+    assert looked == body == {**asked, "requester": "console", "idempotency_key": body["idempotency_key"]}
 
 
 def test_a_dataset_card_is_read_in_the_browser_alone(open_view: Opening, console: FakeConsole) -> None:
