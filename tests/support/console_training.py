@@ -334,7 +334,7 @@ def rows(one: JobOut) -> RowsOut:
             "no evaluation, and one policy from the first call to the last",
             "the reward has evidence, and a call has what this algorithm learns from",
             "this line of policies has not learned from it",
-            "answered by policies at most 8 generations away",
+            "answered by policies at most 8 generations away, or of unknown age",
         ],
         left_out={"no call that policy gradients may learn from": 61, "no reward yet": 12, "learnt from before": 1410},
     )

@@ -80,7 +80,7 @@ def test_a_label_shows_its_thumbs() -> None:
 
 def test_conditions_are_the_formats_own_and_those_of_the_filter() -> None:
     evidence = "the reward has evidence, and a call has what this algorithm learns from"
-    near = "answered by policies at most 8 generations away"
+    near = "answered by policies at most 8 generations away, or of unknown age"
     assert conditions(manifest("trajectories", "rloo")) == [FIRST_OF_TRIES, ONE_POLICY, evidence, NEW, near]
     assert conditions(manifest("trajectories", "sft")) == [FIRST_OF_TRIES, ONE_POLICY]
     agreed = "most of its raters' thumbs agree"
@@ -100,7 +100,7 @@ def test_conditions_are_the_formats_own_and_those_of_the_filter() -> None:
         FIRST_OF_TRIES,
         "each domain at most its equal share while others have more",
         ONE_POLICY,
-        "answered by policies at most 2 generations away",
+        "answered by policies at most 2 generations away, or of unknown age",
         "the reward is at least 0.4",
         "at most 9 turns",
         "not of the profiles scout",
@@ -109,6 +109,12 @@ def test_conditions_are_the_formats_own_and_those_of_the_filter() -> None:
         "without the opinions of eve",
         f"from {AT.isoformat()}",
     ]
+
+
+def test_a_limit_of_one_generation_is_in_the_singular() -> None:
+    one = DatasetFilter(max_staleness=1)
+    last = conditions(manifest("trajectories", "sft", one))[-1]
+    assert last == "answered by policies at most 1 generation away, or of unknown age"
 
 
 def test_conditions_of_pairs_name_the_margin_and_the_share_of_people() -> None:

@@ -46,7 +46,8 @@ def _of_trajectories(manifest: SnapshotManifest, chosen: DatasetFilter) -> Itera
         yield "this line of policies has not learned from it"
     generations = most_generations(chosen, needs_calls=needs_calls)
     if generations is not None:
-        yield f"answered by policies at most {generations} generations away"
+        words = "1 generation" if generations == 1 else f"{generations} generations"
+        yield f"answered by policies at most {words} away, or of unknown age"
     if limits := _limits(chosen.min_reward, chosen.max_reward):
         yield f"the reward is {limits}"
     if chosen.max_trajectory_length is not None:
