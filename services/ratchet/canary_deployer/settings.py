@@ -29,6 +29,7 @@ from ratchet.service.engine_list import (
     engine_kinds,
     replica_urls,
 )
+from ratchet.service.setting_types import HttpAddress, OptionalHttpAddress, Port, TaskFile
 from ratchet.service.settings import ServiceSettings
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ def _by_role(value: Any) -> Any:  # `Any`: as in `_listed`
 Numbers = Annotated[tuple[float, ...], NoDecode, BeforeValidator(_listed)]
 Counts = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_listed)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
-TaskFiles = Annotated[dict[str, str], NoDecode, BeforeValidator(_by_role)]
+TaskFiles = Annotated[dict[str, TaskFile], NoDecode, BeforeValidator(_by_role)]
 
 
 class Settings(ServiceSettings):
@@ -59,7 +60,7 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_CANARY_", frozen=True, populate_by_name=True)
 
-    port: int = Field(default=8083, validation_alias=AliasChoices("RATCHET_DEPLOYER_PORT", "port"))
+    port: Port = Field(default=8083, validation_alias=AliasChoices("RATCHET_DEPLOYER_PORT", "port"))
     """Port of the control API."""
     engine_url: ReplicasText = Field(
         default="http://127.0.0.1:8082",
@@ -67,13 +68,13 @@ class Settings(ServiceSettings):
     )
     """The engine that must load and probe a policy before it meets traffic; of several replicas their URLs with commas
     between them. `RATCHET_ENGINES` takes the place of this, of `engine_api_key` and of `engine_logprobs_mode`."""
-    gateway_url: str = Field(
+    gateway_url: HttpAddress = Field(
         default="http://127.0.0.1:8080",
         validation_alias=AliasChoices("RATCHET_CANARY_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
     )
     """Where the held-out command plays its tasks, and what `model.deployed` names as the endpoint."""
 
-    coordinator_url: str | None = Field(
+    coordinator_url: OptionalHttpAddress = Field(
         default=None,
         validation_alias=AliasChoices("RATCHET_CANARY_COORDINATOR_URL", "RATCHET_COORDINATOR_URL", "coordinator_url"),
     )
@@ -199,7 +200,7 @@ class Settings(ServiceSettings):
 
     takeover_s: float = Field(default=5, ge=0.5, le=8)
     """A standby takes over when the leading deployer has given no sign of life for this long."""
-    advertised_url: str | None = None
+    advertised_url: OptionalHttpAddress = None
     """Where a standby sends orders when this deployer leads; absent: this host's name and `port`."""
     lease_s: float = Field(default=5, gt=0)
     """The canary's lease is renewed this often; gateways fall back to stable after 20 s without renewal."""

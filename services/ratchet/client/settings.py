@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from ratchet.service.setting_types import OptionalHttpAddress
 from ratchet.service.settings import ServiceSettings
 
 
@@ -24,9 +25,9 @@ class ClientSettings(ServiceSettings):
     """Disk space for messages while the broker is away."""
     close_s: float = 5.0
     """How long closing waits for the broker; the rest stays in the spool for the next start."""
-    coordinator_url: str | None = None
+    coordinator_url: OptionalHttpAddress = None
     """The first server that `train` asks while the broker is away; by default `RATCHET_COORDINATOR_URL`."""
-    gateway_url: str | None = None
+    gateway_url: OptionalHttpAddress = None
     """The second one; by default `RATCHET_GATEWAY_URL`."""
     api_key: SecretStr | None = Field(
         default=None, validation_alias=AliasChoices("RATCHET_CLIENT_API_KEY", "RATCHET_API_KEY", "api_key")

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
+from ratchet.service.setting_types import HttpAddress, Port
 from ratchet.service.settings import FROM_JSON, ServiceSettings
 
 
@@ -16,23 +17,23 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_CONSOLE_", frozen=True, populate_by_name=True)
 
-    port: int = 8084
+    port: Port = 8084
     """Port of the pages and of the console's API; 0 picks a free one."""
-    coordinator_url: str = Field(
+    coordinator_url: HttpAddress = Field(
         default="http://127.0.0.1:8081",
         validation_alias=AliasChoices("RATCHET_CONSOLE_COORDINATOR_URL", "RATCHET_COORDINATOR_URL", "coordinator_url"),
     )
     """Where what users ask about jobs and policies is passed on to."""
-    deployer_url: str = Field(
+    deployer_url: HttpAddress = Field(
         default="http://127.0.0.1:8083",
         validation_alias=AliasChoices("RATCHET_CONSOLE_DEPLOYER_URL", "RATCHET_DEPLOYER_URL", "deployer_url"),
     )
     """The same for rollouts."""
-    gateway_url: str = Field(
+    gateway_url: HttpAddress = Field(
         default="http://127.0.0.1:8080",
         validation_alias=AliasChoices("RATCHET_CONSOLE_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
     )
     """The same for calls of policies and feedback."""
-    health_urls: Annotated[Mapping[str, str], *FROM_JSON] = Field(default_factory=dict[str, str])
+    health_urls: Annotated[Mapping[str, HttpAddress], *FROM_JSON] = Field(default_factory=dict[str, str])
     """Where the services say whether they are ready. JSON: `{"gateway": "http://gateway:9100"}`, by the service's name;
     `ratchet up` and the containers set it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from ratchet.service.setting_types import Port
 from ratchet.service.settings import ServiceSettings
 
 
@@ -13,7 +14,7 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_ENGINE_", frozen=True)
 
-    port: int = 8082
+    port: Port = 8082
     """Port of the HTTP API."""
     body_limit: int = 8 * 1024 * 1024
     """Largest request body in bytes."""

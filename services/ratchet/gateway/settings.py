@@ -35,6 +35,7 @@ from ratchet.service.engine_list import (
     replica_urls,
 )
 from ratchet.service.seat import Seat
+from ratchet.service.setting_types import OptionalHttpAddress, Port
 from ratchet.service.settings import ServiceSettings
 
 
@@ -91,7 +92,7 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_GATEWAY_", frozen=True, populate_by_name=True)
 
-    port: int = 8080
+    port: Port = 8080
     """Port of the OpenAI-compatible API; 0 picks a free one."""
     workers: int = Field(default=1, ge=1, le=64)
     """Processes that answer calls on the port, on Linux: one for each core that the gateway may use. With several, one
@@ -130,7 +131,7 @@ class Settings(ServiceSettings):
     """Roles that may begin behind an upstream, before they have a policy. A JSON list."""
     other_role: str = Field(default=DEFAULT_ROLE, pattern=ROLE.pattern)
     """The role of calls that ask for any other name of a model: agents cannot create roles."""
-    coordinator_url: str | None = Field(
+    coordinator_url: OptionalHttpAddress = Field(
         default=None, validation_alias=AliasChoices("coordinator_url", "RATCHET_COORDINATOR_URL")
     )
     """The coordinator, which gets `/v1/jobs` and `/v1/status`; without it the gateway has no such routes."""

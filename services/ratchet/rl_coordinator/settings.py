@@ -11,6 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from ratchet.rl_coordinator.jobs.domain import DEFAULT_RETRIES, RetryRule
 from ratchet.rules.algorithms import ALGORITHMS
+from ratchet.service.setting_types import Port
 from ratchet.service.settings import ServiceSettings
 
 
@@ -19,7 +20,7 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_COORDINATOR_", frozen=True)
 
-    port: int = 8081
+    port: Port = 8081
     """Port of the HTTP API; 0 picks a free one."""
     training_enabled: bool = True
     """When false, the coordinator refuses requests with a reason and trains nothing."""

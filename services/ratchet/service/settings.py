@@ -26,6 +26,7 @@ from ratchet.errors import BadRequest, ConfigError
 from ratchet.rules.access import NAME, checked_scopes
 from ratchet.service.engine_list import EngineKind, EngineSettings, checked_engines
 from ratchet.service.setting_names import PREFIX, named_in, settings_in, unknown, variables_in, without_kubernetes
+from ratchet.service.setting_types import HttpAddress, Port
 from ratchet.service.settings_file import FromFile, SettingsFile, find_file
 
 _BROKER_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
@@ -123,13 +124,13 @@ class SharedSettings(EnvironmentSettings):
     """Copies of every stream and bucket: 1 on one machine, 3 in a cluster."""
     stream_max_bytes: Annotated[dict[str, int], *FROM_JSON] = Field(default_factory=dict)
     """JSON: stream -> bytes that it may hold; a stream that is not named has the bound of `contracts/topics.json`."""
-    clickhouse_url: str = "http://127.0.0.1:8123"
+    clickhouse_url: HttpAddress = "http://127.0.0.1:8123"
     """ClickHouse's HTTP interface, or HTTPS; user and password may stand in the url."""
     clickhouse_database: str = "ratchet"
     """Database that holds our tables."""
     clickhouse_timeout_s: float = Field(default=60.0, gt=0)
     """Longest wait for the next part of an answer of ClickHouse; commands wait 10 s."""
-    s3_endpoint: str = "http://127.0.0.1:8333"
+    s3_endpoint: HttpAddress = "http://127.0.0.1:8333"
     """Any S3 endpoint."""
     s3_access_key: str = "ratchet"
     """Access key."""
@@ -155,7 +156,7 @@ class SharedSettings(EnvironmentSettings):
     one of an administrator. JSON: `[{"name": "operators", "key": "...", "scopes": ["admin"]}]`."""
     service_key: SecretStr | None = None
     """The key with which our services call one another, the same in all of them; needed once there are other keys."""
-    health_port: int = 0
+    health_port: Port = 0
     """Port of /healthz, /readyz and /metrics; 0 picks a free one."""
     log_level: LogLevel = "info"
     """Lowest level that is logged."""

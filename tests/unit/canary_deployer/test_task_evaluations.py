@@ -220,12 +220,15 @@ async def test_an_answer_has_a_limit_that_its_task_may_set(tmp_path: Path) -> No
     assert gateway.bodies[-1]["max_tokens"] == 64
 
 
-def test_task_files_are_named_by_role_or_one_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", '{"support": "/a.jsonl", "*": "s3://b/c.jsonl"}')
-    assert Settings().task_files == {"support": "/a.jsonl", "*": "s3://b/c.jsonl"}
-    monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", "/srv/tasks.jsonl")
-    assert Settings().task_files == {"*": "/srv/tasks.jsonl"}
-    for wrong in ('{"No Role": "/a"}', '{"support": 1}', '{"support"'):
+def test_task_files_are_named_by_role_or_one_for_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = tmp_path / "tasks.jsonl"
+    own.touch()
+    by_role = {"support": str(own), "*": "s3://b/c.jsonl"}
+    monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", json.dumps(by_role))
+    assert Settings().task_files == by_role
+    monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", str(own))
+    assert Settings().task_files == {"*": str(own)}
+    for wrong in (json.dumps({"No Role": str(own)}), '{"support": 1}', '{"support"'):
         monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", wrong)
         with pytest.raises(ValidationError):
             Settings()

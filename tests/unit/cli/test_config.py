@@ -63,3 +63,19 @@ def test_a_start_is_refused_for_the_same_faults(capsys: pytest.CaptureFixture[st
     assert main(["up", "--dry-run"]) == 1
     assert "there is no table gatway in ratchet.toml; did you mean gateway?" in capsys.readouterr().err
     assert not (project / ".ratchet").exists()
+
+
+@pytest.mark.parametrize("command", [["config", "check"], ["up", "--dry-run"]])
+def test_ports_addresses_and_files_that_nothing_could_use_are_refused_in_a_line_each(
+    capsys: pytest.CaptureFixture[str], project: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    (project / "ratchet.toml").write_text("health_port = 70000\n[stack]\nfree_ports = true\n")
+    monkeypatch.setenv("RATCHET_CONSOLE_PORT", "70001")
+    monkeypatch.setenv("RATCHET_CONSOLE_COORDINATOR_URL", "file:///etc/passwd")
+    monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", '{"support": "/no/such.jsonl"}')
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert "health_port in ratchet.toml: Input should be less than or equal to 65535" in error
+    assert "RATCHET_CONSOLE_PORT: Input should be less than or equal to 65535" in error
+    assert "RATCHET_CONSOLE_COORDINATOR_URL: 'file:///etc/passwd' is no address of a server" in error
+    assert "RATCHET_CANARY_TASK_FILES[support]: there is no file '/no/such.jsonl'" in error

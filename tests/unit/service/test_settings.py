@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from ratchet.canary_deployer.settings import Settings as CanarySettings
+from ratchet.client.settings import ClientSettings
+from ratchet.console.settings import Settings as ConsoleSettings
+from ratchet.engine_local.settings import Settings as EngineSettings
 from ratchet.errors import ConfigError
 from ratchet.gateway.settings import Settings as GatewaySettings
+from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings
 from ratchet.service.settings import EnvironmentSettings, SharedSettings, read
+
+NO_FILE = r"RATCHET_CANARY_TASK_FILES\[.*\]: there is no file '/no/such.jsonl'"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +37,8 @@ from ratchet.service.settings import EnvironmentSettings, SharedSettings, read
         ),
         (CanarySettings, "RATCHET_CANARY_STAGES", "50", r"RATCHET_CANARY_\*: stage_min_s needs one value, or one"),
         (CanarySettings, "RATCHET_DEPLOYER_PORT", "x", "RATCHET_DEPLOYER_PORT: Input should be a valid integer"),
+        (CanarySettings, "RATCHET_CANARY_TASK_FILES", "/no/such.jsonl", NO_FILE),
+        (CanarySettings, "RATCHET_CANARY_TASK_FILES", '{"*": "s3://b/c.jsonl", "sales": "/no/such.jsonl"}', NO_FILE),
     ],
 )
 def test_a_wrong_setting_is_named_in_one_line(
@@ -49,6 +57,63 @@ def test_an_address_that_can_never_work_is_a_wrong_setting(monkeypatch: pytest.M
     monkeypatch.setenv("RATCHET_NATS_URL", url)
     with pytest.raises(ConfigError, match=r"^wrong setting RATCHET_NATS_URL: .* is no address of a broker"):
         read(SharedSettings)
+
+
+PORTS = {
+    "RATCHET_HEALTH_PORT": SharedSettings,
+    "RATCHET_GATEWAY_PORT": GatewaySettings,
+    "RATCHET_COORDINATOR_PORT": CoordinatorSettings,
+    "RATCHET_DEPLOYER_PORT": CanarySettings,
+    "RATCHET_CONSOLE_PORT": ConsoleSettings,
+    "RATCHET_ENGINE_PORT": EngineSettings,
+}
+
+
+@pytest.mark.parametrize("variable", PORTS)
+def test_a_port_that_does_not_exist_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    for port in ("70000", "-1"):
+        monkeypatch.setenv(variable, port)
+        with pytest.raises(ConfigError, match=rf"^wrong setting {variable}: Input should be (less|greater) than or"):
+            read(PORTS[variable])
+    for port in ("0", "65535"):
+        monkeypatch.setenv(variable, port)
+        read(PORTS[variable])
+
+
+ADDRESSES = {
+    "RATCHET_CLICKHOUSE_URL": SharedSettings,
+    "RATCHET_S3_ENDPOINT": SharedSettings,
+    "RATCHET_GATEWAY_COORDINATOR_URL": GatewaySettings,
+    "RATCHET_CANARY_GATEWAY_URL": CanarySettings,
+    "RATCHET_CANARY_COORDINATOR_URL": CanarySettings,
+    "RATCHET_CANARY_ADVERTISED_URL": CanarySettings,
+    "RATCHET_CONSOLE_COORDINATOR_URL": ConsoleSettings,
+    "RATCHET_CONSOLE_DEPLOYER_URL": ConsoleSettings,
+    "RATCHET_CONSOLE_GATEWAY_URL": ConsoleSettings,
+    "RATCHET_CLIENT_COORDINATOR_URL": ClientSettings,
+    "RATCHET_CLIENT_GATEWAY_URL": ClientSettings,
+}
+
+
+@pytest.mark.parametrize("variable", ADDRESSES)
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "localhost:8080", "http://", "http://u:secret@host:port"])
+def test_a_url_that_is_none_of_http_is_a_wrong_setting(
+    monkeypatch: pytest.MonkeyPatch, variable: str, url: str
+) -> None:
+    monkeypatch.setenv(variable, url)
+    with pytest.raises(ConfigError, match=f"^wrong setting {variable}: .* is no address of a server") as wrong:
+        read(ADDRESSES[variable])
+    assert "secret" not in str(wrong.value)
+
+
+def test_an_empty_address_stands_for_no_server_where_there_need_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_COORDINATOR_URL", "")
+    assert not read(GatewaySettings).coordinator_url
+
+
+def test_the_address_of_a_warehouse_may_hold_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_CLICKHOUSE_URL", "https://user:word@warehouse:8443")
+    assert read(SharedSettings).clickhouse_url == "https://user:word@warehouse:8443"
 
 
 def test_a_wrong_address_gives_no_password_away(monkeypatch: pytest.MonkeyPatch) -> None:
