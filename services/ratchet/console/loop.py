@@ -58,7 +58,7 @@ class Sources:
     services: Callable[[], Awaitable[Sequence[ServiceOut]]]
     disk: Callable[[], Awaitable[str | None]]
     """What is wrong with the room on the disk."""
-    alerts: Callable[[], Sequence[Alert]]
+    alerts: Callable[[], Awaitable[Sequence[Alert]]]
     """Those that hold."""
     routes: Callable[[], Mapping[str, Route]]
 
@@ -101,7 +101,7 @@ class Loop:
         self._rollouts = _Part[Sequence[RolloutOut]]("deployer", sources.rollouts, (), monotonic)
         self._services = _Part[Sequence[ServiceOut]]("services", sources.services, (), monotonic)
         self._disk = _Part[str | None]("disk", sources.disk, None, monotonic)
-        self._alerts = sources.alerts
+        self._alerts = _Part[Sequence[Alert]]("alerts", sources.alerts, (), monotonic)
         self._routes = sources.routes
         self._now = now
         self._monotonic = monotonic
@@ -126,6 +126,7 @@ class Loop:
             self._services.value(),
             self._disk.value(),
         )
+        alerts = await self._alerts.value()  # they are here already
         now, (status, jobs) = self._now(), training or (None, None)
         picture = Picture(
             now=now,
@@ -136,9 +137,9 @@ class Loop:
             streams=streams,
             growths=self._lags.growths(streams, self._monotonic()) if self._streams.unread is None else (),
             disk=disk,
-            alerts=self._alerts(),
+            alerts=alerts,
         )
-        parts = (self._history, self._streams, self._training, self._rollouts, self._services, self._disk)
+        parts = (self._history, self._streams, self._training, self._rollouts, self._services, self._disk, self._alerts)
         return LoopOut(
             at=now,
             minutes=[*history.minutes],

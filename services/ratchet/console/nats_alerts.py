@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import structlog
+from nats.aio.msg import Msg
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
@@ -25,15 +26,21 @@ AGAIN_S = 1.0
 
 
 class NatsAlerts:
-    """Alerts of all services. What was last read of them stays while the broker is away."""
+    """Alerts of all services."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._firing = Firing()
+        self._unread: str | None = f"{STREAM} is not read to its end yet"
+        """Why it is not known which alerts hold."""
         self._working = UntilStopped()
 
-    def current(self) -> Sequence[Alert]:
-        """Those that hold, oldest first."""
+    async def current(self) -> Sequence[Alert]:
+        """Those that hold, oldest first. Raises `BusUnavailable` while their stream cannot be read."""
+        if not self._bus.is_connected:
+            raise BusUnavailable("the broker does not answer")
+        if self._unread is not None:
+            raise BusUnavailable(self._unread)
         return self._firing.at(self._bus.now())
 
     async def run(self) -> None:
@@ -49,21 +56,28 @@ class NatsAlerts:
             try:
                 await self._read(self._bus.now() - RECENTLY)
             except BusUnavailable as error:
+                self._unread = str(error)
                 log.debug("alerts wait for the broker", reason=str(error))
             await asyncio.sleep(AGAIN_S)
 
     async def _read(self, since: datetime) -> None:
-        """Read until the broker is away: then all of the day again, for an alert that is read twice is the same."""
-        reader = OrderedReader(self._bus, STREAM, start=since)
+        """Read until the broker is away: then all of the day again, and what held before is not known to hold."""
+        reader, firing = OrderedReader(self._bus, STREAM, start=since), Firing()
         try:
             await reader.open()
+            there = (await reader.state()).total
             while True:
+                if reader.count >= there:
+                    self._firing, self._unread = firing, None
                 for message in await reader.next(WAIT_S):
-                    try:
-                        alert = self._bus.read(message)[0].message
-                    except ContractError:  # its consumers make it a dead letter
-                        continue
-                    if isinstance(alert, Alert):
-                        self._firing.add(alert)
+                    self._add(message, firing)
         finally:
             await reader.close()
+
+    def _add(self, message: Msg, firing: Firing) -> None:
+        try:
+            alert = self._bus.read(message)[0].message
+        except ContractError:  # its consumers make it a dead letter
+            return
+        if isinstance(alert, Alert):
+            firing.add(alert)

@@ -14,11 +14,12 @@ from ratchet.bus.testing import FakeClock, eventually
 from ratchet.console.domain.attention import Growth
 from ratchet.console.domain.loop import COMPARED_S, Lags, loop_roles
 from ratchet.console.loop import FRESH_S, KEPT_S, PART_S, History, Loop, Sources
+from ratchet.contract import Alert
 from ratchet.contract.http.console import ConsumerOut, LoopOut, LoopRoleOut, ServiceOut, StreamOut
 from ratchet.contract.http.rollouts import RolloutOut
 from ratchet.contract.http.status import JobBrief, RoleOut, StatusOut, TrainingStatusOut
 from ratchet.contract.state import CanaryRoute, Route, ServedPolicy, WeightStep
-from ratchet.errors import WarehouseUnavailable
+from ratchet.errors import BusUnavailable, WarehouseUnavailable
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 STABLE = ServedPolicy(version=2, name="support@2-aaaaaaaa", digest="a" * 64)
@@ -120,7 +121,7 @@ class World:
             rollouts=self.rollouts,
             services=self.services,
             disk=self.disk,
-            alerts=list,
+            alerts=self.alerts,
             routes=lambda: {"support": ROUTE},
         )
 
@@ -151,6 +152,9 @@ class World:
     async def disk(self) -> str | None:
         return None
 
+    async def alerts(self) -> Sequence[Alert]:
+        return []
+
 
 async def test_the_picture_has_every_part_and_what_follows_from_them() -> None:
     picture = await World().loop().current()
@@ -174,6 +178,14 @@ async def test_a_part_that_cannot_be_read_is_named_and_its_last_value_stays_for_
     assert (soon.open_trajectories, late.open_trajectories) == (7, None)
     world.fault = None
     assert (await later(2)).unread == {}
+
+
+async def test_alerts_that_cannot_be_read_are_named() -> None:
+    async def away() -> Sequence[Alert]:
+        raise BusUnavailable("RL_ALERTS is not read to its end yet")
+
+    picture = await World().loop(alerts=away).current()
+    assert picture.unread == {"alerts": "RL_ALERTS is not read to its end yet"}
 
 
 async def test_a_part_that_hangs_holds_up_no_other() -> None:
