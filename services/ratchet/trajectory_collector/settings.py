@@ -55,7 +55,8 @@ class Settings(ServiceSettings):
     assembly_bytes: int = Field(default=256 * 1024 * 1024, ge=1)
     """Most bytes of them."""
     failure_by_error: bool = True
-    """A run without a reported outcome whose last call failed is a failure, until an agent reports one."""
+    """A run without a reported outcome whose last call failed is a failure, until an agent reports one; not where no
+    server took that call."""
     idle_interval_s: float = 30.0
     """How often the collector searches for idle trajectories."""
     idle_lookback_s: float = 7 * 86400.0
