@@ -8,7 +8,6 @@ import re
 import shutil
 import sqlite3
 import tempfile
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
@@ -26,6 +25,7 @@ from ratchet.datasets.argilla.shuffled import ShuffledRows
 from ratchet.errors import Rejected
 from ratchet.rules.chat.format import ChatError, json_text, text_of
 from ratchet.rules.redaction import Redactor
+from ratchet.rules.texts import same_form
 from ratchet.service.files import locked
 
 TRAIN, EVAL, TEST, REPORT = "train.jsonl", "eval.jsonl", "test.jsonl", "schema_report.json"
@@ -195,7 +195,7 @@ class _Selection:
             raise Unusable("too_long", f"its prompt has {tokens} tokens")
         parts = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}
         key = json_text([parts[name] for name in self.options.dedup_by])
-        same_prompt = json_text([[one["role"], _folded(text_of(one.get("content")))] for one in pair.prompt])
+        same_prompt = json_text([[one["role"], same_form(text_of(one.get("content")))] for one in pair.prompt])
         if not rows.add(key, same_prompt, json_text(parts)):
             raise Unusable("duplicate", f"an earlier one has the same {', '.join(self.options.dedup_by)}")
 
@@ -211,8 +211,3 @@ class _Selection:
 def _nameless(message: JsonObject) -> JsonObject:
     """A message without the name of who wrote it; a result keeps its tool's."""
     return message if message["role"] == "tool" else {key: part for key, part in message.items() if key != "name"}
-
-
-def _folded(text: str) -> str:
-    """The same for texts that differ in spaces, in case, or in how Unicode spells a letter."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -44,11 +43,6 @@ def wrong(why: str) -> Grade:
 def answer_text(message: JsonObject) -> str:
     """The text of a message, half a surrogate pair as `?`; empty where it only calls tools."""
     return text_of(message.get("content")).encode(errors="replace").decode()
-
-
-def normalised(text: str) -> str:
-    """`text` in one form of letters (NFKC), without letter case, each run of white space as one space."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def same_json(one: Any, other: Any) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ratchet.bus.message import JsonObject
 from ratchet.contract.evaluation_task import TextExpected
-from ratchet.evaluation.graders.base import RIGHT, Grade, GradeAnswer, answer_text, normalised, wrong
+from ratchet.evaluation.graders.base import RIGHT, Grade, GradeAnswer, answer_text, wrong
+from ratchet.rules.texts import same_form
 
 
 def build(expected: TextExpected) -> GradeAnswer:
     """Compares whole texts."""
-    form = str if expected.exact else normalised
+    form = str if expected.exact else same_form
     texts = {form(text) for text in expected.any_of}
 
     def grade(message: JsonObject) -> Grade:
