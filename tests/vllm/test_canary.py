@@ -54,8 +54,9 @@ async def test_a_worse_canary_is_probed_gets_traffic_beside_stable_and_is_rolled
         assert again.headers["x-ratchet-policy"] == first.name
         assert again.parse().choices[0].message.content == right[QUESTIONS[0]]
         turns = await messages_of(here.bus, Turn)
-        answered = {(turn.policy.arm, turn.engine.replica) for turn in turns}
-        assert answered >= {(arm, url.removeprefix("http://")) for arm in ("stable", "canary") for url in urls}
+        # A canary may be decided after few runs: which replica answers one of them is a matter of chance.
+        assert {turn.engine.replica for turn in turns} == {url.removeprefix("http://") for url in urls}
+        assert {turn.policy.arm for turn in turns} >= {"stable", "canary"}
         assert not [turn.error for turn in turns if turn.error is not None]
     async with running_deployer(shared, urls):  # a sweep of a new deployer frees the engines at once
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
@@ -29,7 +30,7 @@ from ratchet.service.engine_list import (
     engine_kinds,
     replica_urls,
 )
-from ratchet.service.setting_types import HttpAddress, OptionalHttpAddress, Port, TaskFile
+from ratchet.service.setting_types import HttpAddress, OptionalHttpAddress, Port
 from ratchet.service.settings import ServiceSettings
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ def _by_role(value: Any) -> Any:  # `Any`: as in `_listed`
 Numbers = Annotated[tuple[float, ...], NoDecode, BeforeValidator(_listed)]
 Counts = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_listed)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
-TaskFiles = Annotated[dict[str, TaskFile], NoDecode, BeforeValidator(_by_role)]
+TaskFiles = Annotated[dict[str, str], NoDecode, BeforeValidator(_by_role)]
 
 
 class Settings(ServiceSettings):
@@ -314,3 +315,10 @@ _SAME_IN_RULES = (
 def _for_each(given: tuple[T, ...], count: int) -> tuple[T, ...]:
     """One value holds for all stages."""
     return given * count if len(given) == 1 else given
+
+
+def lacks(settings: Settings) -> Iterator[str]:
+    """What is not there and should be before a start. A deployer that runs goes on without: its canaries need it."""
+    for role, place in settings.task_files.items():
+        if not place.startswith("s3://") and not Path(place).is_file():
+            yield f"RATCHET_CANARY_TASK_FILES[{role}]: there is no file {place!r}"

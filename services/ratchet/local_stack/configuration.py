@@ -133,8 +133,12 @@ def unread(
 
 
 def _refusals(settings: EnvironmentSettings, environment: Mapping[str, str]) -> Iterator[str]:
-    """What a service would refuse at its start, though each value fits: its module has a `verify` that knows."""
-    verify = getattr(import_module(type(settings).__module__), "verify", None)
+    """What a service would refuse at its start, though each value fits (its module has a `verify` that knows), and what
+    it would only wait for (`lacks`)."""
+    module = import_module(type(settings).__module__)
+    verify, lacks = getattr(module, "verify", None), getattr(module, "lacks", None)
+    if lacks is not None:
+        yield from lacks(settings)
     if verify is not None:
         try:
             verify(settings, environment)

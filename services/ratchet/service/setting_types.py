@@ -1,8 +1,7 @@
-"""Types of settings: the ports, addresses and files that a program can use, and no others."""
+"""Types of settings: the ports and addresses that a program can use, and no others."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -27,18 +26,9 @@ def _http_address_if_any(url: str | None) -> str | None:
     return _http_address(url) if url else url
 
 
-def _task_file(place: str) -> str:
-    """Raises `ValueError` for a path without a file; the store is asked for an `s3://` uri only when it is read."""
-    if not place.startswith("s3://") and not Path(place).is_file():
-        raise ValueError(f"there is no file {place!r}")
-    return place
-
-
 Port = Annotated[int, Field(ge=0, le=65535)]
 """A port that a server listens on; 0 picks a free one."""
 HttpAddress = Annotated[str, AfterValidator(_http_address)]
 """The URL of a server of HTTP."""
 OptionalHttpAddress = Annotated[str | None, AfterValidator(_http_address_if_any)]
 """The same; absent or empty where there is no such server."""
-TaskFile = Annotated[str, AfterValidator(_task_file)]
-"""A task file: a path, or an `s3://` uri."""

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.cli.__main__ import main
+from ratchet.service.settings import read
 
 
 @pytest.fixture(autouse=True)
@@ -66,16 +68,26 @@ def test_a_start_is_refused_for_the_same_faults(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("command", [["config", "check"], ["up", "--dry-run"]])
-def test_ports_addresses_and_files_that_nothing_could_use_are_refused_in_a_line_each(
+def test_ports_and_addresses_that_nothing_could_use_are_refused_in_a_line_each(
     capsys: pytest.CaptureFixture[str], project: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     (project / "ratchet.toml").write_text("health_port = 70000\n[stack]\nfree_ports = true\n")
     monkeypatch.setenv("RATCHET_CONSOLE_PORT", "70001")
     monkeypatch.setenv("RATCHET_CONSOLE_COORDINATOR_URL", "file:///etc/passwd")
-    monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", '{"support": "/no/such.jsonl"}')
     assert main(command) == 1
     error = capsys.readouterr().err
     assert "health_port in ratchet.toml: Input should be less than or equal to 65535" in error
     assert "RATCHET_CONSOLE_PORT: Input should be less than or equal to 65535" in error
     assert "RATCHET_CONSOLE_COORDINATOR_URL: 'file:///etc/passwd' is no address of a server" in error
-    assert "RATCHET_CANARY_TASK_FILES[support]: there is no file '/no/such.jsonl'" in error
+
+
+@pytest.mark.parametrize("command", [["config", "check"], ["up", "--dry-run"]])
+def test_a_task_file_that_is_not_there_is_refused_before_a_start_and_ends_no_deployer(
+    capsys: pytest.CaptureFixture[str], project: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    (project / "ratchet.toml").write_text("[stack]\nfree_ports = true\n")
+    files = {"support": "/no/such.jsonl", "*": "s3://ratchet/tasks.jsonl"}
+    monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", json.dumps(files))
+    assert main(command) == 1
+    assert "RATCHET_CANARY_TASK_FILES[support]: there is no file '/no/such.jsonl'" in capsys.readouterr().err
+    assert read(DeployerSettings).task_files == files
