@@ -207,15 +207,17 @@ def _verdict(summaries: Sequence[Summary], differences: Sequence[Difference], ma
 
 def exit_code(report: Report, no_worse_than: float | None) -> ExitCode:
     """The code, with a line on standard error for one that is not 0."""
-    faults = Counter[str]()
+    faults, reasons = Counter[str](), {one.policy: one.reason for one in reversed(report.summaries) if one.reason}
     for one in report.summaries:
         faults[one.policy] += one.faults
     for policy, count in (+faults).items():
-        errors.print(f"{count} tries of {policy} got no answer from the engine, and count nowhere", markup=False)
+        counted = f"{count} tries of {policy} got no answer from the engine, and count nowhere"
+        errors.print(f"{counted}: {reasons.get(policy)}", markup=False)
     if faults.total():
         return ExitCode.PARTLY
     if refused := _refused_whole(report.summaries):
-        errors.print(f"every {refused} try was refused: nothing was evaluated", markup=False)
+        reason = next(iter(reasons.values()), "without a reason")
+        errors.print(f"every {refused} try was refused: nothing was evaluated: {reason}", markup=False)
         return ExitCode.PARTLY
     if report.verdict == "not shown":
         lowest = min(report.differences, key=lambda one: one.interval[0])

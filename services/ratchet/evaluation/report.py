@@ -35,6 +35,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Tries that its server refused: they count as wrong."""
     faults: int
     """Tries without an answer: they count nowhere."""
+    reason: str | None
+    """Why the first of them has none, or else why the first refused one was; None where each try was answered."""
     prompt_tokens: int
     completion_tokens: int
     latency_p50_ms: float | None
@@ -87,6 +89,8 @@ def summary_of(policy: str, mode: str, tries: Sequence[Try]) -> Summary:
         score=math.fsum(scores.values()) / len(scores) if scores else None,
         refused=sum(one.refused for one in answered),
         faults=len(tries) - len(answered),
+        reason=next((one.fault for one in tries if one.fault), None)
+        or next((one.why for one in tries if one.refused), None),
         prompt_tokens=sum(one.prompt_tokens for one in answered),
         completion_tokens=sum(one.completion_tokens for one in answered),
         latency_p50_ms=_quantile(latencies, 0.5),

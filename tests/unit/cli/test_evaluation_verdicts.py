@@ -47,7 +47,15 @@ def test_a_policy_whose_every_request_is_refused_was_not_evaluated() -> None:
 def test_the_policy_that_got_no_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     failed = [Try(task="t0", mode="greedy", number=0, fault="the engine is away"), *tries(1)[1:]]
     assert exit_code(report_of(FILE, Plan(), {"new": failed, "old": tries(1)}, None), None) == ExitCode.PARTLY
-    assert capsys.readouterr().err == "1 tries of new got no answer from the engine, and count nowhere\n"
+    assert capsys.readouterr().err == (
+        "1 tries of new got no answer from the engine, and count nowhere: the engine is away\n"
+    )
+
+
+def test_the_reason_of_a_refusal_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = [Try(task="t0", mode="greedy", number=0, refused=True, why="refused: maximum context length is 512")]
+    assert exit_code(report_of(FILE, Plan(), {"new": refused}, None), None) == ExitCode.PARTLY
+    assert "nothing was evaluated: refused: maximum context length is 512" in capsys.readouterr().err
 
 
 def test_the_answers_do_not_overwrite_the_tasks(tmp_path: Path) -> None:
