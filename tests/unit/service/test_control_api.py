@@ -85,7 +85,10 @@ async def test_a_stream_ends_before_the_first_event_that_its_callers_key_opens_n
 
 async def test_an_answer_is_the_struct_with_the_status_that_its_handler_gives(things: httpx.AsyncClient) -> None:
     answer = await things.get("/v1/things/known", params={"limit": 7})
-    assert (answer.status_code, answer.json()) == (200, {"feedback_id": "known", "trajectory_id": "7"})
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"feedback_id": "known", "trajectory_id": "7", "note": None},
+    )
     assert answer.headers["content-type"] == "application/json"
     assert [(await things.post(f"/v1/things/{name}", json=START)).status_code for name in ("known", "new")] == [
         200,
