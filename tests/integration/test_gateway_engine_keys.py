@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import openai
 import pytest
+from structlog.testing import capture_logs
 
 from ratchet.contract import Turn
 from ratchet.gateway.engines.base import EventReply, Reply
@@ -81,22 +82,25 @@ async def listening(server: Telling) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["engine", "upstream"])
-async def test_no_error_of_a_server_brings_the_gateways_key_to_agents_and_turns(
+async def test_no_error_of_a_server_brings_the_gateways_key_to_agents_turns_and_logs(
     nats: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     server, words = Telling(), dict[str, str]()
     monkeypatch.setenv("KEY_OF_SERVER", KEY)
-    async with listening(server) as url:
-        engine = {"name": "one", "kind": "vllm", "urls": [url], "roles": ["*"], "api_key_env": "KEY_OF_SERVER"}
-        upstream = UpstreamSettings(name="up", base_url=url, api_key_env="KEY_OF_SERVER", models={"sales": "big"})
-        async with scene(nats, tmp_path, engines=[engine], upstreams=[upstream]) as here:
-            for name, server.answer in ERRORS.items():
-                words[name] = await error_of(
-                    here.client(), ROLE if kind == "engine" else "sales", stream="stream" in name
-                )
-            turns = [msgspec.json.encode(turn).decode() for turn in await here.published(Turn, len(ERRORS))]
+    with capture_logs() as logged:
+        async with listening(server) as url:
+            engine = {"name": "one", "kind": "vllm", "urls": [url], "roles": ["*"], "api_key_env": "KEY_OF_SERVER"}
+            upstream = UpstreamSettings(name="up", base_url=url, api_key_env="KEY_OF_SERVER", models={"sales": "big"})
+            async with scene(nats, tmp_path, engines=[engine], upstreams=[upstream]) as here:
+                for name, server.answer in ERRORS.items():
+                    words[name] = await error_of(
+                        here.client(), ROLE if kind == "engine" else "sales", stream="stream" in name
+                    )
+                turns = [msgspec.json.encode(turn).decode() for turn in await here.published(Turn, len(ERRORS))]
     assert [name for name, shown in words.items() if KEY in shown] == []
     assert [turn for turn in turns if KEY in turn] == []
+    assert KEY not in str(logged)
+    assert {line["event"] for line in logged} >= {"the engine refuses the gateway"}, "logs of errors are looked at"
     assert "the key *** has no access" in words["400"], "the rest of the server's words stays"
     assert "the key *** has no access" in words["within a stream"]
 

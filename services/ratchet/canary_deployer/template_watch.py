@@ -28,6 +28,7 @@ from ratchet.errors import NotFound, Rejected, Unavailable, Unreadable
 log = structlog.get_logger()
 
 SWEEP_S = 60.0
+"""How often stable policies are asked: two sweeps agree before anything changes, which makes two minutes."""
 
 
 class Registry(Protocol):

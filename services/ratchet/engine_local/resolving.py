@@ -92,8 +92,6 @@ class Resolver:
             fetched = await self._load(policy.uri)
         except Exception as error:
             metrics.LOADS.labels("refused").inc()
-            # Only the kind of error: its text may quote the store's, and only the caller may read it.
-            log.warning("policy not loaded", policy=name, error=type(error).__name__)
             raise _not_loaded(name, error) from error
         now = time.monotonic()
         entry = Entry(
@@ -115,6 +113,9 @@ def unknown_model(name: str) -> HttpError:
 
 def _not_loaded(name: str, error: Exception) -> RatchetError:
     """What the caller gets. Nothing was computed: an engine that cannot load a policy is no policy that breaks one."""
+    known = isinstance(error, RatchetError | OSError)
+    # Of known errors only the kind: their texts may quote the store's, and only the caller may read those.
+    log.warning("policy not loaded", policy=name, error=type(error).__name__, exc_info=None if known else error)
     if isinstance(error, NotFound | Rejected | DigestMismatch):  # not found: its base, or one of its files
         return _refused(error)
     if isinstance(error, RatchetError):
@@ -122,7 +123,6 @@ def _not_loaded(name: str, error: Exception) -> RatchetError:
     if isinstance(error, OSError):
         reason = error.strerror or type(error).__name__
         return Unavailable(f"{name} cannot be kept or read on this engine's disk: {reason}")
-    log.error("policy not loaded, for a reason that the engine does not know", policy=name, exc_info=error)
     return Unavailable(f"{name} cannot be loaded on this engine now; its log has the details")
 
 

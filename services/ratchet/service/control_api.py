@@ -251,6 +251,10 @@ async def _caller(request: Request) -> Any:
     return caller_of(request.scope)
 
 
+async def _unauthenticated() -> Caller:
+    return UNAUTHENTICATED
+
+
 class _Events(StreamingResponse):
     """Asks before each event whether its caller may still read it."""
 
@@ -259,7 +263,7 @@ class _Events(StreamingResponse):
         self._events, self._needed = events, needed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.body_iterator = self._allowed(scope[IDENTIFY])
+        self.body_iterator = self._allowed(scope.get(IDENTIFY, _unauthenticated))
         await super().__call__(scope, receive, send)
 
     async def _allowed(self, identify: Callable[[], Awaitable[Caller]]) -> AsyncGenerator[bytes, None]:

@@ -14,6 +14,8 @@ from ratchet.errors import Conflict
 
 PUBLIC, PRIVATE = 0o666, 0o600
 """Modes of new files, before the umask: for all users, and for this one alone."""
+OPENINGS = 100
+"""Of a lock file that others replace: they take turns within a few, and no wait is without an end."""
 
 
 @contextmanager
@@ -64,10 +66,12 @@ def lock_at(path: Path) -> Generator[None]:
     """Hold the lock file at `path`, made where there is none; the kernel lets go of it when this process dies.
 
     A file that was removed or replaced between its opening and its locking locks nothing, so it is opened again.
-    Raises `BlockingIOError` when another process holds it, and `OSError`.
+    Raises `BlockingIOError` when another process holds it or replaces it at each of `OPENINGS` times, and `OSError`.
     """
-    while (file := _locked(path)) is None:
-        pass
+    opened = (_locked(path) for _ in range(OPENINGS))
+    file = next((file for file in opened if file is not None), None)
+    if file is None:
+        raise BlockingIOError(f"{path} is another file each time it is opened")
     with file:
         yield
 

@@ -122,17 +122,22 @@ async def test_a_replica_that_is_away_is_left_out() -> None:
     assert await here.swept(2) is True
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 424, 429, 500, 502, 503])
+@pytest.mark.parametrize("status", [400, 401, 424, 429, 500, 502, 503])
 @pytest.mark.parametrize("known", [True, False])
 async def test_no_fault_of_an_engine_changes_anything(known: bool, status: int) -> None:
     here = await World().serving(known)
     here.templates(not known, not known)
     fault = refused(status, "no")
     here.fleet.engines["b"].answers = lambda path, _: fault if path == "/tokenize" else None
-    if status == 404:  # an engine without /tokenize: the other one knows
-        assert await here.swept(3) is not known
-        return
     assert await here.swept(3) is known
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_an_engine_without_tokenize_leaves_the_word_to_the_others(known: bool) -> None:
+    here = await World().serving(known)
+    here.templates(not known, not known)
+    here.fleet.engines["b"].answers = lambda path, _: refused(404, "no such path") if path == "/tokenize" else None
+    assert await here.swept(3) is not known
 
 
 async def test_a_refusal_of_the_chat_with_tools_alone_is_the_templates_word() -> None:
@@ -144,7 +149,7 @@ async def test_a_refusal_of_the_chat_with_tools_alone_is_the_templates_word() ->
     assert await here.swept(2) is False
 
 
-async def test_where_every_replica_is_away_nothing_changes_and_other_roles_are_asked() -> None:
+async def test_where_every_replica_is_away_nothing_changes() -> None:
     here = await World().serving(takes_tools=True)
     here.templates(False, False)
     here.fleet.away.update("ab")

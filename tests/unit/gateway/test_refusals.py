@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from ratchet.gateway.domain.refusals import QUOTED, sentence_of
 from ratchet.gateway.engines.base import Reply, gateway_refused
@@ -34,9 +35,13 @@ def test_names_of_models_and_the_rest_stay() -> None:
     assert len(sentence_of("no " * 1000)) == QUOTED
 
 
-def test_the_refusal_quotes_the_provider_and_names_the_operator_who_has_to_act() -> None:
+def test_the_refusal_quotes_the_provider_for_its_caller_alone_and_names_the_operator_who_has_to_act() -> None:
     body = {"error": {"message": f"Incorrect API key provided: {KEYS[0]}", "type": "invalid_request_error"}}
-    refused = gateway_refused("provider", Reply(401, msgspec.json.encode(body)))
+    with capture_logs() as logged:
+        refused = gateway_refused("provider", Reply(401, msgspec.json.encode(body)))
+    assert logged == [
+        {"event": "the engine refuses the gateway", "engine": "provider", "status": 401, "log_level": "error"}
+    ]
     words, _, remedy = str(refused).partition("): ")
     assert words.startswith("provider refuses the gateway (401, Incorrect API key provided: [REDACTED:")
     assert remedy == "the operator must correct its key, URL or model name"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import stat
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 
-from ratchet.service.files import PRIVATE, staged, write_whole
+from ratchet.service.files import PRIVATE, lock_at, staged, write_whole
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -57,3 +58,15 @@ def test_a_directory_is_no_file_to_write(tmp_path: Path, monkeypatch: pytest.Mon
         write_whole(Path(name), b"")
     assert error.value.filename == "."
     assert list(tmp_path.iterdir()) == []
+
+
+class Replaced(PosixPath):
+    """A file in whose place another one lies at each look."""
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return Path(os.sep).stat(follow_symlinks=follow_symlinks)
+
+
+def test_a_lock_file_that_is_another_one_at_each_opening_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError, match="another file each time"), lock_at(Replaced(tmp_path / "lock")):
+        pass
