@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
+from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import Gate, GateTools
 from ratchet.canary_deployer.replicas import BREAK_SPACING_S, CONTROL_IDS, Doubt, ReplicaChecks
@@ -209,7 +209,7 @@ async def test_without_a_probe_the_reason_is_that_nothing_was_compared() -> None
     here = world(ScoringEngine())
     here.manifests = Manifests({1: None, 2: None})
     result = await here.ask()
-    assert (result.outcome, result.evidence["compared"]) == (PASSED, False)
+    assert (result.outcome, result.evidence["compared"]) == (NOT_RUN, False)
     assert result.reason == (
         "the manifest has no probe: no log-probabilities were compared; at temperature 2 log-probabilities are the "
         "processed ones"
@@ -219,7 +219,7 @@ async def test_without_a_probe_the_reason_is_that_nothing_was_compared() -> None
 async def test_an_engine_that_scores_no_prompts_claims_nothing() -> None:
     plain = ScoringEngine(answers=for_candidate(lambda: JSONResponse({"choices": [{"text": "x"}]})))
     result = await world(plain).ask()
-    assert (result.outcome, result.evidence["compared"]) == (PASSED, False)
+    assert (result.outcome, result.evidence["compared"]) == (NOT_RUN, False)
     assert result.reason == (
         "no log-probabilities were compared; small at http://a: not checked: its log-probabilities: the engine scores "
         "no prompts (prompt_logprobs), its log-probabilities at another temperature"

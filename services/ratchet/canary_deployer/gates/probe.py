@@ -4,7 +4,7 @@ The gate plays the probe through the engine's API, teacher-forced, `PLAYS` times
 with the tolerance of the manifest's number format (`rules.probes`). It also determines whether the log-probabilities of
 drawn tokens are the processed ones, at a temperature other than 1. Reason and evidence say what was compared on which
 replica, and what was not: no probe in the manifest, an engine that scores no prompts or names no candidates, a replica
-that is away.
+that is away. Where nothing was compared, its outcome is `not_run`.
 
 A mismatch refuses the candidate where no replica ever gives the trainer's values, and none fails on stable's probe.
 Else a replica is at fault: the gate waits, and names it.
@@ -31,7 +31,7 @@ from ratchet.canary_deployer.domain.probing import (
     reported_mode,
     widest_pair,
 )
-from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
+from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools, Manifests
 from ratchet.canary_deployer.replicas import CONTROL_IDS, MEND, Checked, Replica, ReplicaChecks, ScoredToken
 from ratchet.contract.policy_manifest import MODEL, PolicyManifest
@@ -74,7 +74,8 @@ class ProbeGate:
         mismatch = await self._mismatch(played, candidate, manifest.dtype, stable)
         if mismatch is not None:
             return GateResult(NAME, FAILED, mismatch, evidence)
-        return GateResult(NAME, PASSED, _summary(played, manifest), evidence)
+        outcome = PASSED if evidence["compared"] else NOT_RUN
+        return GateResult(NAME, outcome, _summary(played, manifest), evidence)
 
     async def _mismatch(
         self,
