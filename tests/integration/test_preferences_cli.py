@@ -170,6 +170,10 @@ async def test_a_snapshot_is_explained_built_shown_and_exported(
         explained = await ratchet.json("dataset", "explain", built["uri"], "--model", str(tmp_path))
         assert explained["chats"]["answers"] == 14
         assert explained["findings"] == []
+        assert "among the newest, at most 1000 pairs" in explained["every_row"]
+        assert "every row: this line of policies has not learned from it" in await ratchet(
+            "dataset", "explain", built["uri"], "--model", str(tmp_path)
+        )
         short = await ratchet.json(*asked, "dpo", "--model", str(tmp_path), "--row-tokens", "12")
         assert any("lose their end" in finding for finding in short["findings"])
         taken = await ratchet.json(

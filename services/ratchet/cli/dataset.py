@@ -34,6 +34,7 @@ from ratchet.cli.output import (
 from ratchet.contract.http.jobs import PreviewOut, SnapshotOut
 from ratchet.contract.snapshot import ROWS, RewardGroups, Row, SnapshotManifest, TrajectoryRow
 from ratchet.contract.training import SnapshotRef
+from ratchet.datasets.domain.row_reasons import conditions
 from ratchet.datasets.domain.sequences import packed, unpacked
 from ratchet.datasets.domain.trl import TRAIN, Split, trl_records
 from ratchet.datasets.parquet import read_rows
@@ -161,6 +162,7 @@ def explain(
         )
         with fetched_rows(endpoints, snapshot) as rows:
             explained = explained_rows(rows, snapshot.manifest.algorithm, model, row_tokens)
+    explained["every_row"] = conditions(snapshot.manifest)
 
     def show() -> None:
         show_plan(planned)
@@ -418,6 +420,8 @@ def show_built(snapshot: StoredSnapshot, planned: str | None, directory: Path) -
 
 def show_explained(explained: Mapping[str, Any]) -> None:
     """What `explained_rows` found, for people (`Any`: counts, or sentences)."""
+    for condition in explained["every_row"]:
+        console.print(f"every row: {condition}", markup=False)
     print_facts({name.replace("_", " "): count for name, count in explained.get("chats", {}).items() if count})
     if "calls" in explained:
         print_table(("call", "how many"), sorted(explained["calls"].items()), "no model call")

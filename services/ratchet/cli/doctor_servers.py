@@ -17,6 +17,7 @@ from ratchet.cli.exit_codes import NoStack
 from ratchet.contract.http.rollouts import PoliciesOut
 from ratchet.errors import BusUnavailable, RatchetError
 from ratchet.resources import resource_dir
+from ratchet.rules.engines import ANY_ROLE
 from ratchet.service.http_client import ApiClient, Peer
 
 if TYPE_CHECKING:
@@ -144,6 +145,22 @@ def check_engine(endpoints: Endpoints) -> Finding:
     return ok(f"serves {', '.join(sorted(routed)) or 'no policy yet'}")
 
 
+def check_routes(endpoints: Endpoints) -> Finding:
+    """Whether an engine of `RATCHET_ENGINES` serves each role that a policy serves."""
+    engines = settings_of(endpoints).engines
+    if not engines:
+        return ok("one engine serves all roles")
+    roles = get(endpoints, "deployer", "/v1/policies", PoliciesOut, timeout_s=ANSWER_S).roles
+    served = {role.role: role.route.stable.name for role in roles if role.route is not None and role.route.stable}
+    named = {role for engine in engines for role in engine.roles}
+    if lost := [] if ANY_ROLE in named else sorted(served.keys() - named):
+        return failure(
+            f"no engine serves {', '.join(f'{role} ({served[role]})' for role in lost)}: every call gets a 502",
+            "name the role, or *, in the roles of an engine in RATCHET_ENGINES, and start the services again",
+        )
+    return ok(f"an engine serves each of {', '.join(sorted(served)) or 'no role yet'}")
+
+
 def _on_bus(endpoints: Endpoints, ask: Callable[[Bus], Any]) -> Finding:
     async def run() -> Finding:
         async with connected(settings_of(endpoints)) as bus:
@@ -187,6 +204,7 @@ SERVERS: Mapping[str, Callable[[Endpoints], Finding]] = {
     "clickhouse": _part("clickhouse", check_database),
     "s3": _part("s3", check_objects),
     "engine": _part("engine_local", check_engine),
+    "routes": _part("canary_deployer", check_routes),
     "upstreams": check_upstreams,
 }
 """The checks by name, in the order of the report."""

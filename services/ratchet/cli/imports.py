@@ -20,7 +20,7 @@ from ratchet.cli.output import console, errors, print_answer, progress
 from ratchet.contract import Message
 from ratchet.errors import WarehouseUnavailable
 from ratchet.importers import IMPORTERS
-from ratchet.importers.base import Importer, ImportOptions
+from ratchet.importers.base import UNKNOWN_TIME, Importer, ImportOptions
 from ratchet.importers.importing import ImportReport, NothingStored, Sink, Stored, import_file
 from ratchet.importers.own import importer_of
 from ratchet.service.contracts import load_contracts
@@ -152,6 +152,7 @@ class Imported:
             "malformed": len(report.malformed) + report.more_malformed,
             "already present": report.present,
             "repeated": report.repeated,
+            f"without a time (listed under {UNKNOWN_TIME:%Y-%m-%d})": report.undated,
             **{
                 f"secrets or personal data redacted ({kind})": count
                 for kind, count in sorted(report.redactions.items())

@@ -154,7 +154,8 @@ def import_(
         policy = store_adapter(objects, adapter, manifest, Path(work))
     asyncio.run(announce(endpoints, policy))
     document = {"role": role, "uri": policy.uri, "digest": policy.digest, "base_model": known.name}
-    print_answer(document, as_json, f"{what}: stored as {policy.digest[:8]}, without a probe, and offered to {role}")
+    done = f"stored as {policy.digest[:8]}, without a probe, and offered to {role}"
+    print_answer(document, as_json, f"{what}: {done}, unless the role has it already")
 
 
 class KnownBase(NamedTuple):

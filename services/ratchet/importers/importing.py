@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ratchet.contract import Message, Preference, Trajectory
 from ratchet.errors import InvalidMessage, Rejected
-from ratchet.importers.base import Imported, Importer, ImportOptions
+from ratchet.importers.base import UNKNOWN_TIME, Imported, Importer, ImportOptions
 from ratchet.importers.gathering import gathered
 from ratchet.importers.reading import Record, Records, Unreadable
 
@@ -72,6 +72,8 @@ class ImportReport:
     """Trajectories and preferences; a record may hold several, or be a part of one."""
     preferences: int = 0
     """Those of them that are preferences."""
+    undated: int = 0
+    """Published trajectories whose file gives no time: they stand on the day of `UNKNOWN_TIME`."""
     repeated: int = 0
     """Records that stand in the same file twice: published once."""
     present: int = 0
@@ -201,4 +203,5 @@ async def _publish(sink: Sink, chunk: Sequence[tuple[Record, Imported]], report:
     for _, message in chunk:
         report.published += 1
         report.preferences += isinstance(message, Preference)
+        report.undated += isinstance(message, Trajectory) and message.start_timestamp == UNKNOWN_TIME
         report.redactions.update((message.labels or {}).get("redactions", {}))

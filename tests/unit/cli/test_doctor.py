@@ -9,8 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -18,12 +20,14 @@ from ratchet.bus.envelope import Record
 from ratchet.bus.spool import Spool
 from ratchet.cli.doctor import Checked, Level, code_of, examined
 from ratchet.cli.doctor_checks import MACHINE, Finding, check_logs, check_processes, check_spools, check_stack, ok
-from ratchet.cli.doctor_servers import SERVERS
+from ratchet.cli.doctor_servers import SERVERS, check_routes
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
+from ratchet.contract.http.rollouts import PoliciesOut
 from ratchet.local_stack.disk import LOG_BYTES
 from ratchet.local_stack.state import MemberRecord, StackRecord, write_record
 from tests.support.command_lines import ratchet
+from tests.support.contract_files import http_example
 
 
 def nothing_at(directory: Path) -> Endpoints:
@@ -86,7 +90,7 @@ def test_servers_that_take_connections_and_answer_nothing_are_failures(tmp_path:
         done = ratchet("doctor", "--json", "--dir", str(tmp_path), **env)
     assert done.returncode == ExitCode.FAILED
     states = {one["check"]: one["state"] for one in json.loads(done.stdout)["checks"]}
-    servers = SERVERS.keys() - {"upstreams"}  # those of a gateway that this machine's stack runs
+    servers = SERVERS.keys() - {"upstreams", "routes"}  # of a gateway and of engines that the settings name
     assert {name: states[name] for name in servers} == dict.fromkeys(servers, "failure")
 
 
@@ -149,3 +153,37 @@ def test_the_spool_of_other_programs_is_named_and_is_no_fault_of_this_stack(
     assert seen.state == "ok"
     assert f"{spool.directory}, of programs that were started in {tmp_path}, not of this stack" in seen.sentence
     assert check_spools(Endpoints(tmp_path / ".ratchet", None, {})).state == "warning"
+
+
+class Deployer(BaseHTTPRequestHandler):
+    """Answers every question with the contract's example: the role `support` has a stable policy."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(msgspec.json.encode(http_example("deployer", PoliciesOut)))
+
+
+@pytest.mark.parametrize(
+    ("roles", "state", "words"),
+    [
+        (["sales"], "failure", "no engine serves support (support@2-2b7d2b7d): every call gets a 502"),
+        (["sales", "*"], "ok", "an engine serves each of support"),
+        (["support"], "ok", "an engine serves each of support"),
+    ],
+)
+def test_a_role_whose_engine_was_configured_away_is_named(
+    tmp_path: Path, roles: list[str], state: Level, words: str
+) -> None:
+    engines = json.dumps([{"name": "one", "kind": "vllm", "urls": ["http://127.0.0.1:1"], "roles": roles}])
+    with ThreadingHTTPServer(("127.0.0.1", 0), Deployer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        env = {"RATCHET_DEPLOYER_URL": f"http://127.0.0.1:{server.server_port}", "RATCHET_ENGINES": engines}
+        seen = check_routes(Endpoints(tmp_path, None, env))
+        server.shutdown()
+    assert (seen.state, seen.sentence) == (state, words)
+
+
+def test_without_a_list_of_engines_one_serves_all_roles(tmp_path: Path) -> None:
+    env = {"RATCHET_NATS_URL": "nats://127.0.0.1:1"}
+    assert check_routes(Endpoints(tmp_path, None, env)) == ok("one engine serves all roles")

@@ -83,7 +83,7 @@ def test_the_calls_of_a_trace_are_one_trajectory_wherever_its_rows_stand(tmp_pat
 
     bus, report = imported(LANGFUSE, tmp_path / "x", ImportOptions(role="support", outcome="correct"))
 
-    assert (report.records, report.published, report.malformed) == (6, 2, [])
+    assert (report.records, report.published, report.undated, report.malformed) == (6, 2, 0, [])
     one = next(each for each in bus.trajectories if (each.labels or {})["trace_id"] == "t1")
     chat = chat_messages(one)
     assert [message["role"] for message in chat] == ["system", "user", "assistant", "tool", "assistant"]

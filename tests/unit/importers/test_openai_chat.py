@@ -37,7 +37,7 @@ def test_an_example_becomes_a_trajectory_with_its_tools(tmp_path: Path) -> None:
     bus, report = imported(OPENAI_CHAT, write_lines(tmp_path / "a.jsonl", example()), options)
 
     (trajectory,) = bus.trajectories
-    assert (report.records, report.published, report.malformed) == (1, 1, [])
+    assert (report.records, report.published, report.undated, report.malformed) == (1, 1, 1, [])
     assert (trajectory.role, trajectory.metadata.model, trajectory.metadata.source) == (
         "support",
         "gpt-4o",
