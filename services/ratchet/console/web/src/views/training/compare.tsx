@@ -52,7 +52,7 @@ function Heads({ jobs, names }: { jobs: readonly [Job, Job]; names: readonly [st
     row("Asked for", (job) => <Ago at={job.created_at} />),
     ...differences(one.request.training_config, other.request.training_config)
       .filter(({ name }) => name !== "algorithm")
-      .map(({ name, one: a, other: b }) => ({ name, one: <DataText text={a === "" ? "by default" : a} most={120} />, other: <DataText text={b === "" ? "by default" : b} most={120} /> })),
+      .map(({ name, one: a, other: b }) => ({ name, one: <Given value={a} />, other: <Given value={b} /> })),
   ];
   const link = (job: Job, name: string) => <a href={href("training", job.training_job_id)}><span class="id">{name}</span></a>;
   return (
@@ -64,6 +64,11 @@ function Heads({ jobs, names }: { jobs: readonly [Job, Job]; names: readonly [st
       ]} />
     </Panel>
   );
+}
+
+/** What a request gives, on as many lines as it takes: the digests of two snapshots stand beside each other. */
+function Given({ value }: { value: string }) {
+  return <span class="wrap"><DataText text={value === "" ? "by default" : value} most={120} /></span>;
 }
 
 function Both({ curves, names }: { curves: readonly [Curves, Curves]; names: readonly [string, string] }) {
