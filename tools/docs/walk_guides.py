@@ -82,8 +82,11 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="guide-") as new:
             directory = arguments.directory or Path(new)
             if code := walk(page, directory.resolve()):
-                down = ("ratchet", "down", "--dir", str(directory / ".ratchet"))
-                sys.stdout.write(f"`{shlex.join(down)}` stops what still runs\n")
+                if arguments.directory is None:  # its folder goes away with what runs in it
+                    subprocess.run([ROOT / ".venv/bin/ratchet", "down"], cwd=new, check=False)  # noqa: S603
+                else:
+                    down = ("ratchet", "down", "--dir", str(directory / ".ratchet"))
+                    sys.stdout.write(f"`{shlex.join(down)}` stops what still runs\n")
                 return code
     return 0
 

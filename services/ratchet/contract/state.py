@@ -93,7 +93,10 @@ _JOB_STATUS = {
 
 
 class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """A registered policy, key `<role>.<version>` in bucket `policies`. Immutable but for `stage` and `takes_tools`."""
+    """A registered policy, key `<role>.<version>` in bucket `policies`.
+
+    Immutable but for its stage, what follows from that, and `takes_tools`.
+    """
 
     role: str
     version: int

@@ -203,7 +203,7 @@ class TrajectoryBrief(Answer, frozen=True, kw_only=True):
     """As the servers that answered name it; several with commas."""
     arm: str | None
     turns: int | None
-    """Entries that it has; null while it is open."""
+    """Turns that its agent reported, or that were assembled; null while it is open."""
     calls: int
     """Those that the gateway recorded under its id: the further conversations of a run share them."""
     failed_calls: int
