@@ -1,4 +1,4 @@
-"""The console's list over ten pages of trajectories on the real ClickHouse, and one hostile trajectory of 20 MB."""
+"""The console's list over pages of thousands of trajectories on the real ClickHouse, and one hostile one of 20 MB."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.support.messages import trajectory
 from tests.support.running import migrated
 
 MANY = 2_000
+CROWD = 100_000
 PAGE = 200
 PAGE_BYTES = 256 * 1024
 """Above what a page of 200 takes, far below a conversation of 20 MB."""
@@ -58,6 +59,29 @@ async def test_every_trajectory_is_listed_once_and_no_page_is_large(warehouse: W
             after = page["next"]
     assert len(seen) == MANY + 1
     assert set(seen) == {named_id("trajectory", "first"), *(f"many-{number}" for number in range(MANY))}
+
+
+async def test_of_a_hundred_thousand_rows_the_newest_come_first_and_a_search_finds_the_one_that_is_asked_for(
+    warehouse: Warehouse,
+) -> None:
+    action = Action(type="response", raw_response="over the zebra crossing")
+    rare = trajectory("rare", turns=[msgspec.structs.replace(trajectory("rare").turns[0], action=action)])
+    await store(warehouse, trajectory("first"))
+    await warehouse.command(COPIES, {"many": CROWD})
+    await store(warehouse, rare)
+    async with console(warehouse) as http:
+        (match,) = (await http.get("/v1/trajectories", params={"text": "zebra"})).json()["trajectories"]
+        assert match["trajectory_id"] == rare.trajectory_id
+        seen: list[tuple[str, str]] = []
+        after = ""
+        while len(seen) < MANY:
+            answer = await http.get("/v1/trajectories", params={"limit": PAGE, **({"after": after} if after else {})})
+            assert len(answer.content) < PAGE_BYTES
+            page = answer.json()
+            seen += [(one["ended_at"], one["trajectory_id"]) for one in page["trajectories"]]
+            after = page["next"]
+    assert len(seen) == len(set(seen)) == MANY
+    assert [at for at, _ in seen] == sorted((at for at, _ in seen), reverse=True)
 
 
 async def test_a_hostile_message_of_20_mb_comes_shortened_with_its_length_and_whole_as_a_download(
