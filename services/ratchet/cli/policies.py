@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -38,6 +38,11 @@ from ratchet.stores.policy_files import default_directory, export_policy, requir
 
 app = typer.Typer(cls=Hinting, no_args_is_help=True)
 
+TOOLS: Mapping[bool | None, str] = {
+    True: "its engine's chat template shows it the tools of calls",
+    False: "its engine's chat template shows it none: calls that offer some are refused",
+}
+"""What `takes_tools` means; nothing where it was not checked."""
 _BEGUN = re.compile(r"(?P<name>[a-z0-9_-]{1,64}@[1-9]\d{0,8})-(?P<digest>[0-9a-f]{4,7})")
 """A policy's name with a part of its digest; with eight digits it is whole."""
 GONE, UNNAMED = "(not stored any more)", "an unnamed rater"
@@ -300,6 +305,7 @@ def lineage_tree(lineage: LineageOut) -> Tree:
             *((name, getattr(policy, name)) for name in plain),
             ("parent", f"{policy.role}@{policy.parent}" if policy.parent is not None else None),
             ("metrics", ", ".join(f"{name} {value:.4g}" for name, value in (policy.metrics or {}).items())),
+            ("tools", TOOLS.get(policy.takes_tools)),
             ("gates", _pairs((name, verdict.get("outcome")) for name, verdict in (policy.gate or {}).items())),
         ],
     )

@@ -338,7 +338,7 @@ def show_one(rollout: RolloutOut) -> None:
         console.print(f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on", markup=False)
     _section(("gate", "outcome", "reason"), [(one.gate, one.outcome, one.reason) for one in rollout.gates])
     arms = (("stable", rollout.arms.stable), ("canary", rollout.arms.canary))
-    _section(("arm", *ArmOut.__struct_encode_fields__), [(name, *msgspec.structs.astuple(arm)) for name, arm in arms])
+    _section(("arm", *ArmOut.__struct_fields__), [(name, *msgspec.structs.astuple(arm)) for name, arm in arms])
     evidence = [(test, name, value) for test, values in rollout.e_values.items() for name, value in values.items()]
     _section(("test", "metric", "e-value"), evidence)
     console.print(f"thresholds: {', '.join(f'{name} {value:g}' for name, value in rollout.thresholds.items())}")

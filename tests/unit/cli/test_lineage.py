@@ -20,6 +20,7 @@ POLICY = {
     "status": "ready",
     "algorithm": "rloo",
     "parent": 1,
+    "takes_tools": False,
     "metrics": {"loss": 0.5},
     "digest": "aa",
     "uri": "s3://b/policies/aa.json",
@@ -85,6 +86,7 @@ def test_the_tree_goes_from_the_policy_to_trajectories_and_raters() -> None:
     for words in (
         "support@2-aaaaaaaa production (stable), ready",
         "parent support@1",
+        "tools its engine's chat template shows it none",
         "job job-1 completed",
         "asked by ann (manual)",
         "snapshot ab of 2 trajectories",

@@ -38,6 +38,8 @@ class ModelOut(Answer, frozen=True, kw_only=True):
     reason: str | None = None
     gate: JsonObject | None = None
     """By gate: outcome, reason, evidence."""
+    takes_tools: bool | None = None
+    """Whether its engine's chat template shows it the tools that agents offer; null where that was not checked."""
     event_id: str | None = None
     """The completed status that reported it."""
 
