@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from tempfile import gettempdir
 from typing import Literal
 
@@ -22,13 +23,17 @@ from ratchet.local_stack.preflight import planned
 from ratchet.local_stack.settings import StackSettings
 from ratchet.local_stack.state import MemberRecord, read_record
 from ratchet.service.contracts import load_contracts
-from ratchet.service.disk import LOW_BYTES, free_bytes, shortage
+from ratchet.service.disk import LOW_BYTES, durable_write_s, free_bytes, shortage
 from ratchet.service.readiness import readiness
 from ratchet.service.settings_file import find_file
 
 OLDEST_PYTHON = (3, 11)
 LOW_MEMORY, LITTLE_MEMORY = 256 << 20, 1 << 30
 """Bytes that are free: below the first the kernel soon ends processes, below the second a training does not fit."""
+SLOW_DISK_S = 0.25
+"""A disk takes milliseconds for a small durable write; a stack makes dozens of them when it starts or is backed up."""
+WRITES = 5
+"""Of which the median counts: one may wait for what others write."""
 ANSWER_S = 4.0
 State = Literal["ok", "warning", "failure"]
 DATA = Path(".ratchet/data")
@@ -96,6 +101,28 @@ def check_disk(endpoints: Endpoints) -> Finding:
     sentence = f"{free / 1e9:.1f} GB free; streams take up to {bound / 1e9:.1f} GB"
     if free < bound:
         return warning(sentence, "free some room before they grow, or bound them by RATCHET_STREAM_MAX_BYTES")
+    return ok(sentence)
+
+
+def check_disk_speed(endpoints: Endpoints) -> Finding:
+    """How long the disk of the state takes for a small durable write."""
+    if not endpoints.directory.is_dir():
+        return ok("nothing is stored here yet")
+    try:
+        return speed_of([durable_write_s(endpoints.directory) for _ in range(WRITES)])
+    except OSError as error:
+        return failure(f"{endpoints.directory} cannot be written: {error.strerror}", "the servers write there, too")
+
+
+def speed_of(seconds: Sequence[float]) -> Finding:
+    """What the times of some writes mean."""
+    typical = median(seconds)
+    sentence = f"a small durable write takes {typical * 1000:.1f} ms"
+    if typical > SLOW_DISK_S:
+        return warning(
+            f"{sentence}: rewards and trainings lag, starts and stops take long, nothing is lost",
+            "use a disk of this machine that other programs leave alone, not a network share",
+        )
     return ok(sentence)
 
 
@@ -224,6 +251,7 @@ MACHINE: Mapping[str, Callable[[Endpoints], Finding]] = {
     "python": check_python,
     "memory": check_memory,
     "disk": check_disk,
+    "disk speed": check_disk_speed,
     "settings": check_settings,
     "stack": check_stack,
     "start": check_start,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 
 LOW_BYTES = 200 << 20
 """Below this the servers soon refuse to write."""
@@ -14,6 +17,16 @@ LOW_BYTES = 200 << 20
 def free_bytes(directory: Path) -> int:
     """Room on the disk that holds `directory`, which need not exist yet. Raises `OSError`."""
     return shutil.disk_usage(existing(directory)).free
+
+
+def durable_write_s(directory: Path) -> float:
+    """Seconds until a small file in `directory` is safe from a power failure; it is gone then. Raises `OSError`."""
+    with TemporaryFile(dir=directory) as file:
+        began = time.perf_counter()
+        file.write(bytes(4096))
+        file.flush()
+        os.fsync(file.fileno())
+        return time.perf_counter() - began
 
 
 def existing(directory: Path) -> Path:

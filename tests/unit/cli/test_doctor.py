@@ -19,7 +19,18 @@ import pytest
 from ratchet.bus.envelope import Record
 from ratchet.bus.spool import Spool
 from ratchet.cli.doctor import Checked, Level, code_of, examined
-from ratchet.cli.doctor_checks import MACHINE, Finding, check_logs, check_processes, check_spools, check_stack, ok
+from ratchet.cli.doctor_checks import (
+    MACHINE,
+    SLOW_DISK_S,
+    Finding,
+    check_disk_speed,
+    check_logs,
+    check_processes,
+    check_spools,
+    check_stack,
+    ok,
+    speed_of,
+)
 from ratchet.cli.doctor_servers import SERVERS, check_routes
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
@@ -187,3 +198,16 @@ def test_a_role_whose_engine_was_configured_away_is_named(
 def test_without_a_list_of_engines_one_serves_all_roles(tmp_path: Path) -> None:
     env = {"RATCHET_NATS_URL": "nats://127.0.0.1:1"}
     assert check_routes(Endpoints(tmp_path, None, env)) == ok("one engine serves all roles")
+
+
+def test_a_disk_that_is_slow_more_often_than_not_is_named(tmp_path: Path) -> None:
+    quick, slow = SLOW_DISK_S / 10, SLOW_DISK_S * 2
+    assert speed_of([quick, quick, slow]) == ok("a small durable write takes 25.0 ms")
+    seen = speed_of([quick, slow, slow])
+    assert (seen.state, "takes 500.0 ms: rewards and trainings lag" in seen.sentence) == ("warning", True)
+
+
+def test_the_disk_is_measured_where_the_state_lies_and_nothing_stays_there(tmp_path: Path) -> None:
+    assert check_disk_speed(nothing_at(tmp_path)).sentence.startswith("a small durable write takes ")
+    assert list(tmp_path.iterdir()) == []
+    assert check_disk_speed(nothing_at(tmp_path / "absent")) == ok("nothing is stored here yet")
