@@ -97,8 +97,8 @@ async def consumer(bus: Bus) -> None:
     handled = asyncio.Event()
     loop = consuming(bus, {Trajectory: handle}, "leaky", batch=10)
     running = asyncio.create_task(loop.run())
-    await bus.publish(SECRET_TRAJECTORY)
     await bus.nc.publish(Trajectory.TOPIC, json.dumps({"trajectory_id": ALL_SECRETS}).encode())
+    await bus.publish(SECRET_TRAJECTORY)  # after the dead letter, for the loop stops once this one is handled
     await handled.wait()
     await loop.stop()
     await running
