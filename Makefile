@@ -214,7 +214,7 @@ unit-and-contract: test-unit
 	@$(PYTEST) tests/contract
 
 # Two halves of about the same length, side by side; then the simulation, two scenes at a time.
-WITH_TORCH := tests/unit/engine_local tests/unit/trainer_worker
+WITH_TORCH := tests/unit/local/engine_local tests/unit/trainer_worker
 SIMULATION := tests/unit/canary_deployer/test_simulation.py
 
 unit-with-torch:

@@ -17,7 +17,7 @@ from typing import Any
 
 from asyncapi_document import document
 
-from ratchet.contract.directory import stored_kinds
+from ratchet.core.contract.directory import stored_kinds
 
 ROOT = Path(__file__).resolve().parents[1] / "contracts"
 BEGIN, END = "<!-- made by tools/contract_documents.py: begin -->", "<!-- made by tools/contract_documents.py: end -->"

@@ -16,7 +16,7 @@ import yaml
 
 from ratchet.bus.compatibility import LOOKED_INTO, WORDS
 from ratchet.bus.schemas import load_schema
-from ratchet.contract.directory import stored_kinds
+from ratchet.core.contract.directory import stored_kinds
 
 VERBS = ("get", "put", "post", "patch", "delete")
 CONTRACTS = Path(__file__).resolve().parents[1] / "contracts"

@@ -1,5 +1,5 @@
 -- The reward of every trajectory that has one: the newest, whichever function computed it. The text of this view is
--- that of `ratchet.stores.history.latest_rewards`, of which services join a part.
+-- that of `ratchet.core.stores.history.latest_rewards`, of which services join a part.
 CREATE OR REPLACE VIEW latest_rewards AS
 SELECT
         w.role AS role,

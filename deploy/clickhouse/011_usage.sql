@@ -1,4 +1,4 @@
--- Usage per hour. The text of this view is that of `ratchet.stores.usage.hourly`, of which `ratchet usage` asks a part.
+-- Usage per hour. The text of this view is that of `ratchet.core.stores.usage.hourly`, of which `ratchet usage` asks a part.
 -- Quantiles are states: `quantilesTDigestMerge(0.5, 0.95, 0.99)(latency)` gives those of any group of rows.
 CREATE OR REPLACE VIEW hourly_usage AS
 SELECT

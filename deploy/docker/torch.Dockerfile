@@ -40,4 +40,4 @@ USER 10001:10001
 WORKDIR /data
 VOLUME ["/data"]
 EXPOSE 8082 9100
-CMD ["python", "-m", "ratchet.engine_local"]
+CMD ["python", "-m", "ratchet.local.engine_local"]

@@ -29,11 +29,11 @@ import nats.errors
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract import Alert, Trajectory
-from ratchet.errors import RatchetError
-from ratchet.service.runtime import App
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import Alert, Trajectory
+from ratchet.core.errors import RatchetError
+from ratchet.core.service.runtime import App
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.settings import Settings
 from tests.support.consuming import messages_of

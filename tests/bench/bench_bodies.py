@@ -27,10 +27,10 @@ import uvloop
 from prometheus_client import REGISTRY
 
 from ratchet.bus.testing import eventually
+from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings, UpstreamSettings
-from ratchet.local_stack.ports import free_ports
-from ratchet.service.settings import SharedSettings
+from ratchet.local.local_stack.ports import free_ports
 from tests.bench.gateways import mock_upstream
 from tests.support.running import connected, running_app
 from tests.support.servers import running_nats

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from ratchet.bus.connection import Bus
-from ratchet.contract import Trajectory
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Trajectory
+from ratchet.core.service.settings import SharedSettings
 from tests.support.messages import trajectory
 from tests.support.running import connected
 from tests.support.servers import running_nats

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ratchet.client import Client, ClientSettings
-from ratchet.service.settings import SharedSettings
+from ratchet.core.service.settings import SharedSettings
 from tests.support.running import connected
 from tests.support.servers import RunningServer, running_nats
 

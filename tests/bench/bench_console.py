@@ -22,10 +22,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.trajectory_list import TrajectoryList, TrajectoryPage
-from ratchet.stores.trajectory_search import FIRST, Place, TrajectoryFilter, at_millis
-from ratchet.stores.warehouse import Row, Warehouse
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.trajectory_list import TrajectoryList, TrajectoryPage
+from ratchet.core.stores.trajectory_search import FIRST, Place, TrajectoryFilter, at_millis
+from ratchet.core.stores.warehouse import Row, Warehouse
 from tests.support.running import migrated
 from tests.support.servers import running_clickhouse
 

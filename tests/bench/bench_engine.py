@@ -21,11 +21,11 @@ import torch
 import uvloop
 from peft import LoraConfig, get_peft_model
 
-from ratchet.engine_local.torch_llama import lean_network
-from ratchet.engine_local.torch_policies import Weights, load_weights, merge_adapter
-from ratchet.engine_local.torch_slots import Network, Slots, TransformersNetwork
-from ratchet.rules.arms import policy_name
-from ratchet.stores.objects import Objects
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.stores.objects import Objects
+from ratchet.local.engine_local.torch_llama import lean_network
+from ratchet.local.engine_local.torch_policies import Weights, load_weights, merge_adapter
+from ratchet.local.engine_local.torch_slots import Network, Slots, TransformersNetwork
 from tests.support.engine_process import TEXTS, running_engine
 from tests.support.servers import RunningServer, running_s3, s3_settings
 from tests.support.tiny_models import publish_tiny_model, write_tiny_model

@@ -22,11 +22,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ratchet.contract import Trajectory
-from ratchet.datasets.clickhouse_trajectories import Trajectories
+from ratchet.core.contract import Trajectory
+from ratchet.core.datasets.clickhouse_trajectories import Trajectories
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Row, Warehouse
 from ratchet.reward_computer.clickhouse_facts import Facts as RewardFacts
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Row, Warehouse
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Silence
 from ratchet.trajectory_collector.clickhouse_ledger import FOREVER, Ledger
 from ratchet.trajectory_collector.ledger import Account, Gap

@@ -21,16 +21,16 @@ from pathlib import Path
 import torch
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.local_training import LoopOptions
-from ratchet.contract.snapshot import PairRow
-from ratchet.contract.training import Hyperparameters
-from ratchet.importers.base import ImportOptions
-from ratchet.importers.reading import read_records
-from ratchet.importers.tau_bench import trajectory_of
-from ratchet.preferences.derivation import derive_pairs
-from ratchet.preferences.rules.base import Try
-from ratchet.preferences.rules.reward_margin import RewardMargin
-from ratchet.rules.recorded import recorded_chat
+from ratchet.core.contract.local_training import LoopOptions
+from ratchet.core.contract.snapshot import PairRow
+from ratchet.core.contract.training import Hyperparameters
+from ratchet.core.preferences.derivation import derive_pairs
+from ratchet.core.preferences.rules.base import Try
+from ratchet.core.preferences.rules.reward_margin import RewardMargin
+from ratchet.core.rules.recorded import recorded_chat
+from ratchet.extras.importers.base import ImportOptions
+from ratchet.extras.importers.reading import read_records
+from ratchet.extras.importers.tau_bench import trajectory_of
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer

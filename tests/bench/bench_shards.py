@@ -20,7 +20,7 @@ import psutil
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ratchet.contract.training import Hyperparameters, Lora
+from ratchet.core.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.job import METRICS_FILE, Progressed, decode_event
 from tests.support.forked_trainings import Forks, forked_trainings
 from tests.support.snapshot_rows import write_rows

@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.turn import Turn
-from ratchet.datasets.domain.rows import Scored, SnapshotRow, row_of
-from ratchet.datasets.domain.sequences import unpacked
-from ratchet.datasets.parquet import RowWriter
-from ratchet.datasets.selector import TURNS_AT_A_TIME
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.turn import Turn
+from ratchet.core.datasets.domain.rows import Scored, SnapshotRow, row_of
+from ratchet.core.datasets.domain.sequences import unpacked
+from ratchet.core.datasets.parquet import RowWriter
+from ratchet.core.datasets.selector import TURNS_AT_A_TIME
 from tests.support.training import trajectory, turn
 
 VOCABULARY = 150_000

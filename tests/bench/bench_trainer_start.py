@@ -26,8 +26,8 @@ from msgspec.structs import replace
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from ratchet.bus.message import decode
-from ratchet.contract import TrainingStatus
-from ratchet.contract.training import Hyperparameters, Lora
+from ratchet.core.contract import TrainingStatus
+from ratchet.core.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.child_process import Child, WarmStart
 from ratchet.trainer_worker.job import Failed, JobSpec, Progressed
 from ratchet.trainer_worker.training.warm_parent import PRELOADED

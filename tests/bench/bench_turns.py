@@ -18,10 +18,10 @@ from nats.aio.msg import Msg
 from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.canary_deployer.domain.trajectories import Call, call_of
-from ratchet.contract import Turn
-from ratchet.contract.roles import role_subject
-from ratchet.contract.turn import PromptTokens, TurnSummary
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Turn
+from ratchet.core.contract.roles import role_subject
+from ratchet.core.contract.turn import PromptTokens, TurnSummary
+from ratchet.core.service.settings import SharedSettings
 from tests.support.messages import turn
 from tests.support.running import connected
 from tests.support.servers import running_nats

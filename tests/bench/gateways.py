@@ -14,10 +14,10 @@ import psutil
 import uuid_utils
 
 from ratchet.bus.connection import Bus
-from ratchet.contract.state import Route, ServedPolicy
-from ratchet.local_stack.ports import free_ports
-from ratchet.local_stack.program import Program
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract.state import Route, ServedPolicy
+from ratchet.core.service.settings import SharedSettings
+from ratchet.local.local_stack.ports import free_ports
+from ratchet.local.local_stack.program import Program
 from tests.support.running import connected
 from tests.support.servers import RunningServer, running, running_nats
 

@@ -12,7 +12,7 @@ import msgspec
 from PIL import Image
 from playwright.sync_api import Browser, FilePayload, Page, sync_playwright
 
-from ratchet.contract.http.jobs import JobOut
+from ratchet.core.contract.http.jobs import JobOut
 from tests.browser.chromium import launched
 from tests.support.compose import REPOSITORY
 from tests.support.console_training import DPO, FAILED, REPORT, RLOO, all_jobs

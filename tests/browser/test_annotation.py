@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from playwright.sync_api import expect
 
-from ratchet.contract.http.console import PairsOut
+from ratchet.core.contract.http.console import PairsOut
 from tests.browser.conftest import Opening
 from tests.support.console_trajectories import IDS, pair
 from tests.support.fake_console import REVIEWER, VIEWER, FakeConsole, Posted, Refused

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 from playwright.sync_api import expect
 
-from ratchet.contract.http.console import HintOut
+from ratchet.core.contract.http.console import HintOut
 from tests.browser.conftest import Opening
 from tests.support.fake_console import FakeConsole
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Page, expect
 
-from ratchet.contract.http.console import HintOut
+from ratchet.core.contract.http.console import HintOut
 from tests.browser.conftest import Opening
 from tests.browser.test_views import violations
 from tests.support.fake_console import VIEWER, FakeConsole, Posted, Refused

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from playwright.sync_api import FilePayload, expect
 
-from ratchet.contract.http.console import HintOut
-from ratchet.contract.http.jobs import JobOut
-from ratchet.contract.training import Artifacts
+from ratchet.core.contract.http.console import HintOut
+from ratchet.core.contract.http.jobs import JobOut
+from ratchet.core.contract.training import Artifacts
 from tests.browser.conftest import Opening
 from tests.support.console_training import DPO, NEW, REPORT, RLOO, SFT, all_jobs, curves
 from tests.support.fake_console import VIEWER, FakeConsole, Posted, Refused

@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 from starlette.responses import Response
 
 from ratchet.console.domain.hints import Hints, trajectory_hint
-from ratchet.contract.http.console import HintOut
+from ratchet.core.contract.http.console import HintOut
 from tests.browser.conftest import Opening, held
 from tests.support.console_trajectories import HOSTILE, IDS, LONG, brief, listing, trajectory
 from tests.support.fake_console import VIEWER, FakeConsole, Posted, Refused

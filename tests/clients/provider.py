@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from ratchet.service.asgi import Answer, EventStream, Handler, JsonApi, Request, Response, json_response
-from ratchet.service.http import HttpServer
-from ratchet.service.problems import HttpError
+from ratchet.core.service.asgi import Answer, EventStream, Handler, JsonApi, Request, Response, json_response
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.problems import HttpError
 from tests.clients import native
 from tests.clients.model import next_message, task_in
 from tests.support.fake_streams import Before, vllm_events

@@ -18,8 +18,8 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Turn
+from ratchet.core.service.settings import SharedSettings
 from tests.clients.frameworks import FRAMEWORKS, Framework
 from tests.clients.model import ANSWER, CONTENT, SCHEMA
 from tests.clients.provider import EMBEDDING, Asked, ScriptedProvider, providing

@@ -16,7 +16,7 @@ import pytest
 from ratchet.bus.envelope import Sealer
 from ratchet.bus.received import Received
 from ratchet.bus.schemas import with_references
-from ratchet.contract import MESSAGES
+from ratchet.core.contract import MESSAGES
 from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, SUMMARIES, TOPIC_OF, example, fast
 
 SPECIFICATION = ROOT.parent / "examples/node/node_modules/@asyncapi/specs/schemas/3.0.0-without-$id.json"

@@ -11,7 +11,7 @@ import pytest
 
 from ratchet.bus import compatibility
 from ratchet.bus.schemas import open_view
-from ratchet.contract.directory import Release, releases
+from ratchet.core.contract.directory import Release, releases
 from tests.support.contract_files import ALL_SCHEMAS, CONTRACTS, ROOT, SCHEMAS, STORED, Example, examples
 from tools.record_release import recorded, without_words
 

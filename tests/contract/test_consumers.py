@@ -13,15 +13,15 @@ from ratchet.canary_deployer.http_clients import HttpCoordinator
 from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.nats_clock import BrokerClock
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.reward_computer import app as reward
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.rl_coordinator import app as coordinator
 from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings
 from ratchet.rl_coordinator.triggers import load_recipes
-from ratchet.service.http import HttpServer
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.warehouse import Warehouse
 from ratchet.trainer_worker import app as trainer
 from ratchet.trainer_worker.settings import Settings as TrainerSettings
 from ratchet.trajectory_collector import app as collector

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.contract import MESSAGES, encode
-from ratchet.errors import InvalidMessage
+from ratchet.core.contract import MESSAGES, encode
+from ratchet.core.errors import InvalidMessage
 from tests.support.contract_files import (
     ALL_SCHEMAS,
     CONTRACTS,

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ratchet.contract import Message, encode
-from ratchet.errors import ContractError, InvalidMessage
-from ratchet.service.contracts import UPGRADES
+from ratchet.core.contract import Message, encode
+from ratchet.core.errors import ContractError, InvalidMessage
+from ratchet.core.service.contracts import UPGRADES
 from tests.support.contract_files import CONTRACTS, SCHEMAS, TOPIC_OF, example, fast, fast_open
 from tests.support.hostile import broken_bodies, mutations, nested
 from tests.support.schema_values import values

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from ratchet.bus.compatibility import breaks
-from ratchet.contract.http import answers, console, gateway, jobs, keys, models, rollouts, status, storage
-from ratchet.contract.http.answers import Answer
+from ratchet.core.contract.http import answers, console, gateway, jobs, keys, models, rollouts, status, storage
+from ratchet.core.contract.http.answers import Answer
 from tests.support.contract_files import ROOT
 from tools.record_release import interfaces, recorded_http
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec import inspect
 
 from ratchet.canary_deployer.domain.rollout import STATISTICS
-from ratchet.contract import encode
+from ratchet.core.contract import encode
 from tests.support.contract_files import ALL_SCHEMAS, CONTRACTS, SCHEMAS, fast, fast_open
 from tests.support.contract_types import TYPES
 from tests.support.schema_values import resolved, values

@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 
 from ratchet.bus.schemas import with_references
-from ratchet.contract import MESSAGES
-from ratchet.errors import ConfigError
+from ratchet.core.contract import MESSAGES
+from ratchet.core.errors import ConfigError
 from tests.support.contract_files import ALL_SCHEMAS, ROOT, SCHEMAS, STORED, SUMMARIES, subschemas
 
 KEYWORDS = {

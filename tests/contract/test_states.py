@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ratchet.bus.message import decode, encode
-from ratchet.contract.state import Job, JobState, PolicyStage, PolicyVersion
+from ratchet.core.contract.state import Job, JobState, PolicyStage, PolicyVersion
 from tests.support.contract_files import ALL_SCHEMAS, example
 
 

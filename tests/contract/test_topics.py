@@ -9,10 +9,10 @@ import pytest
 
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.registry import BucketSpec
-from ratchet.contract import MESSAGES, state
-from ratchet.contract.snapshot import ROWS
-from ratchet.errors import NotFound, UnknownSubject
-from ratchet.resources import resource_dir
+from ratchet.core.contract import MESSAGES, state
+from ratchet.core.contract.snapshot import ROWS
+from ratchet.core.errors import NotFound, UnknownSubject
+from ratchet.core.resources import resource_dir
 from tests.support.contract_files import ALL_SCHEMAS, CONTRACTS, ROOT, SCHEMAS, STORED, examples
 
 DAY = 86400

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from ratchet.bus.contracts import Contracts, Upgrade, older_versions, upgrade_path
-from ratchet.contract import MESSAGES, Feedback
-from ratchet.errors import ConfigError, InvalidMessage, UnknownSubject
-from ratchet.service.contracts import UPGRADES
+from ratchet.core.contract import MESSAGES, Feedback
+from ratchet.core.errors import ConfigError, InvalidMessage, UnknownSubject
+from ratchet.core.service.contracts import UPGRADES
 from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, SUMMARIES, example, with_member
 from tests.support.second_version import V1, V2, FeedbackV2, contracts
 

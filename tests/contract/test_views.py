@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from ratchet.bus.schemas import open_view
-from ratchet.contract import MESSAGES
-from ratchet.errors import InvalidMessage, UnknownSubject
+from ratchet.core.contract import MESSAGES
+from ratchet.core.errors import InvalidMessage, UnknownSubject
 from tests.support.contract_files import (
     ALL_SCHEMAS,
     CONTRACTS,

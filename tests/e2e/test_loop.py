@@ -11,14 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ratchet.demo.claims import Findings, claims, read_findings, seconds_to_roll_back
-from ratchet.demo.connections import Connections, connect
-from ratchet.demo.plan import EXAMS, SMALL, stack_environment
-from ratchet.demo.progress import Progress
-from ratchet.demo.scenario import Scenario
-from ratchet.local_stack.plan import shared_of
-from ratchet.local_stack.settings import StackSettings
-from ratchet.local_stack.stack import Stack
+from ratchet.local.demo.claims import Findings, claims, read_findings, seconds_to_roll_back
+from ratchet.local.demo.connections import Connections, connect
+from ratchet.local.demo.plan import EXAMS, SMALL, stack_environment
+from ratchet.local.demo.progress import Progress
+from ratchet.local.demo.scenario import Scenario
+from ratchet.local.local_stack.plan import shared_of
+from ratchet.local.local_stack.settings import StackSettings
+from ratchet.local.local_stack.stack import Stack
 
 pytestmark = pytest.mark.timeout(1500)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from ratchet.contract.training import Hyperparameters, Lora
+from ratchet.core.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import TrainStep
 from ratchet.trainer_worker.training.learner.logprobs import Scorer

@@ -14,7 +14,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from ratchet.contract.training import Compute, Hyperparameters, Lora
+from ratchet.core.contract.training import Compute, Hyperparameters, Lora
 from ratchet.trainer_worker.job import LOG_FILE, METRICS_FILE, Finished, JobSpec
 from tests.support.forked_trainings import forked_trainings
 from tests.support.snapshot_rows import write_rows

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ratchet.stores.objects import Objects
+from ratchet.core.stores.objects import Objects
 from tests.support.messages import AT
 from tests.support.parrot_loop import RLOO, SFT, TASKS, TRIES, School, lesson_rows, lessons, play
 from tests.support.served_scene import served_scene

@@ -14,10 +14,10 @@ import pytest
 from ratchet import AsyncClient
 from ratchet.bus.testing import eventually
 from ratchet.client import ClientSettings
-from ratchet.local_stack.settings import StackSettings
-from ratchet.local_stack.stack import Stack
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Warehouse
+from ratchet.local.local_stack.settings import StackSettings
+from ratchet.local.local_stack.stack import Stack
 from tests.support.command_lines import ratchet
 from tests.support.messages import trajectory
 from tests.support.running import connected

@@ -11,11 +11,11 @@ from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import eventually
-from ratchet.contract import Outcome, Reward, Trajectory, decode
+from ratchet.core.contract import Outcome, Reward, Trajectory, decode
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.domain import Inference

@@ -20,11 +20,11 @@ from ratchet.bus.publisher import LOST
 from ratchet.bus.received import Received
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import eventually
-from ratchet.contract import DeadLetter, Message, Reward, Trajectory, named_id
-from ratchet.contract.reward import RewardFunction, RewardMetadata
-from ratchet.errors import BusUnavailable, Conflict, InvalidMessage, Rejected, Unreadable
-from ratchet.service.contracts import load_contracts
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import DeadLetter, Message, Reward, Trajectory, named_id
+from ratchet.core.contract.reward import RewardFunction, RewardMetadata
+from ratchet.core.errors import BusUnavailable, Conflict, InvalidMessage, Rejected, Unreadable
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.settings import SharedSettings
 from tests.support.consuming import consuming, messages_of, projecting
 from tests.support.messages import AT, trajectory
 from tests.support.running import connected, running

@@ -18,10 +18,10 @@ from ratchet.bus.consumer import Done, Outcome, Retry, each
 from ratchet.bus.pull_consumer import BATCH_BYTES, REQUEST_BYTES, PullConsumer
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
-from ratchet.contract import Message, Trajectory
-from ratchet.contract.trajectory import TaskContext
-from ratchet.errors import BusUnavailable, Rejected, Unavailable
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Message, Trajectory
+from ratchet.core.contract.trajectory import TaskContext
+from ratchet.core.errors import BusUnavailable, Rejected, Unavailable
+from ratchet.core.service.settings import SharedSettings
 from tests.support.consuming import consuming
 from tests.support.messages import trajectory
 from tests.support.running import connected, running

@@ -23,7 +23,7 @@ from ratchet.bus.registry import Bounds
 from ratchet.bus.settings import BusSettings
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import FakeBroker, FakeBus, FakeClock, eventually
-from ratchet.errors import (
+from ratchet.core.errors import (
     ConfigError,
     Conflict,
     DigestMismatch,

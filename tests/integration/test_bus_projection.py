@@ -15,8 +15,8 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.projection import Cursor, Position, Projection, positions
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
-from ratchet.contract import Alert, Message, Trajectory
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Alert, Message, Trajectory
+from ratchet.core.service.settings import SharedSettings
 from tests.support.consuming import messages_of, projecting
 from tests.support.messages import trajectory
 from tests.support.running import connected, running

@@ -21,8 +21,8 @@ from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.nats_events import NatsEventSource
 from ratchet.canary_deployer.settings import Settings
-from ratchet.contract import ModelDeployed, ModelRollout, PolicyClaim, Start, named_id
-from ratchet.errors import Unavailable
+from ratchet.core.contract import ModelDeployed, ModelRollout, PolicyClaim, Start, named_id
+from ratchet.core.errors import Unavailable
 from tests.support.canary_stage import Stage, stage
 from tests.support.canary_traffic import Traffic
 from tests.support.canary_world import ROLE

@@ -8,7 +8,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from ratchet.bus.connection import Bus
 from ratchet.canary_deployer.nats_events import ASSEMBLER, SCORER, TRAJECTORIES, TURNS, NatsEventSource, Places, Read
-from ratchet.service.settings import SharedSettings
+from ratchet.core.service.settings import SharedSettings
 from tests.support.canary_world import ROLE
 from tests.support.messages import trajectory, trajectory_end
 from tests.support.running import connected

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ratchet.contract import PolicyClaim, Turn, encode, named_id
-from ratchet.contract.turn import Provider, Trainable, Usage
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.capture import of_trajectory, report
-from ratchet.stores.usage import GROUPS, SINCE as SINCE_OF_ROLE, hourly, usage
-from ratchet.stores.warehouse import Row, Warehouse
+from ratchet.core.contract import PolicyClaim, Turn, encode, named_id
+from ratchet.core.contract.turn import Provider, Trainable, Usage
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.capture import of_trajectory, report
+from ratchet.core.stores.usage import GROUPS, SINCE as SINCE_OF_ROLE, hourly, usage
+from ratchet.core.stores.warehouse import Row, Warehouse
 from ratchet.trajectory_collector.clickhouse_calls import CallsFill
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.rows import TABLES, row_of

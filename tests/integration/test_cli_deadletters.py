@@ -14,11 +14,11 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import each
 from ratchet.bus.testing import eventually
 from ratchet.cli.deadletters import Which, drop_letters, matching, newest, read, replay_letter, replay_letters
-from ratchet.contract import Message, Trajectory
-from ratchet.contract.operations import DeadLetter
-from ratchet.contract.trajectory import TaskContext
-from ratchet.errors import NotFound, Rejected
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Message, Trajectory
+from ratchet.core.contract.operations import DeadLetter
+from ratchet.core.contract.trajectory import TaskContext
+from ratchet.core.errors import NotFound, Rejected
+from ratchet.core.service.settings import SharedSettings
 from tests.support.consuming import consuming
 from tests.support.messages import AT, trajectory
 from tests.support.running import connected, running

@@ -7,8 +7,8 @@ import uuid
 from pathlib import Path
 
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.contract import Feedback
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Feedback
+from ratchet.core.service.settings import SharedSettings
 from tests.support.command_lines import ratchet
 from tests.support.gateway_scene import ROLE, ask, scene
 from tests.support.running import migrated

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ratchet.cli.__main__ import main
-from ratchet.contract import ModelRollout, named_id
-from ratchet.contract.deployment import RolloutStage
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import ModelRollout, named_id
+from ratchet.core.contract.deployment import RolloutStage
+from ratchet.core.service.settings import SharedSettings
 from tests.support.console_data import store
 from tests.support.messages import AT
 from tests.support.running import migrated

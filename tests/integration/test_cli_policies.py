@@ -13,14 +13,14 @@ from ratchet.bus.message import Cause
 from ratchet.canary_deployer.domain.registry import deployable, fenced, new_version
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.policies import announce, export_files, export_target, require_exportable
-from ratchet.contract import TrainingStatus
-from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import NotFound, Rejected
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import Policy, publish_policy, upload_files
-from ratchet.stores.policy_files import MANIFEST
+from ratchet.core.contract import TrainingStatus
+from ratchet.core.contract.policy_manifest import ADAPTER, PolicyManifest
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import NotFound, Rejected
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import Policy, publish_policy, upload_files
+from ratchet.core.stores.policy_files import MANIFEST
 from tests.support.messages import AT
 from tests.support.running import connected
 from tests.support.servers import variables

@@ -17,10 +17,10 @@ import pytest
 from ratchet import AsyncClient, Client
 from ratchet.bus.testing import eventually
 from ratchet.client import ClientSettings
-from ratchet.contract import Feedback, Preference, Trajectory
-from ratchet.errors import InvalidMessage, Rejected
-from ratchet.service.contracts import load_contracts
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Feedback, Preference, Trajectory
+from ratchet.core.errors import InvalidMessage, Rejected
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.settings import SharedSettings
 from tests.support.running import connected
 from tests.support.servers import RunningServer
 

@@ -13,8 +13,8 @@ import pytest
 from ratchet import AsyncClient, Client
 from ratchet.bus.testing import eventually
 from ratchet.client import ClientSettings
-from ratchet.errors import InvalidMessage, Rejected, Unavailable
-from ratchet.service.settings import SharedSettings
+from ratchet.core.errors import InvalidMessage, Rejected, Unavailable
+from ratchet.core.service.settings import SharedSettings
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
 from tests.support.running import connected, migrated, prepared_objects
 from tests.support.servers import RunningServer, running_nats

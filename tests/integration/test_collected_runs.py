@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ratchet.contract import Trajectory, Turn, encode, named_id
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Row, Warehouse
+from ratchet.core.contract import Trajectory, Turn, encode, named_id
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Row, Warehouse
 from ratchet.trajectory_collector.clickhouse_facts import MOST, Facts, Most, RunKey
 from ratchet.trajectory_collector.domain import Run, child_id
 from ratchet.trajectory_collector.rows import TABLES, row_of

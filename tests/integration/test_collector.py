@@ -18,11 +18,11 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import eventually
-from ratchet.contract import Alert, Start, Stored, Trajectory, TrajectoryEnd, decode, named_id
-from ratchet.errors import RatchetError
-from ratchet.service.runtime import App
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import Alert, Start, Stored, Trajectory, TrajectoryEnd, decode, named_id
+from ratchet.core.errors import RatchetError
+from ratchet.core.service.runtime import App
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.domain import child_id
 from ratchet.trajectory_collector.settings import Settings

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import nats
 
-from ratchet.local_stack.bootstrap import bootstrap
-from ratchet.local_stack.ports import LOOPBACK, free_ports
-from ratchet.local_stack.program import Program
-from ratchet.local_stack.servers import find_binary
+from ratchet.local.local_stack.bootstrap import bootstrap
+from ratchet.local.local_stack.ports import LOOPBACK, free_ports
+from ratchet.local.local_stack.program import Program
+from ratchet.local.local_stack.servers import find_binary
 from tests.support.compose import REPOSITORY
 from tests.support.servers import RunningServer, running, s3_settings
 

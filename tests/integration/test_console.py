@@ -15,13 +15,13 @@ import pytest
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.console.loop import PART_S
-from ratchet.contract import Alert, named_id
-from ratchet.contract.state import JOBS, KEYS, Job, JobState, Key
-from ratchet.contract.training import Artifacts
-from ratchet.errors import BusUnavailable
-from ratchet.rules.access import hash_of, new_key
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import Alert, named_id
+from ratchet.core.contract.state import JOBS, KEYS, Job, JobState, Key
+from ratchet.core.contract.training import Artifacts
+from ratchet.core.errors import BusUnavailable
+from ratchet.core.rules.access import hash_of, new_key
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Warehouse
 from tests.support.consoles import News, consoling, listening
 from tests.support.coordinator import ROLE, coordinating
 from tests.support.running import connected, http_client, migrated, prepared_objects

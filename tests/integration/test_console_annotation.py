@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from ratchet.bus.clock import utc_now
-from ratchet.contract import PolicyClaim, Preference, named_id
-from ratchet.rules.access import Caller
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import PolicyClaim, Preference, named_id
+from ratchet.core.rules.access import Caller
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Warehouse
 from tests.support.console_data import NoBus, console, store
 from tests.support.consoles import consoling
 from tests.support.consuming import messages_of

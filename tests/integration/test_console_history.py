@@ -14,12 +14,12 @@ from ratchet.bus.kv import Entry
 from ratchet.console.http_api import Subjects, console_api
 from ratchet.console.records import Records
 from ratchet.console.training import CARD, Training
-from ratchet.contract import ModelRollout, Outcome, PolicyClaim, Reward, TrainingStatus, named_id
-from ratchet.contract.deployment import RolloutStage
-from ratchet.contract.reward import RewardComponent, RewardMetadata
-from ratchet.contract.snapshot import LABELS, LabelRow, PairRow, Row, SnapshotHeader, TrajectoryRow
-from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import (
+from ratchet.core.contract import ModelRollout, Outcome, PolicyClaim, Reward, TrainingStatus, named_id
+from ratchet.core.contract.deployment import RolloutStage
+from ratchet.core.contract.reward import RewardComponent, RewardMetadata
+from ratchet.core.contract.snapshot import LABELS, LabelRow, PairRow, Row, SnapshotHeader, TrajectoryRow
+from ratchet.core.contract.state import Job, JobState
+from ratchet.core.contract.training import (
     Artifacts,
     CurrentMetrics,
     Metrics,
@@ -28,11 +28,11 @@ from ratchet.contract.training import (
     SnapshotRef,
     StatusMetadata,
 )
-from ratchet.datasets.domain.rows import RowOrigin, SnapshotRow
-from ratchet.datasets.s3_snapshots import SnapshotWriter
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.datasets.domain.rows import RowOrigin, SnapshotRow
+from ratchet.core.datasets.s3_snapshots import SnapshotWriter
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.warehouse import Warehouse
 from tests.support.callers import called_by
 from tests.support.console_data import console, store
 from tests.support.messages import AT, trajectory

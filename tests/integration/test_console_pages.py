@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from ratchet.console.messages import LETTERS
-from ratchet.contract import named_id
-from ratchet.contract.trajectory import Action
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import named_id
+from ratchet.core.contract.trajectory import Action
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Warehouse
 from tests.support.console_data import console, store
 from tests.support.messages import trajectory
 from tests.support.running import migrated

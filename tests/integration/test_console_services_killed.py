@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ratchet.bus.testing import eventually
-from ratchet.service.settings import SharedSettings
+from ratchet.core.service.settings import SharedSettings
 from tests.support.consoles import NOWHERE, consoling
 from tests.support.running import connected, migrated, prepared_objects
 from tests.support.service_process import service_process

@@ -10,12 +10,12 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from ratchet.console.tokens import PINNED_NOTE, RETRIED_NOTE
-from ratchet.contract import PolicyClaim, Turn
-from ratchet.contract.policy_manifest import ArtifactFile, PolicyManifest
-from ratchet.contract.turn import PromptTokens, Trainable
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.policies import publish_policy
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import PolicyClaim, Turn
+from ratchet.core.contract.policy_manifest import ArtifactFile, PolicyManifest
+from ratchet.core.contract.turn import PromptTokens, Trainable
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.policies import publish_policy
+from ratchet.core.stores.warehouse import Warehouse
 from tests.support.blobs import MemoryBlobs
 from tests.support.console_data import console, store
 from tests.support.messages import AT, turn

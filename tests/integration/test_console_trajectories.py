@@ -12,15 +12,22 @@ import msgspec
 import pytest
 
 from ratchet.console.messages import LETTERS
-from ratchet.contract import Outcome, PolicyClaim, Reward, Trajectory, named_id
-from ratchet.contract.reward import RewardComponent, RewardFunction, RewardMetadata
-from ratchet.contract.trajectory import Action, Observation, TaskContext, TrajectoryMetadata, TrajectoryTurn, TurnResult
-from ratchet.contract.turn import Trainable
-from ratchet.errors import WarehouseTooSlow
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.trajectory_list import TrajectoryList
-from ratchet.stores.trajectory_search import WITHIN_TIME, TrajectoryFilter
-from ratchet.stores.warehouse import Row, Warehouse
+from ratchet.core.contract import Outcome, PolicyClaim, Reward, Trajectory, named_id
+from ratchet.core.contract.reward import RewardComponent, RewardFunction, RewardMetadata
+from ratchet.core.contract.trajectory import (
+    Action,
+    Observation,
+    TaskContext,
+    TrajectoryMetadata,
+    TrajectoryTurn,
+    TurnResult,
+)
+from ratchet.core.contract.turn import Trainable
+from ratchet.core.errors import WarehouseTooSlow
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.trajectory_list import TrajectoryList
+from ratchet.core.stores.trajectory_search import WITHIN_TIME, TrajectoryFilter
+from ratchet.core.stores.warehouse import Row, Warehouse
 from tests.support.console_data import console, store
 from tests.support.messages import AT, trajectory, turn
 from tests.support.rewards import feedback

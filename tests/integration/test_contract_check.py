@@ -15,8 +15,8 @@ from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.cli.contract import Findings, read_proposal, replay
-from ratchet.errors import Rejected
-from ratchet.service.settings import SharedSettings
+from ratchet.core.errors import Rejected
+from ratchet.core.service.settings import SharedSettings
 from tests.support.command_lines import ratchet
 from tests.support.contract_files import ALL_SCHEMAS, SCHEMAS, SUMMARIES
 from tests.support.messages import trajectory

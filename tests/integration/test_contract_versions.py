@@ -13,8 +13,8 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import BatchHandler, Consumer, each
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
-from ratchet.contract import Feedback, Message, named_id
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Feedback, Message, named_id
+from ratchet.core.service.settings import SharedSettings
 from tests.support.consuming import consuming, projecting
 from tests.support.messages import AT
 from tests.support.running import connected, running

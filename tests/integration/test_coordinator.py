@@ -18,9 +18,9 @@ from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
 from ratchet.client.operations import Operations
-from ratchet.contract import Alert, TrainingStatus, Trajectory
-from ratchet.contract.state import JOBS, Job
-from ratchet.contract.training import (
+from ratchet.core.contract import Alert, TrainingStatus, Trajectory
+from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.contract.training import (
     Artifacts,
     Dataset,
     DatasetFilter,
@@ -30,12 +30,12 @@ from ratchet.contract.training import (
     SnapshotRef,
     TrainingError,
 )
-from ratchet.contract.trajectory import PolicyClaim
-from ratchet.errors import Unavailable
-from ratchet.importers.base import ImportOptions
-from ratchet.importers.openai_chat import OPENAI_CHAT
-from ratchet.local_stack.ports import free_ports
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract.trajectory import PolicyClaim
+from ratchet.core.errors import Unavailable
+from ratchet.core.service.settings import SharedSettings
+from ratchet.extras.importers.base import ImportOptions
+from ratchet.extras.importers.openai_chat import OPENAI_CHAT
+from ratchet.local.local_stack.ports import free_ports
 from tests.support.consuming import consuming
 from tests.support.coordinator import ROLE, coordinating, played, stored, tid
 from tests.support.preferences import preferred

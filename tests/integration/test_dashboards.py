@@ -14,11 +14,11 @@ import yaml
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.local_stack.catalog import SERVICES
-from ratchet.local_stack.plan import shared_of
-from ratchet.local_stack.settings import StackSettings
-from ratchet.local_stack.stack import Stack
-from ratchet.service.contracts import load_contracts
+from ratchet.core.service.contracts import load_contracts
+from ratchet.local.local_stack.catalog import SERVICES
+from ratchet.local.local_stack.plan import shared_of
+from ratchet.local.local_stack.settings import StackSettings
+from ratchet.local.local_stack.stack import Stack
 from tests.support.compose import REPOSITORY, services
 from tests.support.messages import trajectory
 from tests.support.prometheus import BINARY, Prometheus, running_prometheus

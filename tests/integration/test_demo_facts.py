@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from ratchet.contract import Message, Trajectory, encode
-from ratchet.contract.trajectory import PolicyClaim
-from ratchet.demo.clickhouse_facts import Facts as DemoFacts
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Row, Warehouse
+from ratchet.core.contract import Message, Trajectory, encode
+from ratchet.core.contract.trajectory import PolicyClaim
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Row, Warehouse
+from ratchet.local.demo.clickhouse_facts import Facts as DemoFacts
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.messages import AT, trajectory

@@ -19,12 +19,12 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
-from ratchet.contract import ModelRollout
-from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
-from ratchet.local_stack.ports import free_ports
-from ratchet.service.http import HttpServer
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
+from ratchet.core.contract import ModelRollout
+from ratchet.core.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.local.local_stack.ports import free_ports
 from tests.support.canary_traffic import finished_job
 from tests.support.canary_world import ROLE
 from tests.support.consuming import messages_of

@@ -10,11 +10,11 @@ import httpx
 import msgspec
 import pytest
 
-from ratchet.contract.policy_manifest import Probe
-from ratchet.rules.arms import policy_name
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import publish_policy
+from ratchet.core.contract.policy_manifest import Probe
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import publish_policy
 from tests.support.engine_process import Published, logprobs_by_transformers, publish, running_engine
 from tests.support.servers import RunningServer, s3_settings
 

@@ -16,8 +16,8 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # when it is imported, lite
 import litellm
 
 from ratchet.bus.testing import eventually
-from ratchet.rules.arms import policy_name
-from ratchet.service.settings import SharedSettings
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.service.settings import SharedSettings
 from tests.support.engine_process import publish, running_engine
 from tests.support.servers import RunningServer, s3_settings
 

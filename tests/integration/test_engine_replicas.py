@@ -13,12 +13,12 @@ from typing import Any
 import openai
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
-from ratchet.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
+from ratchet.core.contract import Turn
+from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
-from ratchet.rules.arms import policy_name
-from ratchet.service.settings import SharedSettings
 from tests.support.consuming import messages_of
 from tests.support.engine_process import AT, Published, publish, running_engine
 from tests.support.running import connected, running_app

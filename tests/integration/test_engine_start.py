@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-RUN = "import runpy; runpy.run_module('ratchet.engine_local', run_name='__main__')"
+RUN = "import runpy; runpy.run_module('ratchet.local.engine_local', run_name='__main__')"
 WITHOUT_TORCH = f"import sys; sys.modules['torch'] = None; {RUN}"
 WITH_A_TAKEN_PORT = f"""
 import os, socket

@@ -13,11 +13,11 @@ import pytest
 
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build
-from ratchet.contract import Start, Turn
+from ratchet.core.contract import Start, Turn
+from ratchet.core.rules.arms import policy_name
 from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
-from ratchet.local_stack.ports import free_ports
-from ratchet.rules.arms import policy_name
+from ratchet.local.local_stack.ports import free_ports
 from tests.support.canary_stage import Stage, stage
 from tests.support.canary_traffic import finished_job
 from tests.support.canary_world import ROLE

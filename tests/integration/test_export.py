@@ -17,15 +17,15 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
-from ratchet.contract import Outcome
-from ratchet.contract.state import POLICIES, Route, ServedPolicy
+from ratchet.core.contract import Outcome
+from ratchet.core.contract.state import POLICIES, Route, ServedPolicy
+from ratchet.core.rules.trajectory_names import id_of_name
+from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
-from ratchet.local_stack.ports import free_ports
+from ratchet.local.local_stack.ports import free_ports
 from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
-from ratchet.rules.trajectory_names import id_of_name
-from ratchet.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.command_lines import ratchet

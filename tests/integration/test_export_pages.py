@@ -11,15 +11,15 @@ import pytest
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.received import Received
-from ratchet.contract import Message, Preference, Trajectory, Turn
-from ratchet.errors import NotFound
-from ratchet.exporters.base import Selection
-from ratchet.exporters.clickhouse_stored import PAGE, Stored
-from ratchet.exporters.exporting import export
-from ratchet.preferences.clickhouse_stored import Selection as PreferenceSelection, StoredPreferences
-from ratchet.preferences.records import preference_of
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import Message, Preference, Trajectory, Turn
+from ratchet.core.errors import NotFound
+from ratchet.core.preferences.clickhouse_stored import Selection as PreferenceSelection, StoredPreferences
+from ratchet.core.preferences.records import preference_of
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Warehouse
+from ratchet.extras.exporters.base import Selection
+from ratchet.extras.exporters.clickhouse_stored import PAGE, Stored
+from ratchet.extras.exporters.exporting import export
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.messages import AT, stored_at, trajectory, turn
 from tests.support.running import migrated

@@ -12,7 +12,7 @@ import pytest
 
 from ratchet.bus.testing import eventually
 from ratchet.cli.__main__ import main
-from ratchet.local_stack.state import read_record
+from ratchet.local.local_stack.state import read_record
 from tests.support.fake_engine import FakeProvider, providing
 from tests.support.pages import ROOT
 from tests.support.tiny_models import write_tiny_model

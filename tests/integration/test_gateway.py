@@ -12,8 +12,8 @@ import openai
 import pytest
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import Feedback, TrajectoryEnd, Turn
-from ratchet.contract.state import Route
+from ratchet.core.contract import Feedback, TrajectoryEnd, Turn
+from ratchet.core.contract.state import Route
 from tests.support.gateway_scene import ROLE, ask, canary_route, scene, version
 from tests.support.running import http_client
 from tests.support.servers import RunningServer

@@ -6,9 +6,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from ratchet.contract import Trajectory
-from ratchet.rules.chat import chat_messages
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Trajectory
+from ratchet.core.rules.chat import chat_messages
+from ratchet.core.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.fake_engine import TOOLS, tool_call

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from ratchet.bus.testing import eventually
+from ratchet.core.service.asgi import JsonApi, Request, Response, json_response
+from ratchet.core.service.http import Bounds, HttpServer
 from ratchet.gateway.error_shapes import error_json
-from ratchet.service.asgi import JsonApi, Request, Response, json_response
-from ratchet.service.http import Bounds, HttpServer
 from tests.support.running import http_client, running
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"

@@ -15,14 +15,14 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
-from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
+from ratchet.core.contract import Turn
+from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.rules.recorded import ids_digest
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.policies import Policy
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
-from ratchet.rules.arms import policy_name
-from ratchet.rules.recorded import ids_digest
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.policies import Policy
 from tests.support.consuming import messages_of
 from tests.support.engine_process import (
     AT,

@@ -15,7 +15,7 @@ import openai
 import pytest
 from structlog.testing import capture_logs
 
-from ratchet.contract import Turn
+from ratchet.core.contract import Turn
 from ratchet.gateway.engines.base import EventReply, Reply
 from ratchet.gateway.engines.http_transport import Address, HttpTransport
 from ratchet.gateway.settings import UpstreamSettings

@@ -10,7 +10,7 @@ import pytest
 
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.http_transport import LARGEST_ANSWER, Address, HttpTransport
-from ratchet.local_stack.ports import free_ports
+from ratchet.local.local_stack.ports import free_ports
 
 
 class Engine:

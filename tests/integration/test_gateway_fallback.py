@@ -13,11 +13,11 @@ import pytest
 from prometheus_client import REGISTRY
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
-from ratchet.contract.state import PolicyVersion, Route
+from ratchet.core.contract import Turn
+from ratchet.core.contract.state import PolicyVersion, Route
+from ratchet.core.service.problems import HttpError
 from ratchet.gateway.settings import UpstreamSettings
-from ratchet.local_stack.ports import free_ports
-from ratchet.service.problems import HttpError
+from ratchet.local.local_stack.ports import free_ports
 from tests.support.fake_engine import FakeProvider, providing
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, scene, served, version
 from tests.support.running import http_client

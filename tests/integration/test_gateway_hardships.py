@@ -15,8 +15,8 @@ import msgspec
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract.state import Route
-from ratchet.errors import BusUnavailable
+from ratchet.core.contract.state import Route
+from ratchet.core.errors import BusUnavailable
 from tests.support.gateway_process import gateway_process, terminate
 from tests.support.gateway_scene import ROLE, canary_route
 from tests.support.gateway_world import answers, call, has_asked, stored_turns, world

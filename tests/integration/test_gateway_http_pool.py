@@ -25,7 +25,7 @@ from ratchet.gateway.domain.replicas import Health
 from ratchet.gateway.engines.http_connection import BadAnswer, BrokenOff, ConnectFailed, TooSlow
 from ratchet.gateway.engines.http_pool import HttpPool
 from ratchet.gateway.engines.http_transport import Address, HttpTransport
-from ratchet.local_stack.ports import free_ports
+from ratchet.local.local_stack.ports import free_ports
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 LONG_S = 40.0

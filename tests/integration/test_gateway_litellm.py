@@ -17,7 +17,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # when it is imported, lite
 import litellm
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
+from ratchet.core.contract import Turn
 from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, Scene, scene
 from tests.support.servers import RunningServer

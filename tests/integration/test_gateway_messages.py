@@ -14,9 +14,9 @@ import msgspec
 import openai
 import pytest
 
-from ratchet.contract import Turn
+from ratchet.core.contract import Turn
+from ratchet.core.service.problems import HttpError
 from ratchet.gateway.settings import UpstreamSettings
-from ratchet.service.problems import HttpError
 from tests.support.fake_anthropic import FakeAnthropic, providing_messages
 from tests.support.fake_engine import TOOLS, FakeProvider, providing, tool_call
 from tests.support.gateway_scene import ROLE, Scene, ask, scene, version

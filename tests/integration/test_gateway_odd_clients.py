@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from ratchet.contract import Turn
+from ratchet.core.contract import Turn
 from tests.support.gateway_scene import ROLE, scene
 from tests.support.running import http_client
 from tests.support.servers import RunningServer

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import TrajectoryEnd, Turn
+from ratchet.core.contract import TrajectoryEnd, Turn
+from ratchet.core.rules.redaction import MAX_SECRETS
 from ratchet.gateway.recorder_pool import RecorderPool
-from ratchet.rules.redaction import MAX_SECRETS
 from tests.support.gateway_scene import Scene, ask, scene
 from tests.support.running import http_client
 from tests.support.servers import RunningServer

@@ -16,11 +16,11 @@ import openai
 import pytest
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
+from ratchet.core.contract import Turn
 from ratchet.gateway.domain.identity import trajectory_id_of
 from ratchet.gateway.domain.replicas import FAILURES
 from ratchet.gateway.settings import UpstreamSettings
-from ratchet.local_stack.ports import free_ports
+from ratchet.local.local_stack.ports import free_ports
 from tests.support.fake_engine import FakeEngine, FakeProvider, providing, serving
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, scene, version
 from tests.support.running import http_client

@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from ratchet.contract import Turn
+from ratchet.core.contract import Turn
 from tests.support.fake_engine import FakeProvider, providing, tool_call
 from tests.support.gateway_scene import ROLE, scene, version
 from tests.support.responses_app import ResponsesApp, serving_responses

@@ -16,13 +16,13 @@ import uuid_utils
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract import Start, Turn
-from ratchet.contract.state import Route
+from ratchet.core.contract import Start, Turn
+from ratchet.core.contract.state import Route
+from ratchet.core.service.runtime import App
+from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
 from ratchet.gateway.sharing import Sharing
-from ratchet.service.runtime import App
-from ratchet.service.settings import SharedSettings
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, version
 from tests.support.running import connected, running_app

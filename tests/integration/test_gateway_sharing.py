@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import GatewayNotes, TrajectoryEnd, Turn
+from ratchet.core.contract import GatewayNotes, TrajectoryEnd, Turn
 from ratchet.gateway.domain.identity import trajectory_id_of
 from tests.support.consuming import messages_of
 from tests.support.fake_engine import TOOLS, tool_call

@@ -14,9 +14,9 @@ import pytest
 import uuid_utils
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import Start, TrajectoryEnd, Turn
-from ratchet.contract.state import Route
-from ratchet.rules.arms import draw
+from ratchet.core.contract import Start, TrajectoryEnd, Turn
+from ratchet.core.contract.state import Route
+from ratchet.core.rules.arms import draw
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, scene, served, version
 from tests.support.planted import Echo, answers_to
 from tests.support.running import http_client

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
-from ratchet.service.problems import HttpError
+from ratchet.core.contract import Turn
+from ratchet.core.service.problems import HttpError
 from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, Scene, scene, version
 from tests.support.running import http_client

@@ -9,8 +9,8 @@ import openai
 import pytest
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
-from ratchet.contract.state import PolicyVersion
+from ratchet.core.contract import Turn
+from ratchet.core.contract.state import PolicyVersion
 from tests.support.fake_engine import TOOLS
 from tests.support.gateway_scene import ROLE, Scene, ask, scene, version
 from tests.support.running import http_client

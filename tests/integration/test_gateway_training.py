@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
-from ratchet.local_stack.ports import free_ports
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Turn
+from ratchet.core.service.settings import SharedSettings
+from ratchet.local.local_stack.ports import free_ports
 from tests.support.coordinator import coordinating, played, stored
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, scene, version
 from tests.support.running import connected, http_client, migrated, prepared_objects

@@ -20,8 +20,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ratchet.bus.testing import eventually
-from ratchet.local_stack.ports import free_ports
-from ratchet.service.workers import ANSWER_S
+from ratchet.core.service.workers import ANSWER_S
+from ratchet.local.local_stack.ports import free_ports
 from tests.support.gateway_process import gateway_process, terminate
 from tests.support.gateway_world import BODY, answers, call, has_asked, stored_turns, world
 from tests.support.running import http_client

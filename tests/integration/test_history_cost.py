@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratchet.service.settings import SharedSettings
+from ratchet.core.service.settings import SharedSettings
 from tests.bench.bench_history import explaining, fill, measure
 from tests.support.running import migrated
 

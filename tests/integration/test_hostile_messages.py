@@ -15,9 +15,9 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Consumer, Done, Outcome
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
-from ratchet.contract import MESSAGES, DeadLetter, Trajectory
-from ratchet.errors import InvalidMessage
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import MESSAGES, DeadLetter, Trajectory
+from ratchet.core.errors import InvalidMessage
+from ratchet.core.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.rows import TABLES
 from ratchet.trajectory_collector.settings import Settings

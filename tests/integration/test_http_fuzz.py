@@ -9,7 +9,7 @@ import pytest
 
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
-from ratchet.service.settings import SharedSettings
+from ratchet.core.service.settings import SharedSettings
 from tests.support.canary_stage import stage
 from tests.support.consoles import consoling
 from tests.support.coordinator import coordinating

@@ -9,14 +9,14 @@ from typing import Any
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.importers.base import ImportOptions
-from ratchet.importers.importing import import_file
-from ratchet.importers.reading import read_records
-from ratchet.importers.tau_bench import TAU_BENCH, trajectory_of
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Warehouse
+from ratchet.extras.importers.base import ImportOptions
+from ratchet.extras.importers.importing import import_file
+from ratchet.extras.importers.reading import read_records
+from ratchet.extras.importers.tau_bench import TAU_BENCH, trajectory_of
 from ratchet.reward_computer.app import build
 from ratchet.reward_computer.settings import Settings
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
 from tests.integration.test_reward_computer import loop, publish_again, settled
 from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import running_app

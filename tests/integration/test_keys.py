@@ -17,10 +17,10 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract import Feedback
-from ratchet.contract.state import KEYS, POLICIES, Key, PolicyStage, PolicyVersion
-from ratchet.rules.access import hash_of, new_key
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Feedback
+from ratchet.core.contract.state import KEYS, POLICIES, Key, PolicyStage, PolicyVersion
+from ratchet.core.rules.access import hash_of, new_key
+from ratchet.core.service.settings import SharedSettings
 from tests.support.coordinator import coordinating, played, stored
 from tests.support.gateway_scene import ROLE, Scene, ask, scene, version
 from tests.support.running import connected, http_client, migrated, prepared_objects

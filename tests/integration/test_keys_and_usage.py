@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from ratchet.bus.testing import eventually
-from ratchet.service.settings import SharedSettings
+from ratchet.core.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.command_lines import ratchet

@@ -18,18 +18,18 @@ from ratchet.bus.message import Cause, named_id
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
-from ratchet.contract import Feedback, Message, PolicyClaim, Reward, Start
-from ratchet.contract.policy_manifest import PolicyManifest
-from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
-from ratchet.contract.training import Artifacts
-from ratchet.local_stack.ports import free_ports
+from ratchet.core.contract import Feedback, Message, PolicyClaim, Reward, Start
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
+from ratchet.core.contract.training import Artifacts
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import publish_policy
+from ratchet.core.stores.warehouse import Warehouse
+from ratchet.local.local_stack.ports import free_ports
 from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
-from ratchet.service.http import HttpServer
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import publish_policy
-from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid

@@ -10,14 +10,14 @@ import pytest
 
 from ratchet.cli.ids import Latest, newest_trajectory, stored_under
 from ratchet.cli.trajectories import newest_in
-from ratchet.contract import PolicyClaim, Turn
-from ratchet.contract.turn import Provider
-from ratchet.errors import Rejected
-from ratchet.rules.trajectory_names import id_of_name
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.trajectory_list import TrajectoryList
-from ratchet.stores.trajectory_search import TrajectoryFilter
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import PolicyClaim, Turn
+from ratchet.core.contract.turn import Provider
+from ratchet.core.errors import Rejected
+from ratchet.core.rules.trajectory_names import id_of_name
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.trajectory_list import TrajectoryList
+from ratchet.core.stores.trajectory_search import TrajectoryFilter
+from ratchet.core.stores.warehouse import Warehouse
 from tests.support.console_data import store
 from tests.support.messages import AT, trajectory, turn
 from tests.support.running import migrated

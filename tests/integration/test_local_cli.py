@@ -13,8 +13,8 @@ import httpx
 import psutil
 import pytest
 
-from ratchet.local_stack.ports import free_port
-from ratchet.local_stack.state import read_record
+from ratchet.local.local_stack.ports import free_port
+from ratchet.local.local_stack.state import read_record
 from tests.support.command_lines import ratchet
 
 

@@ -17,7 +17,7 @@ import pytest
 import zstandard
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from ratchet.local_stack.clickhouse_access import memory_bound
+from ratchet.local.local_stack.clickhouse_access import memory_bound
 from tests.support.servers import RunningServer
 
 TRICKY = [

@@ -24,9 +24,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from ratchet.bus.testing import eventually
-from ratchet.local_stack.clickhouse_access import PASSWORD_VARIABLE
-from ratchet.local_stack.ports import free_port
-from ratchet.stores.objects import Objects
+from ratchet.core.stores.objects import Objects
+from ratchet.local.local_stack.clickhouse_access import PASSWORD_VARIABLE
+from ratchet.local.local_stack.ports import free_port
 from tests.support.command_lines import ratchet
 from tests.support.servers import (
     ACCESS_KEY,
@@ -98,7 +98,7 @@ def test_the_warehouse_s_data_belongs_to_one_process(tmp_path: Path) -> None:
             [
                 sys.executable,
                 "-m",
-                "ratchet.local_stack.clickhouse",
+                "ratchet.local.local_stack.clickhouse",
                 f"--data={tmp_path}/clickhouse",
                 f"--port={free_port()}",
             ],

@@ -15,15 +15,15 @@ import psutil
 import pytest
 
 from ratchet.bus.testing import eventually
-from ratchet.errors import ConfigError, NotFound
-from ratchet.local_stack.member import Member, MemberState
-from ratchet.local_stack.orphans import is_running
-from ratchet.local_stack.ports import LOOPBACK, free_port, is_taken
-from ratchet.local_stack.process import Process, StartFailed
-from ratchet.local_stack.program import Program
-from ratchet.local_stack.settings import StackSettings
-from ratchet.local_stack.stack import Stack
-from ratchet.local_stack.state import AlreadyRunning, StackRecord, read_record
+from ratchet.core.errors import ConfigError, NotFound
+from ratchet.local.local_stack.member import Member, MemberState
+from ratchet.local.local_stack.orphans import is_running
+from ratchet.local.local_stack.ports import LOOPBACK, free_port, is_taken
+from ratchet.local.local_stack.process import Process, StartFailed
+from ratchet.local.local_stack.program import Program
+from ratchet.local.local_stack.settings import StackSettings
+from ratchet.local.local_stack.stack import Stack
+from ratchet.local.local_stack.state import AlreadyRunning, StackRecord, read_record
 
 PARENT = """
 import subprocess, sys

@@ -26,7 +26,7 @@ SCENES = [
 
 FULL = """
 import logging, sys, structlog
-from ratchet.service.logs import configure_logs
+from ratchet.core.service.logs import configure_logs
 configure_logs("full", "info")
 for number in range(100):
     structlog.get_logger().error("no room", what="x" * 1000)

@@ -8,8 +8,8 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from ratchet.bus.testing import eventually
-from ratchet.service.health import Health, health_app
-from ratchet.service.http import HttpServer
+from ratchet.core.service.health import Health, health_app
+from ratchet.core.service.http import HttpServer
 from tests.support.eventful_exporter import import_all_metrics
 from tests.support.running import http_client, running
 

@@ -6,10 +6,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from ratchet.bus.connection import Bus
-from ratchet.contract.state import KEYS, Key
-from ratchet.errors import BusUnavailable
-from ratchet.service.contracts import load_contracts
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract.state import KEYS, Key
+from ratchet.core.errors import BusUnavailable
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.settings import SharedSettings
 from tests.support.messages import turn
 from tests.support.servers import RunningServer
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from ratchet.chat_templates.template import ChatTemplate
-from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.training import Hyperparameters, Lora
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import Policy, publish_policy, tokenizer_digest, upload_files
+from ratchet.core.chat_templates.template import ChatTemplate
+from ratchet.core.contract.policy_manifest import ADAPTER, PolicyManifest
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.training import Hyperparameters, Lora
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import Policy, publish_policy, tokenizer_digest, upload_files
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.policy import load_policy, probe_policy, save_policy
 from tests.support.engine_process import AT, running_engine

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.nats_clock import SYNCHRONIZE_S, BrokerClock
-from ratchet.contract import Start
-from ratchet.service.runtime import Periodic
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Start
+from ratchet.core.service.runtime import Periodic
+from ratchet.core.service.settings import SharedSettings
 from tests.support.messages import turn
 from tests.support.running import connected, running
 from tests.support.servers import RunningServer

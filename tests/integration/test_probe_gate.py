@@ -19,14 +19,14 @@ from ratchet.canary_deployer.gates.warmup import WarmupGate
 from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.replicas import ReplicaChecks
 from ratchet.canary_deployer.s3_manifests import S3Manifests
-from ratchet.contract.policy_manifest import FLOAT32, PolicyManifest, Probe
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import Unavailable
-from ratchet.rules.arms import policy_name
-from ratchet.service.engine_list import EngineSettings
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import Policy, publish_policy
+from ratchet.core.contract.policy_manifest import FLOAT32, PolicyManifest, Probe
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import Unavailable
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.service.engine_list import EngineSettings
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import Policy, publish_policy
 from tests.support.canary_world import policy
 from tests.support.engine_process import AT, Published, publish, running_engine
 from tests.support.real_templates import template_source

@@ -11,12 +11,12 @@ from nats.js.errors import NotFoundError
 from ratchet.bus.connection import Bus
 from ratchet.bus.projection import positions
 from ratchet.bus.testing import eventually
-from ratchet.contract import Message, Outcome, Reward, decode
-from ratchet.contract.state import BASELINES
+from ratchet.core.contract import Message, Outcome, Reward, decode
+from ratchet.core.contract.state import BASELINES
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.reward_computer.app import build, projections
 from ratchet.reward_computer.settings import Settings
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.messages import trajectory

@@ -14,9 +14,9 @@ from ratchet.bus.ordered_reader import BATCH, OrderedReader
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.trajectories import Call, Event, Score
 from ratchet.canary_deployer.nats_events import PORTION, EvidenceLost, NatsEvents, NatsEventSource, Places, Read
-from ratchet.contract import Start, Turn, named_id
-from ratchet.errors import BusUnavailable, NotFound
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Start, Turn, named_id
+from ratchet.core.errors import BusUnavailable, NotFound
+from ratchet.core.service.settings import SharedSettings
 from tests.support.canary_world import reward_of
 from tests.support.messages import turn
 from tests.support.running import connected

@@ -14,12 +14,12 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract import DeadLetter
-from ratchet.local_stack.plan import shared_of
-from ratchet.local_stack.settings import StackSettings
-from ratchet.local_stack.stack import Stack
-from ratchet.rules.arms import policy_name
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import DeadLetter
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.service.settings import SharedSettings
+from ratchet.local.local_stack.plan import shared_of
+from ratchet.local.local_stack.settings import StackSettings
+from ratchet.local.local_stack.stack import Stack
 from tests.integration.test_hostile_messages import letters
 from tests.support.canary_traffic import finished_job
 from tests.support.contract_files import CONTRACTS, example

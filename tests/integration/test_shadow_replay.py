@@ -18,20 +18,20 @@ from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
-from ratchet.contract import Message, PolicyClaim, Start
-from ratchet.contract.policy_manifest import PolicyManifest
-from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
-from ratchet.contract.training import Artifacts
-from ratchet.contract.trajectory import TaskContext
+from ratchet.core.contract import Message, PolicyClaim, Start
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from ratchet.core.contract.training import Artifacts
+from ratchet.core.contract.trajectory import TaskContext
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import Policy, publish_policy
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
-from ratchet.local_stack.ports import free_ports
-from ratchet.rules.arms import policy_name
-from ratchet.service.http import HttpServer
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import Policy, publish_policy
-from ratchet.stores.warehouse import Warehouse
+from ratchet.local.local_stack.ports import free_ports
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.canary_world import ROLE, policy, served

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.service.settings import SharedSettings
+from ratchet.core.service.settings import SharedSettings
 from tests.support.pages import ROOT
 from tests.support.running import connected
 

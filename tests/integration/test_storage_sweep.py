@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ratchet.bus.connection import Bus
-from ratchet.errors import NotFound
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.listing import StoredObject
-from ratchet.stores.objects import Objects
+from ratchet.core.errors import NotFound
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.listing import StoredObject
+from ratchet.core.stores.objects import Objects
 from tests.support.coordinator import coordinating
 from tests.support.running import connected, migrated, prepared_objects
 

@@ -12,9 +12,9 @@ import pytest
 
 from ratchet.bus.message import named_id
 from ratchet.cli.tail import STREAMS, Arrived, arrivals, is_left_out, show
-from ratchet.contract import PolicyClaim, Reward, Trajectory
-from ratchet.contract.reward import RewardMetadata
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import PolicyClaim, Reward, Trajectory
+from ratchet.core.contract.reward import RewardMetadata
+from ratchet.core.service.settings import SharedSettings
 from tests.support.messages import AT, trajectory
 from tests.support.running import connected
 

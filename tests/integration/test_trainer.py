@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import TrainingStatus
-from ratchet.contract.training import Checkpointing
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.policies import fetch_policy, read_policy
+from ratchet.core.contract import TrainingStatus
+from ratchet.core.contract.training import Checkpointing
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.policies import fetch_policy, read_policy
 from tests.support.stored_values import check_objects
 from tests.support.trainer_world import CHATS, CHILD_S, World, child_of, trainer_world, working
 

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from peft import AutoPeftModelForSequenceClassification
 
-from ratchet.contract.policy_manifest import REWARD_MODEL
-from ratchet.contract.training import Dataset, Evaluation, SnapshotRef, TrainingConfig, TrainingStatus
-from ratchet.engine_local.s3_policies import PolicyLoader
-from ratchet.errors import Rejected
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.policies import STORED, fetch_policy, read_policy
-from ratchet.stores.policy_files import export_policy
+from ratchet.core.contract.policy_manifest import REWARD_MODEL
+from ratchet.core.contract.training import Dataset, Evaluation, SnapshotRef, TrainingConfig, TrainingStatus
+from ratchet.core.errors import Rejected
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.policies import STORED, fetch_policy, read_policy
+from ratchet.core.stores.policy_files import export_policy
+from ratchet.local.engine_local.s3_policies import PolicyLoader
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_labels, parrot_pairs
 from tests.support.trainer_runs import write_labels, write_pairs, write_snapshot

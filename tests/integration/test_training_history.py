@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ratchet.contract import TrainingStatus, encode, named_id
-from ratchet.contract.training import (
+from ratchet.core.contract import TrainingStatus, encode, named_id
+from ratchet.core.contract.training import (
     Artifacts,
     CurrentMetrics,
     Metrics,
@@ -17,10 +17,10 @@ from ratchet.contract.training import (
     StatusMetadata,
     TrainingError,
 )
-from ratchet.rules.curves import Point, curves_of
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.training_history import POINTS, training_history
-from ratchet.stores.warehouse import Row, Warehouse
+from ratchet.core.rules.curves import Point, curves_of
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.training_history import POINTS, training_history
+from ratchet.core.stores.warehouse import Row, Warehouse
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.blobs import MemoryBlobs

@@ -19,7 +19,7 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file
 
-from ratchet.contract.training import Checkpointing, Hyperparameters, Lora
+from ratchet.core.contract.training import Checkpointing, Hyperparameters, Lora
 from ratchet.trainer_worker.job import CHECKPOINTS, LOG_FILE, METRICS_FILE, RESULT, Failed, Finished, JobSpec, Stopped
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore
 from ratchet.trainer_worker.warm_link import supported

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from ratchet.bus.connection import Bus
-from ratchet.contract import TrainingRequest
-from ratchet.contract.state import JOBS, Job
+from ratchet.core.contract import TrainingRequest
+from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.service.settings import SharedSettings
 from ratchet.rl_coordinator.jobs.domain import Abilities
 from ratchet.rl_coordinator.jobs.domain.jobs import Counted
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
@@ -19,7 +20,6 @@ from ratchet.rl_coordinator.jobs.planner import Planner
 from ratchet.rl_coordinator.triggers.domain import Firing
 from ratchet.rl_coordinator.triggers.firing import Claim, Firer
 from ratchet.rl_coordinator.triggers.recipes import Recipe
-from ratchet.service.settings import SharedSettings
 from tests.support.consuming import messages_of
 from tests.support.running import connected
 from tests.support.training import AMOUNTS, changed, config

@@ -8,9 +8,9 @@ import pytest
 from ratchet.bus.connection import Bus
 from ratchet.bus.projection import Cursor
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
-from ratchet.contract import Start, named_id
-from ratchet.contract.state import ROLLOUTS, ServedPolicy
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Start, named_id
+from ratchet.core.contract.state import ROLLOUTS, ServedPolicy
+from ratchet.core.service.settings import SharedSettings
 from ratchet.trajectory_collector.nats_readers import READING, NatsReaders
 from ratchet.trajectory_collector.nats_streams import Streams
 from tests.support.messages import AT, trajectory, turn

@@ -13,8 +13,8 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.client import ClientSettings
-from ratchet.contract.training import Dataset, DatasetFilter
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract.training import Dataset, DatasetFilter
+from ratchet.core.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.canary_stage import stage

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from ratchet.errors import Rejected, WarehouseTooSlow, WarehouseUnavailable
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.trajectory_search import WITHIN_TIME
-from ratchet.stores.warehouse import VALUE_CODES, Warehouse
+from ratchet.core.errors import Rejected, WarehouseTooSlow, WarehouseUnavailable
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.trajectory_search import WITHIN_TIME
+from ratchet.core.stores.warehouse import VALUE_CODES, Warehouse
 from tests.support.running import migrated
 
 

@@ -23,7 +23,7 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file
 
-from ratchet.contract.training import Checkpointing, Hyperparameters, Lora
+from ratchet.core.contract.training import Checkpointing, Hyperparameters, Lora
 from ratchet.trainer_worker.child_process import library_environment
 from ratchet.trainer_worker.job import (
     CHECKPOINTS,

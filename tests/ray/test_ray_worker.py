@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import TrainingStatus
-from ratchet.contract.training import Checkpointing
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.policies import read_policy
+from ratchet.core.contract import TrainingStatus
+from ratchet.core.contract.training import Checkpointing
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.policies import read_policy
 from tests.support.trainer_world import World, trainer_world, working
 
 pytestmark = [

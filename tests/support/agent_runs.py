@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ratchet.contract import JsonObject
+from ratchet.core.contract import JsonObject
 from ratchet.gateway.domain.identity import Asked, Names, Recognised
 from tests.support.process_notes import Process, Processes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from ratchet.errors import DigestMismatch, NotFound
-from ratchet.stores.objects import ObjectRef
+from ratchet.core.errors import DigestMismatch, NotFound
+from ratchet.core.stores.objects import ObjectRef
 
 
 class MemoryBlobs:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ratchet.rules.access import ANYONE, Caller
-from ratchet.service.asgi import AsgiApp, Headers
-from ratchet.service.authentication import Authentication
+from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.service.asgi import AsgiApp, Headers
+from ratchet.core.service.authentication import Authentication
 
 
 def called_by(app: AsgiApp, caller: Caller = ANYONE) -> Authentication:

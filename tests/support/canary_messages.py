@@ -20,7 +20,7 @@ from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveSta
 from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Call, Chunk, Event, Score, Started, Terms
 from ratchet.canary_deployer.domain.verdicts import decide
-from ratchet.contract.state import WeightStep
+from ratchet.core.contract.state import WeightStep
 from tests.support.canary_simulation import Ends, ends_of, running_record
 
 

@@ -39,8 +39,8 @@ from ratchet.canary_deployer.domain.trajectories import (
     Terms,
 )
 from ratchet.canary_deployer.domain.verdicts import decide
-from ratchet.contract.state import ServedPolicy
-from ratchet.contract.turn import BROKE
+from ratchet.core.contract.state import ServedPolicy
+from ratchet.core.contract.turn import BROKE
 
 NEVER = math.inf
 AT_ONCE = 50

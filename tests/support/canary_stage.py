@@ -17,10 +17,10 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.settings import Settings
-from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
-from ratchet.local_stack.ports import free_ports
-from ratchet.service.http import HttpServer
-from ratchet.stores.objects import Objects
+from ratchet.core.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
+from ratchet.core.service.http import HttpServer
+from ratchet.core.stores.objects import Objects
+from ratchet.local.local_stack.ports import free_ports
 from tests.support.canary_traffic import Traffic, finished_job
 from tests.support.canary_world import ROLE
 from tests.support.running import connected, prepared_objects, running

@@ -9,13 +9,13 @@ import uuid_utils
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import START
-from ratchet.contract import TrainingStatus, named_id
-from ratchet.contract.policy_manifest import PolicyManifest
-from ratchet.contract.state import POLICIES, Route
-from ratchet.contract.training import Artifacts
-from ratchet.rules.arms import arm_of
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import publish_policy
+from ratchet.core.contract import TrainingStatus, named_id
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.state import POLICIES, Route
+from ratchet.core.contract.training import Artifacts
+from ratchet.core.rules.arms import arm_of
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import publish_policy
 from tests.support.canary_world import ROLE, reward_of, start_of, turn_of
 from tests.support.scoring_engine import probe
 

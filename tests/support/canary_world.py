@@ -22,11 +22,11 @@ from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.nats_events import Behind, EvidenceLost, Places, Read
 from ratchet.canary_deployer.operator_acts import OperatorActs
-from ratchet.contract import PolicyClaim, Reward, Start, Turn, named_id
-from ratchet.contract.reward import RewardComponent, RewardMetadata
-from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
-from ratchet.errors import RatchetError, Unavailable
-from ratchet.rules.arms import arm_of
+from ratchet.core.contract import PolicyClaim, Reward, Start, Turn, named_id
+from ratchet.core.contract.reward import RewardComponent, RewardMetadata
+from ratchet.core.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
+from ratchet.core.errors import RatchetError, Unavailable
+from ratchet.core.rules.arms import arm_of
 from tests.support.fake_bus import fake_bus
 from tests.support.messages import turn
 

@@ -15,9 +15,9 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.received import Received
 from ratchet.console.http_api import Subjects, console_api
 from ratchet.console.records import records_of
-from ratchet.contract import Message
-from ratchet.rules.access import ANYONE, Caller
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import Message
+from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.callers import called_by
 from tests.support.messages import AT, stored_at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from ratchet.contract.http.models import (
+from ratchet.core.contract.http.models import (
     EventPart,
     JobPart,
     LineageOut,

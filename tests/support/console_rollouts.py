@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.contract.http.console import (
+from ratchet.core.contract.http.console import (
     DecisionPointOut,
     FailuresOut,
     PastRolloutOut,
@@ -16,7 +16,7 @@ from ratchet.contract.http.console import (
     RolloutHistoryOut,
     TrajectoryBrief,
 )
-from ratchet.contract.http.rollouts import (
+from ratchet.core.contract.http.rollouts import (
     ArmOut,
     ArmsOut,
     AuditOut,
@@ -32,7 +32,7 @@ from ratchet.contract.http.rollouts import (
     ShareDifferenceOut,
     TrailOut,
 )
-from ratchet.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
+from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
 
 SUPPORT_6 = ServedPolicy(version=6, name="support@6-1f0c77aa", digest="1f0c77aa" * 8)
 SUPPORT_7 = ServedPolicy(version=7, name="support@7-9be2d410", digest="9be2d410" * 8)

@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ratchet.contract.http.console import (
+from ratchet.core.contract.http.console import (
     AttentionOut,
     ConsumerOut,
     LedgerOut,

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ratchet.contract.http.console import AttemptOut, CardOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
-from ratchet.contract.http.jobs import JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut
-from ratchet.contract.http.status import DpoRoleOut, DpoStatusOut, JobBrief, SlotsOut, TrainingStatusOut
-from ratchet.contract.schema_report import Dropped, DroppedRecord, InputFile, SchemaReport, Splits
-from ratchet.contract.snapshot import RewardGroups
-from ratchet.contract.training import (
+from ratchet.core.contract.http.console import AttemptOut, CardOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
+from ratchet.core.contract.http.jobs import JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut
+from ratchet.core.contract.http.status import DpoRoleOut, DpoStatusOut, JobBrief, SlotsOut, TrainingStatusOut
+from ratchet.core.contract.schema_report import Dropped, DroppedRecord, InputFile, SchemaReport, Splits
+from ratchet.core.contract.snapshot import RewardGroups
+from ratchet.core.contract.training import (
     Artifacts,
     CurrentMetrics,
     Dataset,

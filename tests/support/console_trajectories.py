@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from ratchet.contract.http.console import (
+from ratchet.core.contract.http.console import (
     AgreementOut,
     CallOut,
     JudgementOut,
@@ -27,7 +27,7 @@ from ratchet.contract.http.console import (
     TrajectoryBrief,
     TrajectoryOut,
 )
-from ratchet.contract.reward import Feedback, Reward, RewardComponent, RewardFunction, RewardMetadata
+from ratchet.core.contract.reward import Feedback, Reward, RewardComponent, RewardFunction, RewardMetadata
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31mred\x1b[0m \u202eevil\u202c \x00"
 """Markup, escapes of terminals, a change of direction, a NUL."""

@@ -12,8 +12,8 @@ import msgspec
 
 from ratchet.console.app import build
 from ratchet.console.settings import Settings
-from ratchet.service.http import HttpServer
-from ratchet.service.settings import SharedSettings
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.settings import SharedSettings
 from tests.support.running import PATIENCE_S, running_app
 
 NOWHERE = "http://127.0.0.1:9"

@@ -13,7 +13,7 @@ from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.projection import KeyOf, Projection
 from ratchet.bus.received import Received
 from ratchet.bus.registry import ConsumerSpec, ProjectionSpec
-from ratchet.rules.alerts import gap_alert
+from ratchet.core.rules.alerts import gap_alert
 
 S = TypeVar("S")
 M = TypeVar("M", bound=Message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ratchet.local_stack.ports import LOOPBACK, free_ports
+from ratchet.local.local_stack.ports import LOOPBACK, free_ports
 from tests.support.compose import REPOSITORY, image, services
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import jsonschema_rs
 
 from ratchet.bus.message import decode
 from ratchet.bus.schemas import load_schema, open_view
-from ratchet.contract.directory import stored_kinds
-from ratchet.resources import resource_dir
-from ratchet.service.contracts import load_contracts
+from ratchet.core.contract.directory import stored_kinds
+from ratchet.core.resources import resource_dir
+from ratchet.core.service.contracts import load_contracts
 from tools.invalid_examples import invalid_examples
 
 ROOT = resource_dir("contracts")

@@ -9,13 +9,13 @@ from ratchet.bus.projection import Cursor, Folded
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.leadership import Leader
-from ratchet.contract import MESSAGES
-from ratchet.contract.evaluation_task import Task
-from ratchet.contract.policy_manifest import PolicyManifest
-from ratchet.contract.schema_report import SchemaReport
-from ratchet.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
-from ratchet.contract.state import Job, Key, KeyUsage, PolicyVersion, Route, SealedResponse
-from ratchet.contract.turn import TurnSummary
+from ratchet.core.contract import MESSAGES
+from ratchet.core.contract.evaluation_task import Task
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.schema_report import SchemaReport
+from ratchet.core.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
+from ratchet.core.contract.state import Job, Key, KeyUsage, PolicyVersion, Route, SealedResponse
+from ratchet.core.contract.turn import TurnSummary
 from ratchet.reward_computer.domain.history import TurnHistory
 from ratchet.reward_computer.domain.normalization import ScoreWindows
 from ratchet.rl_coordinator.triggers.firing import Claim

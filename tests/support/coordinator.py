@@ -18,15 +18,15 @@ from ratchet.bus.consumer import Done
 from ratchet.bus.message import Cause, named_id
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
-from ratchet.contract import Message, TrainingDispatch, TrainingStatus
-from ratchet.contract.state import JOBS
-from ratchet.contract.training import StatusMetadata
-from ratchet.contract.trajectory import PolicyClaim, TaskContext
+from ratchet.core.contract import Message, TrainingDispatch, TrainingStatus
+from ratchet.core.contract.state import JOBS
+from ratchet.core.contract.training import StatusMetadata
+from ratchet.core.contract.trajectory import PolicyClaim, TaskContext
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
 from ratchet.rl_coordinator.app import build
 from ratchet.rl_coordinator.settings import Settings
-from ratchet.service.http import HttpServer
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.consuming import consuming

@@ -15,12 +15,12 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest, Probe
-from ratchet.local_stack.ports import free_ports
-from ratchet.local_stack.program import Program
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
+from ratchet.core.contract.policy_manifest import ADAPTER, PolicyManifest, Probe
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
+from ratchet.local.local_stack.ports import free_ports
+from ratchet.local.local_stack.program import Program
 from tests.support.servers import RunningServer, running
 from tests.support.tiny_models import publish_tiny_model, write_tiny_model
 
@@ -80,11 +80,11 @@ def publish_for_role(shared: SharedSettings, published: Published, role: str) ->
 
 @contextmanager
 def running_engine(shared: SharedSettings, scratch: Path, **env: str) -> Iterator[RunningServer]:
-    """`python -m ratchet.engine_local` on a free port."""
+    """`python -m ratchet.local.engine_local` on a free port."""
     port, health_port = free_ports(2)
     program = Program(
         name="engine_local",
-        command=(sys.executable, "-m", "ratchet.engine_local"),
+        command=(sys.executable, "-m", "ratchet.local.engine_local"),
         ready_url=f"http://127.0.0.1:{port}/health",
         url=f"http://127.0.0.1:{port}",
         port=port,

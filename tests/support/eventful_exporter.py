@@ -12,16 +12,16 @@ import sys
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 from ratchet.bus.testing import eventually
-from ratchet.local_stack.catalog import SERVICES
-from ratchet.service.health import Health, health_app
-from ratchet.service.http import HttpServer
+from ratchet.core.service.health import Health, health_app
+from ratchet.core.service.http import HttpServer
+from ratchet.local.local_stack.catalog import SERVICES
 
 EXAMPLE = "example"
 
 
 def import_all_metrics() -> None:
     """Register the metrics of the bus, of health checks and of every service."""
-    shared = ("ratchet.service.health", "ratchet.bus.consumer", "ratchet.bus.projection")
+    shared = ("ratchet.core.service.health", "ratchet.bus.consumer", "ratchet.bus.projection")
     for module in (*shared, *(f"{s.module}.metrics" for s in SERVICES)):
         importlib.import_module(module)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from ratchet.service.asgi import Answer, EventStream, Handler, JsonApi, Request, json_response
-from ratchet.service.http import HttpServer
+from ratchet.core.service.asgi import Answer, EventStream, Handler, JsonApi, Request, json_response
+from ratchet.core.service.http import HttpServer
 from tests.support.running import running
 
 PIECE = 4

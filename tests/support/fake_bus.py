@@ -8,7 +8,7 @@ from datetime import datetime
 
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.testing import FakeBroker, FakeBus
-from ratchet.service.contracts import load_contracts
+from ratchet.core.service.contracts import load_contracts
 
 
 @functools.cache

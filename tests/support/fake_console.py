@@ -21,8 +21,8 @@ from starlette.responses import Response, StreamingResponse
 
 from ratchet.console.pages import Pages, read_pages
 from ratchet.console.site import Site
-from ratchet.contract.http.console import HintOut, LoopOut, SessionOut
-from ratchet.service.asgi import Receive, Scope, Send
+from ratchet.core.contract.http.console import HintOut, LoopOut, SessionOut
+from ratchet.core.service.asgi import Receive, Scope, Send
 from tests.support.console_scene import scene
 
 OPERATOR, VIEWER, REVIEWER = "operator-key", "viewer-key", "reviewer-key"

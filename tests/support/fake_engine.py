@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from ratchet.bus.testing import eventually
-from ratchet.service.asgi import Answer, EventStream, Handler, JsonApi, Request, Response, json_response
-from ratchet.service.http import HttpServer
-from ratchet.service.problems import HttpError
+from ratchet.core.service.asgi import Answer, EventStream, Handler, JsonApi, Request, Response, json_response
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.problems import HttpError
 from tests.support.fake_streams import Before, vllm_events
 from tests.support.running import running
 

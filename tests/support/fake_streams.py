@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.service.problems import HttpError
+from ratchet.core.service.problems import HttpError
 
 PIECE = 4
 """Characters of a chunk, as a token has about that many."""

@@ -16,7 +16,11 @@ from ratchet.bus.envelope import Sealer
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool
 from ratchet.bus.testing import FakeBroker, connect, eventually
-from ratchet.contract.turn import EngineInfo
+from ratchet.core.contract.turn import EngineInfo
+from ratchet.core.rules.access import ANYONE
+from ratchet.core.rules.redaction import Redactor
+from ratchet.core.service.asgi import Headers, Request
+from ratchet.core.service.contracts import load_contracts
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import CallOpener, new_id
@@ -40,10 +44,6 @@ from ratchet.gateway.recorder import Recorder, StreamMemory
 from ratchet.gateway.recorder_pool import Finish
 from ratchet.gateway.recorder_process import SOURCE, Job, RecordMaker
 from ratchet.gateway.sharing import Memory, Sharing
-from ratchet.rules.access import ANYONE
-from ratchet.rules.redaction import Redactor
-from ratchet.service.asgi import Headers, Request
-from ratchet.service.contracts import load_contracts
 from tests.support.fake_bus import fake_broker
 from tests.support.messages import AT
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ratchet.local_stack.ports import free_ports
-from ratchet.local_stack.program import Program
+from ratchet.local.local_stack.ports import free_ports
+from ratchet.local.local_stack.program import Program
 from tests.support.servers import RunningServer, running
 
 

@@ -13,14 +13,14 @@ import openai
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract import Message, named_id
-from ratchet.contract.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
+from ratchet.core.contract import Message, named_id
+from ratchet.core.contract.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.service.engine_list import EngineSettings
+from ratchet.core.service.runtime import App
+from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
-from ratchet.rules.arms import policy_name
-from ratchet.service.engine_list import EngineSettings
-from ratchet.service.runtime import App
-from ratchet.service.settings import SharedSettings
 from tests.support.consuming import messages_of
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.messages import AT

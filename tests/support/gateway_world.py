@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from ratchet.bus.connection import Bus
-from ratchet.service.settings import SharedSettings
+from ratchet.core.service.settings import SharedSettings
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, put_routes, version
 from tests.support.running import connected

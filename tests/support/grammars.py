@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from ratchet.contract.turn import Constraint
-from ratchet.grammars.compiler import Compiler, Tokens
-from ratchet.rules.constraints import constraint_of
+from ratchet.core.contract.turn import Constraint
+from ratchet.core.grammars.compiler import Compiler, Tokens
+from ratchet.core.rules.constraints import constraint_of
 
 
 def read_tokenizer(directory: Path) -> Any:

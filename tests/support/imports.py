@@ -7,11 +7,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ratchet.contract import Message, Preference, Trajectory, encode
-from ratchet.errors import InvalidMessage
-from ratchet.importers.base import Importer, ImportOptions
-from ratchet.importers.importing import ImportReport, import_file
-from ratchet.service.contracts import load_contracts
+from ratchet.core.contract import Message, Preference, Trajectory, encode
+from ratchet.core.errors import InvalidMessage
+from ratchet.core.service.contracts import load_contracts
+from ratchet.extras.importers.base import Importer, ImportOptions
+from ratchet.extras.importers.importing import ImportReport, import_file
 
 CONTRACTS = load_contracts()
 

@@ -27,13 +27,13 @@ from ratchet.bus.outbox import Outbox
 from ratchet.bus.received import Received
 from ratchet.bus.spool import NoSpool
 from ratchet.bus.testing import FakeBus
-from ratchet.contract import Trajectory
-from ratchet.contract.trajectory import TaskContext
-from ratchet.service.contracts import load_contracts
-from ratchet.service.http import HttpServer
-from ratchet.service.logs import configure_logs
-from ratchet.service.runtime import App, Periodic, supervise
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import Trajectory
+from ratchet.core.contract.trajectory import TaskContext
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.logs import configure_logs
+from ratchet.core.service.runtime import App, Periodic, supervise
+from ratchet.core.service.settings import SharedSettings
 from tests.support.consuming import consuming, projecting
 from tests.support.fake_bus import fake_broker
 from tests.support.messages import trajectory

@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 import msgspec
 from prometheus_client import Counter
 
-from ratchet.errors import ConfigError
-from ratchet.service.reports import Report
-from ratchet.service.runtime import App, run
-from ratchet.service.seat import LENGTH, Answer, Question, Seat, frame
-from ratchet.service.settings import ServiceSettings
+from ratchet.core.errors import ConfigError
+from ratchet.core.service.reports import Report
+from ratchet.core.service.runtime import App, run
+from ratchet.core.service.seat import LENGTH, Answer, Question, Seat, frame
+from ratchet.core.service.settings import ServiceSettings
 
 STARTS = Counter("little_starts_total", "Starts.")
 

@@ -21,14 +21,14 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
-from ratchet.contract import TrainingStatus, named_id
-from ratchet.contract.state import POLICIES, PolicyVersion, Route
-from ratchet.contract.training import Artifacts
+from ratchet.core.contract import TrainingStatus, named_id
+from ratchet.core.contract.state import POLICIES, PolicyVersion, Route
+from ratchet.core.contract.training import Artifacts
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.policies import Policy
 from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
-from ratchet.local_stack.ports import free_ports
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.policies import Policy
+from ratchet.local.local_stack.ports import free_ports
 from tests.support.canary_world import ROLE, reward_of
 from tests.support.running import connected, http_client, running_app
 

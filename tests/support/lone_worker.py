@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from ratchet.service.logs import configure_logs
+from ratchet.core.service.logs import configure_logs
 from ratchet.trainer_worker.child_process import Streams, library_environment
 from ratchet.trainer_worker.warm_link import WarmLink
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.replicas import Answer, ScoredToken
-from ratchet.errors import Rejected
+from ratchet.core.errors import Rejected
 from tests.support.scoring_engine import likeliest, logprobs
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ratchet.contract import JsonObject, Message, Outcome, PolicyClaim, Trajectory, TrajectoryEnd, Turn, named_id
-from ratchet.contract.trajectory import (
+from ratchet.core.contract import JsonObject, Message, Outcome, PolicyClaim, Trajectory, TrajectoryEnd, Turn, named_id
+from ratchet.core.contract.trajectory import (
     Action,
     Observation,
     TaskContext,
@@ -16,7 +16,7 @@ from ratchet.contract.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
-from ratchet.contract.turn import EngineInfo, Sampling, Trainable, Usage
+from ratchet.core.contract.turn import EngineInfo, Sampling, Trainable, Usage
 
 AT = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 """An instant for messages that need one."""

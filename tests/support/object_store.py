@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from ratchet.errors import NotFound, ObjectsUnavailable
-from ratchet.stores.listing import StoredObject
+from ratchet.core.errors import NotFound, ObjectsUnavailable
+from ratchet.core.stores.listing import StoredObject
 
 BEGIN = datetime.fromisoformat("2026-11-21T12:00:00+00:00")
 

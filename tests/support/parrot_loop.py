@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.training import Compute, Hyperparameters, Lora
-from ratchet.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
+from ratchet.core.contract.policy_manifest import ADAPTER, PolicyManifest
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.training import Compute, Hyperparameters, Lora
+from ratchet.core.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.policy import load_policy, probe_policy, save_policy
 from tests.support.messages import AT

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
-from ratchet.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
+from ratchet.core.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
+from ratchet.core.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 

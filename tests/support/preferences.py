@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ratchet.bus.message import named_id
-from ratchet.contract import Message, Preference
-from ratchet.contract.trajectory import Action, Observation, TaskContext, TrajectoryTurn, TurnResult
+from ratchet.core.contract import Message, Preference
+from ratchet.core.contract.trajectory import Action, Observation, TaskContext, TrajectoryTurn, TurnResult
 from tests.support.coordinator import ROLE
 from tests.support.training import after, changed, reward, trajectory
 

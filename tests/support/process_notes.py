@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ratchet.contract import GatewayNotes, JsonObject, encode, named_id
+from ratchet.core.contract import GatewayNotes, JsonObject, encode, named_id
 from ratchet.gateway.domain.identity import Asked, Identity, MemoryIndex, Names, Recognised
 from ratchet.gateway.domain.notes import Notes
 from ratchet.gateway.domain.routing import Arms

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from ratchet.local_stack.ports import LOOPBACK, free_port
-from ratchet.local_stack.program import Program
+from ratchet.local.local_stack.ports import LOOPBACK, free_port
+from ratchet.local.local_stack.program import Program
 from tests.support.compose import REPOSITORY
 from tests.support.running import http_client
 from tests.support.servers import running

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from ratchet.errors import NotFound
-from ratchet.gateway.domain.responses import ResponsesRequest, ResponseStream, from_chat, read, to_chat
-from ratchet.gateway.domain.responses.state import History, ResponseState, input_page, not_kept, state_of
-from ratchet.service.asgi import Answer, EventStream, Handler, JsonApi, Request, json_response
-from ratchet.service.http import HttpServer
-from ratchet.service.problems import HttpError
+from ratchet.core.errors import NotFound
+from ratchet.core.service.asgi import Answer, EventStream, Handler, JsonApi, Request, json_response
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.problems import HttpError
+from ratchet.dialects.responses import ResponsesRequest, ResponseStream, from_chat, read, to_chat
+from ratchet.dialects.responses.state import History, ResponseState, input_page, not_kept, state_of
 from tests.support.fake_streams import vllm_chunks
 from tests.support.running import running
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ratchet.bus.consumer import Done, Outcome
 from ratchet.bus.received import Received
-from ratchet.contract import Feedback, Message, Reward, Trajectory, named_id
-from ratchet.contract.reward import RewardFunction
+from ratchet.core.contract import Feedback, Message, Reward, Trajectory, named_id
+from ratchet.core.contract.reward import RewardFunction
 from ratchet.reward_computer.domain.history import add_trajectory, history_key
 from ratchet.reward_computer.domain.normalization import add_reward, function_of
 from ratchet.reward_computer.domain.reward import RewardSpec

@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 
 from ratchet.bus.connection import Bus
-from ratchet.resources import resource_dir
-from ratchet.service.contracts import load_contracts
-from ratchet.service.runtime import App, Component
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.resources import resource_dir
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.runtime import App, Component
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.warehouse import Warehouse
 
 PATIENCE_S = 60.0
 """httpx gives up after 5 s, which a busy machine may need."""

@@ -15,9 +15,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ratchet.canary_deployer.http_engines import HttpEngines
-from ratchet.contract.policy_manifest import Probe
-from ratchet.rules.engines import POLICY_REFUSED
-from ratchet.service.engine_list import EngineSettings
+from ratchet.core.contract.policy_manifest import Probe
+from ratchet.core.rules.engines import POLICY_REFUSED
+from ratchet.core.service.engine_list import EngineSettings
 
 VOCABULARY = 32
 PROMPT, OUTPUT = [3, 9, 27, 17, 19, 25], [11, 1, 3, 9]

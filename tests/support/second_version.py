@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from ratchet.bus.contracts import Contracts, Upgrade
-from ratchet.contract import DEFAULT_ROLE, MESSAGES, Feedback, Message, role_subject
+from ratchet.core.contract import DEFAULT_ROLE, MESSAGES, Feedback, Message, role_subject
 from tests.support.contract_files import ROOT, SCHEMAS, SUMMARIES
 
 V1, V2 = Feedback.TOPIC, "agent.rl.feedback.v2"

@@ -12,15 +12,15 @@ import openai
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
-from ratchet.datasets.domain.rows import Scored, SnapshotRow, row_of
+from ratchet.core.contract import Turn
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
+from ratchet.core.datasets.domain.rows import Scored, SnapshotRow, row_of
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.policies import Policy
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
-from ratchet.rules.arms import policy_name
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.policies import Policy
 from tests.support.consuming import messages_of
 from tests.support.messages import AT
 from tests.support.running import connected, running_app

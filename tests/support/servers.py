@@ -20,11 +20,11 @@ from typing import Any, Protocol
 
 import pytest
 
-from ratchet.local_stack.ports import free_ports
-from ratchet.local_stack.process import Process
-from ratchet.local_stack.program import Program
-from ratchet.local_stack.servers import clickhouse_server, clickhouse_url, nats_server, seaweed_s3
-from ratchet.service.settings import PREFIX, SharedSettings
+from ratchet.core.service.settings import PREFIX, SharedSettings
+from ratchet.local.local_stack.ports import free_ports
+from ratchet.local.local_stack.process import Process
+from ratchet.local.local_stack.program import Program
+from ratchet.local.local_stack.servers import clickhouse_server, clickhouse_url, nats_server, seaweed_s3
 from tests.support.containers import clickhouse_container, nats_container, running_container, s3_container
 
 START_S = 300.0

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ratchet.local_stack.catalog import SERVICES
-from ratchet.local_stack.ports import free_ports
-from ratchet.local_stack.program import Program
-from ratchet.service.settings import SharedSettings
+from ratchet.core.service.settings import SharedSettings
+from ratchet.local.local_stack.catalog import SERVICES
+from ratchet.local.local_stack.ports import free_ports
+from ratchet.local.local_stack.program import Program
 from tests.support.servers import RunningServer, running, variables
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
+from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
 from ratchet.gateway.sharing import Sharing
-from ratchet.service.settings import SharedSettings
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, version
 from tests.support.running import connected, running_app

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ratchet.contract.snapshot import (
+from ratchet.core.contract.snapshot import (
     Call,
     LabelRow,
     PairRow,
@@ -15,7 +15,7 @@ from ratchet.contract.snapshot import (
     SnapshotManifest,
     TrajectoryRow,
 )
-from ratchet.datasets.parquet import RowWriter
+from ratchet.core.datasets.parquet import RowWriter
 
 
 def call(prompt: list[int], output: list[int], logprobs: list[float], **changes: Any) -> Call:

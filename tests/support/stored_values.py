@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from ratchet.bus.connection import Bus
-from ratchet.contract.snapshot import ROWS
-from ratchet.datasets.parquet import read_rows
-from ratchet.stores.objects import Objects
+from ratchet.core.contract.snapshot import ROWS
+from ratchet.core.datasets.parquet import read_rows
+from ratchet.core.stores.objects import Objects
 from tests.support.contract_files import STORED, fast
 
 PARAMETERS = {

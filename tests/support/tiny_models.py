@@ -20,8 +20,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from ratchet.contract.policy_manifest import MODEL, PolicyManifest
-from ratchet.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
+from ratchet.core.contract.policy_manifest import MODEL, PolicyManifest
+from ratchet.core.stores.policies import BlobStore, Policy, publish_policy, tokenizer_digest, upload_files
 
 PAD, END = "<|pad|>", "<|end|>"
 CONTROL = (PAD, END, "<|call|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")

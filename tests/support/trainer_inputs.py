@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from ratchet.contract import TrainingDispatch
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
-from ratchet.contract.snapshot import ParquetFile
-from ratchet.contract.training import SnapshotRef
-from ratchet.stores.policies import Policy, publish_policy, upload_files
+from ratchet.core.contract import TrainingDispatch
+from ratchet.core.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
+from ratchet.core.contract.snapshot import ParquetFile
+from ratchet.core.contract.training import SnapshotRef
+from ratchet.core.stores.policies import Policy, publish_policy, upload_files
 from tests.support.blobs import MemoryBlobs
 from tests.support.snapshot_rows import snapshot_manifest
 from tests.support.training import request

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.training import Checkpointing, Dataset, Hyperparameters, TrainingConfig
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.training import Checkpointing, Dataset, Hyperparameters, TrainingConfig
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import TrainStep
 from ratchet.trainer_worker.training.checkpoints import Checkpoint, CheckpointStore

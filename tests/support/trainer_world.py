@@ -18,10 +18,10 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.message import named_id
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import eventually
-from ratchet.contract import TrainingDispatch, TrainingRequest, TrainingStatus
-from ratchet.contract.snapshot import ParquetFile
-from ratchet.contract.state import JOBS, Job
-from ratchet.contract.training import (
+from ratchet.core.contract import TrainingDispatch, TrainingRequest, TrainingStatus
+from ratchet.core.contract.snapshot import ParquetFile
+from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.contract.training import (
     Checkpointing,
     Dataset,
     Evaluation,
@@ -30,8 +30,8 @@ from ratchet.contract.training import (
     SnapshotRef,
     TrainingConfig,
 )
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
 from ratchet.trainer_worker.app import build
 from ratchet.trainer_worker.settings import Settings
 from tests.support.running import connected, prepared_objects, running_app

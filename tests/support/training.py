@@ -11,9 +11,9 @@ import msgspec
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
-from ratchet.contract.reward import Reward, RewardComponent, RewardFunction, RewardMetadata
-from ratchet.contract.state import POLICIES, Job, PolicyVersion, Route, ServedPolicy
-from ratchet.contract.training import (
+from ratchet.core.contract.reward import Reward, RewardComponent, RewardFunction, RewardMetadata
+from ratchet.core.contract.state import POLICIES, Job, PolicyVersion, Route, ServedPolicy
+from ratchet.core.contract.training import (
     Dataset,
     DatasetFilter,
     Hyperparameters,
@@ -21,7 +21,7 @@ from ratchet.contract.training import (
     TrainingDispatch,
     TrainingRequest,
 )
-from ratchet.contract.trajectory import (
+from ratchet.core.contract.trajectory import (
     Action,
     Observation,
     Outcome,
@@ -32,10 +32,10 @@ from ratchet.contract.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
-from ratchet.contract.turn import EngineInfo, PromptTokens, Sampling, Trainable, Turn, Usage
+from ratchet.core.contract.turn import EngineInfo, PromptTokens, Sampling, Trainable, Turn, Usage
+from ratchet.core.rules.recorded import ids_digest
+from ratchet.core.rules.training_options import Amounts
 from ratchet.rl_coordinator.jobs.domain.jobs import Counted, accept
-from ratchet.rules.recorded import ids_digest
-from ratchet.rules.training_options import Amounts
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

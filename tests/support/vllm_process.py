@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import msgspec
 
-from ratchet.local_stack.ports import free_ports
-from ratchet.local_stack.program import Program
-from ratchet.rules.arms import policy_name
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import Policy, publish_policy
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import Policy, publish_policy
+from ratchet.local.local_stack.ports import free_ports
+from ratchet.local.local_stack.program import Program
 from tests.support.engine_process import Published, publish_in
 from tests.support.servers import RunningServer, running, variables
 

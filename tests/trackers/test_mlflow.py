@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from ratchet.bus.testing import FakeBus
-from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
-from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
-from ratchet.contract.training import Artifacts
-from ratchet.experiment_tracker.copier import Copier
-from ratchet.experiment_tracker.mlflow_rest import Mlflow
-from ratchet.experiment_tracker.trackers.mlflow import MlflowTracker
-from ratchet.service.http_client import AsyncApiClient, Peer
-from ratchet.stores.policies import publish_policy, upload_files
+from ratchet.core.contract.policy_manifest import ADAPTER, PolicyManifest
+from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
+from ratchet.core.contract.training import Artifacts
+from ratchet.core.service.http_client import AsyncApiClient, Peer
+from ratchet.core.stores.policies import publish_policy, upload_files
+from ratchet.extras.trackers.copier import Copier
+from ratchet.extras.trackers.mlflow_rest import Mlflow
+from ratchet.extras.trackers.trackers.mlflow import MlflowTracker
 from tests.support.blobs import MemoryBlobs
 from tests.support.fake_bus import fake_bus
 from tests.support.mlflow_server import PROGRAM, running_mlflow

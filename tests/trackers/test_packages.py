@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ratchet.contract.training import Artifacts
-from ratchet.errors import Rejected
-from ratchet.experiment_tracker.foreign_package import FilesTracker, Package
+from ratchet.core.contract.training import Artifacts
+from ratchet.core.errors import Rejected
+from ratchet.extras.trackers.foreign_package import FilesTracker, Package
 from tests.support.blobs import MemoryBlobs
 from tests.support.compose import REPOSITORY
 from tests.support.training import after, job

@@ -18,9 +18,9 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
-from ratchet.grammars.compiler import Compiler, Tokens
-from ratchet.grammars.walk import allowed, open_mask
+from ratchet.core.contract import Turn
+from ratchet.core.grammars.compiler import Compiler, Tokens
+from ratchet.core.grammars.walk import allowed, open_mask
 from tests.support.engine_process import Published
 from tests.support.gateway_scene import ROLE, scene
 from tests.support.grammars import constraint, read_tokenizer

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from ratchet.bus.testing import eventually
-from ratchet.contract import Turn
-from ratchet.stores.objects import Objects
+from ratchet.core.contract import Turn
+from ratchet.core.stores.objects import Objects
 from tests.support.consuming import messages_of
 from tests.support.engine_process import publish_other_weights
 from tests.support.live_canary import QUESTIONS, live_canary, running_deployer

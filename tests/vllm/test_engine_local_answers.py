@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ratchet.rules.arms import policy_name
+from ratchet.core.rules.arms import policy_name
 from tests.support import vllm_models
 from tests.support.engine_process import publish, running_engine
 from tests.support.fake_engine import TOOLS

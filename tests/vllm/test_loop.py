@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ratchet.stores.objects import Objects
+from ratchet.core.stores.objects import Objects
 from tests.support.parrot_loop import RLOO, SFT, TASKS, TRIES, School, lesson_rows, play
 from tests.support.served_scene import served_scene
 from tests.support.servers import RunningServer

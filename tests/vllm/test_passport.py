@@ -17,13 +17,13 @@ from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.replicas import ReplicaChecks
 from ratchet.canary_deployer.s3_manifests import S3Manifests
 from ratchet.canary_deployer.unloading import Unloader
-from ratchet.contract.policy_manifest import FLOAT32
-from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
-from ratchet.errors import Unavailable
-from ratchet.rules.arms import policy_name
-from ratchet.service.engine_list import EngineSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import Policy
+from ratchet.core.contract.policy_manifest import FLOAT32
+from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
+from ratchet.core.errors import Unavailable
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.service.engine_list import EngineSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import Policy
 from tests.support.canary_world import policy
 from tests.support.vllm_process import PROCESSED, ROLE, RunningVllm
 

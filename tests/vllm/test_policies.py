@@ -13,9 +13,9 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from ratchet.rules.arms import policy_name
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import Policy, upload_files
+from ratchet.core.rules.arms import policy_name
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import Policy, upload_files
 from tests.support.engine_process import OUTPUT, PROMPT
 from tests.support.joined_streams import events_of, joined
 from tests.support.servers import RunningServer

@@ -20,9 +20,9 @@ from ratchet.canary_deployer.gates.probe import ProbeGate
 from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.replicas import ReplicaChecks
 from ratchet.canary_deployer.s3_manifests import S3Manifests
-from ratchet.service.engine_list import EngineSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import Policy
+from ratchet.core.service.engine_list import EngineSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import Policy
 from tests.support.canary_world import policy
 from tests.support.served_scene import ServedScene, served_scene
 from tests.support.servers import RunningServer

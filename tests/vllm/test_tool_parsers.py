@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ratchet.engine_local.transformers_text import ChatText
+from ratchet.local.engine_local.transformers_text import ChatText
 from tests.support import vllm_parsers
 from tests.support.fake_engine import TOOLS
 from tests.support.real_templates import real_tokenizer

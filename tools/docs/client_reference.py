@@ -12,7 +12,7 @@ from ratchet.client import AsyncClient, Client, ClientSettings, Stats, Trajector
 from ratchet.client.operations import Operations
 from ratchet.client.recording import Recording
 from ratchet.client.training import request_of
-from ratchet.service.openapi import member_words
+from ratchet.core.service.openapi import member_words
 
 INTRODUCTION = """# Python client reference
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from ratchet.local_stack.catalog import default_ports
-from ratchet.local_stack.configuration import CLIENT, kinds
-from ratchet.service.openapi import member_words
-from ratchet.service.setting_names import OTHERS, Setting, settings_in
-from ratchet.service.settings import EnvironmentSettings, SharedSettings
+from ratchet.core.service.openapi import member_words
+from ratchet.core.service.setting_names import OTHERS, Setting, settings_in
+from ratchet.core.service.settings import EnvironmentSettings, SharedSettings
+from ratchet.local.local_stack.catalog import default_ports
+from ratchet.local.local_stack.configuration import CLIENT, kinds
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 
-from ratchet.contract.training import Hyperparameters, Lora
-from ratchet.rules.algorithms import BUILT_IN
+from ratchet.core.contract.training import Hyperparameters, Lora
+from ratchet.core.rules.algorithms import BUILT_IN
 from tools.docs.http_reference import table
 
 WORDS = {
@@ -90,7 +90,7 @@ def training_page() -> str:
         "\n\n".join(
             [
                 "# Training reference",
-                "Generated from `ratchet.rules.algorithms` by `make docs`; do not edit. How to use it: "
+                "Generated from `ratchet.core.rules.algorithms` by `make docs`; do not edit. How to use it: "
                 "[guide for ML engineers](../guides/ml-engineer.md).",
                 "## Algorithms",
                 table(("algorithm", "learns from"), formats),

@@ -19,8 +19,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ratchet.local_stack.catalog import default_ports
-from ratchet.local_stack.ports import free_ports
+from ratchet.local.local_stack.catalog import default_ports
+from ratchet.local.local_stack.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.demo.exams import Exam, Proportion
+from ratchet.local.demo.exams import Exam, Proportion
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from ratchet_helpdesk.world import MISJUDGED
 

@@ -17,13 +17,13 @@ import msgspec
 import torch
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.snapshot import LABELS, PAIRS, LabelRow, PairRow
-from ratchet.datasets.domain.baselines import baselines
-from ratchet.datasets.domain.labels import THUMBS
-from ratchet.preferences.derivation import derive_pairs
-from ratchet.preferences.rules.base import Try
-from ratchet.preferences.rules.reward_margin import RewardMargin
-from ratchet.rules.algorithms import ALGORITHMS
+from ratchet.core.contract.snapshot import LABELS, PAIRS, LabelRow, PairRow
+from ratchet.core.datasets.domain.baselines import baselines
+from ratchet.core.datasets.domain.labels import THUMBS
+from ratchet.core.preferences.derivation import derive_pairs
+from ratchet.core.preferences.rules.base import Try
+from ratchet.core.preferences.rules.reward_margin import RewardMargin
+from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import TrainingFailed
 from ratchet_helpdesk import ROLE
 from tools.learning.cells import (

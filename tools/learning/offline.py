@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.snapshot import Call, TrajectoryRow
-from ratchet.demo.exams import Exam
-from ratchet.engine_local.domain.answers import Completion
-from ratchet.engine_local.domain.requests import Sampling
-from ratchet.engine_local.torch_batch import Batch, Job, Update
-from ratchet.engine_local.torch_policies import Served, load_weights, merge_adapter, serve
-from ratchet.engine_local.transformers_text import ChatText
+from ratchet.core.contract.snapshot import Call, TrajectoryRow
+from ratchet.local.demo.exams import Exam
+from ratchet.local.engine_local.domain.answers import Completion
+from ratchet.local.engine_local.domain.requests import Sampling
+from ratchet.local.engine_local.torch_batch import Batch, Job, Update
+from ratchet.local.engine_local.torch_policies import Served, load_weights, merge_adapter, serve
+from ratchet.local.engine_local.transformers_text import ChatText
 from ratchet_helpdesk.heldout import TEMPERATURES, Answer
 from tools.learning.worlds.base import OFFLINE, Engine, Episode, Task, Verdict
 

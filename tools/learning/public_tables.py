@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ratchet.demo.exams import Z_95
+from ratchet.local.demo.exams import Z_95
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from tools.learning.cells import PUBLIC, Cell, Experiment, Measured, Result, all_cells, is_public
 from tools.learning.tables import OverSeeds, cells_of, points

@@ -18,9 +18,9 @@ from fnmatch import fnmatch
 from multiprocessing import get_context
 from pathlib import Path
 
-from ratchet.demo.plan import DEMO
-from ratchet.errors import RatchetError
-from ratchet.service.files import write_whole
+from ratchet.core.errors import RatchetError
+from ratchet.core.service.files import write_whole
+from ratchet.local.demo.plan import DEMO
 from tools.learning.cells import (
     EXPERIMENTS,
     OF_MISJUDGED,

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 import torch
 
-from ratchet.contract.training import Compute, Dataset, Hyperparameters, TrainingConfig
-from ratchet.demo.exams import Exam
-from ratchet.engine_local.torch_policies import Served
-from ratchet.rules.algorithms import ALGORITHMS
-from ratchet.service.files import write_whole
+from ratchet.core.contract.training import Compute, Dataset, Hyperparameters, TrainingConfig
+from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.service.files import write_whole
+from ratchet.local.demo.exams import Exam
+from ratchet.local.engine_local.torch_policies import Served
 from ratchet.trainer_worker.errors import Diverged
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms import load_train

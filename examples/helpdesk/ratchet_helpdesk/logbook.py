@@ -16,7 +16,7 @@ from typing import Any
 
 from ratchet import AsyncClient
 from ratchet.client import ClientSettings
-from ratchet.errors import Unavailable
+from ratchet.core.errors import Unavailable
 from ratchet_helpdesk import BAD_DOMAIN, DOMAIN, reception
 from ratchet_helpdesk.clerk import BIASED, INVERTED, Clerk, call_message, play
 from ratchet_helpdesk.world import TOOLS, TRAIN, Act, ChatMessage, draw_tasks

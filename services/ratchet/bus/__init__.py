@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ratchet.bus.registry import Bounds as Bounds
     from ratchet.bus.settings import BusSettings as BusSettings
     from ratchet.bus.spool import NoSpool as NoSpool, Spool as Spool
-    from ratchet.errors import (
+    from ratchet.core.errors import (
         BusUnavailable as BusUnavailable,
         ConfigError as ConfigError,
         Conflict as Conflict,
@@ -68,7 +68,7 @@ _NAMES = {
     "ratchet.bus.registry": "Bounds",
     "ratchet.bus.settings": "BusSettings",
     "ratchet.bus.spool": "NoSpool Spool",
-    "ratchet.errors": (
+    "ratchet.core.errors": (
         "BusUnavailable ConfigError Conflict ContractError InvalidMessage RatchetError Rejected Unavailable "
         "UnknownSubject Unreadable"
     ),

@@ -33,7 +33,7 @@ from ratchet.bus.received import Causing, Received
 from ratchet.bus.registry import AS_DECLARED, Bounds, Stream
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.bus.tasks import end
-from ratchet.errors import BusUnavailable, ConfigError, InvalidMessage, NotFound, Rejected
+from ratchet.core.errors import BusUnavailable, ConfigError, InvalidMessage, NotFound, Rejected
 
 log = structlog.get_logger()
 

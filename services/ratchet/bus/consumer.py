@@ -24,7 +24,7 @@ from ratchet.bus.halving import in_halves
 from ratchet.bus.message import Cause, Message
 from ratchet.bus.received import Received
 from ratchet.bus.registry import ConsumerSpec, check_handled
-from ratchet.errors import (
+from ratchet.core.errors import (
     ContractError,
     DigestMismatch,
     InvalidMessage,

@@ -24,7 +24,7 @@ from ratchet.bus.registry import (
     specs,
 )
 from ratchet.bus.schemas import Json, Schema, handleable, load_schema, parse, read_document
-from ratchet.errors import ConfigError, InvalidMessage, Rejected, UnknownSubject
+from ratchet.core.errors import ConfigError, InvalidMessage, Rejected, UnknownSubject
 
 V = TypeVar("V", bound=Value)
 

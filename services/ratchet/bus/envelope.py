@@ -16,7 +16,7 @@ from ratchet.bus.contracts import Contracts
 from ratchet.bus.message import Message
 from ratchet.bus.received import Causing, Received
 from ratchet.bus.schemas import handleable
-from ratchet.errors import InvalidMessage
+from ratchet.core.errors import InvalidMessage
 
 COMPRESS_ABOVE = 16_384
 """Bodies larger than this many bytes travel as zstd."""

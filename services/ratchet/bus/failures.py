@@ -14,7 +14,7 @@ from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
 
-from ratchet.errors import RatchetError
+from ratchet.core.errors import RatchetError
 
 LONGEST_REASON = 300
 """Characters of the message of an exception that is not ours."""

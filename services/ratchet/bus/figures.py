@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import nats.errors
 
-from ratchet.errors import BusUnavailable
+from ratchet.core.errors import BusUnavailable
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus

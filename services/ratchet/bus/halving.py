@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from ratchet.errors import Unavailable
+from ratchet.core.errors import Unavailable
 
 T = TypeVar("T")
 R = TypeVar("R")

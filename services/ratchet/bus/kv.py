@@ -17,7 +17,7 @@ from nats.js.kv import KeyValue
 
 from ratchet.bus.message import decode, mismatch
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.errors import BusUnavailable, Conflict, Rejected, Unreadable
+from ratchet.core.errors import BusUnavailable, Conflict, Rejected, Unreadable
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus

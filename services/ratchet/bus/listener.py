@@ -14,7 +14,7 @@ from nats.aio.client import Client as Nats
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from ratchet.errors import BusUnavailable
+from ratchet.core.errors import BusUnavailable
 
 
 class Listener:

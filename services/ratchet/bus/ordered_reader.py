@@ -17,7 +17,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.pull_consumer import ConsumerState
-from ratchet.errors import BusUnavailable
+from ratchet.core.errors import BusUnavailable
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus

@@ -36,7 +36,7 @@ from ratchet.bus.failures import failure
 from ratchet.bus.message import Message
 from ratchet.bus.spool import Spool
 from ratchet.bus.tasks import end
-from ratchet.errors import ContractError, Rejected, Unavailable
+from ratchet.core.errors import ContractError, Rejected, Unavailable
 
 log = structlog.get_logger()
 

@@ -35,7 +35,7 @@ from ratchet.bus.message import Message
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.received import Received
 from ratchet.bus.registry import ProjectionSpec
-from ratchet.errors import Conflict, ContractError, Unavailable, Unreadable
+from ratchet.core.errors import Conflict, ContractError, Unavailable, Unreadable
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus, Extent

@@ -18,7 +18,7 @@ import nats.errors
 from nats.aio.client import Client as Nats
 
 from ratchet.bus.envelope import Headers, Record
-from ratchet.errors import BusUnavailable, Rejected
+from ratchet.core.errors import BusUnavailable, Rejected
 
 LINGER_S = 0.005
 """How long the first message waits for company."""

@@ -25,7 +25,7 @@ from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.envelope import plain_size, wire_size
 from ratchet.bus.message import decode
-from ratchet.errors import BusUnavailable
+from ratchet.core.errors import BusUnavailable
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ratchet.errors import ConfigError
+from ratchet.core.errors import ConfigError
 
 _PARAMETER = re.compile(r"<(\w+)>")
 

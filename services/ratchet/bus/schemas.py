@@ -20,7 +20,7 @@ import jsonschema_rs
 import msgspec
 
 from ratchet.bus.message import decode
-from ratchet.errors import ConfigError, InvalidMessage, Rejected
+from ratchet.core.errors import ConfigError, InvalidMessage, Rejected
 
 Json = Any
 """Parsed JSON. `Any` because that is what a JSON document is before it is checked."""

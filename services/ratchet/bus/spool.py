@@ -27,7 +27,7 @@ import msgspec
 
 from ratchet.bus.envelope import Record
 from ratchet.bus.message import unpack
-from ratchet.errors import ConfigError
+from ratchet.core.errors import ConfigError
 
 FRAME = struct.Struct("<II")
 _RECORD = re.compile(rb"\x93[\xa0-\xbf\xd9\xda]")

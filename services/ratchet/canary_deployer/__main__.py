@@ -2,7 +2,7 @@
 
 from ratchet.canary_deployer.app import NAME, build
 from ratchet.canary_deployer.settings import Settings
-from ratchet.service.runtime import run
+from ratchet.core.service.runtime import run
 
 if __name__ == "__main__":
     run(NAME, build, Settings)

@@ -69,16 +69,16 @@ from ratchet.canary_deployer.subprocess_evaluations import HeldoutPlan, Subproce
 from ratchet.canary_deployer.task_evaluations import TaskFileHeldout, TaskPlan
 from ratchet.canary_deployer.template_watch import TemplateWatch
 from ratchet.canary_deployer.unloading import Unloader
-from ratchet.contract import TrainingStatus
-from ratchet.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
-from ratchet.service.authentication import Authentication
-from ratchet.service.contracts import load_contracts
-from ratchet.service.http import HttpServer
-from ratchet.service.http_client import AsyncApiClient
-from ratchet.service.keys import known_keys
-from ratchet.service.runtime import App, Periodic
-from ratchet.service.same_site import Sites
-from ratchet.stores.objects import Objects
+from ratchet.core.contract import TrainingStatus
+from ratchet.core.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
+from ratchet.core.service.authentication import Authentication
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.http_client import AsyncApiClient
+from ratchet.core.service.keys import known_keys
+from ratchet.core.service.runtime import App, Periodic
+from ratchet.core.service.same_site import Sites
+from ratchet.core.stores.objects import Objects
 
 NAME = "canary_deployer"
 

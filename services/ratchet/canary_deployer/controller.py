@@ -27,8 +27,8 @@ from ratchet.canary_deployer.reconciler import RolloutReconciler
 from ratchet.canary_deployer.replica_watch import ReplicaWatch
 from ratchet.canary_deployer.replicas import Doubt
 from ratchet.canary_deployer.rollout_store import RolloutStore
-from ratchet.contract.state import PolicyStage, PolicyVersion
-from ratchet.errors import Conflict, RatchetError, Unavailable
+from ratchet.core.contract.state import PolicyStage, PolicyVersion
+from ratchet.core.errors import Conflict, RatchetError, Unavailable
 
 log = structlog.get_logger()
 

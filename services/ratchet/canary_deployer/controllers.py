@@ -13,7 +13,7 @@ from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Lead, NotLeading
-from ratchet.errors import BusUnavailable, NotFound, Unavailable
+from ratchet.core.errors import BusUnavailable, NotFound, Unavailable
 
 log = structlog.get_logger()
 

@@ -15,11 +15,11 @@ from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.registry import deployable, fenced, new_version, refused, unservable
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.contract import Message, TrainingStatus
-from ratchet.contract.policy_manifest import PolicyManifest
-from ratchet.contract.state import Job, PolicyStage
-from ratchet.errors import DigestMismatch, NotFound, Rejected
-from ratchet.stores.policies import BlobStore, read_policy
+from ratchet.core.contract import Message, TrainingStatus
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.state import Job, PolicyStage
+from ratchet.core.errors import DigestMismatch, NotFound, Rejected
+from ratchet.core.stores.policies import BlobStore, read_policy
 
 log = structlog.get_logger()
 

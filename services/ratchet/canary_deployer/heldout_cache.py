@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from ratchet.canary_deployer.domain.paired import Played
-from ratchet.service.files import write_whole
+from ratchet.core.service.files import write_whole
 
 log = structlog.get_logger()
 

@@ -19,8 +19,8 @@ from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary, trail_of
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.contract import ModelRollout, decode
-from ratchet.contract.http.rollouts import (
+from ratchet.core.contract import ModelRollout, decode
+from ratchet.core.contract.http.rollouts import (
     ActIn,
     AuditOut,
     DecisionOut,
@@ -32,11 +32,11 @@ from ratchet.contract.http.rollouts import (
     StartIn,
     TrailOut,
 )
-from ratchet.errors import BadRequest, NotFound
-from ratchet.rules.access import Caller, KeyScope
-from ratchet.rules.arms import ROLE
-from ratchet.service.control_api import ControlApi
-from ratchet.service.openapi import member_words
+from ratchet.core.errors import BadRequest, NotFound
+from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.rules.arms import ROLE
+from ratchet.core.service.control_api import ControlApi
+from ratchet.core.service.openapi import member_words
 
 ERRORS: Mapping[int, str] = {
     503: "The broker is away, or a record cannot be read. A deployer that does not lead, or has only just begun to,"

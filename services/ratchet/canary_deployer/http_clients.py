@@ -8,11 +8,11 @@ import msgspec
 
 from ratchet.bus.message import JsonObject, decode
 from ratchet.canary_deployer.gates.base import LoggedPrompt, LoggedPrompts
-from ratchet.contract.http.models import OutcomeTimesOut
-from ratchet.contract.state import PolicyVersion
-from ratchet.contract.turn import Sampling
-from ratchet.errors import Rejected, Unavailable
-from ratchet.service.http_client import AsyncApiClient, Peer, bearer
+from ratchet.core.contract.http.models import OutcomeTimesOut
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.contract.turn import Sampling
+from ratchet.core.errors import Rejected, Unavailable
+from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 
 AGENT, HELDOUT_AGENT = "shadow_replay", "heldout_tasks"
 """The gates that ask the gateway, as the captured turns name them."""

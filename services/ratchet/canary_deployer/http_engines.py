@@ -16,10 +16,10 @@ import msgspec
 
 from ratchet.bus.message import JsonObject, decode
 from ratchet.canary_deployer.replicas import Answer, Away, Broke, ScoredToken
-from ratchet.errors import RatchetError, Rejected, Unavailable
-from ratchet.rules.engines import ADAPTERS_ONLY, POLICY_NOT_LOADED, POLICY_REFUSED, PROCESSED_LOGPROBS
-from ratchet.service.engine_list import EngineSettings, engine_of
-from ratchet.service.http_client import QUOTED, AsyncApiClient, Peer, Reply, bearer
+from ratchet.core.errors import RatchetError, Rejected, Unavailable
+from ratchet.core.rules.engines import ADAPTERS_ONLY, POLICY_NOT_LOADED, POLICY_REFUSED, PROCESSED_LOGPROBS
+from ratchet.core.service.engine_list import EngineSettings, engine_of
+from ratchet.core.service.http_client import QUOTED, AsyncApiClient, Peer, Reply, bearer
 
 T = TypeVar("T")
 

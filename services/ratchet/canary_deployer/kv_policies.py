@@ -14,8 +14,8 @@ import structlog
 from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.domain.announcements import UNKNOWN
 from ratchet.canary_deployer.leadership import Lead
-from ratchet.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
-from ratchet.errors import Conflict, NotFound, Unreadable
+from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
+from ratchet.core.errors import Conflict, NotFound, Unreadable
 
 log = structlog.get_logger()
 

@@ -30,8 +30,8 @@ from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import Value
 from ratchet.bus.tasks import end
 from ratchet.canary_deployer import metrics
-from ratchet.errors import Conflict, Unavailable, Unreadable
-from ratchet.service.runtime import Component
+from ratchet.core.errors import Conflict, Unavailable, Unreadable
+from ratchet.core.service.runtime import Component
 
 log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge
 from ratchet.canary_deployer.domain.gating import HELDOUT
 from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
-from ratchet.contract import Message, ModelDeployed
+from ratchet.core.contract import Message, ModelDeployed
 
 DEPLOYMENTS = Counter("agent_rl_model_deployments_total", "Changes of a policy's state.", ["status"])
 TRAFFIC = Gauge("agent_rl_model_traffic_percentage", "Share of new trajectories, 0..100.", ["model_version"])

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from ratchet.bus.connection import Bus
-from ratchet.contract import Start
+from ratchet.core.contract import Start
 
 SYNCHRONIZE_S = 10.0
 """How often to ask the broker; in between the monotonic clock goes on."""

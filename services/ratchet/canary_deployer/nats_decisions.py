@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.contract import ModelRollout
+from ratchet.core.contract import ModelRollout
 
 
 class NatsDecisions:

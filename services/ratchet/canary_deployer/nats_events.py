@@ -21,10 +21,10 @@ from ratchet.bus.connection import Bus, Extent
 from ratchet.bus.ordered_reader import PATIENCE_S, OrderedReader
 from ratchet.bus.pull_consumer import ANSWER_S
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
-from ratchet.contract import Alert, Message, Reward, Start, Turn, named_id
-from ratchet.contract.roles import role_subject
-from ratchet.contract.turn import TurnSummary
-from ratchet.errors import BusUnavailable, ContractError, NotFound, RatchetError
+from ratchet.core.contract import Alert, Message, Reward, Start, Turn, named_id
+from ratchet.core.contract.roles import role_subject
+from ratchet.core.contract.turn import TurnSummary
+from ratchet.core.errors import BusUnavailable, ContractError, NotFound, RatchetError
 
 log = structlog.get_logger()
 

@@ -20,8 +20,8 @@ from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.preparation import Preparation
 from ratchet.canary_deployer.reconciler import RolloutReconciler
 from ratchet.canary_deployer.rollout_store import RolloutStore
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import BadRequest, Conflict, NotFound
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import BadRequest, Conflict, NotFound
 
 log = structlog.get_logger()
 

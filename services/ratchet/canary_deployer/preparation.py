@@ -21,8 +21,8 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.nats_events import EventSource
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import Conflict, Rejected, Unavailable
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import Conflict, Rejected, Unavailable
 
 log = structlog.get_logger()
 

@@ -33,9 +33,9 @@ from ratchet.canary_deployer.domain.summary import e_values
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.rollout_store import RolloutStore
-from ratchet.contract import MESSAGES, Message
-from ratchet.contract.state import PolicyStage, PolicyVersion, ServedPolicy
-from ratchet.errors import Conflict, NotFound, Unavailable, Unreadable
+from ratchet.core.contract import MESSAGES, Message
+from ratchet.core.contract.state import PolicyStage, PolicyVersion, ServedPolicy
+from ratchet.core.errors import Conflict, NotFound, Unavailable, Unreadable
 
 log = structlog.get_logger()
 

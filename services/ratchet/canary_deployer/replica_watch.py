@@ -22,7 +22,7 @@ from ratchet.canary_deployer.domain.rollout import FAILED, ITSELF, Decision, Gat
 from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.replicas import MEND, Doubt
-from ratchet.errors import RatchetError, Unavailable
+from ratchet.core.errors import RatchetError, Unavailable
 
 log = structlog.get_logger()
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import Rejected, Unavailable
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import Rejected, Unavailable
 
 T = TypeVar("T")
 

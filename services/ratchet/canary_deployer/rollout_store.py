@@ -40,7 +40,7 @@ from ratchet.canary_deployer.domain.summary import e_values
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.nats_events import Read
-from ratchet.errors import BusUnavailable, Conflict, RatchetError, Unavailable, Unreadable
+from ratchet.core.errors import BusUnavailable, Conflict, RatchetError, Unavailable, Unreadable
 
 log = structlog.get_logger()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from ratchet.contract.policy_manifest import PolicyManifest
-from ratchet.contract.state import PolicyVersion
-from ratchet.stores.policies import BlobStore, read_policy
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.stores.policies import BlobStore, read_policy
 
 
 class S3Manifests:

@@ -20,9 +20,9 @@ from ratchet.canary_deployer.domain.rules import (
     Rules,
     Stage,
 )
-from ratchet.rules.arms import ROLE
-from ratchet.rules.engines import ANY_ROLE
-from ratchet.service.engine_list import (
+from ratchet.core.rules.arms import ROLE
+from ratchet.core.rules.engines import ANY_ROLE
+from ratchet.core.service.engine_list import (
     EngineKind,
     EngineSettings,
     LogprobsMode,
@@ -30,8 +30,8 @@ from ratchet.service.engine_list import (
     engine_kinds,
     replica_urls,
 )
-from ratchet.service.setting_types import HttpAddress, OptionalHttpAddress, Port
-from ratchet.service.settings import ServiceSettings
+from ratchet.core.service.setting_types import HttpAddress, OptionalHttpAddress, Port
+from ratchet.core.service.settings import ServiceSettings
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from ratchet.canary_deployer.domain.paired import read_results
 from ratchet.canary_deployer.gates.base import HeldoutRun
 from ratchet.canary_deployer.heldout_cache import HeldoutCache
 from ratchet.canary_deployer.subprocess_command import Command, run
-from ratchet.contract.state import PolicyVersion
+from ratchet.core.contract.state import PolicyVersion
 
 MOST_HELDOUT_BYTES = 64 * 1024 * 1024
 """Of the held-out command's output: some hundred thousand tasks."""

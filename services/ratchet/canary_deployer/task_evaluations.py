@@ -13,13 +13,13 @@ from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.gates.base import HeldoutRun
 from ratchet.canary_deployer.heldout_cache import HeldoutCache
 from ratchet.canary_deployer.replicas import Doubt
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import NotFound, Rejected, Unavailable
-from ratchet.evaluation.http_player import MOST_TOKENS, HttpPlayer
-from ratchet.evaluation.playing import PAUSES_S, Plan, Try, play
-from ratchet.evaluation.task_files import MOST_BYTES, TaskFile, parse_tasks, read_task_file
-from ratchet.service.http_client import AsyncApiClient
-from ratchet.stores.objects import Objects
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import NotFound, Rejected, Unavailable
+from ratchet.core.evaluation.http_player import MOST_TOKENS, HttpPlayer
+from ratchet.core.evaluation.playing import PAUSES_S, Plan, Try, play
+from ratchet.core.evaluation.task_files import MOST_BYTES, TaskFile, parse_tasks, read_task_file
+from ratchet.core.service.http_client import AsyncApiClient
+from ratchet.core.stores.objects import Objects
 
 AT_A_TIME = 4
 """Tasks that are asked at the same time: the engine serves users meanwhile."""

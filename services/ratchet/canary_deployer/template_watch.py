@@ -22,8 +22,8 @@ from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.reconciler import Publish
 from ratchet.canary_deployer.replicas import Engines, present_replicas
 from ratchet.canary_deployer.tool_templates import shows_tools
-from ratchet.contract.state import PolicyVersion, Route
-from ratchet.errors import NotFound, Rejected, Unavailable, Unreadable
+from ratchet.core.contract.state import PolicyVersion, Route
+from ratchet.core.errors import NotFound, Rejected, Unavailable, Unreadable
 
 log = structlog.get_logger()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.replicas import Replica
-from ratchet.errors import Rejected
+from ratchet.core.errors import Rejected
 
 TOOL: JsonObject = {
     "type": "function",

@@ -13,9 +13,9 @@ from typing import Protocol
 import structlog
 
 from ratchet.canary_deployer.replicas import Engines, Replica
-from ratchet.contract.state import PolicyStage, PolicyVersion, Route
-from ratchet.errors import Rejected, Unavailable
-from ratchet.rules.arms import VARIANTS, newest_by
+from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route
+from ratchet.core.errors import Rejected, Unavailable
+from ratchet.core.rules.arms import VARIANTS, newest_by
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from ratchet.cli.commands import Root
 from ratchet.cli.exit_codes import ExitCode, exit_code_of
-from ratchet.errors import RatchetError
+from ratchet.core.errors import RatchetError
 
 
 def _print_version(asked: bool) -> None:

@@ -1,4 +1,4 @@
-"""The answers of the services' HTTP APIs, as structs of `ratchet.contract.http`; a failure is one clear line."""
+"""The answers of the services' HTTP APIs, as structs of `ratchet.core.contract.http`; a failure is one clear line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from ratchet.cli.endpoints import Endpoints
-from ratchet.contract.http.rollouts import PoliciesOut, RolePoliciesOut
-from ratchet.contract.http.status import StatusOut
-from ratchet.errors import NotFound, Rejected
-from ratchet.service.http_client import ApiClient, Peer, bearer
+from ratchet.core.contract.http.rollouts import PoliciesOut, RolePoliciesOut
+from ratchet.core.contract.http.status import StatusOut
+from ratchet.core.errors import NotFound, Rejected
+from ratchet.core.service.http_client import ApiClient, Peer, bearer
 
 T = TypeVar("T")
 

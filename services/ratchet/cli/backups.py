@@ -9,9 +9,9 @@ import typer
 
 from ratchet.cli.options import AsJson, Directory
 from ratchet.cli.output import console, print_answer, print_dry_run, progress
-from ratchet.errors import ConfigError
-from ratchet.local_stack.backup import Manifest, back_up, planned_backup, restore as put_back
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.errors import ConfigError
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.local.local_stack.backup import Manifest, back_up, planned_backup, restore as put_back
 
 app = typer.Typer()
 

@@ -13,8 +13,8 @@ from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.options import AsJson, Directory, OptionalRole, Since, since_of
 from ratchet.cli.output import console, print_answer, print_facts, print_table
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.stores.capture import RoleCapture, Share, report as certificates_of
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.stores.capture import RoleCapture, Share, report as certificates_of
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -11,11 +11,11 @@ import typer
 from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage] - no other name
 
 from ratchet.cli.endpoints import locate
-from ratchet.contract.http.jobs import JobsOut
-from ratchet.contract.http.models import ModelsOut
-from ratchet.contract.http.status import StatusOut
-from ratchet.errors import RatchetError
-from ratchet.service.discovery import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
+from ratchet.core.contract.http.jobs import JobsOut
+from ratchet.core.contract.http.models import ModelsOut
+from ratchet.core.contract.http.status import StatusOut
+from ratchet.core.errors import RatchetError
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 
 T = TypeVar("T")
 

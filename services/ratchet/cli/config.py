@@ -12,14 +12,14 @@ import typer
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory
 from ratchet.cli.output import console, errors, print_answer, print_table
-from ratchet.errors import ConfigError, NotFound
-from ratchet.local_stack.catalog import SERVICES, TRACKER
-from ratchet.local_stack.configuration import CLIENT, Effective, effective, faults_of, kinds, tables, warnings_of
-from ratchet.local_stack.state import StackRecord
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.service.setting_names import nearest
-from ratchet.service.settings import SharedSettings
-from ratchet.service.settings_file import SettingsFile, find_file, without_passwords
+from ratchet.core.errors import ConfigError, NotFound
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.service.setting_names import nearest
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.service.settings_file import SettingsFile, find_file, without_passwords
+from ratchet.local.local_stack.catalog import SERVICES, TRACKER
+from ratchet.local.local_stack.configuration import CLIENT, Effective, effective, faults_of, kinds, tables, warnings_of
+from ratchet.local.local_stack.state import StackRecord
 
 app = typer.Typer(no_args_is_help=True)
 

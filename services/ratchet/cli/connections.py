@@ -12,16 +12,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ratchet.cli.endpoints import Endpoints
-from ratchet.errors import BusUnavailable
+from ratchet.core.errors import BusUnavailable
 
 if TYPE_CHECKING:
     from nats.js.api import RawStreamMsg
 
     from ratchet.bus.connection import Bus
     from ratchet.bus.ordered_reader import OrderedReader
-    from ratchet.service.settings import SharedSettings
-    from ratchet.stores.objects import Objects
-    from ratchet.stores.warehouse import Warehouse
+    from ratchet.core.service.settings import SharedSettings
+    from ratchet.core.stores.objects import Objects
+    from ratchet.core.stores.warehouse import Warehouse
 
 PATIENCE = {"RATCHET_CLICKHOUSE_TIMEOUT_S": "10"}
 """A person waits less long for a server that hangs than a service does; the environment overrides it."""
@@ -31,7 +31,7 @@ CONNECT_S = 4.0
 
 def settings_of(endpoints: Endpoints) -> SharedSettings:
     """The addresses of the servers. Raises `NoStack`."""
-    from ratchet.local_stack.plan import shared_of
+    from ratchet.local.local_stack.plan import shared_of
 
     endpoints.require()
     return shared_of(PATIENCE | dict(endpoints.env))
@@ -44,7 +44,7 @@ async def connected(settings: SharedSettings) -> AsyncGenerator[Bus]:
     from nats.errors import Error as NatsError
 
     from ratchet.bus.connection import Bus, Patience
-    from ratchet.service.contracts import load_contracts
+    from ratchet.core.service.contracts import load_contracts
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     patience = Patience(deadline_s=CONNECT_S)
@@ -79,7 +79,7 @@ async def message_of(bus: Bus, stream: str, number: int) -> RawStreamMsg | None:
 @asynccontextmanager
 async def warehouse_of(settings: SharedSettings) -> AsyncGenerator[Warehouse]:
     """The warehouse. Raises `WarehouseUnavailable`."""
-    from ratchet.stores.warehouse import Warehouse
+    from ratchet.core.stores.warehouse import Warehouse
 
     warehouse = await Warehouse.connect(settings)
     try:
@@ -90,6 +90,6 @@ async def warehouse_of(settings: SharedSettings) -> AsyncGenerator[Warehouse]:
 
 def objects_of(endpoints: Endpoints) -> Objects:
     """The object store. Raises `NoStack`."""
-    from ratchet.stores.objects import Objects
+    from ratchet.core.stores.objects import Objects
 
     return Objects(settings_of(endpoints))

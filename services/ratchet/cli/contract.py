@@ -24,17 +24,17 @@ from ratchet.cli.endpoints import locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory, json_file
 from ratchet.cli.output import console, print_answer, print_facts, print_json, print_table, progress
-from ratchet.contract import DEFAULT_ROLE
-from ratchet.contract.directory import releases, stored_kinds
-from ratchet.errors import InvalidMessage, NotFound, Rejected, UnknownSubject
-from ratchet.resources import resource_dir
-from ratchet.service.contracts import load_contracts
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.contract import DEFAULT_ROLE
+from ratchet.core.contract.directory import releases, stored_kinds
+from ratchet.core.errors import InvalidMessage, NotFound, Rejected, UnknownSubject
+from ratchet.core.resources import resource_dir
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-    from ratchet.service.settings import SharedSettings
+    from ratchet.core.service.settings import SharedSettings
 
 app = typer.Typer(no_args_is_help=True)
 

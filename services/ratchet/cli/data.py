@@ -12,9 +12,9 @@ from msgspec.structs import asdict
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson
 from ratchet.cli.output import errors, print_answer, print_facts, progress
-from ratchet.contract.schema_report import SchemaReport
-from ratchet.datasets.argilla.export import ExportOptions, Part, export_pairs, words
-from ratchet.rules.model_hub import stay_local
+from ratchet.core.contract.schema_report import SchemaReport
+from ratchet.core.rules.model_hub import stay_local
+from ratchet.extras.argilla.export import ExportOptions, Part, export_pairs, words
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -128,7 +128,7 @@ def _counter(tokenizer: Path | None) -> Callable[[str], int]:
     if tokenizer is None:
         return words
     stay_local()
-    from ratchet.chat_templates.template import load_tokenizer  # noqa: PLC0415 - it takes seconds
+    from ratchet.core.chat_templates.template import load_tokenizer  # noqa: PLC0415 - it takes seconds
 
     loaded = load_tokenizer(tokenizer)
     return lambda text: len(loaded(text, add_special_tokens=False)["input_ids"])

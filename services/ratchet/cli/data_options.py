@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from ratchet.cli.options import with_options
-from ratchet.contract.training import SnapshotRef
-from ratchet.stores.policies import digest_in
+from ratchet.core.contract.training import SnapshotRef
+from ratchet.core.stores.policies import digest_in
 
 
 def dataset_of(

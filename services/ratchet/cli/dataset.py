@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ratchet.bus.message import encode
-from ratchet.chat_templates.conversations import conversations_of
 from ratchet.cli.api import known_roles, post
 from ratchet.cli.connections import objects_of, settings_of
 from ratchet.cli.data_options import snapshot_of, takes_data
@@ -31,20 +30,21 @@ from ratchet.cli.output import (
     print_table,
     progress,
 )
-from ratchet.contract.http.jobs import PreviewOut, SnapshotOut
-from ratchet.contract.snapshot import ROWS, RewardGroups, Row, SnapshotManifest, TrajectoryRow
-from ratchet.contract.training import SnapshotRef
-from ratchet.datasets.domain.row_reasons import conditions
-from ratchet.datasets.domain.sequences import packed, unpacked
-from ratchet.datasets.domain.trl import TRAIN, Split, trl_records
-from ratchet.datasets.parquet import read_rows
-from ratchet.datasets.record_files import RECORD_FILES
-from ratchet.datasets.s3_snapshots import Snapshots, decode_manifest
-from ratchet.errors import Conflict, MissingExtra, Rejected
-from ratchet.rules.algorithms import ALGORITHMS
-from ratchet.rules.model_hub import stay_local
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.service.files import staged, write_whole
+from ratchet.core.chat_templates.conversations import conversations_of
+from ratchet.core.contract.http.jobs import PreviewOut, SnapshotOut
+from ratchet.core.contract.snapshot import ROWS, RewardGroups, Row, SnapshotManifest, TrajectoryRow
+from ratchet.core.contract.training import SnapshotRef
+from ratchet.core.datasets.domain.row_reasons import conditions
+from ratchet.core.datasets.domain.sequences import packed, unpacked
+from ratchet.core.datasets.domain.trl import TRAIN, Split, trl_records
+from ratchet.core.datasets.parquet import read_rows
+from ratchet.core.datasets.record_files import RECORD_FILES
+from ratchet.core.datasets.s3_snapshots import Snapshots, decode_manifest
+from ratchet.core.errors import Conflict, MissingExtra, Rejected
+from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.rules.model_hub import stay_local
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.service.files import staged, write_whole
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -296,8 +296,8 @@ def explained_rows(rows: Iterable[Row], algorithm: str, model: str | None, row_t
     if model is None:
         return {}
     stay_local()
-    from ratchet.chat_templates.encoder import MAX_LENGTH, explain  # noqa: PLC0415 - it takes seconds
-    from ratchet.chat_templates.template import load_tokenizer, positions_of  # noqa: PLC0415 - as above
+    from ratchet.core.chat_templates.encoder import MAX_LENGTH, explain  # noqa: PLC0415 - it takes seconds
+    from ratchet.core.chat_templates.template import load_tokenizer, positions_of  # noqa: PLC0415 - as above
 
     longest = min(row_tokens or MAX_LENGTH, positions_of(model) or MAX_LENGTH)
     counts = explain((one for row in rows for one in conversations_of(row)), load_tokenizer(model), longest)

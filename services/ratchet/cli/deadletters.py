@@ -22,15 +22,15 @@ from ratchet.cli.endpoints import locate
 from ratchet.cli.ids import LATEST
 from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_facts, print_table
-from ratchet.contract import decode, named_id
-from ratchet.contract.operations import DeadLetter
-from ratchet.errors import ContractError, InvalidMessage, NotFound, Rejected
-from ratchet.service.contracts import load_contracts
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.contract import decode, named_id
+from ratchet.core.contract.operations import DeadLetter
+from ratchet.core.errors import ContractError, InvalidMessage, NotFound, Rejected
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
-    from ratchet.service.settings import SharedSettings
+    from ratchet.core.service.settings import SharedSettings
 
 app = typer.Typer(no_args_is_help=True)
 

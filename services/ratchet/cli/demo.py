@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ratchet.errors import MissingExtra
+from ratchet.core.errors import MissingExtra
 
 app = typer.Typer()
 
@@ -34,6 +34,6 @@ def demo(
     for module, extra in [*needed, *([("gguf", "real")] if real else [])]:
         if find_spec(module) is None:
             raise MissingExtra(extra, "the demo")
-    from ratchet.demo.run import Options, run  # noqa: PLC0415 - it imports those extras
+    from ratchet.local.demo.run import Options, run  # noqa: PLC0415 - it imports those extras
 
     raise typer.Exit(run(Options(directory, small=small, real=real, plain=plain, as_json=as_json)))

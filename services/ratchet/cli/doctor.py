@@ -21,8 +21,8 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory
 from ratchet.cli.output import console, print_answer, print_table
-from ratchet.errors import RatchetError
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.errors import RatchetError
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
 

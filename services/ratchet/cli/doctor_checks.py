@@ -16,16 +16,16 @@ import psutil
 from ratchet.bus.spool import waiting_in
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import follow_up
-from ratchet.errors import ConfigError, RatchetError
-from ratchet.local_stack.configuration import faults_of, kinds, warnings_of
-from ratchet.local_stack.disk import LOG_BYTES, START_BYTES
-from ratchet.local_stack.preflight import planned
-from ratchet.local_stack.settings import StackSettings
-from ratchet.local_stack.state import MemberRecord, read_record
-from ratchet.service.contracts import load_contracts
-from ratchet.service.disk import LOW_BYTES, durable_write_s, free_bytes, shortage
-from ratchet.service.readiness import readiness
-from ratchet.service.settings_file import find_file
+from ratchet.core.errors import ConfigError, RatchetError
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.disk import LOW_BYTES, durable_write_s, free_bytes, shortage
+from ratchet.core.service.readiness import readiness
+from ratchet.core.service.settings_file import find_file
+from ratchet.local.local_stack.configuration import faults_of, kinds, warnings_of
+from ratchet.local.local_stack.disk import LOG_BYTES, START_BYTES
+from ratchet.local.local_stack.preflight import planned
+from ratchet.local.local_stack.settings import StackSettings
+from ratchet.local.local_stack.state import MemberRecord, read_record
 
 OLDEST_PYTHON = (3, 11)
 LOW_MEMORY, LITTLE_MEMORY = 256 << 20, 1 << 30

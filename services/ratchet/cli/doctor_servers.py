@@ -14,11 +14,11 @@ from ratchet.cli.doctor_checks import Finding, failure, ok, warning
 from ratchet.cli.doctor_upstreams import check_upstreams
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import NoStack
-from ratchet.contract.http.rollouts import PoliciesOut
-from ratchet.errors import BusUnavailable, RatchetError
-from ratchet.resources import resource_dir
-from ratchet.rules.engines import ANY_ROLE
-from ratchet.service.http_client import ApiClient, Peer
+from ratchet.core.contract.http.rollouts import PoliciesOut
+from ratchet.core.errors import BusUnavailable, RatchetError
+from ratchet.core.resources import resource_dir
+from ratchet.core.rules.engines import ANY_ROLE
+from ratchet.core.service.http_client import ApiClient, Peer
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus

@@ -13,9 +13,9 @@ from ratchet.bus.message import decode
 from ratchet.cli.doctor_checks import Finding, combined, failure, ok, warning
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.started import upstreams_of_stack
-from ratchet.errors import Unavailable
-from ratchet.local_stack.upstreams import GATEWAY, GatewayUpstream
-from ratchet.service.http_client import AsyncApiClient, Peer, Reply, bearer
+from ratchet.core.errors import Unavailable
+from ratchet.core.service.http_client import AsyncApiClient, Peer, Reply, bearer
+from ratchet.local.local_stack.upstreams import GATEWAY, GatewayUpstream
 
 ASK_S = 12.0
 """Longest wait for a provider: shorter than the deadline of a check, so that its name stands in the result."""

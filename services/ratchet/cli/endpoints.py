@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.output import follow_up
-from ratchet.local_stack.catalog import SERVICES
-from ratchet.local_stack.orphans import is_running, living
-from ratchet.local_stack.state import StackRecord, read_record
+from ratchet.local.local_stack.catalog import SERVICES
+from ratchet.local.local_stack.orphans import is_running, living
+from ratchet.local.local_stack.state import StackRecord, read_record
 
 ADDRESSES = (
     "RATCHET_NATS_URL",

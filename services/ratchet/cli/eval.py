@@ -20,10 +20,10 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
 from ratchet.cli.policies import find_policy
-from ratchet.errors import NotFound, Rejected
-from ratchet.evaluation.http_player import ANSWER_S, MOST_TOKENS, HttpPlayer
-from ratchet.evaluation.playing import GREEDY, SAMPLED, Plan, Try, play
-from ratchet.evaluation.report import (
+from ratchet.core.errors import NotFound, Rejected
+from ratchet.core.evaluation.http_player import ANSWER_S, MOST_TOKENS, HttpPlayer
+from ratchet.core.evaluation.playing import GREEDY, SAMPLED, Plan, Try, play
+from ratchet.core.evaluation.report import (
     Difference,
     DifferingTask,
     Summary,
@@ -31,10 +31,10 @@ from ratchet.evaluation.report import (
     differing,
     summary_of,
 )
-from ratchet.evaluation.task_files import GradedTask, TaskFile, read_task_file
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.service.files import write_whole
-from ratchet.service.http_client import AsyncApiClient, Peer, bearer
+from ratchet.core.evaluation.task_files import GradedTask, TaskFile, read_task_file
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.service.files import write_whole
+from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 
 app = typer.Typer(no_args_is_help=True)
 

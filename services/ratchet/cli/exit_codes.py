@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from ratchet.errors import RatchetError
+from ratchet.core.errors import RatchetError
 
 
 class ExitCode(IntEnum):

@@ -14,14 +14,14 @@ from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory, OptionalRole
 from ratchet.cli.output import print_answer, progress
-from ratchet.errors import NotFound
-from ratchet.exporters import KINDS
-from ratchet.exporters.base import Selection
-from ratchet.exporters.clickhouse_stored import Stored
-from ratchet.exporters.exporting import ExportReport, export
-from ratchet.exporters.tensorzero import tensorzero_toml
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.service.files import write_whole
+from ratchet.core.errors import NotFound
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.service.files import write_whole
+from ratchet.extras.exporters import KINDS
+from ratchet.extras.exporters.base import Selection
+from ratchet.extras.exporters.clickhouse_stored import Stored
+from ratchet.extras.exporters.exporting import ExportReport, export
+from ratchet.extras.exporters.tensorzero import tensorzero_toml
 
 app = typer.Typer(no_args_is_help=True)
 

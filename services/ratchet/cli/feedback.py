@@ -15,10 +15,10 @@ from ratchet.cli.ids import stored_trajectory
 from ratchet.cli.options import AsJson, Directory, DryRun, TrajectoryArgument, checked_role
 from ratchet.cli.output import errors, print_answer, print_dry_run
 from ratchet.cli.trajectories import roles_of
-from ratchet.contract.http.gateway import FeedbackTaken
-from ratchet.errors import NotFound, Rejected, Unavailable
-from ratchet.rules.trajectory_names import id_of_name
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.contract.http.gateway import FeedbackTaken
+from ratchet.core.errors import NotFound, Rejected, Unavailable
+from ratchet.core.rules.trajectory_names import id_of_name
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
 

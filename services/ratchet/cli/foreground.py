@@ -14,10 +14,10 @@ from rich.text import Text
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.output import console, print_json, table
 from ratchet.cli.started import started_document, where_to_go
-from ratchet.local_stack.member import Member, MemberState
-from ratchet.local_stack.settings import StackSettings
-from ratchet.local_stack.stack import Stack
-from ratchet.local_stack.state import read_record
+from ratchet.local.local_stack.member import Member, MemberState
+from ratchet.local.local_stack.settings import StackSettings
+from ratchet.local.local_stack.stack import Stack
+from ratchet.local.local_stack.state import read_record
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

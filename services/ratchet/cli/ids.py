@@ -20,14 +20,14 @@ from ratchet.cli.api import get, require_role
 from ratchet.cli.connections import objects_of, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import console
-from ratchet.contract.http.console import TrajectoryBrief
-from ratchet.contract.http.jobs import JobOut, JobsOut
-from ratchet.contract.http.keys import KeysOut
-from ratchet.errors import NotFound, Rejected
-from ratchet.rules.trajectory_names import id_of_name
+from ratchet.core.contract.http.console import TrajectoryBrief
+from ratchet.core.contract.http.jobs import JobOut, JobsOut
+from ratchet.core.contract.http.keys import KeysOut
+from ratchet.core.errors import NotFound, Rejected
+from ratchet.core.rules.trajectory_names import id_of_name
 
 if TYPE_CHECKING:
-    from ratchet.stores.warehouse import Warehouse
+    from ratchet.core.stores.warehouse import Warehouse
 
 LATEST = "latest"
 LEAST = 4
@@ -198,8 +198,8 @@ async def newest_trajectory(
 ) -> TrajectoryBrief | None:
     """The newest trajectory that is no evaluation; with `answered` the newest of those that have an answer."""
     # Most of a command's names are ids: only `latest` needs the list.
-    from ratchet.stores.trajectory_list import TrajectoryList  # noqa: PLC0415
-    from ratchet.stores.trajectory_search import TrajectoryFilter  # noqa: PLC0415
+    from ratchet.core.stores.trajectory_list import TrajectoryList  # noqa: PLC0415
+    from ratchet.core.stores.trajectory_search import TrajectoryFilter  # noqa: PLC0415
 
     listing = TrajectoryList(warehouse, lambda: now)
     asked = TrajectoryFilter(role=latest.role, evaluation=False)

@@ -17,18 +17,18 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption
 from ratchet.cli.output import console, errors, print_answer, progress
-from ratchet.contract import Message
-from ratchet.errors import WarehouseUnavailable
-from ratchet.importers import IMPORTERS
-from ratchet.importers.base import UNKNOWN_TIME, Importer, ImportOptions
-from ratchet.importers.importing import ImportReport, NothingStored, Sink, Stored, import_file
-from ratchet.importers.own import importer_of
-from ratchet.service.contracts import load_contracts
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.stores.history import History
+from ratchet.core.contract import Message
+from ratchet.core.errors import WarehouseUnavailable
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.stores.history import History
+from ratchet.extras.importers import IMPORTERS
+from ratchet.extras.importers.base import UNKNOWN_TIME, Importer, ImportOptions
+from ratchet.extras.importers.importing import ImportReport, NothingStored, Sink, Stored, import_file
+from ratchet.extras.importers.own import importer_of
 
 if TYPE_CHECKING:
-    from ratchet.stores.warehouse import Warehouse
+    from ratchet.core.stores.warehouse import Warehouse
 
 app = typer.Typer(no_args_is_help=True)
 

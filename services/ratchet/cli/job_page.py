@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from ratchet.cli.charts import placed, thinned
 from ratchet.cli.jobs import attempt_table, facts_of, figures_of, sentence_of
 from ratchet.cli.output import cell, flat
-from ratchet.contract.http.jobs import JobOut
-from ratchet.rules.curves import Point, curves_of
-from ratchet.rules.figures import FIGURES
-from ratchet.stores.training_history import TrainingHistory
+from ratchet.core.contract.http.jobs import JobOut
+from ratchet.core.rules.curves import Point, curves_of
+from ratchet.core.rules.figures import FIGURES
+from ratchet.core.stores.training_history import TrainingHistory
 
 WIDTH, HEIGHT = 560, 160
 """Of a plot, in its own units."""

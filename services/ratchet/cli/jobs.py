@@ -24,17 +24,17 @@ from ratchet.cli.ids import JOBS_LISTED, job_named, listed_ids
 from ratchet.cli.options import AsJson, Directory, JobArgument, OptionalRole
 from ratchet.cli.output import console, errors, follow_up, plan_lines, print_answer, print_facts, print_table, shown
 from ratchet.cli.watch import Watch, watch
-from ratchet.contract.http.jobs import JobOut, JobsOut
-from ratchet.contract.policy_manifest import REWARD_MODEL
-from ratchet.errors import NotFound, RatchetError
-from ratchet.rules.curves import Point, curves_of
-from ratchet.rules.figures import FIGURES
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.service.files import write_whole
-from ratchet.stores.training_history import TrainingHistory, training_history
+from ratchet.core.contract.http.jobs import JobOut, JobsOut
+from ratchet.core.contract.policy_manifest import REWARD_MODEL
+from ratchet.core.errors import NotFound, RatchetError
+from ratchet.core.rules.curves import Point, curves_of
+from ratchet.core.rules.figures import FIGURES
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.service.files import write_whole
+from ratchet.core.stores.training_history import TrainingHistory, training_history
 
 if TYPE_CHECKING:
-    from ratchet.stores.training_history import AttemptRecord
+    from ratchet.core.stores.training_history import AttemptRecord
 
 
 class Jobs(TyperGroup):

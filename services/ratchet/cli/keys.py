@@ -14,8 +14,8 @@ from ratchet.cli.endpoints import locate
 from ratchet.cli.ids import key_named
 from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import console, errors, print_answer, print_dry_run, print_table
-from ratchet.contract.http.keys import KeyCreatedOut, KeyOut, KeysOut, LimitsOut
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.contract.http.keys import KeyCreatedOut, KeyOut, KeysOut, LimitsOut
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(no_args_is_help=True)
 

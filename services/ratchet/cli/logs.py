@@ -11,9 +11,9 @@ import typer
 
 from ratchet.cli.options import AsJson, Directory
 from ratchet.cli.output import console, follow_up, print_answer
-from ratchet.errors import NotFound
-from ratchet.local_stack.catalog import SERVICES, TRACKER
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.errors import NotFound
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.local.local_stack.catalog import SERVICES, TRACKER
 
 app = typer.Typer()
 

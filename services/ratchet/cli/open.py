@@ -10,7 +10,7 @@ import typer
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory
 from ratchet.cli.output import console, print_answer
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
 

@@ -24,10 +24,10 @@ import msgspec
 import typer
 
 from ratchet.cli.completion import complete_job, complete_role
-from ratchet.errors import NotFound, Rejected
-from ratchet.rules.arms import ROLE
-from ratchet.rules.trajectory_names import NAME_CHARACTERS, is_name
-from ratchet.service.discovery import DIRECTORY_VARIABLE
+from ratchet.core.errors import NotFound, Rejected
+from ratchet.core.rules.arms import ROLE
+from ratchet.core.rules.trajectory_names import NAME_CHARACTERS, is_name
+from ratchet.core.service.discovery import DIRECTORY_VARIABLE
 
 
 def checked_role(context: typer.Context, role: str | None) -> str | None:

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from ratchet.service.discovery import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 
 LINE = 4000
 """Columns for a file or a pipe, which take whole lines."""

@@ -11,9 +11,9 @@ from ratchet.cli.api import get, require_role
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory, RoleOption
 from ratchet.cli.output import console, follow_up, print_answer, print_facts, print_table
-from ratchet.contract.http.jobs import PlanOut
-from ratchet.contract.roles import DEFAULT_ROLE
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.contract.http.jobs import PlanOut
+from ratchet.core.contract.roles import DEFAULT_ROLE
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
 

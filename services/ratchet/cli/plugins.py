@@ -9,7 +9,7 @@ import typer
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import AsJson
 from ratchet.cli.output import print_answer, print_table
-from ratchet.plugins import tables
+from ratchet.core.plugins import tables
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -23,18 +23,18 @@ from ratchet.cli.hints import Hinting
 from ratchet.cli.ids import latest_in
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, checked_role
 from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
-from ratchet.contract import TrainingStatus
-from ratchet.contract.http.models import LineageOut, SnapshotPart
-from ratchet.contract.http.rollouts import RolePoliciesOut
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
-from ratchet.contract.state import PolicyVersion
-from ratchet.contract.training import Artifacts, StatusMetadata
-from ratchet.errors import NotFound, Rejected
-from ratchet.rules.arms import parse_model
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.stores.adapter_import import Adapter, check_base, read_adapter, store_adapter
-from ratchet.stores.policies import STORED, BlobStore, Policy as StoredPolicy, is_manifest_uri, read_policy
-from ratchet.stores.policy_files import default_directory, export_policy, require_empty
+from ratchet.core.contract import TrainingStatus
+from ratchet.core.contract.http.models import LineageOut, SnapshotPart
+from ratchet.core.contract.http.rollouts import RolePoliciesOut
+from ratchet.core.contract.policy_manifest import ADAPTER, MODEL, PolicyManifest
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.contract.training import Artifacts, StatusMetadata
+from ratchet.core.errors import NotFound, Rejected
+from ratchet.core.rules.arms import parse_model
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.stores.adapter_import import Adapter, check_base, read_adapter, store_adapter
+from ratchet.core.stores.policies import STORED, BlobStore, Policy as StoredPolicy, is_manifest_uri, read_policy
+from ratchet.core.stores.policy_files import default_directory, export_policy, require_empty
 
 app = typer.Typer(cls=Hinting, no_args_is_help=True)
 

@@ -21,26 +21,26 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.imports import CheckOnly
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, RoleOption, json_in, options_beside
 from ratchet.cli.output import Bar, console, follow_up, print_answer, print_table, progress
-from ratchet.contract import Preference
-from ratchet.datasets.clickhouse_preferences import Preferences
-from ratchet.errors import Rejected
-from ratchet.preferences.agreement import Agreement, agreement
-from ratchet.preferences.clickhouse_stored import Count, Kept, Selection, StoredPreferences
-from ratchet.preferences.clickhouse_tries import Tries
-from ratchet.preferences.derivation import MAX_PER_TASK
-from ratchet.preferences.deriving import DerivationReport, Deriver, RuleMaker
-from ratchet.preferences.http_judge import ChatJudge
-from ratchet.preferences.jsonl import append, read_lines
-from ratchet.preferences.publishing import Published, Sink, publish
-from ratchet.preferences.records import preference_of, record_of
-from ratchet.preferences.rules import RULES
-from ratchet.preferences.rules.base import Rule
-from ratchet.preferences.rules.reward_margin import MARGIN
-from ratchet.preferences.teacher import TRIES, Teacher
-from ratchet.rules.chat import text_of
-from ratchet.rules.redaction import Redactor, redact_message
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.service.http_client import AsyncApiClient, Peer, bearer
+from ratchet.core.contract import Preference
+from ratchet.core.datasets.clickhouse_preferences import Preferences
+from ratchet.core.errors import Rejected
+from ratchet.core.preferences.agreement import Agreement, agreement
+from ratchet.core.preferences.clickhouse_stored import Count, Kept, Selection, StoredPreferences
+from ratchet.core.preferences.clickhouse_tries import Tries
+from ratchet.core.preferences.derivation import MAX_PER_TASK
+from ratchet.core.preferences.deriving import DerivationReport, Deriver, RuleMaker
+from ratchet.core.preferences.http_judge import ChatJudge
+from ratchet.core.preferences.jsonl import append, read_lines
+from ratchet.core.preferences.publishing import Published, Sink, publish
+from ratchet.core.preferences.records import preference_of, record_of
+from ratchet.core.preferences.rules import RULES
+from ratchet.core.preferences.rules.base import Rule
+from ratchet.core.preferences.rules.reward_margin import MARGIN
+from ratchet.core.preferences.teacher import TRIES, Teacher
+from ratchet.core.rules.chat import text_of
+from ratchet.core.rules.redaction import Redactor, redact_message
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 
 app = typer.Typer(no_args_is_help=True)
 

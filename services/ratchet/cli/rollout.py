@@ -22,9 +22,9 @@ from ratchet.cli.ids import LATEST
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument, checked_role
 from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_table
 from ratchet.cli.watch import Watch, watch
-from ratchet.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut
-from ratchet.errors import Conflict, NotFound
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut
+from ratchet.core.errors import Conflict, NotFound
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -22,15 +22,15 @@ from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import console, errors, follow_up, print_json, print_table, progress
 from ratchet.cli.started import how_far, started_document, where_to_go
-from ratchet.errors import ConfigError, RatchetError, Unavailable
-from ratchet.local_stack.orphans import end_orphans, is_running
-from ratchet.local_stack.process import log_tail
-from ratchet.local_stack.program import Program
-from ratchet.local_stack.providers import UPSTREAMS, where_the_key_goes
-from ratchet.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
-from ratchet.local_stack.state import already_running, read_record, remove_record, stack_lock
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.service.settings_file import find_file
+from ratchet.core.errors import ConfigError, RatchetError, Unavailable
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.service.settings_file import find_file
+from ratchet.local.local_stack.orphans import end_orphans, is_running
+from ratchet.local.local_stack.process import log_tail
+from ratchet.local.local_stack.program import Program
+from ratchet.local.local_stack.providers import UPSTREAMS, where_the_key_goes
+from ratchet.local.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
+from ratchet.local.local_stack.state import already_running, read_record, remove_record, stack_lock
 
 app = typer.Typer()
 
@@ -66,7 +66,7 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start the servers and all services on this machine; Ctrl-C stops them in order."""
-    from ratchet.local_stack.configuration import StackTable, stack_table  # noqa: PLC0415 - `down` and `env` read no settings
+    from ratchet.local.local_stack.configuration import StackTable, stack_table  # noqa: PLC0415 - `down` and `env` read no settings
 
     file = find_file(os.environ)
     try:
@@ -202,8 +202,8 @@ def stop_stack(directory: Path, as_json: bool) -> None:
 
 def _notices(settings: StackSettings) -> Iterator[str]:
     """What the user of a start should know of it beforehand: where a key goes, and which variables nothing reads."""
-    from ratchet.local_stack.configuration import warnings_of  # noqa: PLC0415 - `down` and `env` read no settings
-    from ratchet.local_stack.state_version import upgrade_ahead  # noqa: PLC0415
+    from ratchet.local.local_stack.configuration import warnings_of  # noqa: PLC0415 - `down` and `env` read no settings
+    from ratchet.local.local_stack.state_version import upgrade_ahead  # noqa: PLC0415
 
     if settings.upstream:
         with suppress(ConfigError):  # reported with all else that keeps the stack from starting
@@ -215,7 +215,7 @@ def _notices(settings: StackSettings) -> Iterator[str]:
 
 def _checked(settings: StackSettings) -> tuple[Program, ...]:
     """The members to start. Raises the errors of the supervisor, before anything is made."""
-    from ratchet.local_stack.preflight import planned  # noqa: PLC0415 - `down` and `env` plan nothing
+    from ratchet.local.local_stack.preflight import planned  # noqa: PLC0415 - `down` and `env` plan nothing
 
     record = read_record(settings.directory)
     if record is not None and is_running(record):

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.local_stack.catalog import CONSOLE
-from ratchet.local_stack.state import MemberRecord, StackRecord
+from ratchet.local.local_stack.catalog import CONSOLE
+from ratchet.local.local_stack.state import MemberRecord, StackRecord
 
 if TYPE_CHECKING:
-    from ratchet.local_stack.upstreams import GatewayUpstream
+    from ratchet.local.local_stack.upstreams import GatewayUpstream
 
 NAMED = 3
 """Of those that are not ready so many are named: a line has no room for more."""
@@ -38,7 +38,7 @@ def _awaited(name: str, member: MemberRecord | None) -> str:
 
 def where_to_go(record: StackRecord) -> list[str]:
     """What the user of a new stack needs next: who answers, an agent's base URL, and last the console's address."""
-    from ratchet.local_stack.upstreams import upstream_line  # noqa: PLC0415 - `down` and `env` read no settings
+    from ratchet.local.local_stack.upstreams import upstream_line  # noqa: PLC0415 - `down` and `env` read no settings
 
     lines = [upstream_line(one) for one in upstreams_of_stack(record, {**os.environ, **record.env})]
     if (gateway := record.services.get("gateway")) is not None:
@@ -50,8 +50,8 @@ def where_to_go(record: StackRecord) -> list[str]:
 
 def upstreams_of_stack(record: StackRecord, environment: Mapping[str, str]) -> list[GatewayUpstream]:
     """The upstreams of the stack's gateway; none where it has no gateway."""
-    from ratchet.local_stack.upstreams import GATEWAY, upstreams_of  # noqa: PLC0415 - `down` and `env` read no settings
-    from ratchet.service.settings_file import find_file  # noqa: PLC0415
+    from ratchet.core.service.settings_file import find_file  # noqa: PLC0415
+    from ratchet.local.local_stack.upstreams import GATEWAY, upstreams_of  # noqa: PLC0415 - `down` and `env` read no settings
 
     return upstreams_of(find_file(os.environ), environment) if GATEWAY in record.services else []
 

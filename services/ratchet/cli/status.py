@@ -22,21 +22,21 @@ from ratchet.cli.options import AsJson, Directory, OptionalRole
 from ratchet.cli.output import console, print_answer, print_facts, print_table
 from ratchet.cli.started import upstreams_of_stack
 from ratchet.cli.watch import Watch, watch
-from ratchet.contract.http.console import LedgerOut
-from ratchet.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut, TriggerOut
-from ratchet.contract.state import JOBS, POLICIES, Job, Route
-from ratchet.errors import RatchetError, Rejected
-from ratchet.local_stack.member import MemberState
-from ratchet.local_stack.process import not_ready_for
-from ratchet.local_stack.state import MemberRecord, StackRecord
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.service.disk import LOW_BYTES, free_bytes, shortage
-from ratchet.service.readiness import readiness
-from ratchet.stores.ledger import ledger_balance
+from ratchet.core.contract.http.console import LedgerOut
+from ratchet.core.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut, TriggerOut
+from ratchet.core.contract.state import JOBS, POLICIES, Job, Route
+from ratchet.core.errors import RatchetError, Rejected
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.service.disk import LOW_BYTES, free_bytes, shortage
+from ratchet.core.service.readiness import readiness
+from ratchet.core.stores.ledger import ledger_balance
+from ratchet.local.local_stack.member import MemberState
+from ratchet.local.local_stack.process import not_ready_for
+from ratchet.local.local_stack.state import MemberRecord, StackRecord
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
-    from ratchet.service.settings import SharedSettings
+    from ratchet.core.service.settings import SharedSettings
 
 app = typer.Typer()
 

@@ -15,9 +15,9 @@ from ratchet.cli.connections import connected, reader, settings_of
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.ids import short_ids
 from ratchet.cli.output import console, cut, errors, print_json_line
-from ratchet.contract import Reward, Trajectory
-from ratchet.errors import BusUnavailable, ContractError
-from ratchet.rules.arms import PINNED
+from ratchet.core.contract import Reward, Trajectory
+from ratchet.core.errors import BusUnavailable, ContractError
+from ratchet.core.rules.arms import PINNED
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

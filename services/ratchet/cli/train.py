@@ -25,15 +25,15 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.jobs import sentence_of
 from ratchet.cli.options import AsJson, require_no_file, with_options
 from ratchet.cli.output import Bar, console, errors, print_answer, print_facts, print_table, progress
-from ratchet.contract.local_training import LocalTraining, LoopOptions
-from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
-from ratchet.errors import MissingExtra, Rejected
-from ratchet.rules.model_hub import library_settings
-from ratchet.rules.torch_threads import PASSIVE
-from ratchet.rules.training_options import training_problems
-from ratchet.service.files import locked, write_whole
-from ratchet.stores.policies import TOKENIZER_FILES
-from ratchet.stores.policy_files import ARTIFACTS
+from ratchet.core.contract.local_training import LocalTraining, LoopOptions
+from ratchet.core.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
+from ratchet.core.errors import MissingExtra, Rejected
+from ratchet.core.rules.model_hub import library_settings
+from ratchet.core.rules.torch_threads import PASSIVE
+from ratchet.core.rules.training_options import training_problems
+from ratchet.core.service.files import locked, write_whole
+from ratchet.core.stores.policies import TOKENIZER_FILES
+from ratchet.core.stores.policy_files import ARTIFACTS
 
 app = typer.Typer()
 

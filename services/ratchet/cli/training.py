@@ -30,11 +30,11 @@ from ratchet.cli.output import (
     print_table,
     progress,
 )
-from ratchet.contract.http.jobs import JobOut
-from ratchet.contract.roles import DEFAULT_ROLE
-from ratchet.contract.state import ENDED
-from ratchet.errors import NotFound, RatchetError, Rejected, Unavailable
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.contract.http.jobs import JobOut
+from ratchet.core.contract.roles import DEFAULT_ROLE
+from ratchet.core.contract.state import ENDED
+from ratchet.core.errors import NotFound, RatchetError, Rejected, Unavailable
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
 

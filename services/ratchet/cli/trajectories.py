@@ -17,15 +17,15 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.ids import listed_ids, trajectory_named
 from ratchet.cli.options import AsJson, Directory, OptionalRole, TrajectoryArgument, WithEvaluation
 from ratchet.cli.output import LONG, console, cut, print_answer, print_facts, print_table
-from ratchet.contract import Feedback, Reward, Trajectory
-from ratchet.contract.http.console import TrajectoryBrief
-from ratchet.errors import NotFound
-from ratchet.rules.chat import chat_messages, text_of
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.stores.capture import Barred, of_trajectory
-from ratchet.stores.trajectories import Branch, StoredTrajectories, ancestors
-from ratchet.stores.trajectory_list import TrajectoryList
-from ratchet.stores.trajectory_search import TrajectoryFilter
+from ratchet.core.contract import Feedback, Reward, Trajectory
+from ratchet.core.contract.http.console import TrajectoryBrief
+from ratchet.core.errors import NotFound
+from ratchet.core.rules.chat import chat_messages, text_of
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.stores.capture import Barred, of_trajectory
+from ratchet.core.stores.trajectories import Branch, StoredTrajectories, ancestors
+from ratchet.core.stores.trajectory_list import TrajectoryList
+from ratchet.core.stores.trajectory_search import TrajectoryFilter
 
 app = typer.Typer(no_args_is_help=True)
 

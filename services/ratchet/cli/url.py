@@ -10,9 +10,9 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.options import AsJson, Directory
 from ratchet.cli.output import console, print_answer
-from ratchet.errors import NotFound
-from ratchet.local_stack.catalog import SERVICES, port_name
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.errors import NotFound
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.local.local_stack.catalog import SERVICES, port_name
 
 app = typer.Typer()
 

@@ -14,8 +14,8 @@ from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.options import AsJson, Directory, OptionalRole, Since, since_of
 from ratchet.cli.output import print_answer, print_table
-from ratchet.service.discovery import DEFAULT_DIRECTORY
-from ratchet.stores.usage import Usage, usage as usage_of
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.stores.usage import Usage, usage as usage_of
 
 app = typer.Typer()
 

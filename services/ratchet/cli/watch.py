@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 from ratchet.cli.output import console
-from ratchet.errors import RatchetError, Unavailable
+from ratchet.core.errors import RatchetError, Unavailable
 
 T = TypeVar("T")
 

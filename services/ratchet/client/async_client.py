@@ -26,11 +26,11 @@ from ratchet.client.recording import Recording, Stats, new_id
 from ratchet.client.settings import ClientSettings
 from ratchet.client.training import Listener, ask_over_http, request_of
 from ratchet.client.trajectory import Agent, TrajectoryRecorder
-from ratchet.contract import DEFAULT_ROLE, TrainingRequest
-from ratchet.errors import ConfigError, Unavailable
-from ratchet.service.contracts import load_contracts
-from ratchet.service.discovery import address
-from ratchet.service.settings import SharedSettings
+from ratchet.core.contract import DEFAULT_ROLE, TrainingRequest
+from ratchet.core.errors import ConfigError, Unavailable
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.discovery import address
+from ratchet.core.service.settings import SharedSettings
 
 log = structlog.get_logger()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from ratchet.service.logs import without_content
+from ratchet.core.service.logs import without_content
 
 
 def use_stdlib_logging() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from ratchet.service.http_client import ApiClient, Peer, bearer
+from ratchet.core.service.http_client import ApiClient, Peer, bearer
 
 TIMEOUT_S = 10.0
 """Longest wait for one answer."""

@@ -12,9 +12,9 @@ from contextlib import suppress
 import structlog
 
 from ratchet.bus.outbox import Outbox
-from ratchet.contract import Message, encode
-from ratchet.rules.redaction import Redactor, redact_message
-from ratchet.service.logs import failure
+from ratchet.core.contract import Message, encode
+from ratchet.core.rules.redaction import Redactor, redact_message
+from ratchet.core.service.logs import failure
 
 log = structlog.get_logger()
 

@@ -19,11 +19,11 @@ from ratchet.bus.contracts import Contracts
 from ratchet.client.preparer import Preparer
 from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import Agent, TrajectoryRecorder, plain
-from ratchet.contract import Feedback, JsonObject, Message, Preference
-from ratchet.contract.reward import preference_id
-from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata
-from ratchet.errors import Rejected
-from ratchet.service.logs import failure
+from ratchet.core.contract import Feedback, JsonObject, Message, Preference
+from ratchet.core.contract.reward import preference_id
+from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
+from ratchet.core.errors import Rejected
+from ratchet.core.service.logs import failure
 
 log = structlog.get_logger()
 

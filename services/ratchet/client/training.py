@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pydantic import SecretStr
 
-from ratchet.contract import TrainingRequest, named_id
-from ratchet.contract.http.jobs import JobIn
-from ratchet.contract.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig
-from ratchet.errors import Rejected, Unavailable
+from ratchet.core.contract import TrainingRequest, named_id
+from ratchet.core.contract.http.jobs import JobIn
+from ratchet.core.contract.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig
+from ratchet.core.errors import Rejected, Unavailable
 
 if TYPE_CHECKING:
     import httpx
@@ -82,7 +82,7 @@ async def ask_over_http(
 
     Raises `Rejected` with the fault of the request, or `Unavailable` with the reasons of all listeners.
     """
-    from ratchet.service.http_client import AsyncApiClient, Peer, bearer  # noqa: PLC0415 - most agents never ask
+    from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer  # noqa: PLC0415 - most agents never ask
 
     body = JobIn(
         **msgspec.structs.asdict(request.training_config),

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from ratchet.contract import JsonObject, Outcome, PolicyClaim, Trajectory
-from ratchet.contract.trajectory import (
+from ratchet.core.contract import JsonObject, Outcome, PolicyClaim, Trajectory
+from ratchet.core.contract.trajectory import (
     Action,
     Observation,
     Quality,
@@ -21,7 +21,7 @@ from ratchet.contract.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
-from ratchet.rules.chat import trajectory_turns
+from ratchet.core.rules.chat import trajectory_turns
 
 Content = str | JsonObject | list[JsonObject]
 S = TypeVar("S", bound=msgspec.Struct)

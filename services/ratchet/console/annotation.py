@@ -12,7 +12,7 @@ from msgspec import structs
 
 from ratchet.console.messages import messages_out
 from ratchet.console.pairs import Pair, PairKey, key_of, keys_of, pair_of, preference_of
-from ratchet.contract.http.console import (
+from ratchet.core.contract.http.console import (
     AgreementOut,
     JudgementIn,
     JudgementOut,
@@ -22,21 +22,21 @@ from ratchet.contract.http.console import (
     RaterOut,
     TrajectoryBrief,
 )
-from ratchet.datasets.clickhouse_preferences import Preferences
-from ratchet.errors import NotFound, Rejected, WrongState
-from ratchet.preferences.agreement import agreement
-from ratchet.preferences.clickhouse_stored import StoredPreferences
-from ratchet.preferences.clickhouse_tries import Tries
-from ratchet.preferences.publishing import Published, Sink, publish
-from ratchet.preferences.rules.base import Try
-from ratchet.rules.access import Caller
-from ratchet.rules.redaction import Redactor, redact_message
-from ratchet.stores.history import OF_ROLE
-from ratchet.stores.trajectory_search import OF_KEYS, TrajectoryFilter, instant, millis, of_keys, parts
+from ratchet.core.datasets.clickhouse_preferences import Preferences
+from ratchet.core.errors import NotFound, Rejected, WrongState
+from ratchet.core.preferences.agreement import agreement
+from ratchet.core.preferences.clickhouse_stored import StoredPreferences
+from ratchet.core.preferences.clickhouse_tries import Tries
+from ratchet.core.preferences.publishing import Published, Sink, publish
+from ratchet.core.preferences.rules.base import Try
+from ratchet.core.rules.access import Caller
+from ratchet.core.rules.redaction import Redactor, redact_message
+from ratchet.core.stores.history import OF_ROLE
+from ratchet.core.stores.trajectory_search import OF_KEYS, TrajectoryFilter, instant, millis, of_keys, parts
 
 if TYPE_CHECKING:
-    from ratchet.stores.trajectory_list import TrajectoryList
-    from ratchet.stores.warehouse import Warehouse
+    from ratchet.core.stores.trajectory_list import TrajectoryList
+    from ratchet.core.stores.warehouse import Warehouse
 
 K = TypeVar("K")
 LOOKED_AT = 500

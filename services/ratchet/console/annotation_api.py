@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import Query
 
 from ratchet.console.annotation import Annotation
-from ratchet.contract.http.console import AgreementOut, JudgementIn, JudgementOut, PairsOut, QueueOut
-from ratchet.rules.access import Caller, KeyScope
-from ratchet.service.control_api import ControlApi
+from ratchet.core.contract.http.console import AgreementOut, JudgementIn, JudgementOut, PairsOut, QueueOut
+from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.service.control_api import ControlApi
 
 GONE: Mapping[int, str] = {
     400: "There is no such pair; or one of the headers that are checked comes twice.",

@@ -30,15 +30,15 @@ from ratchet.console.pass_through import COORDINATOR, DEPLOYER, GATEWAY, PassThr
 from ratchet.console.records import records_of
 from ratchet.console.settings import Settings
 from ratchet.console.site import Site
-from ratchet.service.authentication import Authentication
-from ratchet.service.contracts import load_contracts
-from ratchet.service.http import HttpServer
-from ratchet.service.http_client import AsyncApiClient
-from ratchet.service.keys import known_keys
-from ratchet.service.runtime import App
-from ratchet.service.same_site import Sites
-from ratchet.stores.objects import Objects
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.service.authentication import Authentication
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.http_client import AsyncApiClient
+from ratchet.core.service.keys import known_keys
+from ratchet.core.service.runtime import App
+from ratchet.core.service.same_site import Sites
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.warehouse import Warehouse
 
 NAME = "console"
 ROUTES = {"coordinator": COORDINATOR, "deployer": DEPLOYER, "gateway": GATEWAY}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from ratchet.contract.http.console import LedgerOut, MinuteOut
-from ratchet.stores.ledger import ledger_balance
-from ratchet.stores.warehouse import Row, Warehouse
+from ratchet.core.contract.http.console import LedgerOut, MinuteOut
+from ratchet.core.stores.ledger import ledger_balance
+from ratchet.core.stores.warehouse import Row, Warehouse
 
 MINUTES = 60
 OPEN_FOR = timedelta(minutes=10)

@@ -17,9 +17,9 @@ import msgspec
 from ratchet.bus.tasks import end
 from ratchet.console.domain.hints import Hints
 from ratchet.console.metrics import LISTENERS
-from ratchet.contract.http.console import HintOut, LoopOut
-from ratchet.errors import Unavailable
-from ratchet.service.runtime import Periodic
+from ratchet.core.contract.http.console import HintOut, LoopOut
+from ratchet.core.errors import Unavailable
+from ratchet.core.service.runtime import Periodic
 
 LOOP_S = 2.0
 HINTS_S = 1.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from ratchet.console.events import Events
-from ratchet.contract.http.console import HintOut, LoopOut
-from ratchet.rules.access import KeyScope
-from ratchet.service.control_api import ControlApi
+from ratchet.core.contract.http.console import HintOut, LoopOut
+from ratchet.core.rules.access import KeyScope
+from ratchet.core.service.control_api import ControlApi
 
 
 def add_routes(api: ControlApi, news: Events) -> None:

@@ -14,7 +14,7 @@ from ratchet.console import events_api, loop_api, records, session_api
 from ratchet.console.events import Events
 from ratchet.console.loop import Loop
 from ratchet.console.records import Records
-from ratchet.service.control_api import ControlApi
+from ratchet.core.service.control_api import ControlApi
 
 ERRORS: Mapping[int, str] = {
     422: "A parameter or the body is not what this document says.",

@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Self
 
 from ratchet.console.pace import Pace
-from ratchet.contract.http.console import ServiceOut
-from ratchet.contract.http.rollouts import RolloutOut, RolloutsOut
-from ratchet.contract.http.status import StatusOut, TrainingStatusOut
-from ratchet.errors import Unavailable
-from ratchet.service.http_client import AsyncApiClient, Peer, bearer
-from ratchet.service.readiness import readiness_of
+from ratchet.core.contract.http.console import ServiceOut
+from ratchet.core.contract.http.rollouts import RolloutOut, RolloutsOut
+from ratchet.core.contract.http.status import StatusOut, TrainingStatusOut
+from ratchet.core.errors import Unavailable
+from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
+from ratchet.core.service.readiness import readiness_of
 
 ANSWER_S = 1.8
 """A page waits two seconds for everything; a service gives each of its checks as long."""

@@ -11,7 +11,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Entry
 from ratchet.bus.message import decode
 from ratchet.bus.tasks import UntilStopped
-from ratchet.contract.state import POLICIES, Route
+from ratchet.core.contract.state import POLICIES, Route
 
 log = structlog.get_logger()
 

@@ -18,13 +18,13 @@ from ratchet.bus.figures import stream_figures
 from ratchet.console.clickhouse_loop import LoopHistory
 from ratchet.console.domain.attention import Picture, attention
 from ratchet.console.domain.loop import Lags, loop_roles
-from ratchet.contract import Alert
-from ratchet.contract.http.console import ConsumerOut, LedgerOut, LoopOut, MinuteOut, ServiceOut, StreamOut
-from ratchet.contract.http.rollouts import RolloutOut
-from ratchet.contract.http.status import StatusOut, TrainingStatusOut
-from ratchet.contract.state import Route
-from ratchet.errors import RatchetError, Unavailable
-from ratchet.service.disk import LOW_BYTES, free_bytes, shortage
+from ratchet.core.contract import Alert
+from ratchet.core.contract.http.console import ConsumerOut, LedgerOut, LoopOut, MinuteOut, ServiceOut, StreamOut
+from ratchet.core.contract.http.rollouts import RolloutOut
+from ratchet.core.contract.http.status import StatusOut, TrainingStatusOut
+from ratchet.core.contract.state import Route
+from ratchet.core.errors import RatchetError, Unavailable
+from ratchet.core.service.disk import LOW_BYTES, free_bytes, shortage
 
 PART_S = 2.0
 """Longest wait for a part."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ratchet.console.loop import Loop
-from ratchet.contract.http.console import LoopOut
-from ratchet.rules.access import KeyScope
-from ratchet.service.control_api import ControlApi
+from ratchet.core.contract.http.console import LoopOut
+from ratchet.core.rules.access import KeyScope
+from ratchet.core.service.control_api import ControlApi
 
 
 def add_routes(api: ControlApi, loop: Loop) -> None:

@@ -8,10 +8,10 @@ from typing import cast
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract import Feedback, Reward
-from ratchet.contract.http.console import MessageOut, ToolCallOut
-from ratchet.contract.reward import RewardComponent
-from ratchet.rules.chat import text_of
+from ratchet.core.contract import Feedback, Reward
+from ratchet.core.contract.http.console import MessageOut, ToolCallOut
+from ratchet.core.contract.reward import RewardComponent
+from ratchet.core.rules.chat import text_of
 
 LETTERS = 20_000
 """Of a text; the whole one is asked for by itself."""

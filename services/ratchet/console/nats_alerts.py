@@ -14,8 +14,8 @@ from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.tasks import UntilStopped
 from ratchet.console.domain.alerts import Firing
 from ratchet.console.domain.attention import RECENTLY
-from ratchet.contract import Alert
-from ratchet.errors import BusUnavailable, ContractError
+from ratchet.core.contract import Alert
+from ratchet.core.errors import BusUnavailable, ContractError
 
 log = structlog.get_logger()
 

@@ -12,9 +12,9 @@ from nats.aio.msg import Msg
 from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.console.domain.hints import hint_of, trajectory_hint
-from ratchet.contract import DEFAULT_ROLE, Trajectory
-from ratchet.contract.http.console import HintOut
-from ratchet.errors import BusUnavailable, ContractError
+from ratchet.core.contract import DEFAULT_ROLE, Trajectory
+from ratchet.core.contract.http.console import HintOut
+from ratchet.core.errors import BusUnavailable, ContractError
 
 log = structlog.get_logger()
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from ratchet.errors import Unavailable
-from ratchet.service.http_client import TIMEOUT
+from ratchet.core.errors import Unavailable
+from ratchet.core.service.http_client import TIMEOUT
 
 FIRST_S, LONGEST_S = 2.0, 30.0
 """Pauses double from the first to the longest."""

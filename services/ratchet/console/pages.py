@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from ratchet.service.asgi import Headers, Receive, Scope, Send, problem_response, send_response
-from ratchet.service.problems import HttpError, not_allowed
+from ratchet.core.service.asgi import Headers, Receive, Scope, Send, problem_response, send_response
+from ratchet.core.service.problems import HttpError, not_allowed
 
 INDEX = "index.html"
 MISSING = (

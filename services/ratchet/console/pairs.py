@@ -16,10 +16,10 @@ from itertools import combinations, islice
 import msgspec
 
 from ratchet.bus.message import JsonObject, named_id
-from ratchet.contract import Preference
-from ratchet.errors import BadRequest
-from ratchet.preferences.derivation import common_prompt
-from ratchet.preferences.rules.base import Try
+from ratchet.core.contract import Preference
+from ratchet.core.errors import BadRequest
+from ratchet.core.preferences.derivation import common_prompt
+from ratchet.core.preferences.rules.base import Try
 
 PER_TASK = 3
 """Pairs of one task that are offered: no task outweighs the others."""

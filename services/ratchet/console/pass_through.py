@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from ratchet.errors import RatchetError, Unavailable
-from ratchet.rules.arms import ROLE
-from ratchet.service.asgi import (
+from ratchet.core.errors import RatchetError, Unavailable
+from ratchet.core.rules.arms import ROLE
+from ratchet.core.service.asgi import (
     Answer,
     AsgiApp,
     EventStream,
@@ -29,9 +29,9 @@ from ratchet.service.asgi import (
     problem_response,
     send_response,
 )
-from ratchet.service.authentication import own_key
-from ratchet.service.http_client import TIMEOUT, AsyncApiClient, Peer, Stream, is_error
-from ratchet.service.problems import HttpError, http_error, not_allowed
+from ratchet.core.service.authentication import own_key
+from ratchet.core.service.http_client import TIMEOUT, AsyncApiClient, Peer, Stream, is_error
+from ratchet.core.service.problems import HttpError, http_error, not_allowed
 
 log = structlog.get_logger()
 

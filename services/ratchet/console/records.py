@@ -14,14 +14,14 @@ from ratchet.console.rollouts import Rollouts
 from ratchet.console.tokens import Tokens
 from ratchet.console.training import Training
 from ratchet.console.trajectories import Trajectories
-from ratchet.contract.state import JOBS, Job
-from ratchet.service.control_api import ControlApi
-from ratchet.stores.trajectory_list import TrajectoryList
+from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.service.control_api import ControlApi
+from ratchet.core.stores.trajectory_list import TrajectoryList
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
-    from ratchet.stores.objects import Objects
-    from ratchet.stores.warehouse import Warehouse
+    from ratchet.core.stores.objects import Objects
+    from ratchet.core.stores.warehouse import Warehouse
 
 
 @dataclass(frozen=True, kw_only=True)

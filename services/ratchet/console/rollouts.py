@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from ratchet.bus.message import decode
-from ratchet.contract import ModelRollout
-from ratchet.contract.http.console import (
+from ratchet.core.contract import ModelRollout
+from ratchet.core.contract.http.console import (
     DecisionPointOut,
     FailuresOut,
     PastRolloutOut,
     PastRolloutsOut,
     RolloutHistoryOut,
 )
-from ratchet.contract.http.rollouts import DifferenceOut
-from ratchet.errors import NotFound
-from ratchet.stores.history import OF_ROLE, latest_rewards
-from ratchet.stores.trajectory_search import instant, millis
+from ratchet.core.contract.http.rollouts import DifferenceOut
+from ratchet.core.errors import NotFound
+from ratchet.core.stores.history import OF_ROLE, latest_rewards
+from ratchet.core.stores.trajectory_search import instant, millis
 
 if TYPE_CHECKING:
-    from ratchet.stores.trajectory_list import TrajectoryList
-    from ratchet.stores.warehouse import Row, Warehouse
+    from ratchet.core.stores.trajectory_list import TrajectoryList
+    from ratchet.core.stores.warehouse import Row, Warehouse
 
 PAST, DECISIONS, FAILURES = 200, 2_000, 50
 """Shown of a role, of a rollout, and of an arm."""

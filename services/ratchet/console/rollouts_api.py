@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from ratchet.console.rollouts import Rollouts
-from ratchet.contract.http.console import FailuresOut, PastRolloutsOut, RolloutHistoryOut
-from ratchet.rules.access import KeyScope
-from ratchet.service.control_api import ControlApi
+from ratchet.core.contract.http.console import FailuresOut, PastRolloutsOut, RolloutHistoryOut
+from ratchet.core.rules.access import KeyScope
+from ratchet.core.service.control_api import ControlApi
 
 UNKNOWN: Mapping[int, str] = {404: "No decision of such a rollout is stored."}
 Role = Annotated[str, Path(max_length=64)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ratchet.contract.http.console import SessionOut
-from ratchet.rules.access import Caller, KeyScope
-from ratchet.service.control_api import ControlApi
+from ratchet.core.contract.http.console import SessionOut
+from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.service.control_api import ControlApi
 
 
 def add_routes(api: ControlApi) -> None:

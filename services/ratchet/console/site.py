@@ -8,8 +8,8 @@ import msgspec
 
 from ratchet.console.metrics import REQUESTS
 from ratchet.console.pages import SECURITY
-from ratchet.service.asgi import AsgiApp, Headers, Receive, Response, Scope, Send, problem_response, send_response
-from ratchet.service.same_site import unknown_host
+from ratchet.core.service.asgi import AsgiApp, Headers, Receive, Response, Scope, Send, problem_response, send_response
+from ratchet.core.service.same_site import unknown_host
 
 OWN = ("/v1/", "/openapi.json")
 """How the paths of the console's own API begin."""

@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ratchet.bus.message import decode as decode_message
-from ratchet.contract import Turn
-from ratchet.contract.http.console import TokenOut, TokensOut
-from ratchet.contract.policy_manifest import PolicyManifest
-from ratchet.datasets.domain.rows import calls_of
-from ratchet.datasets.domain.selection import LEFT_OUT_ARMS, is_left_out
-from ratchet.datasets.domain.sequences import thrown_away
-from ratchet.errors import NotFound, RatchetError
-from ratchet.rules.arms import PINNED
-from ratchet.rules.capture import Reason, advice_of
-from ratchet.stores.history import History
-from ratchet.stores.policies import BlobStore, find_policy, is_manifest_uri, read_policy
+from ratchet.core.contract import Turn
+from ratchet.core.contract.http.console import TokenOut, TokensOut
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.datasets.domain.rows import calls_of
+from ratchet.core.datasets.domain.selection import LEFT_OUT_ARMS, is_left_out
+from ratchet.core.datasets.domain.sequences import thrown_away
+from ratchet.core.errors import NotFound, RatchetError
+from ratchet.core.rules.arms import PINNED
+from ratchet.core.rules.capture import Reason, advice_of
+from ratchet.core.stores.history import History
+from ratchet.core.stores.policies import BlobStore, find_policy, is_manifest_uri, read_policy
 
 if TYPE_CHECKING:
-    from ratchet.stores.warehouse import Warehouse
+    from ratchet.core.stores.warehouse import Warehouse
 
 PAGE = 2_000
 RUN_BYTES = 16 * 1024 * 1024

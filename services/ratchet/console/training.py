@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.http.console import AttemptOut, CardOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
-from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES, SnapshotManifest
-from ratchet.contract.state import Job
-from ratchet.contract.training import SnapshotRef
-from ratchet.datasets.domain.row_reasons import SEEN, conditions, why_taken
-from ratchet.datasets.parquet import read_page
-from ratchet.datasets.s3_snapshots import RemoteRows, decode_manifest
-from ratchet.errors import NotFound
-from ratchet.rules.chat import last_answer
-from ratchet.rules.curves import Point, curves_of
-from ratchet.rules.figures import FIGURES
-from ratchet.stores.training_history import training_history
+from ratchet.core.contract.http.console import AttemptOut, CardOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
+from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES, SnapshotManifest
+from ratchet.core.contract.state import Job
+from ratchet.core.contract.training import SnapshotRef
+from ratchet.core.datasets.domain.row_reasons import SEEN, conditions, why_taken
+from ratchet.core.datasets.parquet import read_page
+from ratchet.core.datasets.s3_snapshots import RemoteRows, decode_manifest
+from ratchet.core.errors import NotFound
+from ratchet.core.rules.chat import last_answer
+from ratchet.core.rules.curves import Point, curves_of
+from ratchet.core.rules.figures import FIGURES
+from ratchet.core.stores.training_history import training_history
 
 if TYPE_CHECKING:
     from ratchet.bus.kv import Entry
-    from ratchet.stores.objects import Objects
-    from ratchet.stores.warehouse import Warehouse
+    from ratchet.core.stores.objects import Objects
+    from ratchet.core.stores.warehouse import Warehouse
 
 POINTS = 1_000
 """Of a curve."""

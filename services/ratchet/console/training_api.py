@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from ratchet.console.training import Training
-from ratchet.contract.http.console import CardOut, CurvesOut, RowsOut
-from ratchet.rules.access import KeyScope
-from ratchet.service.control_api import ControlApi
+from ratchet.core.contract.http.console import CardOut, CurvesOut, RowsOut
+from ratchet.core.rules.access import KeyScope
+from ratchet.core.service.control_api import ControlApi
 
 UNKNOWN: Mapping[int, str] = {404: "There is no such job."}
 NO_ROWS: Mapping[int, str] = {404: "There is no such job, or it has no snapshot yet, or that was collected since."}

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ratchet.console.messages import LETTERS, Answered, feedback_out, messages_out, object_out, reward_out, whole_text
-from ratchet.contract import Trajectory, Turn
-from ratchet.contract.http.console import CallOut, ReasonOut, RunPartOut, TrajectoryOut
-from ratchet.errors import NotFound
-from ratchet.rules.arms import MIXED, PINNED
-from ratchet.rules.capture import Reason, advice_of
-from ratchet.rules.chat import ChatError, assembled_turns, failed_entries, messages_with_calls
-from ratchet.rules.recorded import in_call_order, turn_refs
-from ratchet.stores.capture import of_trajectory
-from ratchet.stores.trajectories import StoredTrajectories, ancestors
+from ratchet.core.contract import Trajectory, Turn
+from ratchet.core.contract.http.console import CallOut, ReasonOut, RunPartOut, TrajectoryOut
+from ratchet.core.errors import NotFound
+from ratchet.core.rules.arms import MIXED, PINNED
+from ratchet.core.rules.capture import Reason, advice_of
+from ratchet.core.rules.chat import ChatError, assembled_turns, failed_entries, messages_with_calls
+from ratchet.core.rules.recorded import in_call_order, turn_refs
+from ratchet.core.stores.capture import of_trajectory
+from ratchet.core.stores.trajectories import StoredTrajectories, ancestors
 
 if TYPE_CHECKING:
-    from ratchet.stores.trajectory_list import TrajectoryList
-    from ratchet.stores.warehouse import Row, Warehouse
+    from ratchet.core.stores.trajectory_list import TrajectoryList
+    from ratchet.core.stores.warehouse import Row, Warehouse
 
 MESSAGES, CALLS, REWARDS, FEEDBACK = 500, 500, 50, 200
 """Shown of one trajectory."""

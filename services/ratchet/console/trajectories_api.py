@@ -14,11 +14,11 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from ratchet.console.tokens import Tokens
 from ratchet.console.trajectories import Trajectories
-from ratchet.contract.http.console import TokensOut, TrajectoriesOut, TrajectoryOut
-from ratchet.errors import BadRequest
-from ratchet.rules.access import KeyScope
-from ratchet.service.control_api import ControlApi
-from ratchet.stores.trajectory_search import FIRST, Place, TrajectoryFilter
+from ratchet.core.contract.http.console import TokensOut, TrajectoriesOut, TrajectoryOut
+from ratchet.core.errors import BadRequest
+from ratchet.core.rules.access import KeyScope
+from ratchet.core.service.control_api import ControlApi
+from ratchet.core.stores.trajectory_search import FIRST, Place, TrajectoryFilter
 
 UNKNOWN: Mapping[int, str] = {404: "Nothing of such a trajectory is stored."}
 SEVERAL: Mapping[int, str] = {400: "The id is used in several roles: name one."}

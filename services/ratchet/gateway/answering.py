@@ -10,17 +10,19 @@ from functools import partial
 
 import msgspec
 
-from ratchet.contract.turn import BROKE, EngineInfo
-from ratchet.errors import BadRequest, NotFound, Rejected
+from ratchet.core.contract.turn import BROKE, EngineInfo
+from ratchet.core.errors import BadRequest, NotFound, Rejected
+from ratchet.core.rules.capture import Reason
+from ratchet.core.service.problems import HttpError, http_error
+from ratchet.dialects.forms import ENGINE_FIELDS
+from ratchet.dialects.streams import UNREADABLE
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import Call, new_id
-from ratchet.gateway.domain.forms import ENGINE_FIELDS
 from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.memory import AnswerCache, cache_key
 from ratchet.gateway.domain.prices import FREE, NO_PRICES, Price, Prices
 from ratchet.gateway.domain.routing import claim_of
-from ratchet.gateway.domain.streams import UNREADABLE
 from ratchet.gateway.domain.turns import CACHED, CANCELLED, TurnHeader, policy_label
 from ratchet.gateway.engine_answers import Answer, Answered, LiveAnswer, checked
 from ratchet.gateway.engines.base import (
@@ -33,8 +35,6 @@ from ratchet.gateway.engines.base import (
 )
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recorder_process import CallJob
-from ratchet.rules.capture import Reason
-from ratchet.service.problems import HttpError, http_error
 
 CACHE = EngineInfo(name="cache")
 RESPONSES = "responses"

@@ -25,8 +25,18 @@ from ratchet.bus.contracts import Contracts
 from ratchet.bus.kv import Bucket
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Spool
-from ratchet.contract.state import RESPONSES, SealedResponse
-from ratchet.errors import ConfigError
+from ratchet.core.contract.state import RESPONSES, SealedResponse
+from ratchet.core.errors import ConfigError
+from ratchet.core.service.asgi import JsonApi
+from ratchet.core.service.authentication import Authentication
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.health import has_files
+from ratchet.core.service.http import Bounds, HttpServer
+from ratchet.core.service.http_client import AsyncApiClient, Peer
+from ratchet.core.service.keys import KnownKeys, known_keys
+from ratchet.core.service.runtime import App, Periodic
+from ratchet.core.service.same_site import Sites
+from ratchet.core.service.seat import Seat
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import CallOpener, new_id
@@ -57,16 +67,6 @@ from ratchet.gateway.recorder_pool import FINISH_S, RecorderPool
 from ratchet.gateway.recorder_process import SOURCE
 from ratchet.gateway.settings import Settings
 from ratchet.gateway.sharing import Memory, Sharing
-from ratchet.service.asgi import JsonApi
-from ratchet.service.authentication import Authentication
-from ratchet.service.contracts import load_contracts
-from ratchet.service.health import has_files
-from ratchet.service.http import Bounds, HttpServer
-from ratchet.service.http_client import AsyncApiClient, Peer
-from ratchet.service.keys import KnownKeys, known_keys
-from ratchet.service.runtime import App, Periodic
-from ratchet.service.same_site import Sites
-from ratchet.service.seat import Seat
 
 
 @asynccontextmanager

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from ratchet.contract import Start
-from ratchet.contract.state import PolicyVersion, ServedPolicy
+from ratchet.core.contract import Start
+from ratchet.core.contract.state import PolicyVersion, ServedPolicy
+from ratchet.core.rules.arms import Assignment
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.routing import Arm, assign, fall_back, fall_back_upstream, pin, start_of
 from ratchet.gateway.engines.base import Engine, EngineFailed, Upstream
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import unserved
-from ratchet.rules.arms import Assignment
 
 
 class CallRouter:

@@ -13,25 +13,25 @@ from datetime import datetime
 import msgspec
 import uuid_utils
 
-from ratchet.contract.state import PolicyVersion
-from ratchet.contract.turn import Trace
-from ratchet.errors import BadRequest, NotFound
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.contract.turn import Trace
+from ratchet.core.errors import BadRequest, NotFound
+from ratchet.core.rules.arms import PINNED, Assignment
+from ratchet.core.rules.trajectory_names import NAME_CHARACTERS
+from ratchet.core.service.asgi import Request
+from ratchet.dialects.forms import Form
+from ratchet.dialects.requests import ADAPTER_ID, CallRequest, end_user_of
+from ratchet.dialects.responses.answers import RESPONSE_PREFIX
+from ratchet.dialects.responses.form import RESPONSES
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.continuing import Continuing
-from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.domain.identity import Asked, Identity, Recognised, names_of, trace_of
-from ratchet.gateway.domain.requests import ADAPTER_ID, CallRequest, end_user_of
-from ratchet.gateway.domain.responses.answers import RESPONSE_PREFIX
-from ratchet.gateway.domain.responses.form import RESPONSES
 from ratchet.gateway.domain.routing import Arm, Arms, claim_of
 from ratchet.gateway.domain.turns import TurnHeader
 from ratchet.gateway.engines.base import Engine
 from ratchet.gateway.models import Models
 from ratchet.gateway.reading import RequestReader
 from ratchet.gateway.sharing import Sharing
-from ratchet.rules.arms import PINNED, Assignment
-from ratchet.rules.trajectory_names import NAME_CHARACTERS
-from ratchet.service.asgi import Request
 
 TRAJECTORY, SESSION, AGENT = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
 ARM = b"x-ratchet-arm"

@@ -11,19 +11,19 @@ import msgspec
 import structlog
 
 from ratchet.bus.tasks import end
-from ratchet.errors import RatchetError
+from ratchet.core.errors import RatchetError
+from ratchet.core.service.asgi import Answer as HttpAnswer, EventStream, Headers, Request, Response
+from ratchet.core.service.problems import HttpError, http_error, internal_error
+from ratchet.dialects.answers import agent_body
+from ratchet.dialects.forms import Form
+from ratchet.dialects.responses.form import RESPONSES, ResponseTranslator
+from ratchet.dialects.streams import KEEP_ALIVE, UNREADABLE, PassedStream, Problem, ShownStream, TranslatedStream
 from ratchet.gateway import metrics
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.calls import Call, CallOpener
 from ratchet.gateway.continuing import Continuing
-from ratchet.gateway.domain.answers import agent_body
-from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.domain.responses.form import RESPONSES, ResponseTranslator
-from ratchet.gateway.domain.streams import KEEP_ALIVE, UNREADABLE, PassedStream, Problem, ShownStream, TranslatedStream
 from ratchet.gateway.engine_answers import Answer
 from ratchet.gateway.engines.base import EngineError, EngineFailed, relayed_headers
-from ratchet.service.asgi import Answer as HttpAnswer, EventStream, Headers, Request, Response
-from ratchet.service.problems import HttpError, http_error, internal_error
 
 log = structlog.get_logger()
 

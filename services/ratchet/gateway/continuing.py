@@ -7,10 +7,10 @@ import dataclasses
 import msgspec
 import structlog
 
-from ratchet.errors import BadRequest, NotFound
-from ratchet.gateway.domain.requests import Body, CallRequest
-from ratchet.gateway.domain.responses.form import asked_of, call_of, raw_member
-from ratchet.gateway.domain.responses.state import History, ResponseState, continued_conversation, not_kept, state_of
+from ratchet.core.errors import BadRequest, NotFound
+from ratchet.dialects.requests import Body, CallRequest
+from ratchet.dialects.responses.form import asked_of, call_of, raw_member
+from ratchet.dialects.responses.state import History, ResponseState, continued_conversation, not_kept, state_of
 from ratchet.gateway.kv_responses import Responses
 
 log = structlog.get_logger()

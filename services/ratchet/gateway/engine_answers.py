@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ratchet.contract import JsonObject
-from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.domain.requests import Body, CallRequest
-from ratchet.gateway.domain.streams import (
+from ratchet.core.contract import JsonObject
+from ratchet.core.service.asgi import Headers
+from ratchet.dialects.forms import Form
+from ratchet.dialects.requests import Body, CallRequest
+from ratchet.dialects.streams import (
     BETWEEN,
     LAST_EVENTS,
     UNREADABLE,
@@ -25,7 +26,6 @@ from ratchet.gateway.domain.streams import (
 )
 from ratchet.gateway.engines.base import INVALID, EngineAnswer, EngineFailed, EventReply, Reply, chunk_in, glance_of
 from ratchet.gateway.recorder import StreamMemory
-from ratchet.service.asgi import Headers
 
 END_S = 1.0
 """How long the gateway waits for the end of a connection whose stream has said that nothing follows."""

@@ -9,11 +9,11 @@ from typing import Any, cast
 import msgspec
 
 from ratchet.bus.message import decode
-from ratchet.gateway.domain.anthropic_messages import MESSAGES, error_body
-from ratchet.gateway.domain.requests import Body
+from ratchet.core.service.asgi import AsgiApp, Receive, Scope, Send
+from ratchet.core.service.problems import HttpError
+from ratchet.dialects.messages import MESSAGES, error_body
+from ratchet.dialects.requests import Body
 from ratchet.gateway.http_api import split_path
-from ratchet.service.asgi import AsgiApp, Receive, Scope, Send
-from ratchet.service.problems import HttpError
 
 REQUEST_ID = b"request-id"
 """Header in which Anthropic's clients find the call's id."""

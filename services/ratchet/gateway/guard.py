@@ -10,9 +10,18 @@ from ipaddress import ip_address
 
 from pydantic import IPvAnyNetwork
 
-from ratchet.contract.gateway_notes import UseNote
-from ratchet.service.asgi import AsgiApp, Receive, Scope, Send, caller_of, client_of, problem_response, send_response
-from ratchet.service.problems import HttpError
+from ratchet.core.contract.gateway_notes import UseNote
+from ratchet.core.service.asgi import (
+    AsgiApp,
+    Receive,
+    Scope,
+    Send,
+    caller_of,
+    client_of,
+    problem_response,
+    send_response,
+)
+from ratchet.core.service.problems import HttpError
 
 REMEMBERED_CALLERS = 10_000
 """Beyond them the limit forgets the caller that has been quiet the longest, who then begins with a full bucket."""

@@ -11,21 +11,21 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from ratchet.bus.contracts import Contracts
-from ratchet.contract import Feedback, TrajectoryEnd
-from ratchet.contract.http.gateway import DeletedResponse, Ended, FeedbackTaken, Model, Models as ModelList
-from ratchet.contract.reward import UPDATE
-from ratchet.errors import BadRequest, Forbidden, NotFound, Unavailable
+from ratchet.core.contract import Feedback, TrajectoryEnd
+from ratchet.core.contract.http.gateway import DeletedResponse, Ended, FeedbackTaken, Model, Models as ModelList
+from ratchet.core.contract.reward import UPDATE
+from ratchet.core.errors import BadRequest, Forbidden, NotFound, Unavailable
+from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.service.asgi import Request, Response, json_response
+from ratchet.dialects.responses.state import PAGE, input_page
 from ratchet.gateway.calls import new_id
 from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.notes import Notes
-from ratchet.gateway.domain.responses.state import PAGE, input_page
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.models import Models
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.sharing import Sharing
-from ratchet.rules.access import Caller, KeyScope
-from ratchet.service.asgi import Request, Response, json_response
 
 FIRST_COUNTS = "the first outcome of a trajectory counts"
 UNKNOWN_TRAJECTORY = (

@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from ratchet.errors import BadRequest, Unavailable
+from ratchet.core.errors import BadRequest, Unavailable
+from ratchet.core.rules.access import KeyScope
+from ratchet.core.service.asgi import Answer, Find, Handler, Request, Response, problem_response
+from ratchet.core.service.authentication import own_key
+from ratchet.core.service.http_client import TIMEOUT, AsyncApiClient, is_error
+from ratchet.core.service.problems import HttpError, not_allowed
+from ratchet.dialects.apis import APIS
+from ratchet.dialects.messages import COUNT_PATH
+from ratchet.dialects.requests import read_fields, value_of
 from ratchet.gateway.completions import Completions
-from ratchet.gateway.domain.anthropic_messages import COUNT_PATH
-from ratchet.gateway.domain.apis import APIS
-from ratchet.gateway.domain.requests import read_fields, value_of
 from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.quotas import Quotas
-from ratchet.rules.access import KeyScope
-from ratchet.service.asgi import Answer, Find, Handler, Request, Response, problem_response
-from ratchet.service.authentication import own_key
-from ratchet.service.http_client import TIMEOUT, AsyncApiClient, is_error
-from ratchet.service.problems import HttpError, not_allowed
 
 RouteHandler = Callable[[Request, str | None], Awaitable[Answer]]
 """A handler, given the trajectory that the path names."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import structlog
 
-from ratchet.contract.state import Key
-from ratchet.errors import ConfigError
-from ratchet.rules.access import AGENT_SCOPES
-from ratchet.service.keys import setting_key
+from ratchet.core.contract.state import Key
+from ratchet.core.errors import ConfigError
+from ratchet.core.rules.access import AGENT_SCOPES
+from ratchet.core.service.keys import setting_key
 
 log = structlog.get_logger()
 

@@ -20,9 +20,9 @@ from nacl.secret import SecretBox
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.tasks import end
-from ratchet.contract.state import SealedResponse
-from ratchet.errors import BusUnavailable, RatchetError, Unreadable
-from ratchet.gateway.domain.responses.state import ResponseState, decode_state, encode_state
+from ratchet.core.contract.state import SealedResponse
+from ratchet.core.errors import BusUnavailable, RatchetError, Unreadable
+from ratchet.dialects.responses.state import ResponseState, decode_state, encode_state
 
 log = structlog.get_logger()
 

@@ -13,12 +13,12 @@ import structlog
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.tasks import UntilStopped
-from ratchet.contract import encode
-from ratchet.contract.state import POLICIES, PolicyVersion, Route
-from ratchet.errors import BusUnavailable, NotFound, Unavailable
+from ratchet.core.contract import encode
+from ratchet.core.contract.state import POLICIES, PolicyVersion, Route
+from ratchet.core.errors import BusUnavailable, NotFound, Unavailable
+from ratchet.core.rules.arms import newest_by
+from ratchet.core.service.files import write_whole
 from ratchet.gateway.domain.routing import Lease, has_lapsed, is_overdue, observe, without_canary
-from ratchet.rules.arms import newest_by
-from ratchet.service.files import write_whole
 
 log = structlog.get_logger()
 

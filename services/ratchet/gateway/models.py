@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ratchet.contract.roles import DEFAULT_ROLE
-from ratchet.contract.state import PolicyStage, PolicyVersion
-from ratchet.errors import Forbidden, NotFound
+from ratchet.core.contract.roles import DEFAULT_ROLE
+from ratchet.core.contract.state import PolicyStage, PolicyVersion
+from ratchet.core.errors import Forbidden, NotFound
+from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.rules.arms import ModelName, parse_model, variant_of
 from ratchet.gateway.engines.base import Upstream
 from ratchet.gateway.kv_routes import Routes
-from ratchet.rules.access import Caller, KeyScope
-from ratchet.rules.arms import ModelName, parse_model, variant_of
 
 _ASKABLE = frozenset({PolicyStage.REGISTERED, PolicyStage.CANARY, PolicyStage.STABLE})
 """Stages of versions that any agent may name: those under examination, under test, and serving."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from ratchet.contract.turn import Usage
-from ratchet.errors import BadRequest, NotFound
+from ratchet.core.contract.turn import Usage
+from ratchet.core.errors import BadRequest, NotFound
+from ratchet.core.rules.access import KeyScope
+from ratchet.core.service.asgi import Request, Response, json_response
+from ratchet.dialects.messages import asked_of, count_of, estimate, read_call_of
+from ratchet.dialects.requests import ADAPTER_ID, Body, read_fields, value_of
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import passed_headers
-from ratchet.gateway.domain.anthropic_messages import asked_of, count_of, estimate, read_call_of
 from ratchet.gateway.domain.prices import CHARACTERS, FREE, Prices
-from ratchet.gateway.domain.requests import ADAPTER_ID, Body, read_fields, value_of
 from ratchet.gateway.engines.base import EngineError, EngineFailed, Reply, relayed_headers
 from ratchet.gateway.models import Models
 from ratchet.gateway.recorder import Account
-from ratchet.rules.access import KeyScope
-from ratchet.service.asgi import Request, Response, json_response
 
 COUNTED_BY = b"x-ratchet-count"
 """Header of a count: `exact` by the engine that would answer, `estimated` where it cannot tell."""

@@ -23,12 +23,12 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
 from ratchet.bus.tasks import UntilStopped, end
-from ratchet.contract.gateway_notes import UseNote
-from ratchet.contract.state import KEY_USAGE, KeyUsage
-from ratchet.errors import BusUnavailable
+from ratchet.core.contract.gateway_notes import UseNote
+from ratchet.core.contract.state import KEY_USAGE, KeyUsage
+from ratchet.core.errors import BusUnavailable
+from ratchet.core.rules.access import Caller
+from ratchet.core.service.problems import HttpError
 from ratchet.gateway.domain.notes import Notes
-from ratchet.rules.access import Caller
-from ratchet.service.problems import HttpError
 
 log = structlog.get_logger()
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ratchet.gateway.domain.forms import Form
+from ratchet.core.rules.chat.links import Digested
+from ratchet.dialects.forms import Form
+from ratchet.dialects.requests import CallRequest, read_fields, value_of
 from ratchet.gateway.domain.identity import NAMING_MEMBERS
-from ratchet.gateway.domain.requests import CallRequest, read_fields, value_of
-from ratchet.rules.chat.links import Digested
 
 LARGE = 64 * 1024
 """Bytes of a body up to which reading takes less than a few milliseconds, whatever it holds."""

@@ -15,21 +15,21 @@ import structlog
 
 from ratchet.bus.envelope import Record
 from ratchet.bus.outbox import Outbox
-from ratchet.contract import Feedback, Start, TrajectoryEnd, encode
-from ratchet.contract.gateway_notes import CallNote
-from ratchet.contract.turn import Usage
-from ratchet.errors import Unavailable
+from ratchet.core.contract import Feedback, Start, TrajectoryEnd, encode
+from ratchet.core.contract.gateway_notes import CallNote
+from ratchet.core.contract.turn import Usage
+from ratchet.core.errors import Unavailable
+from ratchet.core.rules.capture import Reason
+from ratchet.core.rules.redaction import Redactor
+from ratchet.dialects.streams import BETWEEN, LAST_EVENTS, datas
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.notes import Notes
 from ratchet.gateway.domain.prices import FREE, spent_tokens
 from ratchet.gateway.domain.routing import Arm
-from ratchet.gateway.domain.streams import BETWEEN, LAST_EVENTS, datas
 from ratchet.gateway.domain.turns import CANCELLED, LOST, TOO_LARGE, TurnHeader, policy_label
 from ratchet.gateway.recorder_pool import Finish, JobRunner
 from ratchet.gateway.recorder_process import CallJob, Counted, EventJob, Job, Recorded, counted_of, short_turn
 from ratchet.gateway.turn_order import TurnOrder
-from ratchet.rules.capture import Reason
-from ratchet.rules.redaction import Redactor
 
 log = structlog.get_logger()
 

@@ -22,16 +22,20 @@ import msgspec
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.envelope import Record, Sealer
-from ratchet.contract import MESSAGES, JsonObject, Turn
-from ratchet.contract.gateway_notes import CallNote
-from ratchet.contract.turn import Constraint, Usage
-from ratchet.errors import InvalidMessage, Rejected
-from ratchet.gateway.domain.answers import Answer, is_miscounted, provider_of
-from ratchet.gateway.domain.apis import APIS
-from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.domain.memory import Conversation, Conversations, PastCall, ToolSets, system_digest
-from ratchet.gateway.domain.prices import Price
-from ratchet.gateway.domain.requests import (
+from ratchet.core.contract import MESSAGES, JsonObject, Turn
+from ratchet.core.contract.gateway_notes import CallNote
+from ratchet.core.contract.turn import Constraint, Usage
+from ratchet.core.errors import InvalidMessage, Rejected
+from ratchet.core.rules.capture import Reason
+from ratchet.core.rules.chat.links import call_ids, extended, prefix_digests, repeated_ids
+from ratchet.core.rules.constraints import Irreproducible
+from ratchet.core.rules.recorded import ids_digest
+from ratchet.core.rules.redaction import Redacted, Redactor, redact_message
+from ratchet.core.service.contracts import load_contracts
+from ratchet.dialects.answers import Answer, is_miscounted, provider_of
+from ratchet.dialects.apis import APIS
+from ratchet.dialects.forms import Form
+from ratchet.dialects.requests import (
     Body,
     CallRequest,
     constraint_of,
@@ -40,7 +44,9 @@ from ratchet.gateway.domain.requests import (
     read_fields,
     tools_of,
 )
-from ratchet.gateway.domain.streams import UNREADABLE, EventSplitter, datas, folded
+from ratchet.dialects.streams import UNREADABLE, EventSplitter, datas, folded
+from ratchet.gateway.domain.memory import Conversation, Conversations, PastCall, ToolSets, system_digest
+from ratchet.gateway.domain.prices import Price
 from ratchet.gateway.domain.turns import (
     CANCELLED,
     CONSTRAINED,
@@ -56,12 +62,6 @@ from ratchet.gateway.domain.turns import (
     without_ids,
     without_tokens,
 )
-from ratchet.rules.capture import Reason
-from ratchet.rules.chat.links import call_ids, extended, prefix_digests, repeated_ids
-from ratchet.rules.constraints import Irreproducible
-from ratchet.rules.recorded import ids_digest
-from ratchet.rules.redaction import Redacted, Redactor, redact_message
-from ratchet.service.contracts import load_contracts
 
 SOURCE = "gateway"
 """The publisher that records name."""

@@ -19,14 +19,10 @@ from pydantic import (
 )
 from pydantic_settings import SettingsConfigDict
 
-from ratchet.contract.roles import DEFAULT_ROLE
-from ratchet.gateway.domain.answers import MODES
-from ratchet.gateway.domain.prices import Price, Prices
-from ratchet.gateway.domain.requests import MODEL_CHARACTERS, is_model_name
-from ratchet.gateway.domain.routing import LEASE_S
-from ratchet.rules.arms import ROLE, parse_model
-from ratchet.rules.engines import ANY_ROLE
-from ratchet.service.engine_list import (
+from ratchet.core.contract.roles import DEFAULT_ROLE
+from ratchet.core.rules.arms import ROLE, parse_model
+from ratchet.core.rules.engines import ANY_ROLE
+from ratchet.core.service.engine_list import (
     EngineSettings,
     LogprobsMode,
     PriceSettings,
@@ -34,9 +30,13 @@ from ratchet.service.engine_list import (
     key_in,
     replica_urls,
 )
-from ratchet.service.seat import Seat
-from ratchet.service.setting_types import OptionalHttpAddress, Port
-from ratchet.service.settings import ServiceSettings
+from ratchet.core.service.seat import Seat
+from ratchet.core.service.setting_types import OptionalHttpAddress, Port
+from ratchet.core.service.settings import ServiceSettings
+from ratchet.dialects.answers import MODES
+from ratchet.dialects.requests import MODEL_CHARACTERS, is_model_name
+from ratchet.gateway.domain.prices import Price, Prices
+from ratchet.gateway.domain.routing import LEASE_S
 
 
 def _model(name: str) -> str:

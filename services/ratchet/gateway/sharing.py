@@ -25,9 +25,9 @@ from ratchet.bus.listener import Listener
 from ratchet.bus.message import decode
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.tasks import UntilStopped, end
-from ratchet.contract import GatewayNotes
-from ratchet.contract.gateway_notes import CallNote, UseNote
-from ratchet.errors import BusUnavailable
+from ratchet.core.contract import GatewayNotes
+from ratchet.core.contract.gateway_notes import CallNote, UseNote
+from ratchet.core.errors import BusUnavailable
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.identity import Asked, Identity, Recognised
 from ratchet.gateway.domain.memory import CallsElsewhere

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from ratchet.core.service.runtime import App
+from ratchet.core.service.workers import Workers, held_port
 from ratchet.gateway import metrics
 from ratchet.gateway.app import build, stop_s
 from ratchet.gateway.settings import Settings
-from ratchet.service.runtime import App
-from ratchet.service.workers import Workers, held_port
 
 MODULE = "ratchet.gateway.worker"
 END_S = 2.0

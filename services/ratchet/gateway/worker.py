@@ -3,10 +3,10 @@
 import sys
 from functools import partial
 
+from ratchet.core.service.runtime import run
+from ratchet.core.service.seat import Seat
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
-from ratchet.service.runtime import run
-from ratchet.service.seat import Seat
 
 if __name__ == "__main__":
     seat = Seat.from_text(sys.argv[1])

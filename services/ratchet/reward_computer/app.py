@@ -16,17 +16,17 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.projection import Projection
 from ratchet.bus.registry import Bounds
-from ratchet.contract import Feedback, Reward, Trajectory
+from ratchet.core.contract import Feedback, Reward, Trajectory
+from ratchet.core.rules.alerts import gap_alert
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.runtime import App
+from ratchet.core.stores.stored_watch import StoredWatch
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.reward_computer.clickhouse_facts import Facts
 from ratchet.reward_computer.domain.history import TurnHistory, add_trajectory, task_type
 from ratchet.reward_computer.domain.normalization import ScoreWindows, add_reward, function_of
 from ratchet.reward_computer.handlers import RewardComputer
 from ratchet.reward_computer.settings import Settings, spec_of
-from ratchet.rules.alerts import gap_alert
-from ratchet.service.contracts import load_contracts
-from ratchet.service.runtime import App
-from ratchet.stores.stored_watch import StoredWatch
-from ratchet.stores.warehouse import Warehouse
 
 NAME = "reward_computer"
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from ratchet.bus.message import Message
-from ratchet.contract import Feedback, Reward, Trajectory, decode
-from ratchet.stores.history import History
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import Feedback, Reward, Trajectory, decode
+from ratchet.core.stores.history import History
+from ratchet.core.stores.warehouse import Warehouse
 
 M = TypeVar("M", bound=Message)
 

@@ -16,8 +16,8 @@ from typing import Protocol
 
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
 from ratchet.bus.received import Received
-from ratchet.contract import Feedback, Message, Reward, Trajectory
-from ratchet.contract.reward import UPDATE
+from ratchet.core.contract import Feedback, Message, Reward, Trajectory
+from ratchet.core.contract.reward import UPDATE
 from ratchet.reward_computer import metrics
 from ratchet.reward_computer.clickhouse_facts import Facts, Key
 from ratchet.reward_computer.components import Evidence

@@ -8,11 +8,11 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from ratchet.contract.reward import RewardFunction
-from ratchet.errors import ConfigError
+from ratchet.core.contract.reward import RewardFunction
+from ratchet.core.errors import ConfigError
+from ratchet.core.service.settings import ServiceSettings
 from ratchet.reward_computer.components import COMPONENTS
 from ratchet.reward_computer.domain.reward import RewardSpec
-from ratchet.service.settings import ServiceSettings
 
 
 class Settings(ServiceSettings):

@@ -15,20 +15,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from ratchet.bus.connection import Bus
+from ratchet.core.service.authentication import Authentication
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.keys import known_keys
+from ratchet.core.service.runtime import App
+from ratchet.core.service.same_site import Sites
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.http import KeyStore, Subjects, http_app
 from ratchet.rl_coordinator.jobs import build_jobs
 from ratchet.rl_coordinator.registry import build_registry
 from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.storage import build_storage
 from ratchet.rl_coordinator.triggers import Counters, Recipes, build_triggers, load_recipes
-from ratchet.service.authentication import Authentication
-from ratchet.service.contracts import load_contracts
-from ratchet.service.http import HttpServer
-from ratchet.service.keys import known_keys
-from ratchet.service.runtime import App
-from ratchet.service.same_site import Sites
-from ratchet.stores.objects import Objects
-from ratchet.stores.warehouse import Warehouse
 
 NAME = "rl_coordinator"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from ratchet.contract.state import Job, JobState
+from ratchet.core.contract.state import Job, JobState
 
 JOBS = Gauge("ratchet_jobs", "Training jobs by state.", ["state"])
 QUEUE_WAIT = Histogram(

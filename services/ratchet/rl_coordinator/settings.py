@@ -9,10 +9,10 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.service.setting_types import Port
+from ratchet.core.service.settings import ServiceSettings
 from ratchet.rl_coordinator.jobs.domain import DEFAULT_RETRIES, RetryRule
-from ratchet.rules.algorithms import ALGORITHMS
-from ratchet.service.setting_types import Port
-from ratchet.service.settings import ServiceSettings
 
 
 class Settings(ServiceSettings):

@@ -1,6 +1,6 @@
 """`python -m ratchet.trainer_worker`"""
 
-from ratchet.service.runtime import run
+from ratchet.core.service.runtime import run
 from ratchet.trainer_worker.app import NAME, build
 from ratchet.trainer_worker.settings import Settings
 

@@ -22,12 +22,12 @@ from uuid import uuid4
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Handlers
 from ratchet.bus.received import Received
-from ratchet.contract import TrainingDispatch
-from ratchet.contract.state import JOBS, Job
-from ratchet.errors import ConfigError, MissingExtra
-from ratchet.service.contracts import load_contracts
-from ratchet.service.runtime import App, Component
-from ratchet.stores.objects import Objects
+from ratchet.core.contract import TrainingDispatch
+from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.errors import ConfigError, MissingExtra
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.runtime import App, Component
+from ratchet.core.stores.objects import Objects
 from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.child_process import TRAINING
 from ratchet.trainer_worker.domain import Worker

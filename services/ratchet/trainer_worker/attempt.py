@@ -17,12 +17,12 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.bus.tasks import end
-from ratchet.contract import TrainingDispatch, TrainingStatus
-from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import Artifacts, TrainingError
-from ratchet.errors import ContractError, RatchetError, Rejected, Unavailable
-from ratchet.rules.training_options import request_problems
-from ratchet.stores.objects import Objects
+from ratchet.core.contract import TrainingDispatch, TrainingStatus
+from ratchet.core.contract.state import Job, JobState
+from ratchet.core.contract.training import Artifacts, TrainingError
+from ratchet.core.errors import ContractError, RatchetError, Rejected, Unavailable
+from ratchet.core.rules.training_options import request_problems
+from ratchet.core.stores.objects import Objects
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.child_process import Child
 from ratchet.trainer_worker.domain import (

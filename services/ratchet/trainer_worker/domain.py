@@ -9,8 +9,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from ratchet.contract.state import ENDED, Job, JobState
-from ratchet.contract.training import (
+from ratchet.core.contract.state import ENDED, Job, JobState
+from ratchet.core.contract.training import (
     Artifacts,
     BestMetrics,
     CurrentMetrics,

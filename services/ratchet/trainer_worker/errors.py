@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ratchet.contract.training import ErrorCode, HealthStop
-from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
+from ratchet.core.contract.training import ErrorCode, HealthStop
+from ratchet.core.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 
 NO_MEMORY = (
     "can't allocate memory",

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from ratchet.bus.consumer import Done, Outcome, Retry
 from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
-from ratchet.contract import TrainingDispatch
-from ratchet.contract.state import Job
+from ratchet.core.contract import TrainingDispatch
+from ratchet.core.contract.state import Job
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.domain import StopReason, Worker, may_start

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.message import Value, decode
-from ratchet.contract.local_training import LoopOptions
-from ratchet.contract.policy_manifest import Probe
-from ratchet.contract.training import EvaluationResults, HealthStop, TrainingConfig
-from ratchet.rules.algorithms import ALGORITHMS
+from ratchet.core.contract.local_training import LoopOptions
+from ratchet.core.contract.policy_manifest import Probe
+from ratchet.core.contract.training import EvaluationResults, HealthStop, TrainingConfig
+from ratchet.core.rules.algorithms import ALGORITHMS
 
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
 CHECKPOINTS, RESULT, DOCUMENTS, TEMPORARY = "checkpoints", "result", "documents", "temporary"

@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from ratchet.contract.state import ENDED
+from ratchet.core.contract.state import ENDED
 
 JOBS = Counter("agent_rl_training_jobs_total", "Training attempts that ended, by status.", ["status"])
 DURATION = Histogram(

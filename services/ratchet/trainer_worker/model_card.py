@@ -11,11 +11,11 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 
-from ratchet.contract.policy_manifest import REWARD_MODEL, PolicyManifest
-from ratchet.contract.snapshot import LABELS, PAIRS
-from ratchet.contract.training import EvaluationResults, HealthStop, ResourceUsage
-from ratchet.rules.algorithms import dataset_format
-from ratchet.rules.figures import FIGURES
+from ratchet.core.contract.policy_manifest import REWARD_MODEL, PolicyManifest
+from ratchet.core.contract.snapshot import LABELS, PAIRS
+from ratchet.core.contract.training import EvaluationResults, HealthStop, ResourceUsage
+from ratchet.core.rules.algorithms import dataset_format
+from ratchet.core.rules.figures import FIGURES
 
 UNITS = {PAIRS: "preference pairs", LABELS: "labelled answers"}
 """What a training counts, by the format of its dataset; trajectories otherwise."""

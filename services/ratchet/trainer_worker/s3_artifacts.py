@@ -12,15 +12,15 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.message import Value, decode
-from ratchet.contract.local_training import LoopOptions
-from ratchet.contract.policy_manifest import ADAPTER, ADAPTER_CONFIG, MODEL, ArtifactFile, PolicyManifest
-from ratchet.contract.training import Artifacts, ResourceUsage, TrainingDispatch
-from ratchet.datasets.s3_snapshots import decode_manifest
-from ratchet.errors import Rejected
-from ratchet.rules.algorithms import ALGORITHMS
-from ratchet.rules.training_options import holdout_of
-from ratchet.stores.base_weights import require_same_weights, weights_digest
-from ratchet.stores.policies import (
+from ratchet.core.contract.local_training import LoopOptions
+from ratchet.core.contract.policy_manifest import ADAPTER, ADAPTER_CONFIG, MODEL, ArtifactFile, PolicyManifest
+from ratchet.core.contract.training import Artifacts, ResourceUsage, TrainingDispatch
+from ratchet.core.datasets.s3_snapshots import decode_manifest
+from ratchet.core.errors import Rejected
+from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.rules.training_options import holdout_of
+from ratchet.core.stores.base_weights import require_same_weights, weights_digest
+from ratchet.core.stores.policies import (
     BlobStore,
     LocalPolicy,
     Policy,

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from ratchet.service.settings import ServiceSettings
+from ratchet.core.service.settings import ServiceSettings
 
 
 class Settings(ServiceSettings):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ratchet.errors import ConfigError, Rejected
+from ratchet.core.errors import ConfigError, Rejected
 from ratchet.trainer_worker.child_process import CUDA_VARIABLE, TRAINING, Child, WarmStart
 from ratchet.trainer_worker.job import JobSpec
 

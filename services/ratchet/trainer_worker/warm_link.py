@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from ratchet.bus.tasks import end
-from ratchet.service.logs import failure
+from ratchet.core.service.logs import failure
 from ratchet.trainer_worker.child_process import OWN_VARIABLES, Process, Streams, library_environment, log_tail
 from ratchet.trainer_worker.job import MESSAGE_BYTES, Exited, Fork, Forked, Ready, Refused, Spares, WarmAnswer
 

@@ -1,6 +1,6 @@
 """`python -m ratchet.trajectory_collector`"""
 
-from ratchet.service.runtime import run
+from ratchet.core.service.runtime import run
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.settings import Settings
 

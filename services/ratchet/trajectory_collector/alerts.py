@@ -5,8 +5,8 @@ from __future__ import annotations
 import structlog
 
 from ratchet.bus.connection import Bus
-from ratchet.contract import Alert, JsonObject, named_id
-from ratchet.errors import RatchetError
+from ratchet.core.contract import Alert, JsonObject, named_id
+from ratchet.core.errors import RatchetError
 
 log = structlog.get_logger()
 

@@ -22,10 +22,10 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Consumer
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.registry import Bounds, ConsumerSpec
-from ratchet.contract import MESSAGES, Trajectory, TrajectoryEnd, Turn
-from ratchet.service.contracts import load_contracts
-from ratchet.service.runtime import App, Component, Periodic
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import MESSAGES, Trajectory, TrajectoryEnd, Turn
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.runtime import App, Component, Periodic
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.audit import Auditor, AuditRules
 from ratchet.trajectory_collector.clickhouse_calls import FILL_INTERVAL_S, CallsFill

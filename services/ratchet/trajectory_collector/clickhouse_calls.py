@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.stores.warehouse import Warehouse
 
 log = structlog.get_logger()
 

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from ratchet.bus.received import Received
-from ratchet.contract import Trajectory, Turn, decode
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract import Trajectory, Turn, decode
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.domain import Report, Run, possible_children, report_of
 from ratchet.trajectory_collector.rows import TABLES, Row, Table, call_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.ledger import Account, Balance, Entry, Gap, ranges, size
 
 FOREVER = datetime(1970, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ import re
 
 import structlog
 
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.rows import TABLES
 from ratchet.trajectory_collector.settings import Settings
 

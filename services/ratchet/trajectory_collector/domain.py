@@ -8,12 +8,12 @@ from datetime import datetime
 
 import msgspec
 
-from ratchet.contract import Feedback, JsonObject, Outcome, Trajectory, TrajectoryEnd, Turn, named_id
-from ratchet.contract.reward import UPDATE
-from ratchet.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn, claims_digest
-from ratchet.contract.turn import UNSERVED
-from ratchet.rules.arms import MIXED
-from ratchet.rules.chat import (
+from ratchet.core.contract import Feedback, JsonObject, Outcome, Trajectory, TrajectoryEnd, Turn, named_id
+from ratchet.core.contract.reward import UPDATE
+from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn, claims_digest
+from ratchet.core.contract.turn import UNSERVED
+from ratchet.core.rules.arms import MIXED
+from ratchet.core.rules.chat import (
     ChatError,
     Conversation,
     Earlier,
@@ -23,7 +23,7 @@ from ratchet.rules.chat import (
     split,
     tools_called,
 )
-from ratchet.rules.recorded import turn_refs
+from ratchet.core.rules.recorded import turn_refs
 
 ASSEMBLED = "assembled"
 """`metadata.source` of a trajectory that was assembled from its turns, where no client reported it."""

@@ -14,11 +14,11 @@ import structlog
 
 from ratchet.bus.consumer import BatchHandler, Dead, Done, Outcome, Retry
 from ratchet.bus.received import Received
-from ratchet.contract import Message, Stored, Trajectory, TrajectoryEnd
-from ratchet.contract.operations import SequenceRange
-from ratchet.errors import RatchetError, Unavailable
-from ratchet.rules.chat import ChatError
-from ratchet.stores.stored_watch import AWAITED
+from ratchet.core.contract import Message, Stored, Trajectory, TrajectoryEnd
+from ratchet.core.contract.operations import SequenceRange
+from ratchet.core.errors import RatchetError, Unavailable
+from ratchet.core.rules.chat import ChatError
+from ratchet.core.stores.stored_watch import AWAITED
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Place, RunKey
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger

@@ -11,8 +11,8 @@ import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.halving import in_halves
-from ratchet.errors import ContractError, Unavailable
-from ratchet.rules.chat import ChatError
+from ratchet.core.errors import ContractError, Unavailable
+from ratchet.core.rules.chat import ChatError
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Roles, RunKey, Silence
 from ratchet.trajectory_collector.domain import Inference, Run, assemble_idle, assembly_id

@@ -8,8 +8,8 @@ import msgspec
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.projection import positions
-from ratchet.contract import Start, Turn, Value, decode, role_subject
-from ratchet.contract.state import ROLLOUTS
+from ratchet.core.contract import Start, Turn, Value, decode, role_subject
+from ratchet.core.contract.state import ROLLOUTS
 from ratchet.trajectory_collector.nats_streams import Streams
 
 TAILS = {"RL_TURNS": ("turn_seq", Turn.TOPIC), "RL_STARTS": ("start_seq", Start.TOPIC)}

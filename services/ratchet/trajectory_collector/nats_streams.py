@@ -13,7 +13,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from ratchet.bus.connection import Bus
-from ratchet.errors import BusUnavailable
+from ratchet.core.errors import BusUnavailable
 
 LOOKUP_S = 5.0
 """The server removes a consumer that was made to find a place after this long, should our removal of it fail."""

@@ -18,8 +18,8 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.halving import in_halves
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.received import Received
-from ratchet.contract import Message
-from ratchet.errors import ContractError, Rejected, Unavailable
+from ratchet.core.contract import Message
+from ratchet.core.errors import ContractError, Rejected, Unavailable
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.handlers import Collector
 from ratchet.trajectory_collector.ledger import Gap, ranges

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ratchet.bus.received import Received
-from ratchet.contract import (
+from ratchet.core.contract import (
     Feedback,
     Message,
     ModelDeployed,
@@ -26,7 +26,7 @@ from ratchet.contract import (
     TrajectoryEnd,
     Turn,
 )
-from ratchet.contract.turn import CANCELLED
+from ratchet.core.contract.turn import CANCELLED
 
 Row = dict[str, Any]
 """A row by column name; `Any` because each column has its own type."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from ratchet.service.settings import ServiceSettings
+from ratchet.core.service.settings import ServiceSettings
 
 
 class Settings(ServiceSettings):

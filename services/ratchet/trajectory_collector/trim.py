@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from ratchet.errors import RatchetError
+from ratchet.core.errors import RatchetError
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.nats_readers import NatsReaders

@@ -13,8 +13,8 @@ from ratchet.bus.connection import BackgroundConnection, Bus, Patience
 from ratchet.bus.settings import BusSettings
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import FakeBroker, FakeBus
-from ratchet.errors import BusUnavailable, ConfigError
-from ratchet.local_stack.ports import free_ports
+from ratchet.core.errors import BusUnavailable, ConfigError
+from ratchet.local.local_stack.ports import free_ports
 from tests.support.fake_bus import fake_bus
 from tests.support.running import running
 from tests.support.shop import shop

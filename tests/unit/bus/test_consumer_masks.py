@@ -15,7 +15,7 @@ from ratchet.bus.failures import failure
 from ratchet.bus.message import Message
 from ratchet.bus.received import Received
 from ratchet.bus.testing import FakeBroker, FakeBus, eventually
-from ratchet.errors import Rejected
+from ratchet.core.errors import Rejected
 from tests.support.running import running
 from tests.support.shop import Order, Undeliverable, shop
 

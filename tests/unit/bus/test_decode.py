@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ratchet.bus.message import Value, mismatch, unpack
-from ratchet.contract import decode
+from ratchet.core.contract import decode
 from tests.support.hostile import DAMAGED_JSON, OFF_UNICODE
 
 

@@ -8,7 +8,7 @@ import zstandard
 from ratchet.bus.envelope import COMPRESS_ABOVE, MAX_BODY, enveloped, unseal
 from ratchet.bus.message import Cause
 from ratchet.bus.received import Received
-from ratchet.errors import InvalidMessage
+from ratchet.core.errors import InvalidMessage
 from tests.support.messages import AT, trajectory
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import ratchet.bus
-from ratchet.errors import RatchetError
+from ratchet.core.errors import RatchetError
 
 FOLDER = Path(ratchet.bus.__file__).parent
 SOURCES = sorted(FOLDER.rglob("*.py"))

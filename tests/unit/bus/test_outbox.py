@@ -17,9 +17,9 @@ from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool, Spool
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import FakeBroker, connect, eventually
-from ratchet.contract.trajectory import TaskContext
-from ratchet.errors import InvalidMessage
-from ratchet.service.contracts import load_contracts
+from ratchet.core.contract.trajectory import TaskContext
+from ratchet.core.errors import InvalidMessage
+from ratchet.core.service.contracts import load_contracts
 from tests.support.fake_bus import fake_broker
 from tests.support.messages import trajectory
 from tests.support.running import forgetful

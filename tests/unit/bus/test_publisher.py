@@ -13,7 +13,7 @@ import pytest
 from ratchet.bus.envelope import Record
 from ratchet.bus.publisher import LOST, MAX_BATCH, Publisher, Sending
 from ratchet.bus.testing import eventually
-from ratchet.errors import BusUnavailable, Rejected
+from ratchet.core.errors import BusUnavailable, Rejected
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.registry import covers
-from ratchet.errors import ConfigError, UnknownSubject
+from ratchet.core.errors import ConfigError, UnknownSubject
 from tests.support.shop import REGISTRY, SCHEMAS, TYPES
 
 Change = Callable[[Any], object]

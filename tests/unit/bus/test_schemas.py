@@ -10,7 +10,7 @@ import jsonschema_rs
 import pytest
 
 from ratchet.bus.schemas import SCHEMA_ID, Json, Schema, load_schema, open_view
-from ratchet.errors import ConfigError, InvalidMessage, Rejected
+from ratchet.core.errors import ConfigError, InvalidMessage, Rejected
 
 SECRET = "sk-hunter2"
 NODE = {"properties": {"child": {"$ref": "#/$defs/node"}, "kind": {"enum": ["x"]}}, "additionalProperties": False}

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from ratchet.bus.envelope import Record
 from ratchet.bus.spool import FRAME, Spool, waiting_in
-from ratchet.errors import BusUnavailable, ConfigError
+from ratchet.core.errors import BusUnavailable, ConfigError
 
 ROOM = 1_000_000
 

@@ -13,11 +13,11 @@ import pytest
 
 from ratchet.bus.connection import Bus, Connection
 from ratchet.bus.testing import eventually
-from ratchet.errors import ObjectsUnavailable, WarehouseUnavailable
-from ratchet.service.contracts import load_contracts
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import Objects
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.errors import ObjectsUnavailable, WarehouseUnavailable
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.warehouse import Warehouse
 
 HANDSHAKE = b"\x16\x03"
 """How a TLS client begins (RFC 8446, section 5.1)."""

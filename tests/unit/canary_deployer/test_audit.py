@@ -7,8 +7,8 @@ import pytest
 
 from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain.audit import audit_chain, first_break, seal
-from ratchet.contract import ModelRollout, decode, encode
-from ratchet.contract.deployment import RolloutStage
+from ratchet.core.contract import ModelRollout, decode, encode
+from ratchet.core.contract.deployment import RolloutStage
 
 
 def decision(sequence: int) -> ModelRollout:

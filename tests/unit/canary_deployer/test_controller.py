@@ -17,9 +17,9 @@ from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Budget
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.replicas import Doubt
-from ratchet.contract import Alert, ModelDeployed, ModelRollout, named_id
-from ratchet.contract.state import POLICIES, PolicyVersion
-from ratchet.errors import Unavailable
+from ratchet.core.contract import Alert, ModelDeployed, ModelRollout, named_id
+from ratchet.core.contract.state import POLICIES, PolicyVersion
+from ratchet.core.errors import Unavailable
 from tests.support.canary_world import (
     ROLE,
     CanaryWorld,

@@ -13,9 +13,9 @@ from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.domain.trail import Trail
 from ratchet.canary_deployer.domain.trajectories import Chunk
-from ratchet.contract import ModelDeployed, ModelRollout
-from ratchet.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion
-from ratchet.errors import BusUnavailable, Conflict, NotFound
+from ratchet.core.contract import ModelDeployed, ModelRollout
+from ratchet.core.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion
+from ratchet.core.errors import BusUnavailable, Conflict, NotFound
 from tests.support.canary_world import (
     ROLE,
     CanaryWorld,

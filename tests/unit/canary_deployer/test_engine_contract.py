@@ -10,8 +10,8 @@ import pytest
 
 from ratchet.canary_deployer.http_engines import HttpReplica
 from ratchet.canary_deployer.replicas import Replica
-from ratchet.errors import Rejected
-from ratchet.service.engine_list import EngineSettings
+from ratchet.core.errors import Rejected
+from ratchet.core.service.engine_list import EngineSettings
 from tests.support.canary_world import policy
 from tests.support.memory_engine import MemoryReplica
 from tests.support.scoring_engine import OUTPUT, PROMPT, ScoringEngine, logprobs, probe

@@ -16,10 +16,10 @@ import pytest
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult, Rollout, Verdict
 from ratchet.canary_deployer.replica_watch import GONE_S, WATCH_S, ReplicaWatch
 from ratchet.canary_deployer.replicas import Doubt
-from ratchet.contract.state import PolicyVersion
-from ratchet.contract.turn import BROKE, UNSERVED, EngineInfo
-from ratchet.errors import Unavailable
-from ratchet.rules.arms import arm_of
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.contract.turn import BROKE, UNSERVED, EngineInfo
+from ratchet.core.errors import Unavailable
+from ratchet.core.rules.arms import arm_of
 from tests.support.canary_world import CanaryWorld, reward_of, start_of, started_id, turn_of
 
 NO_FAULT: Mapping[str, str] = {}

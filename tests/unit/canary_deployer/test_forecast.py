@@ -7,8 +7,8 @@ import pytest
 from ratchet.canary_deployer.domain.estimates import forecast, takes_too_long
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.settings import Settings
-from ratchet.contract import Alert, ModelRollout
-from ratchet.contract.state import POLICIES, PolicyVersion
+from ratchet.core.contract import Alert, ModelRollout
+from ratchet.core.contract.state import POLICIES, PolicyVersion
 from tests.support.canary_world import ROLE, CanaryWorld, policy, served
 
 DAY_S = 86400.0

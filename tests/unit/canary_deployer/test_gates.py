@@ -24,8 +24,8 @@ from ratchet.canary_deployer.domain.rollout import (
 )
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools, HeldoutRun
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import Unavailable
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import Unavailable
 from tests.support.canary_world import policy, quick_rules, served
 
 NAMES = list(GATES)

@@ -14,12 +14,12 @@ from ratchet.bus.testing import START, FakeBus
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.contract import Alert, ModelDeployed, TrainingRequest, TrainingStatus, named_id
-from ratchet.contract.policy_manifest import PolicyManifest
-from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
-from ratchet.contract.training import Artifacts, Dataset, Hyperparameters, TrainingConfig
-from ratchet.errors import DigestMismatch, NotFound, ObjectsUnavailable, Unavailable
-from ratchet.stores.policies import encode_manifest
+from ratchet.core.contract import Alert, ModelDeployed, TrainingRequest, TrainingStatus, named_id
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
+from ratchet.core.contract.training import Artifacts, Dataset, Hyperparameters, TrainingConfig
+from ratchet.core.errors import DigestMismatch, NotFound, ObjectsUnavailable, Unavailable
+from ratchet.core.stores.policies import encode_manifest
 from tests.support.canary_world import FakeLead
 from tests.support.fake_bus import fake_bus
 

@@ -6,8 +6,8 @@ import pytest
 
 from ratchet.canary_deployer.domain.estimates import FEWEST_OUTCOMES, forecast, measured_horizon, quantile
 from ratchet.canary_deployer.settings import Settings
-from ratchet.contract import ModelRollout
-from ratchet.errors import Unavailable
+from ratchet.core.contract import ModelRollout
+from ratchet.core.errors import Unavailable
 from tests.support.canary_world import CanaryWorld, quick_rules
 
 DAY_S = 86400.0

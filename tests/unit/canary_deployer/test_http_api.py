@@ -12,8 +12,8 @@ import pytest_asyncio
 from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.rollout import PendingEvent, Rollout
 from ratchet.canary_deployer.http_api import Api
-from ratchet.contract import ModelRollout, encode
-from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion
+from ratchet.core.contract import ModelRollout, encode
+from ratchet.core.contract.state import POLICIES, ROLLOUTS, PolicyVersion
 from tests.support.callers import called_by
 from tests.support.canary_world import ROLE, CanaryWorld, policy
 

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from ratchet.canary_deployer.http_engines import CONNECT_S, PRESENT_S, HttpReplica
 from ratchet.canary_deployer.replicas import Away, Broke
-from ratchet.errors import RatchetError, Rejected, Unavailable
+from ratchet.core.errors import RatchetError, Rejected, Unavailable
 from tests.support.canary_world import policy
 from tests.support.scoring_engine import Fleet, ScoringEngine, refused
 

@@ -14,9 +14,9 @@ from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import KEY, Leader, Leadership, NotLeading, WhileLeading
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.rollout_store import LONGEST_TICK_S
-from ratchet.contract import ModelRollout
-from ratchet.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
-from ratchet.errors import Conflict
+from ratchet.core.contract import ModelRollout
+from ratchet.core.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
+from ratchet.core.errors import Conflict
 from tests.support.canary_world import ROLE, CanaryWorld, policy, served
 from tests.support.fake_bus import fake_bus
 from tests.support.running import running

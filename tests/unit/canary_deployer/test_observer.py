@@ -12,10 +12,10 @@ from ratchet.bus.testing import FakeBucket
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.nats_events import Behind, Places
-from ratchet.contract import named_id
-from ratchet.contract.state import POLICIES, ROLLOUTS, Route
-from ratchet.errors import BusUnavailable
-from ratchet.rules.arms import weight_at
+from ratchet.core.contract import named_id
+from ratchet.core.contract.state import POLICIES, ROLLOUTS, Route
+from ratchet.core.errors import BusUnavailable
+from ratchet.core.rules.arms import weight_at
 from tests.support.canary_world import (
     ROLE,
     CanaryWorld,

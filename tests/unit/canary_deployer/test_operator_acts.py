@@ -9,8 +9,8 @@ import pytest
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, IllegalMove
-from ratchet.contract import ModelDeployed, ModelRollout
-from ratchet.errors import BusUnavailable, Conflict, NotFound
+from ratchet.core.contract import ModelDeployed, ModelRollout
+from ratchet.core.errors import BusUnavailable, Conflict, NotFound
 from tests.support.canary_world import (
     CanaryWorld,
     served,

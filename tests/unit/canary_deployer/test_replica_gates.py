@@ -16,9 +16,9 @@ from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, Gate
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import Gate, GateTools
 from ratchet.canary_deployer.replicas import BREAK_SPACING_S, CONTROL_IDS, Doubt, ReplicaChecks
-from ratchet.contract.policy_manifest import MODEL, PolicyManifest, Probe
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import NotFound, RatchetError, Unavailable
+from ratchet.core.contract.policy_manifest import MODEL, PolicyManifest, Probe
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import NotFound, RatchetError, Unavailable
 from tests.support.canary_world import policy
 from tests.support.scoring_engine import RAW, Answers, Fleet, ScoringEngine, probe, refused
 

@@ -8,11 +8,11 @@ from ratchet.bus.testing import Killed
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL
-from ratchet.contract import Alert, ModelDeployed, ModelRollout
-from ratchet.contract.reward import RewardComponent
-from ratchet.contract.state import Route
-from ratchet.errors import Conflict
-from ratchet.rules.arms import arm_of
+from ratchet.core.contract import Alert, ModelDeployed, ModelRollout
+from ratchet.core.contract.reward import RewardComponent
+from ratchet.core.contract.state import Route
+from ratchet.core.errors import Conflict
+from ratchet.core.rules.arms import arm_of
 from tests.support.canary_world import (
     ROLE,
     CanaryWorld,

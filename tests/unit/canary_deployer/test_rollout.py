@@ -29,7 +29,7 @@ from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import decide, waiting_for
 from ratchet.canary_deployer.settings import Settings
-from ratchet.contract.state import Route
+from ratchet.core.contract.state import Route
 from tests.support.canary_world import policy, quick_rules, served
 
 RULES = quick_rules()

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from ratchet.contract.state import Route
-from ratchet.rules.arms import arm_of
+from ratchet.core.contract.state import Route
+from ratchet.core.rules.arms import arm_of
 from tests.support.canary_world import CanaryWorld, started_id
 
 

@@ -23,9 +23,9 @@ from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools, HeldoutRun, LoggedPrompt, LoggedPrompts, ReplayTools
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_evaluations import SubprocessJudge
-from ratchet.contract import Alert, ModelDeployed, ModelRollout
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import RatchetError, Rejected, Unavailable
+from ratchet.core.contract import Alert, ModelDeployed, ModelRollout
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import RatchetError, Rejected, Unavailable
 from tests.support.canary_world import CanaryWorld, FakeGate, policy, quick_rules, served
 
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "refund", "arguments": "{}"}}]}

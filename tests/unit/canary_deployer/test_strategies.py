@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ratchet.canary_deployer.domain.operators import Order
-from ratchet.contract import ModelDeployed, ModelRollout
-from ratchet.errors import Rejected
+from ratchet.core.contract import ModelDeployed, ModelRollout
+from ratchet.core.errors import Rejected
 from tests.support.canary_world import CanaryWorld, policy, quick_rules, served
 
 

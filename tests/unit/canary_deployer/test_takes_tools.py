@@ -24,9 +24,9 @@ from ratchet.canary_deployer.domain.rollout import (
 from ratchet.canary_deployer.domain.serving import staged_policy
 from ratchet.canary_deployer.gates.takes_tools import TakesToolsGate
 from ratchet.canary_deployer.replicas import ReplicaChecks
-from ratchet.contract.state import PolicyStage
-from ratchet.errors import Unavailable
-from ratchet.rules.figures import CONVERSATIONS_WITHOUT_TOOLS
+from ratchet.core.contract.state import PolicyStage
+from ratchet.core.errors import Unavailable
+from ratchet.core.rules.figures import CONVERSATIONS_WITHOUT_TOOLS
 from tests.support.canary_world import policy, served
 from tests.support.scoring_engine import Answers, Fleet, ScoringEngine, refused
 

@@ -17,9 +17,9 @@ from ratchet.canary_deployer.http_clients import gateway_peer
 from ratchet.canary_deployer.replicas import Doubt
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.task_evaluations import MOST_ROUNDS, TaskFileHeldout, TaskPlan
-from ratchet.errors import ObjectsUnavailable
-from ratchet.evaluation.http_player import MOST_TOKENS
-from ratchet.service.http_client import AsyncApiClient
+from ratchet.core.errors import ObjectsUnavailable
+from ratchet.core.evaluation.http_player import MOST_TOKENS
+from ratchet.core.service.http_client import AsyncApiClient
 from tests.support.canary_world import policy
 
 URI = "s3://ratchet/tasks/support.jsonl"

@@ -11,9 +11,9 @@ from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.template_watch import TemplateWatch
-from ratchet.contract import Alert
-from ratchet.contract.state import POLICIES, PolicyStage, PolicyVersion, Route
-from ratchet.errors import Unavailable
+from ratchet.core.contract import Alert
+from ratchet.core.contract.state import POLICIES, PolicyStage, PolicyVersion, Route
+from ratchet.core.errors import Unavailable
 from tests.support.canary_world import ROLE, FakeLead, policy, served
 from tests.support.fake_bus import fake_bus
 from tests.support.scoring_engine import Fleet, ScoringEngine, refused

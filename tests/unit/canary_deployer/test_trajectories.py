@@ -31,8 +31,8 @@ from ratchet.canary_deployer.domain.trajectories import (
     score_of,
     started_of,
 )
-from ratchet.contract.reward import RewardComponent
-from ratchet.contract.state import Route
+from ratchet.core.contract.reward import RewardComponent
+from ratchet.core.contract.state import Route
 from tests.support.canary_world import quick_rules, reward_of, start_of, turn_of
 
 RULES = quick_rules(horizon_s=100.0)

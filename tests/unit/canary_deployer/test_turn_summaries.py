@@ -18,9 +18,9 @@ from ratchet.bus.envelope import SUMMARY, Record, Sealer
 from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Call, Compared, Started, Terms, Window, call_of
-from ratchet.contract import Turn, named_id
-from ratchet.contract.trajectory import PolicyClaim
-from ratchet.contract.turn import TurnSummary
+from ratchet.core.contract import Turn, named_id
+from ratchet.core.contract.trajectory import PolicyClaim
+from ratchet.core.contract.turn import TurnSummary
 from tests.support.contract_files import CONTRACTS, SCHEMAS, fast
 from tests.support.messages import AT, turn
 from tests.support.real_data import AIRLINE, needs_real_data

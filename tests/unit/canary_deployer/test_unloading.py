@@ -8,8 +8,8 @@ import pytest
 
 from ratchet.bus.testing import START
 from ratchet.canary_deployer.unloading import Unloader, unneeded
-from ratchet.contract.state import CanaryRoute, PolicyVersion, Route
-from ratchet.errors import Unavailable
+from ratchet.core.contract.state import CanaryRoute, PolicyVersion, Route
+from ratchet.core.errors import Unavailable
 from tests.support.canary_world import ROLE, policy, served
 from tests.support.scoring_engine import Fleet, ScoringEngine
 

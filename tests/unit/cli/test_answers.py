@@ -17,8 +17,8 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.status import ServiceStatus, StatusReport
 from ratchet.cli.training import hyperparameters, read_request
-from ratchet.errors import NotFound, Rejected
-from ratchet.local_stack.state import MemberRecord, StackRecord, write_record
+from ratchet.core.errors import NotFound, Rejected
+from ratchet.local.local_stack.state import MemberRecord, StackRecord, write_record
 
 
 def test_hyperparameters_are_read_as_json_and_nest() -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from ratchet.cli.charts import ROWS, picture, shows_braille, thinned
-from ratchet.rules.curves import Point
+from ratchet.core.rules.curves import Point
 
 RISING = [Point(step, step / 10) for step in range(1, 11)]
 

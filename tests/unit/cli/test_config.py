@@ -9,7 +9,7 @@ import pytest
 
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.cli.__main__ import main
-from ratchet.service.settings import read
+from ratchet.core.service.settings import read
 
 
 @pytest.fixture(autouse=True)

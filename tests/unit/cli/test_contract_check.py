@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.cli.contract import compatibility, read_proposal
-from ratchet.errors import NotFound, RatchetError
+from ratchet.core.errors import NotFound, RatchetError
 from tests.support.contract_files import SCHEMAS
 
 

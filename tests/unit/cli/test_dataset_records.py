@@ -12,9 +12,9 @@ from datasets import load_dataset
 from trl import is_conversational
 
 from ratchet.cli.dataset import write_records
-from ratchet.contract.snapshot import ChatPart, Row
-from ratchet.datasets.domain.trl import Split
-from ratchet.errors import Rejected
+from ratchet.core.contract.snapshot import ChatPart, Row
+from ratchet.core.datasets.domain.trl import Split
+from ratchet.core.errors import Rejected
 from tests.support.snapshot_rows import label_row, pair_row, trajectory_row
 
 SYSTEM = {"role": "system", "content": "Help."}

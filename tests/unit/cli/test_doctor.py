@@ -34,9 +34,9 @@ from ratchet.cli.doctor_checks import (
 from ratchet.cli.doctor_servers import SERVERS, check_routes
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.contract.http.rollouts import PoliciesOut
-from ratchet.local_stack.disk import LOG_BYTES
-from ratchet.local_stack.state import MemberRecord, StackRecord, write_record
+from ratchet.core.contract.http.rollouts import PoliciesOut
+from ratchet.local.local_stack.disk import LOG_BYTES
+from ratchet.local.local_stack.state import MemberRecord, StackRecord, write_record
 from tests.support.command_lines import ratchet
 from tests.support.contract_files import http_example
 

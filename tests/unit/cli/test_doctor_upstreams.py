@@ -18,8 +18,8 @@ import pytest
 from ratchet.cli.doctor_checks import Finding
 from ratchet.cli.doctor_upstreams import check_upstreams
 from ratchet.cli.endpoints import Endpoints
-from ratchet.local_stack.state import MemberRecord, StackRecord
-from ratchet.service.problems import HttpError
+from ratchet.core.service.problems import HttpError
+from ratchet.local.local_stack.state import MemberRecord, StackRecord
 from tests.support.fake_engine import FakeProvider, providing
 
 KEY = "sk-of-the-provider"

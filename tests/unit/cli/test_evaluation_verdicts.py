@@ -9,8 +9,8 @@ import pytest
 
 from ratchet.cli.eval import exit_code, report_of
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.evaluation.playing import Plan, Try
-from ratchet.evaluation.task_files import TaskFile
+from ratchet.core.evaluation.playing import Plan, Try
+from ratchet.core.evaluation.task_files import TaskFile
 from tests.support.command_lines import ratchet
 
 TASKS = 50

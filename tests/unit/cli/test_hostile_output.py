@@ -8,8 +8,8 @@ import pytest
 
 from ratchet.cli.output import LONG, cell, print_json, print_table, shown
 from ratchet.cli.trajectories import Whole, show_one
-from ratchet.contract import Feedback
-from ratchet.contract.trajectory import Action, TaskContext
+from ratchet.core.contract import Feedback
+from ratchet.core.contract.trajectory import Action, TaskContext
 from tests.support.messages import AT, trajectory
 
 HOSTILE = "a\x1b]0;hacked\x07\x1b[31m\x00\x7f\x9b2J\u202eb\u2066c\u200fd\ufeff\U000e0041\r"

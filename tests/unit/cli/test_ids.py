@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from ratchet.cli.ids import Latest, latest_in, only_one, require_one_role, short_ids
-from ratchet.contract.http.jobs import JobOut
-from ratchet.errors import Rejected
+from ratchet.core.contract.http.jobs import JobOut
+from ratchet.core.errors import Rejected
 
 BURST = ["01a1fca2-df19-713d-8bd8-1bb400e40e5d", "01a1fca2-df19-713e-9bd8-1bb400e40e5d"]
 LATER = "01a1fca2-df20-7000-8bd8-1bb400e40e5d"

@@ -11,10 +11,10 @@ import pytest
 
 from ratchet.cli.job_page import job_page
 from ratchet.cli.jobs import sentence_of, show_job
-from ratchet.contract.http.jobs import JobOut
-from ratchet.contract.training import Artifacts, CurrentMetrics, RequestMetadata, ResourceUsage, TrainingError
-from ratchet.rules.curves import TrainStep
-from ratchet.stores.training_history import AttemptRecord, TrainingHistory
+from ratchet.core.contract.http.jobs import JobOut
+from ratchet.core.contract.training import Artifacts, CurrentMetrics, RequestMetadata, ResourceUsage, TrainingError
+from ratchet.core.rules.curves import TrainStep
+from ratchet.core.stores.training_history import AttemptRecord, TrainingHistory
 from tests.support.messages import AT
 from tests.support.training import request
 

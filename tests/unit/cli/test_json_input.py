@@ -10,7 +10,7 @@ import pytest
 from ratchet.cli.contract import read_proposal
 from ratchet.cli.options import json_file, json_in
 from ratchet.cli.training import hyperparameters, read_request
-from ratchet.errors import NotFound, Rejected
+from ratchet.core.errors import NotFound, Rejected
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ratchet.cli.keys import limits_of
-from ratchet.contract.http.keys import LimitsOut
+from ratchet.core.contract.http.keys import LimitsOut
 
 
 @pytest.mark.parametrize(

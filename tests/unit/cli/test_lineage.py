@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 
 from ratchet.cli.policies import lineage_tree
-from ratchet.contract.http.models import LineageOut
+from ratchet.core.contract.http.models import LineageOut
 
 EMPTY: dict[str, Any] = {"total": 0, "offset": 0, "items": []}
 POLICY = {

@@ -22,7 +22,7 @@ from ratchet.cli.output import (
     progress,
     progress_lines,
 )
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 ID = "01a1fca2-df19-713d-8bd8-1bb400e40e5d"
 WORDS = "the role has no stable policy yet: name a base_model"

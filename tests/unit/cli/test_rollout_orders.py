@@ -15,9 +15,9 @@ import pytest
 
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.service.asgi import Answer, Handler, JsonApi, Request, json_response
-from ratchet.service.http import HttpServer
-from ratchet.service.problems import HttpError
+from ratchet.core.service.asgi import Answer, Handler, JsonApi, Request, json_response
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.problems import HttpError
 from tests.support.running import running
 from tests.unit.cli.test_rollout_view import rollout
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ratchet.cli.rollout import show, show_audit, show_one
-from ratchet.contract.http.rollouts import AuditOut, RolloutOut
+from ratchet.core.contract.http.rollouts import AuditOut, RolloutOut
 
 WHOLE: dict[str, Any] = {
     "role": "support",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.cli.started import how_far, started_document, where_to_go
-from ratchet.local_stack.state import MemberRecord, StackRecord
+from ratchet.local.local_stack.state import MemberRecord, StackRecord
 
 UPSTREAMS = json.dumps(
     [{"name": "openai", "base_url": "https://me:hidden@example.com/v1", "api_key_env": "MY_KEY", "models": {"*": "*"}}]

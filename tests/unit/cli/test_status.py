@@ -13,11 +13,11 @@ import pytest
 
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.status import StatusReport, collect, show
-from ratchet.contract.http.console import LedgerOut
-from ratchet.contract.http.status import FiredOut, TriggerOut
-from ratchet.local_stack.state import MemberRecord, StackRecord
-from ratchet.service.health import Health, health_app
-from ratchet.service.http import HttpServer
+from ratchet.core.contract.http.console import LedgerOut
+from ratchet.core.contract.http.status import FiredOut, TriggerOut
+from ratchet.core.service.health import Health, health_app
+from ratchet.core.service.http import HttpServer
+from ratchet.local.local_stack.state import MemberRecord, StackRecord
 
 
 async def answer(text: str) -> str | None:

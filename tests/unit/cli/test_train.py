@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ratchet.cli.train import METRICS_FILE, REQUEST, RESULT_FILE, app, default_output, last_event, show_result
-from ratchet.errors import Conflict
-from ratchet.service.files import locked
+from ratchet.core.errors import Conflict
+from ratchet.core.service.files import locked
 from tests.support.pair_files import write_lines
 
 

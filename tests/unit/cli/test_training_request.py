@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.cli.training import hyperparameters, located
-from ratchet.errors import NotFound
+from ratchet.core.errors import NotFound
 
 
 @pytest.fixture(autouse=True)

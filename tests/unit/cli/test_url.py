@@ -11,7 +11,7 @@ import pytest
 
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.local_stack.state import MemberRecord, StackRecord, write_record
+from ratchet.local.local_stack.state import MemberRecord, StackRecord, write_record
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 
 from ratchet.cli.jobs import figures_of
 from ratchet.cli.training import POLL_S, SILENCE_S, Waiting, goes_on, standing, until_ended
-from ratchet.contract.http.jobs import JobOut
-from ratchet.contract.training import CurrentMetrics, EvaluationResults, Progress
-from ratchet.errors import Unavailable
-from ratchet.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.contract.http.jobs import JobOut
+from ratchet.core.contract.training import CurrentMetrics, EvaluationResults, Progress
+from ratchet.core.errors import Unavailable
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from tests.support.messages import AT
 from tests.support.training import request
 

@@ -10,7 +10,7 @@ import typer
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.output import console
 from ratchet.cli.watch import watch
-from ratchet.errors import BusUnavailable, Unavailable
+from ratchet.core.errors import BusUnavailable, Unavailable
 
 
 def asked(*answers: str | Exception) -> tuple[Callable[[], str], Callable[[float], None]]:

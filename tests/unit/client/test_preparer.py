@@ -8,8 +8,8 @@ from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool
 from ratchet.bus.testing import eventually
 from ratchet.client.preparer import Preparer
-from ratchet.contract.trajectory import TaskContext
-from ratchet.service.contracts import load_contracts
+from ratchet.core.contract.trajectory import TaskContext
+from ratchet.core.service.contracts import load_contracts
 from tests.support.messages import trajectory
 
 CONTRACTS = load_contracts()

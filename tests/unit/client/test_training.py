@@ -8,8 +8,8 @@ import pytest
 from pydantic import SecretStr
 
 from ratchet.client.training import Listener, ask_over_http, request_of
-from ratchet.contract import TrainingRequest
-from ratchet.errors import Rejected, Unavailable
+from ratchet.core.contract import TrainingRequest
+from ratchet.core.errors import Rejected, Unavailable
 from tests.support.messages import AT
 
 COORDINATOR = Listener("the coordinator", "http://ann:secret@coordinator:8081/")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ratchet.client.trajectory import Agent, TrajectoryRecorder
-from ratchet.contract import Trajectory
-from ratchet.contract.trajectory import Action, Observation, Outcome, TaskContext, TrajectoryMetadata, TurnResult
-from ratchet.rules.chat import chat_messages
-from ratchet.service.contracts import load_contracts
+from ratchet.core.contract import Trajectory
+from ratchet.core.contract.trajectory import Action, Observation, Outcome, TaskContext, TrajectoryMetadata, TurnResult
+from ratchet.core.rules.chat import chat_messages
+from ratchet.core.service.contracts import load_contracts
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 CONTRACTS = load_contracts()

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from ratchet.bus.message import decode
 from ratchet.console.domain.alerts import MOST, Firing
 from ratchet.console.domain.attention import ALERTS, DEAD_LETTERS, LAG, Growth, Picture, attention
-from ratchet.contract import Alert
-from ratchet.contract.http.console import AttentionOut, LedgerOut, ServiceOut, StreamOut
-from ratchet.contract.http.rollouts import RolloutOut
-from ratchet.contract.http.status import JobBrief
+from ratchet.core.contract import Alert
+from ratchet.core.contract.http.console import AttentionOut, LedgerOut, ServiceOut, StreamOut
+from ratchet.core.contract.http.rollouts import RolloutOut
+from ratchet.core.contract.http.status import JobBrief
 from tests.support.contract_files import ROOT
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

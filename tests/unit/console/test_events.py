@@ -15,7 +15,7 @@ from ratchet.bus.message import Message
 from ratchet.bus.testing import FakeClock, eventually
 from ratchet.console.domain.hints import MOST, Hints, hint_of
 from ratchet.console.events import BEGIN, HEARTBEAT, LIFETIME_S, MOST_LISTENERS, WAITING, Events, Listener
-from ratchet.contract import (
+from ratchet.core.contract import (
     Alert,
     Feedback,
     ModelDeployed,
@@ -25,8 +25,8 @@ from ratchet.contract import (
     TrainingRequest,
     TrainingStatus,
 )
-from ratchet.contract.http.console import HintOut, LoopOut
-from ratchet.errors import Unavailable
+from ratchet.core.contract.http.console import HintOut, LoopOut
+from ratchet.core.errors import Unavailable
 from tests.support.contract_files import ROOT
 from tests.support.running import running
 

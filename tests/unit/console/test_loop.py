@@ -14,12 +14,12 @@ from ratchet.bus.testing import FakeClock, eventually
 from ratchet.console.domain.attention import Growth
 from ratchet.console.domain.loop import COMPARED_S, Lags, loop_roles
 from ratchet.console.loop import FRESH_S, KEPT_S, PART_S, History, Loop, Sources
-from ratchet.contract import Alert
-from ratchet.contract.http.console import ConsumerOut, LoopOut, LoopRoleOut, ServiceOut, StreamOut
-from ratchet.contract.http.rollouts import RolloutOut
-from ratchet.contract.http.status import JobBrief, RoleOut, StatusOut, TrainingStatusOut
-from ratchet.contract.state import CanaryRoute, Route, ServedPolicy, WeightStep
-from ratchet.errors import BusUnavailable, WarehouseUnavailable
+from ratchet.core.contract import Alert
+from ratchet.core.contract.http.console import ConsumerOut, LoopOut, LoopRoleOut, ServiceOut, StreamOut
+from ratchet.core.contract.http.rollouts import RolloutOut
+from ratchet.core.contract.http.status import JobBrief, RoleOut, StatusOut, TrainingStatusOut
+from ratchet.core.contract.state import CanaryRoute, Route, ServedPolicy, WeightStep
+from ratchet.core.errors import BusUnavailable, WarehouseUnavailable
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 STABLE = ServedPolicy(version=2, name="support@2-aaaaaaaa", digest="a" * 64)

@@ -9,8 +9,8 @@ import pytest
 
 from ratchet.console.http_services import HttpServices
 from ratchet.console.pace import FIRST_S, LONGEST_S, Pace
-from ratchet.errors import Unavailable
-from ratchet.service.http_client import TIMEOUT
+from ratchet.core.errors import Unavailable
+from ratchet.core.service.http_client import TIMEOUT
 
 SLOW = Unavailable("the deployer does not answer", code=TIMEOUT)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ratchet.console.pairs import Pair, PairKey, is_swapped, key_of, keys_of, pair_of, preference_of
-from ratchet.errors import BadRequest
-from ratchet.preferences.rules.base import Try
+from ratchet.core.errors import BadRequest
+from ratchet.core.preferences.rules.base import Try
 
 ASKED = {"role": "user", "content": "Where?"}
 KEY = PairKey("support", "a", "b")

@@ -11,8 +11,8 @@ import pytest
 from ratchet.console.pages import Pages
 from ratchet.console.pass_through import BODY_BYTES, COORDINATOR, DEPLOYER, GATEWAY, PassThrough, peer_of
 from ratchet.console.site import Site
-from ratchet.rules.access import ANYONE, Caller
-from ratchet.service.http_client import AsyncApiClient
+from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.service.http_client import AsyncApiClient
 from tests.support.callers import called_by
 
 ROUTES = {"coordinator": COORDINATOR, "deployer": DEPLOYER, "gateway": GATEWAY}

@@ -18,10 +18,10 @@ from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
 from ratchet.console.http_services import SERVICES as ALWAYS
-from ratchet.local_stack.catalog import MLFLOW, MLFLOW_PORT, SERVICES, TRACKER
-from ratchet.local_stack.plan import HEALTH_URLS
-from ratchet.rules.model_hub import HUB_VARIABLE
-from ratchet.service.settings import SharedSettings
+from ratchet.core.rules.model_hub import HUB_VARIABLE
+from ratchet.core.service.settings import SharedSettings
+from ratchet.local.local_stack.catalog import MLFLOW, MLFLOW_PORT, SERVICES, TRACKER
+from ratchet.local.local_stack.plan import HEALTH_URLS
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
 from tools.environment.make_env import assignments
 
@@ -153,7 +153,7 @@ def test_vllm_comes_with_the_profile_of_gpus_in_the_place_of_the_local_engine() 
     assert (vllm["profiles"], services()["engine_local"]["profiles"]) == (["gpu"], ["local"])
     assert EXAMPLE["COMPOSE_PROFILES"] == "local"
     assert vllm["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
-    assert vllm["command"][:4] == ["python", "-m", "ratchet.vllm_plugin", "serve"]
+    assert vllm["command"][:4] == ["python", "-m", "ratchet.extras.vllm_plugin", "serve"]
     mode = services()["gateway"]["environment"]["RATCHET_ENGINE_LOGPROBS_MODE"]
     assert {"--enable-lora", f"--logprobs-mode={mode}"} <= set(vllm["command"])
     assert mode == "${ENGINE_LOGPROBS_MODE:-processed_logprobs}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.service.settings import SharedSettings
+from ratchet.core.service.settings import SharedSettings
 from tests.support.compose import REPOSITORY, compose, services
 from tests.support.containers import ContainerSpec, clickhouse_container, nats_container, s3_container
 from tests.support.servers import in_containers

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.service.settings import SharedSettings
-from ratchet.vllm_plugin.settings import Settings as PluginSettings
+from ratchet.core.service.settings import SharedSettings
+from ratchet.extras.vllm_plugin.settings import Settings as PluginSettings
 from tests.support.compose import REPOSITORY, compose, services
 
 DOCKERFILES = sorted((REPOSITORY / "deploy/docker").glob("*.Dockerfile"))

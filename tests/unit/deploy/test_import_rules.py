@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import ratchet
-from ratchet.local_stack.catalog import SERVICES
+from ratchet.local.local_stack.catalog import SERVICES
 
 FOLDER = Path(ratchet.__file__).parent
 PYPROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 RULES: list[Any] = tomllib.loads(PYPROJECT.read_text())["tool"]["importlinter"]["contracts"]
 PACKAGES = {f"ratchet.{path.parent.name}" for path in FOLDER.glob("*/__init__.py")}
-APART = {"ratchet.experiment_tracker"}
+APART = {"ratchet.extras.trackers"}
 """Services that the local stack does not start."""
 MODULES = {f"ratchet.{path.stem}" for path in FOLDER.glob("*.py") if path.stem != "__init__"}
 
@@ -36,9 +36,9 @@ def test_every_service_has_the_anatomy_of_a_service() -> None:
 def test_every_package_but_the_engine_the_training_and_what_they_share_is_kept_from_torch() -> None:
     named = {name.removesuffix(".*") for name in rule("Only the training process")["source_modules"]}
     assert named - {"ratchet_helpdesk"} == PACKAGES - {
-        "ratchet.engine_local",
-        "ratchet.grammars",
-        "ratchet.chat_templates",
+        "ratchet.local.engine_local",
+        "ratchet.core.grammars",
+        "ratchet.core.chat_templates",
     }
 
 

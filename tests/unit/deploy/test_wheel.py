@@ -16,10 +16,10 @@ WHEEL = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatc
 READS = """
 import json
 import ratchet_helpdesk
-from ratchet.contract.directory import releases
-from ratchet.local_stack.servers import nats_server
-from ratchet.resources import resource_dir
-from ratchet.service.contracts import load_contracts
+from ratchet.core.contract.directory import releases
+from ratchet.local.local_stack.servers import nats_server
+from ratchet.core.resources import resource_dir
+from ratchet.core.service.contracts import load_contracts
 
 print(json.dumps({
     "topics": len(load_contracts().topics),

@@ -8,8 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ratchet.datasets.domain.rows import COUNT_MISMATCH, IMPOSSIBLE_LOGPROBS, NO_IDS, PARENT_MISSING, PREFIX_MISMATCH
-from ratchet.rules.capture import REASONS, Reason, advice_of
+from ratchet.core.datasets.domain.rows import (
+    COUNT_MISMATCH,
+    IMPOSSIBLE_LOGPROBS,
+    NO_IDS,
+    PARENT_MISSING,
+    PREFIX_MISMATCH,
+)
+from ratchet.core.rules.capture import REASONS, Reason, advice_of
 from tests.support.pages import ROOT
 
 DOMAIN = ROOT / "services" / "ratchet" / "datasets" / "domain"

@@ -63,5 +63,7 @@ def test_a_benchmark_imports_names_that_exist(path: Path) -> None:
 
 def test_a_name_that_is_gone_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "bench.py"
-    file.write_text("from ratchet.errors import NotFound, Gone\nfrom ratchet.gone import x\nfrom pathlib import Path\n")
-    assert list(missing_imports(file)) == ["ratchet.errors.Gone", "ratchet.gone.x"]
+    file.write_text(
+        "from ratchet.core.errors import NotFound, Gone\nfrom ratchet.gone import x\nfrom pathlib import Path\n"
+    )
+    assert list(missing_imports(file)) == ["ratchet.core.errors.Gone", "ratchet.gone.x"]

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.contract.turn import Sampling, Usage
-from ratchet.gateway.domain.answers import agent_body
-from ratchet.gateway.domain.forms import CHAT, TEXT, Form, chat_answer, text_answer
-from ratchet.gateway.domain.requests import CallRequest, read_fields
-from ratchet.gateway.domain.streams import EventSplitter, PassedStream, Problem, chunk_of, datas, event_of
+from ratchet.core.contract.turn import Sampling, Usage
+from ratchet.core.service.problems import HttpError
+from ratchet.dialects.answers import agent_body
+from ratchet.dialects.forms import CHAT, TEXT, Form, chat_answer, text_answer
+from ratchet.dialects.requests import CallRequest, read_fields
+from ratchet.dialects.streams import EventSplitter, PassedStream, Problem, chunk_of, datas, event_of
 from ratchet.gateway.domain.turns import trainable_of
 from ratchet.gateway.engines.base import relayed_headers
-from ratchet.service.problems import HttpError
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 PLAIN: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}

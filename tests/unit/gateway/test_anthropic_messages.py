@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ratchet.errors import BadRequest, NotFound
-from ratchet.gateway.domain.anthropic_messages import MESSAGES
-from ratchet.gateway.domain.anthropic_messages.answers import from_chat, message_of
-from ratchet.gateway.domain.anthropic_messages.counting import count_body, estimate
-from ratchet.gateway.domain.anthropic_messages.errors import error_body
-from ratchet.gateway.domain.anthropic_messages.reading import read, to_chat
-from ratchet.gateway.domain.anthropic_messages.streams import MessageStream, fold_message, replay_message, sse
-from ratchet.gateway.domain.forms import CHAT
-from ratchet.gateway.domain.requests import CallRequest, constraint_of
-from ratchet.gateway.domain.streams import events_of
-from ratchet.rules.chat.format import is_chat
+from ratchet.core.errors import BadRequest, NotFound
+from ratchet.core.rules.chat.format import is_chat
+from ratchet.dialects.forms import CHAT
+from ratchet.dialects.messages import MESSAGES
+from ratchet.dialects.messages.answers import from_chat, message_of
+from ratchet.dialects.messages.counting import count_body, estimate
+from ratchet.dialects.messages.errors import error_body
+from ratchet.dialects.messages.reading import read, to_chat
+from ratchet.dialects.messages.streams import MessageStream, fold_message, replay_message, sse
+from ratchet.dialects.requests import CallRequest, constraint_of
+from ratchet.dialects.streams import events_of
 from tests.support.fake_streams import vllm_chunks
 from tests.unit.gateway.test_any_request import values
 

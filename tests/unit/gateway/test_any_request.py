@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ratchet.errors import BadRequest, NotFound
-from ratchet.gateway.domain.answers import agent_body
-from ratchet.gateway.domain.forms import CHAT, ENGINE_FIELDS, TEXT, Form
-from ratchet.gateway.domain.requests import read_fields
-from ratchet.gateway.domain.streams import PassedStream, event_of
-from ratchet.rules.chat.links import prefix_digests
+from ratchet.core.errors import BadRequest, NotFound
+from ratchet.core.rules.chat.links import prefix_digests
+from ratchet.dialects.answers import agent_body
+from ratchet.dialects.forms import CHAT, ENGINE_FIELDS, TEXT, Form
+from ratchet.dialects.requests import read_fields
+from ratchet.dialects.streams import PassedStream, event_of
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)

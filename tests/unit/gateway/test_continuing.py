@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.errors import NotFound
+from ratchet.core.errors import NotFound
+from ratchet.core.rules.access import ANYONE
+from ratchet.core.service.asgi import Request, Response
+from ratchet.dialects.requests import read_fields
+from ratchet.dialects.responses import from_chat
+from ratchet.dialects.responses.form import RESPONSES, asked_of, read_responses
+from ratchet.dialects.responses.state import ResponseState
 from ratchet.gateway.continuing import Continuing
-from ratchet.gateway.domain.requests import read_fields
-from ratchet.gateway.domain.responses import from_chat
-from ratchet.gateway.domain.responses.form import RESPONSES, asked_of, read_responses
-from ratchet.gateway.domain.responses.state import ResponseState
 from ratchet.gateway.kv_responses import Responses
-from ratchet.rules.access import ANYONE
-from ratchet.service.asgi import Request, Response
 from tests.support.gateway_alone import ANSWER, Alone, alone
 
 HUGE = 99999999999999999999

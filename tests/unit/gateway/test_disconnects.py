@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.gateway.domain.forms import CHAT
-from ratchet.rules.access import Caller
-from ratchet.service.asgi import EventStream
+from ratchet.core.rules.access import Caller
+from ratchet.core.service.asgi import EventStream
+from ratchet.dialects.forms import CHAT
 from tests.support.gateway_alone import alone, chat_request
 
 

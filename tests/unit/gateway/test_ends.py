@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from ratchet.gateway.domain.forms import CHAT
-from ratchet.rules.access import ANYONE
-from ratchet.service.asgi import Request, Response
+from ratchet.core.rules.access import ANYONE
+from ratchet.core.service.asgi import Request, Response
+from ratchet.dialects.forms import CHAT
 from tests.support.gateway_alone import Alone, alone, chat_request
 
 

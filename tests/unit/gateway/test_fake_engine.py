@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ratchet.service.asgi import JsonApi
-from ratchet.service.problems import HttpError
+from ratchet.core.service.asgi import JsonApi
+from ratchet.core.service.problems import HttpError
 from tests.support.fake_engine import TOOLS, FakeEngine, tool_call
 from tests.support.joined_streams import events_of, joined
 

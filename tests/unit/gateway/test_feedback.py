@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.errors import BadRequest, Forbidden
-from ratchet.rules.access import ANYONE, Caller
-from ratchet.service.asgi import Request
+from ratchet.core.errors import BadRequest, Forbidden
+from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.service.asgi import Request
 from tests.support.gateway_alone import Alone, alone
 
 TRAJECTORY = "0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11"

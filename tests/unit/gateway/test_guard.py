@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.contract.gateway_notes import UseNote
-from ratchet.contract.state import KeyLimits
+from ratchet.core.contract.gateway_notes import UseNote
+from ratchet.core.contract.state import KeyLimits
+from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.service.asgi import CALLER, Receive, Response, Scope, Send, send_response
 from ratchet.gateway.guard import Guard, RateLimit, address_of
-from ratchet.rules.access import ANYONE, Caller
-from ratchet.service.asgi import CALLER, Receive, Response, Scope, Send, send_response
 
 
 async def inside(_: Scope, receive: Receive, send: Send) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.errors import ConfigError
+from ratchet.core.errors import ConfigError
 from ratchet.gateway.engines.http_pool import HttpPool
 
 

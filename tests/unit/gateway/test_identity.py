@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.contract import JsonObject, named_id
-from ratchet.errors import BadRequest
+from ratchet.core.contract import JsonObject, named_id
+from ratchet.core.errors import BadRequest
+from ratchet.core.rules.trajectory_names import NAME_CHARACTERS
 from ratchet.gateway.domain.identity import (
     CLAIMS,
     EVERY_WAY,
@@ -26,7 +27,6 @@ from ratchet.gateway.domain.identity import (
     trace_of,
     trajectory_id_of,
 )
-from ratchet.rules.trajectory_names import NAME_CHARACTERS
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ratchet.contract import JsonObject
+from ratchet.core.contract import JsonObject
 from tests.support.agent_runs import (
     SPELLINGS,
     Side,

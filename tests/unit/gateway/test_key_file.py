@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.contract.state import Key
-from ratchet.errors import ConfigError
+from ratchet.core.contract.state import Key
+from ratchet.core.errors import ConfigError
+from ratchet.core.rules.access import AGENT_SCOPES, hash_of
 from ratchet.gateway.key_file import KeyFile
-from ratchet.rules.access import AGENT_SCOPES, hash_of
 
 
 class Taken:

@@ -9,9 +9,9 @@ import pytest
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBus, eventually
-from ratchet.contract.state import RESPONSES, SealedResponse
-from ratchet.errors import BusUnavailable, Unreadable
-from ratchet.gateway.domain.responses.state import STATE_BYTES, ResponseState, encode_state
+from ratchet.core.contract.state import RESPONSES, SealedResponse
+from ratchet.core.errors import BusUnavailable, Unreadable
+from ratchet.dialects.responses.state import STATE_BYTES, ResponseState, encode_state
 from ratchet.gateway.kv_responses import Responses, entry_key, sealed, unsealed
 from tests.support.fake_bus import fake_bus
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from ratchet.bus.testing import FakeBus, eventually
-from ratchet.contract.state import POLICIES, Route
-from ratchet.errors import NotFound, Unavailable
+from ratchet.core.contract.state import POLICIES, Route
+from ratchet.core.errors import NotFound, Unavailable
 from ratchet.gateway.kv_routes import Routes
 from tests.support.fake_bus import fake_bus
 from tests.support.gateway_scene import canary_route, put_routes, served, version

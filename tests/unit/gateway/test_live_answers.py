@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.dialects.forms import CHAT
+from ratchet.dialects.requests import read_fields
 from ratchet.gateway import engine_answers
-from ratchet.gateway.domain.forms import CHAT
-from ratchet.gateway.domain.requests import read_fields
 from ratchet.gateway.engine_answers import LiveAnswer
 from ratchet.gateway.engines.base import EngineFailed, EventReply
 from ratchet.gateway.recorder import StreamMemory

@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 from hypothesis import given, strategies as st
 
-from ratchet.contract import JsonObject, named_id
-from ratchet.contract.turn import Sampling
+from ratchet.core.contract import JsonObject, named_id
+from ratchet.core.contract.turn import Sampling
+from ratchet.core.rules.chat.links import prefix_digests
+from ratchet.core.rules.redaction import Redacted
 from ratchet.gateway.domain.memory import (
     ATTEMPT_BYTES,
     CONVERSATION_BYTES,
@@ -22,8 +24,6 @@ from ratchet.gateway.domain.memory import (
     cache_key,
 )
 from ratchet.gateway.recorder_process import TOOL_BYTES
-from ratchet.rules.chat.links import prefix_digests
-from ratchet.rules.redaction import Redacted
 from tests.unit.gateway.test_recorder_process import job, record_maker, request, turn_of
 from tests.unit.gateway.test_turns import GOOD, HEADER, USER, asked, past
 

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from ratchet.errors import Forbidden, NotFound
+from ratchet.core.errors import Forbidden, NotFound
+from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.service.asgi import Request
 from ratchet.gateway.domain.prices import Price, Prices
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import ModelNames, Models
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.settings import Settings
-from ratchet.rules.access import ANYONE, Caller
-from ratchet.service.asgi import Request
 from tests.support.gateway_alone import Server, alone
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ratchet.contract.turn import EngineInfo
-from ratchet.gateway.domain.forms import CHAT, Form
-from ratchet.gateway.domain.requests import read_fields
+from ratchet.core.contract.turn import EngineInfo
+from ratchet.core.service.asgi import Headers
+from ratchet.dialects.forms import CHAT, Form
+from ratchet.dialects.requests import read_fields
 from ratchet.gateway.engines.base import CallRefused, EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.policies import PolicyEngine
-from ratchet.service.asgi import Headers
 from tests.support.gateway_scene import ROLE, served, version
 
 CALL = CHAT.read(read_fields(msgspec.json.encode({"model": ROLE, "messages": [{"role": "user", "content": "hi"}]})))

@@ -7,12 +7,12 @@ from hypothesis import given, strategies as st
 from prometheus_client import REGISTRY
 from pydantic import ValidationError
 
-from ratchet.contract.turn import Usage
+from ratchet.core.contract.turn import Usage
+from ratchet.core.service.engine_list import PriceSettings
 from ratchet.gateway.domain.prices import FREE, Price, Prices, spent_tokens
 from ratchet.gateway.recorder import count_turn
 from ratchet.gateway.recorder_process import Counted
 from ratchet.gateway.settings import Settings, UpstreamSettings
-from ratchet.service.engine_list import PriceSettings
 from tests.unit.gateway.test_turns import HEADER
 
 counts = st.integers(0, 10_000_000)

@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import FakeBroker, FakeClock, connect, eventually
-from ratchet.contract.gateway_notes import UseNote
-from ratchet.contract.state import KEY_USAGE, KeyLimits, KeyUsage
+from ratchet.core.contract.gateway_notes import UseNote
+from ratchet.core.contract.state import KEY_USAGE, KeyLimits, KeyUsage
+from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.service.problems import HttpError
 from ratchet.gateway.domain.notes import Notes
 from ratchet.gateway.quotas import Quotas
-from ratchet.rules.access import ANYONE, Caller
-from ratchet.service.problems import HttpError
 from tests.support.fake_bus import fake_broker
 from tests.support.running import running
 

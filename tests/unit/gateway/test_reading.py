@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.errors import BadRequest
-from ratchet.gateway.domain.forms import CHAT
-from ratchet.gateway.domain.requests import CallRequest, Fields
+from ratchet.core.errors import BadRequest
+from ratchet.core.rules.chat.links import Digested, prefix_digests
+from ratchet.dialects.forms import CHAT
+from ratchet.dialects.requests import CallRequest, Fields
 from ratchet.gateway.reading import LARGE, RequestReader
-from ratchet.rules.chat.links import Digested, prefix_digests
 
 TALK: list[dict[str, Any]] = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.contract import JsonObject
-from ratchet.gateway.domain.forms import CHAT
+from ratchet.core.contract import JsonObject
+from ratchet.core.service.asgi import EventStream, Response
+from ratchet.dialects.forms import CHAT
+from ratchet.dialects.responses.form import RESPONSES
+from ratchet.dialects.streams import event_of
 from ratchet.gateway.domain.identity import trajectory_id_of
-from ratchet.gateway.domain.responses.form import RESPONSES
-from ratchet.gateway.domain.streams import event_of
-from ratchet.service.asgi import EventStream, Response
 from tests.support.gateway_alone import Alone, alone, chat_request
 
 USER: JsonObject = {"role": "user", "content": "hi"}

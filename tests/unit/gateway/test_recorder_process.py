@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from ratchet.bus.envelope import Sealer, unseal
-from ratchet.contract import PolicyClaim, TrajectoryEnd, Turn, encode, named_id
-from ratchet.contract.turn import Constraint, EngineInfo, Provider, Trace, Usage
+from ratchet.core.contract import PolicyClaim, TrajectoryEnd, Turn, encode, named_id
+from ratchet.core.contract.turn import Constraint, EngineInfo, Provider, Trace, Usage
+from ratchet.core.rules.redaction import Redactor
+from ratchet.core.service.contracts import load_contracts
 from ratchet.gateway.domain.prices import Price
 from ratchet.gateway.domain.turns import TurnHeader
 from ratchet.gateway.recorder_process import (
@@ -24,8 +26,6 @@ from ratchet.gateway.recorder_process import (
     RecordMaker,
     serve,
 )
-from ratchet.rules.redaction import Redactor
-from ratchet.service.contracts import load_contracts
 from tests.support.messages import AT
 
 CONTRACTS = load_contracts()

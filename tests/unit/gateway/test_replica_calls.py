@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ratchet.gateway.domain.forms import CHAT
+from ratchet.core.rules.engines import POLICY_REFUSED
+from ratchet.core.service.asgi import Headers
+from ratchet.core.service.problems import HttpError
+from ratchet.dialects.forms import CHAT
 from ratchet.gateway.domain.replicas import AGAIN_S, FAILED_CHECKS, FAILURES, QUIET_S, Health, Replica
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.replicas import COMMENTS, SENDS, Replicas
-from ratchet.rules.engines import POLICY_REFUSED
-from ratchet.service.asgi import Headers
-from ratchet.service.problems import HttpError
 
 CHUNK = b'data: {"choices": [{"delta": {"content": "hi"}}]}'
 COMMENT = b": ping"

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ratchet.errors import BadRequest, RatchetError
-from ratchet.gateway.domain.anthropic_messages import MESSAGES
-from ratchet.gateway.domain.forms import CHAT, ENGINE_FIELDS, TEXT, Form
-from ratchet.gateway.domain.requests import (
+from ratchet.core.errors import BadRequest, RatchetError
+from ratchet.core.service.problems import http_error
+from ratchet.dialects.forms import CHAT, ENGINE_FIELDS, TEXT, Form
+from ratchet.dialects.messages import MESSAGES
+from ratchet.dialects.requests import (
     MAX_MESSAGES,
     STEP_BYTES,
     CallRequest,
@@ -20,9 +21,8 @@ from ratchet.gateway.domain.requests import (
     read_fields,
     value_of,
 )
-from ratchet.gateway.domain.responses.form import RESPONSES
+from ratchet.dialects.responses.form import RESPONSES
 from ratchet.gateway.http_api import split_path, unknown_path
-from ratchet.service.problems import http_error
 
 HI = b'{"role": "user", "content": "hi"}'
 BODY: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}

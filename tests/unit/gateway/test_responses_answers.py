@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import TypeAdapter
 
-from ratchet.errors import BadRequest
-from ratchet.gateway.domain.responses import ResponseFold, ResponseStream, from_chat, read, to_chat, to_chat_answer
+from ratchet.core.errors import BadRequest
+from ratchet.dialects.responses import ResponseFold, ResponseStream, from_chat, read, to_chat, to_chat_answer
 
 ID = "resp_0123"
 AT = 1_750_000_000

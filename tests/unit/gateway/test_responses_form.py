@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.errors import BadRequest
-from ratchet.gateway.domain.apis import APIS
-from ratchet.gateway.domain.requests import read_fields
-from ratchet.gateway.domain.responses import NotForPolicies
-from ratchet.gateway.domain.responses.form import RESPONSES, ResponseTranslator, chat_call, raw_member
+from ratchet.core.errors import BadRequest
+from ratchet.dialects.apis import APIS
+from ratchet.dialects.requests import read_fields
+from ratchet.dialects.responses import NotForPolicies
+from ratchet.dialects.responses.form import RESPONSES, ResponseTranslator, chat_call, raw_member
 
 RESPONSE: dict[str, Any] = {
     "id": "resp_1",

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from hypothesis import example, given, strategies as st
 
-from ratchet.errors import BadRequest, NotFound
-from ratchet.gateway.domain.forms import CHAT
-from ratchet.gateway.domain.requests import constraint_of, is_multimodal, read_fields
-from ratchet.gateway.domain.responses import NotForPolicies, read, responses_param, to_chat as to_chat_of
+from ratchet.core.errors import BadRequest, NotFound
+from ratchet.dialects.forms import CHAT
+from ratchet.dialects.requests import constraint_of, is_multimodal, read_fields
+from ratchet.dialects.responses import NotForPolicies, read, responses_param, to_chat as to_chat_of
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.errors import BadRequest, NotFound
-from ratchet.gateway.domain.responses import ResponsesRequest, from_chat, read, to_chat
-from ratchet.gateway.domain.responses.state import (
+from ratchet.core.errors import BadRequest, NotFound
+from ratchet.dialects.responses import ResponsesRequest, from_chat, read, to_chat
+from ratchet.dialects.responses.state import (
     HOLDERS,
     STATE_BYTES,
     History,

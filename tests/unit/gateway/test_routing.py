@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ratchet.contract import named_id
-from ratchet.contract.state import CanaryRoute, Route, ServedPolicy, WeightStep
+from ratchet.core.contract import named_id
+from ratchet.core.contract.state import CanaryRoute, Route, ServedPolicy, WeightStep
+from ratchet.core.rules.arms import Assignment
 from ratchet.gateway.domain.routing import (
     ARM_BYTES,
     Arm,
@@ -23,7 +24,6 @@ from ratchet.gateway.domain.routing import (
     start_of,
     without_canary,
 )
-from ratchet.rules.arms import Assignment
 from tests.support.messages import AT
 
 OLD = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ratchet.core.service.seat import Seat
 from ratchet.gateway.settings import Settings
-from ratchet.service.seat import Seat
 
 TOTALS = (
     "cache_bytes",

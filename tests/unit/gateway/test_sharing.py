@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.contract import GatewayNotes, JsonObject, encode, named_id
-from ratchet.contract.gateway_notes import ArmNote, CallNote
-from ratchet.contract.state import ServedPolicy
+from ratchet.core.contract import GatewayNotes, JsonObject, encode, named_id
+from ratchet.core.contract.gateway_notes import ArmNote, CallNote
+from ratchet.core.contract.state import ServedPolicy
+from ratchet.core.rules.arms import STABLE, Assignment
 from ratchet.gateway.domain.identity import Names
 from ratchet.gateway.domain.memory import REMEMBERED_CALLS, Conversation, PastCall
 from ratchet.gateway.domain.notes import Notes
 from ratchet.gateway.domain.routing import ARM_BYTES, PROCESSES, Arm, Arms
 from ratchet.gateway.turn_order import TurnOrder
-from ratchet.rules.arms import STABLE, Assignment
 from tests.support.contract_files import CONTRACTS
 from tests.support.process_notes import Processes
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.gateway.domain.forms import CHAT, TEXT, Form
-from ratchet.gateway.domain.requests import CallRequest, read_fields
-from ratchet.gateway.domain.streams import LARGEST_EVENT, EventSplitter, PassedStream, chunk_of, data_of, datas
+from ratchet.dialects.forms import CHAT, TEXT, Form
+from ratchet.dialects.requests import CallRequest, read_fields
+from ratchet.dialects.streams import LARGEST_EVENT, EventSplitter, PassedStream, chunk_of, data_of, datas
 from tests.support.fake_engine import tool_call
 from tests.support.fake_streams import vllm_chunks
 

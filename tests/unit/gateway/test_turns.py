@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.contract import JsonObject, PolicyClaim, named_id
-from ratchet.contract.turn import EngineInfo, Sampling, Usage
-from ratchet.gateway.domain.answers import Answer
+from ratchet.core.contract import JsonObject, PolicyClaim, named_id
+from ratchet.core.contract.turn import EngineInfo, Sampling, Usage
+from ratchet.core.rules.chat.links import prefix_digests
+from ratchet.core.rules.recorded import ids_digest
+from ratchet.core.service.contracts import load_contracts
+from ratchet.dialects.answers import Answer
 from ratchet.gateway.domain.memory import PastCall
 from ratchet.gateway.domain.turns import (
     TurnHeader,
@@ -22,9 +25,6 @@ from ratchet.gateway.domain.turns import (
     without_ids,
     without_tokens,
 )
-from ratchet.rules.chat.links import prefix_digests
-from ratchet.rules.recorded import ids_digest
-from ratchet.service.contracts import load_contracts
 from tests.support.messages import AT
 
 ids = st.lists(st.integers(0, 50_000), max_size=40)

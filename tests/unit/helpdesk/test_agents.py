@@ -8,7 +8,7 @@ from itertools import islice
 
 import pytest
 
-from ratchet.demo.plan import DEMO
+from ratchet.local.demo.plan import DEMO
 from ratchet_helpdesk import BAD_DOMAIN, DOMAIN
 from ratchet_helpdesk.agent import in_parallel
 from ratchet_helpdesk.agents import Pile, end_of

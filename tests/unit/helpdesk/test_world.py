@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.demo.plan import DEMO
+from ratchet.local.demo.plan import DEMO
 from ratchet_helpdesk.clerk import (
     BIASED,
     CARELESS,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.bus.projection import Folded
-from ratchet.contract import Outcome, Reward, Trajectory
-from ratchet.contract.reward import RewardFunction
-from ratchet.contract.trajectory import TaskContext
+from ratchet.core.contract import Outcome, Reward, Trajectory
+from ratchet.core.contract.reward import RewardFunction
+from ratchet.core.contract.trajectory import TaskContext
 from ratchet.reward_computer.components import Evidence
 from ratchet.reward_computer.domain.history import CAPACITY, SLOTS, TurnHistory, add_trajectory, history_key
 from ratchet.reward_computer.domain.normalization import (

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.contract import Outcome
-from ratchet.contract.trajectory import (
+from ratchet.core.contract import Outcome
+from ratchet.core.contract.trajectory import (
     Action,
     Observation,
     Quality,

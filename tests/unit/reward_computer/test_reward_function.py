@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.contract import Outcome, Reward, decode, encode
-from ratchet.contract.reward import RewardFunction
-from ratchet.contract.trajectory import Quality
-from ratchet.errors import ConfigError
+from ratchet.core.contract import Outcome, Reward, decode, encode
+from ratchet.core.contract.reward import RewardFunction
+from ratchet.core.contract.trajectory import Quality
+from ratchet.core.errors import ConfigError
+from ratchet.core.service.contracts import load_contracts
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Evidence
 from ratchet.reward_computer.domain.reward import (
     Circumstances,
@@ -25,7 +26,6 @@ from ratchet.reward_computer.domain.reward import (
 )
 from ratchet.reward_computer.domain.window import Stats
 from ratchet.reward_computer.settings import Settings, spec_of
-from ratchet.service.contracts import load_contracts
 from tests.support.messages import AT, trajectory
 from tests.support.rewards import FUNCTION, feedback
 from tests.unit.reward_computer.test_reward_components import turns

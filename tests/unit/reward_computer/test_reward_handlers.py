@@ -9,9 +9,9 @@ import msgspec
 from hypothesis import given, settings, strategies as st
 
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
-from ratchet.contract import Message, Outcome as Claim, Reward, Trajectory
-from ratchet.contract.reward import RewardFunction
-from ratchet.contract.trajectory import TaskContext
+from ratchet.core.contract import Message, Outcome as Claim, Reward, Trajectory
+from ratchet.core.contract.reward import RewardFunction
+from ratchet.core.contract.trajectory import TaskContext
 from ratchet.reward_computer.domain.reward import RewardSpec, newest
 from tests.support.messages import AT, stored_at, trajectory
 from tests.support.rewards import (

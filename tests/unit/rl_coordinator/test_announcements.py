@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.contract import TrainingDispatch, TrainingStatus
-from ratchet.contract.training import Artifacts, SnapshotRef, TrainingError
+from ratchet.core.contract import TrainingDispatch, TrainingStatus
+from ratchet.core.contract.training import Artifacts, SnapshotRef, TrainingError
 from ratchet.rl_coordinator.jobs.domain.announcements import failure_alert, pending_announcement, requeue_unconfirmed
 from ratchet.rl_coordinator.jobs.domain.jobs import mark_announced
 from tests.support.training import after, job

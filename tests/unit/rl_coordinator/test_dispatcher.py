@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from ratchet.bus.testing import FakeBus, eventually
-from ratchet.contract import TrainingDispatch
-from ratchet.contract.state import JOBS, Job, JobState
-from ratchet.contract.training import SnapshotRef
-from ratchet.errors import ObjectsUnavailable, Rejected
+from ratchet.core.contract import TrainingDispatch
+from ratchet.core.contract.state import JOBS, Job, JobState
+from ratchet.core.contract.training import SnapshotRef
+from ratchet.core.errors import ObjectsUnavailable, Rejected
 from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from ratchet.bus.message import named_id
-from ratchet.contract.http.jobs import JobOut
-from ratchet.contract.state import Job
-from ratchet.contract.training import (
+from ratchet.core.contract.http.jobs import JobOut
+from ratchet.core.contract.state import Job
+from ratchet.core.contract.training import (
     Checkpointing,
     Compute,
     Dataset,
@@ -25,10 +25,10 @@ from ratchet.contract.training import (
     TrainingConfig,
     TrainingRequest,
 )
-from ratchet.errors import Rejected
+from ratchet.core.errors import Rejected
+from ratchet.core.service.contracts import load_contracts
 from ratchet.rl_coordinator.http.job_request import job_body, training_request
 from ratchet.rl_coordinator.http.jobs import job_out
-from ratchet.service.contracts import load_contracts
 from tests.support.training import NOON, after, job
 
 FRESH = named_id("fresh")

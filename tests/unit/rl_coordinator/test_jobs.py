@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.bus.message import Cause
-from ratchet.contract import TrainingDispatch
-from ratchet.contract.state import ENDED, Job, JobState
-from ratchet.contract.training import (
+from ratchet.core.contract import TrainingDispatch
+from ratchet.core.contract.state import ENDED, Job, JobState
+from ratchet.core.contract.training import (
     Artifacts,
     Dataset,
     Hyperparameters,
@@ -22,7 +22,7 @@ from ratchet.contract.training import (
     TrainingError,
     TrainingStatus,
 )
-from ratchet.errors import Rejected, WrongState
+from ratchet.core.errors import Rejected, WrongState
 from ratchet.rl_coordinator.jobs.domain import jobs
 from ratchet.rl_coordinator.jobs.domain.announcements import pending_announcement
 from ratchet.rl_coordinator.jobs.domain.jobs import NEXT, RANK, Counted, Limits

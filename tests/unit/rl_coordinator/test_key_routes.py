@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 
 from ratchet.bus.connection import Bus
-from ratchet.contract.http.keys import KeyIn
-from ratchet.errors import NotFound, WrongState
+from ratchet.core.contract.http.keys import KeyIn
+from ratchet.core.errors import NotFound, WrongState
+from ratchet.core.rules.access import ANYONE
+from ratchet.core.service.keys import setting_key
 from ratchet.rl_coordinator.http.keys import KeyRoutes, KeyStore
-from ratchet.rules.access import ANYONE
-from ratchet.service.keys import setting_key
 from tests.support.fake_bus import fake_bus
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ratchet.bus.kv import Entry
 from ratchet.bus.testing import FakeBroker, FakeBucket, FakeBus, eventually
-from ratchet.contract.state import JOBS, Job
+from ratchet.core.contract.state import JOBS, Job
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from tests.support.fake_bus import fake_broker
 from tests.support.running import running

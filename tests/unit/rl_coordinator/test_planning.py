@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ratchet.contract.training import DatasetFilter
-from ratchet.datasets.domain.selection import Candidate, TrajectoryRules, select
+from ratchet.core.contract.training import DatasetFilter
+from ratchet.core.datasets.domain.selection import Candidate, TrajectoryRules, select
+from ratchet.core.rules.algorithms import BUILT_IN
 from ratchet.rl_coordinator.jobs.domain.planning import (
     Shape,
     Tries,
@@ -22,7 +23,6 @@ from ratchet.rl_coordinator.jobs.domain.planning import (
     with_successes,
 )
 from ratchet.rl_coordinator.registry import Policies
-from ratchet.rules.algorithms import BUILT_IN
 from tests.support.training import AMOUNTS, NOON, registered
 
 PINNED_ARM = frozenset({"pinned"})

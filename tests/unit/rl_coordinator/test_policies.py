@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.contract.state import PolicyVersion, Route, ServedPolicy
-from ratchet.errors import Rejected
+from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
+from ratchet.core.errors import Rejected
 from ratchet.rl_coordinator.registry.domain import Policies, StartingPoint, continues_stable
 from tests.support.training import NOON
 

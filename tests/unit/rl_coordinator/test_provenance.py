@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ratchet.contract.http.models import RaterPart
+from ratchet.core.contract.http.models import RaterPart
 from ratchet.rl_coordinator.registry.provenance import rater_counts, reward_functions
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.contract.training import Dataset, Hyperparameters
-from ratchet.errors import ConfigError
+from ratchet.core.contract.training import Dataset, Hyperparameters
+from ratchet.core.errors import ConfigError
 from ratchet.rl_coordinator.jobs.domain import Abilities
 from ratchet.rl_coordinator.triggers.recipes import read_recipes, recipe_for
 from tests.support.training import AMOUNTS, config

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ratchet.contract.policy_manifest import PolicyManifest
-from ratchet.contract.training import SnapshotRef
-from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.errors import Rejected
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.training import SnapshotRef
+from ratchet.core.datasets.s3_snapshots import Snapshots
+from ratchet.core.errors import Rejected
+from ratchet.core.stores.policies import publish_policy
 from ratchet.rl_coordinator.jobs.exporter import own_snapshot
 from ratchet.rl_coordinator.jobs.feasibility import require_own_policy
-from ratchet.stores.policies import publish_policy
 from tests.support.blobs import MemoryBlobs
 from tests.support.hostile import DAMAGED_JSON
 from tests.support.snapshot_rows import snapshot_manifest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ratchet.contract.training import (
+from ratchet.core.contract.training import (
     Checkpointing,
     Compute,
     Dataset,
@@ -20,8 +20,8 @@ from ratchet.contract.training import (
     SnapshotRef,
     TrainingRequest,
 )
+from ratchet.core.rules.training_options import Amounts
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
-from ratchet.rules.training_options import Amounts
 from tests.support.training import AMOUNTS, after, config, request
 
 ABILITIES = Abilities(training_enabled=True, algorithms=frozenset({"sft", "rloo", "ppo"}), amounts=AMOUNTS)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ratchet.bus.testing import FakeBus
-from ratchet.contract.state import JOBS, Job
-from ratchet.contract.training import Artifacts, Dataset, SnapshotRef
-from ratchet.errors import ObjectsUnavailable, WrongState
+from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.contract.training import Artifacts, Dataset, SnapshotRef
+from ratchet.core.errors import ObjectsUnavailable, WrongState
 from ratchet.rl_coordinator.jobs.domain.jobs import Counted
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule

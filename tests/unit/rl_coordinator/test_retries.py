@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ratchet.bus.schemas import load_schema
-from ratchet.contract.training import ErrorCode, Hyperparameters, TrainingRequest
-from ratchet.resources import resource_dir
+from ratchet.core.contract.training import ErrorCode, Hyperparameters, TrainingRequest
+from ratchet.core.resources import resource_dir
+from ratchet.core.rules.algorithms import BUILT_IN
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES, eased
-from ratchet.rules.algorithms import BUILT_IN
 from tests.support.training import config, request
 
 CONVERGENCE = DEFAULT_RETRIES["CONVERGENCE"]

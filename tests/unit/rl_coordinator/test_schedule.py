@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from ratchet.contract.training import Compute
+from ratchet.core.contract.training import Compute
 from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES, Schedule
 from tests.support.training import NOON, after, changed, config, job, request
 

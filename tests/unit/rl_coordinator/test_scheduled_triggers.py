@@ -11,8 +11,8 @@ import pytest
 
 from ratchet.bus.message import named_id
 from ratchet.bus.testing import FakeBroker, FakeBus
-from ratchet.contract import TrainingRequest
-from ratchet.contract.state import JOBS, Job
+from ratchet.core.contract import TrainingRequest
+from ratchet.core.contract.state import JOBS, Job
 from ratchet.rl_coordinator.jobs.domain import Abilities
 from ratchet.rl_coordinator.jobs.domain.jobs import Counted
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule

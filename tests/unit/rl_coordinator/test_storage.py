@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ratchet.bus.testing import FakeBus
-from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
-from ratchet.contract.training import Artifacts, SnapshotRef
-from ratchet.errors import ObjectsUnavailable, Rejected
+from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
+from ratchet.core.contract.training import Artifacts, SnapshotRef
+from ratchet.core.errors import ObjectsUnavailable, Rejected
 from ratchet.rl_coordinator.storage.collector import Collector
 from ratchet.rl_coordinator.storage.domain import Retention, digest_of
 from tests.support.fake_bus import fake_bus

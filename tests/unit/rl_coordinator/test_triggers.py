@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ratchet.bus.message import named_id
-from ratchet.contract.reward import Preference
-from ratchet.contract.state import Job
+from ratchet.core.contract.reward import Preference
+from ratchet.core.contract.state import Job
 from ratchet.rl_coordinator.triggers.domain import (
     PREFERRED,
     REWARDED,

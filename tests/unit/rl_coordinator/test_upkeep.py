@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from ratchet.contract.state import Job
+from ratchet.core.contract.state import Job
 from ratchet.rl_coordinator.jobs.domain.jobs import Limits
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
 from ratchet.rl_coordinator.jobs.domain.upkeep import Listening, bring_up_to, keep_listening, prunable

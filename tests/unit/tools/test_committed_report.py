@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.demo.exams import Proportion
-from ratchet.demo.plan import DEMO
-from ratchet.rules.algorithms import BUILT_IN
+from ratchet.core.rules.algorithms import BUILT_IN
+from ratchet.local.demo.exams import Proportion
+from ratchet.local.demo.plan import DEMO
 from ratchet_helpdesk.heldout import GREEDY
 from tools.learning.cells import (
     ALGORITHMS,

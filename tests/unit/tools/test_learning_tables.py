@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.demo.exams import Proportion
+from ratchet.local.demo.exams import Proportion
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from tools.learning.cells import (
     OF_MISJUDGED,

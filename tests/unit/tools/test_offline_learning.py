@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.engine_local.torch_policies import Served
+from ratchet.local.engine_local.torch_policies import Served
 from ratchet_helpdesk.base_model import Shape, write_base_model
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from ratchet_helpdesk.world import MAX_CALLS, Verdict

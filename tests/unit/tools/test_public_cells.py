@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ratchet.contract.training import Lora
-from ratchet.demo.plan import Reinforced, Supervised
+from ratchet.core.contract.training import Lora
+from ratchet.local.demo.plan import Reinforced, Supervised
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from tests.support.tiny_models import write_tiny_model
 from tools.learning.cells import RLOO, Experiment, Measured, Variant

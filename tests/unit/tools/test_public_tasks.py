@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ratchet.bus.message import JsonObject
-from ratchet.errors import RatchetError
+from ratchet.core.errors import RatchetError
 from tools.learning.worlds import open_world
 from tools.learning.worlds.bfcl import IRRELEVANCE, SIMPLE, Entry, halves, read_entries, tool_of
 from tools.learning.worlds.bfcl_answers import is_accepted, read_arguments

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ratchet.demo.plan import DEMO, Supervised
+from ratchet.local.demo.plan import DEMO, Supervised
 from ratchet_helpdesk.world import Verdict
 from tools.learning.cells import Experiment, Variant
 from tools.learning.measure import Lessons, label_row, name_in, pair_rows, rows_of

@@ -14,12 +14,12 @@ from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
-from ratchet.contract.training import Hyperparameters, Lora
-from ratchet.engine_local.s3_policies import PolicyLoader
-from ratchet.errors import Rejected
-from ratchet.stores.policies import Policy, publish_policy, upload_files
-from ratchet.stores.policy_files import export_policy
+from ratchet.core.contract.policy_manifest import ADAPTER, PolicyManifest
+from ratchet.core.contract.training import Hyperparameters, Lora
+from ratchet.core.errors import Rejected
+from ratchet.core.stores.policies import Policy, publish_policy, upload_files
+from ratchet.core.stores.policy_files import export_policy
+from ratchet.local.engine_local.s3_policies import PolicyLoader
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy
 from tests.support.blobs import MemoryBlobs
 from tests.support.tiny_models import publish_tiny_model, write_family

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.errors import Rejected
+from ratchet.core.errors import Rejected
 from ratchet.trainer_worker.training.algorithms import load_train
 from tests.support.packages import write_package
 
 ACME = """
-from ratchet.rules.algorithms import Algorithm
+from ratchet.core.rules.algorithms import Algorithm
 
 simpo = Algorithm(
     name="acme.simpo", train="acme:train", learns_from="pairs", hyperparameters=frozenset({"beta"}),
@@ -29,7 +29,7 @@ def train(spec, policy, examples, run): ...
 """
 SCRIPT = """
 import sys
-from ratchet.errors import Rejected
+from ratchet.core.errors import Rejected
 from ratchet.trainer_worker.training.algorithms import load_train
 
 try:

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from ratchet.bus.received import Received
-from ratchet.contract import Message, TrainingDispatch, TrainingStatus
-from ratchet.contract.state import JOBS, Job
-from ratchet.contract.training import Hyperparameters
-from ratchet.errors import BusUnavailable, InvalidMessage
-from ratchet.service.settings import SharedSettings
-from ratchet.stores.objects import ObjectRef
+from ratchet.core.contract import Message, TrainingDispatch, TrainingStatus
+from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.contract.training import Hyperparameters
+from ratchet.core.errors import BusUnavailable, InvalidMessage
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import ObjectRef
 from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.child_process import Child
 from ratchet.trainer_worker.domain import Exit, StopReason

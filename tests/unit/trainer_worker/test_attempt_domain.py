@@ -18,10 +18,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from ratchet.contract import TrainingDispatch
-from ratchet.contract.state import Job
-from ratchet.errors import DigestMismatch, ObjectsUnavailable, Rejected
-from ratchet.service.contracts import load_contracts
+from ratchet.core.contract import TrainingDispatch
+from ratchet.core.contract.state import Job
+from ratchet.core.errors import DigestMismatch, ObjectsUnavailable, Rejected
+from ratchet.core.service.contracts import load_contracts
 from ratchet.trainer_worker.child_process import child_environment
 from ratchet.trainer_worker.domain import (
     Exit,

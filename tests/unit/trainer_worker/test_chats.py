@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from ratchet.chat_templates.conversations import Conversation, conversations_of
-from ratchet.contract.snapshot import ChatPart
-from ratchet.errors import Rejected
+from ratchet.core.chat_templates.conversations import Conversation, conversations_of
+from ratchet.core.contract.snapshot import ChatPart
+from ratchet.core.errors import Rejected
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.learner.rows import Row

@@ -14,15 +14,15 @@ import torch
 from msgspec.structs import replace
 from transformers import AutoModelForCausalLM
 
-from ratchet.contract.snapshot import Call, TrajectoryRow
-from ratchet.contract.training import Hyperparameters
-from ratchet.contract.turn import Constraint
-from ratchet.datasets.domain.sequences import ids_of
-from ratchet.engine_local.domain.answers import Completion
-from ratchet.engine_local.domain.requests import Sampling
-from ratchet.engine_local.torch_batch import Batch, Job, Update
-from ratchet.engine_local.torch_policies import load_weights, serve
-from ratchet.grammars.compiler import Compiler
+from ratchet.core.contract.snapshot import Call, TrajectoryRow
+from ratchet.core.contract.training import Hyperparameters
+from ratchet.core.contract.turn import Constraint
+from ratchet.core.datasets.domain.sequences import ids_of
+from ratchet.core.grammars.compiler import Compiler
+from ratchet.local.engine_local.domain.answers import Completion
+from ratchet.local.engine_local.domain.requests import Sampling
+from ratchet.local.engine_local.torch_batch import Batch, Job, Update
+from ratchet.local.engine_local.torch_policies import load_weights, serve
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.learner.logprobs import Scorer

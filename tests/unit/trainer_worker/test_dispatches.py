@@ -9,8 +9,8 @@ from typing import Any, cast
 from ratchet.bus.consumer import Done, Retry
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
-from ratchet.contract import TrainingDispatch, TrainingStatus
-from ratchet.contract.state import JOBS, Job
+from ratchet.core.contract import TrainingDispatch, TrainingStatus
+from ratchet.core.contract.state import JOBS, Job
 from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.domain import StopReason, Worker
 from ratchet.trainer_worker.handlers import Dispatches, Slots

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.contract.training import Lora
-from ratchet.rules.algorithms import ALGORITHMS, GRADIENT_RATES, PREFERENCE_RATES, REWARD_RATES, SFT_RATES
+from ratchet.core.contract.training import Lora
+from ratchet.core.rules.algorithms import ALGORITHMS, GRADIENT_RATES, PREFERENCE_RATES, REWARD_RATES, SFT_RATES
 from ratchet.trainer_worker.training.algorithms import dpo, kto, ppo, sft
 from ratchet.trainer_worker.training.learner.losses import Objective
 from ratchet.trainer_worker.training.learner.update import UpdateOptions

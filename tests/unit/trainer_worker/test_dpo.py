@@ -10,8 +10,8 @@ import pytest
 import torch
 from msgspec.structs import replace, replace as changed
 
-from ratchet.contract.snapshot import PairRow
-from ratchet.contract.training import Hyperparameters, Lora
+from ratchet.core.contract.snapshot import PairRow
+from ratchet.core.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from ratchet.grammars.walk import allowed
+from ratchet.core.grammars.walk import allowed
 from ratchet.trainer_worker.training.learner.fused_head import LinearHead, fused_scores
 from ratchet.trainer_worker.training.learner.head import Head
 from ratchet.trainer_worker.training.learner.targets import Targets

@@ -10,7 +10,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from ratchet.contract.training import ErrorCode, HealthLimits, Hyperparameters
+from ratchet.core.contract.training import ErrorCode, HealthLimits, Hyperparameters
 from ratchet.trainer_worker.errors import DataUnusable, Diverged, Unhealthy, error_code
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint

@@ -13,12 +13,12 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from ratchet.contract import TrainingRequest
-from ratchet.contract.training import EvaluationResults, HealthLimits, Hyperparameters, Lora, ResourceUsage
-from ratchet.errors import InvalidMessage
-from ratchet.rules.algorithms import ALGORITHMS
-from ratchet.rules.figures import FIGURES
-from ratchet.service.contracts import load_contracts
+from ratchet.core.contract import TrainingRequest
+from ratchet.core.contract.training import EvaluationResults, HealthLimits, Hyperparameters, Lora, ResourceUsage
+from ratchet.core.errors import InvalidMessage
+from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.rules.figures import FIGURES
+from ratchet.core.service.contracts import load_contracts
 from ratchet.trainer_worker.job import METRICS_FILE
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.child_run import ChildRun

@@ -15,10 +15,10 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from ratchet.cli.policies import known_base, other_base
-from ratchet.contract.policy_manifest import ADAPTER, PolicyManifest
-from ratchet.errors import Rejected
-from ratchet.stores.adapter_import import CONFIG, WEIGHTS, check_base, read_adapter, store_adapter
-from ratchet.stores.policies import Policy, fetch_policy
+from ratchet.core.contract.policy_manifest import ADAPTER, PolicyManifest
+from ratchet.core.errors import Rejected
+from ratchet.core.stores.adapter_import import CONFIG, WEIGHTS, check_base, read_adapter, store_adapter
+from ratchet.core.stores.policies import Policy, fetch_policy
 from tests.support.blobs import MemoryBlobs
 from tests.support.trainer_inputs import adapter as stored_adapter, model as stored_model
 from tests.support.trainer_runs import toy_model

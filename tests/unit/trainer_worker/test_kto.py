@@ -10,8 +10,8 @@ import pytest
 import torch
 from msgspec.structs import replace as changed
 
-from ratchet.contract.snapshot import LabelRow
-from ratchet.contract.training import Hyperparameters
+from ratchet.core.contract.snapshot import LabelRow
+from ratchet.core.contract.training import Hyperparameters
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.chat_templates.conversations import Conversation
-from ratchet.contract.local_training import LocalTraining, LoopOptions
-from ratchet.contract.policy_manifest import REWARD_MODEL
-from ratchet.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, TrainingConfig
-from ratchet.errors import Rejected
+from ratchet.core.chat_templates.conversations import Conversation
+from ratchet.core.contract.local_training import LocalTraining, LoopOptions
+from ratchet.core.contract.policy_manifest import REWARD_MODEL
+from ratchet.core.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, TrainingConfig
+from ratchet.core.errors import Rejected
 from ratchet.trainer_worker.errors import DataUnusable, Diverged
 from ratchet.trainer_worker.job import CHECKPOINTS, METRICS_FILE, RESULT, TEMPORARY, Finished, read_job
 from ratchet.trainer_worker.training.chats import ChatRows

@@ -11,8 +11,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from ratchet.contract.snapshot import PairRow
-from ratchet.contract.training import ErrorCode, HealthLimits, Hyperparameters
+from ratchet.core.contract.snapshot import PairRow
+from ratchet.core.contract.training import ErrorCode, HealthLimits, Hyperparameters
 from ratchet.trainer_worker.errors import Diverged, Unhealthy, error_code
 from ratchet.trainer_worker.job import Finished, JobSpec
 from ratchet.trainer_worker.training.algorithms import load_train

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, REWARD_MODEL, ArtifactFile, PolicyManifest
-from ratchet.contract.training import EvaluationResults, ResourceUsage
+from ratchet.core.contract.policy_manifest import ADAPTER, MODEL, REWARD_MODEL, ArtifactFile, PolicyManifest
+from ratchet.core.contract.training import EvaluationResults, ResourceUsage
 from ratchet.trainer_worker.model_card import model_card
 
 MADE_AT = datetime(2026, 11, 21, 12, tzinfo=UTC)

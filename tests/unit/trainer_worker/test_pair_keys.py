@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, strategies as st
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.snapshot import PairRow
+from ratchet.core.contract.snapshot import PairRow
 from ratchet.trainer_worker.training.child_run import read_snapshot
 from ratchet.trainer_worker.training.learner.pairs import hold_out_keys, split
 from tests.support.snapshot_rows import pair_row

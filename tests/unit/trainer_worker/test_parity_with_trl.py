@@ -16,7 +16,7 @@ from trl import RLOOConfig, RLOOTrainer
 from trl.trainer.reward_config import RewardConfig
 from trl.trainer.reward_trainer import RewardTrainer
 
-from ratchet.contract.training import Hyperparameters
+from ratchet.core.contract.training import Hyperparameters
 from ratchet.trainer_worker.training.algorithms.reward_model import BradleyTerry
 from ratchet.trainer_worker.training.learner.advantages import RLOO, Scored, Shaping, trajectory_advantages
 from ratchet.trainer_worker.training.learner.logprobs import Scorer

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ratchet.contract.training import Hyperparameters
+from ratchet.core.contract.training import Hyperparameters
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.learner.logprobs import CPU_ACTIVATIONS, MOST_PASS_TOKENS, Scorer
 from ratchet.trainer_worker.training.learner.passes import Item, common, item_of, plan_passes, run_once

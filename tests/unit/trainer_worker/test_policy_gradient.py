@@ -10,7 +10,7 @@ import torch
 from msgspec.structs import replace
 from peft import LoraConfig, get_peft_model
 
-from ratchet.contract.training import Hyperparameters
+from ratchet.core.contract.training import Hyperparameters
 from ratchet.trainer_worker.errors import DataUnusable, Diverged
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint

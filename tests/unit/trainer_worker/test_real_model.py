@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ratchet.chat_templates.conversations import Conversation
-from ratchet.chat_templates.encoder import ChatEncoder
+from ratchet.core.chat_templates.conversations import Conversation
+from ratchet.core.chat_templates.encoder import ChatEncoder
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head
 from ratchet.trainer_worker.training.learner.rows import Row

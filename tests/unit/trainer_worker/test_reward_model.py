@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from peft import AutoPeftModelForSequenceClassification
 from transformers import AutoModelForSequenceClassification
 
-from ratchet.contract.policy_manifest import REWARD_MODEL
-from ratchet.contract.snapshot import PairRow
-from ratchet.contract.training import Hyperparameters, Lora
-from ratchet.errors import Rejected
+from ratchet.core.contract.policy_manifest import REWARD_MODEL
+from ratchet.core.contract.snapshot import PairRow
+from ratchet.core.contract.training import Hyperparameters, Lora
+from ratchet.core.errors import Rejected
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.chats import ChatRows

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ratchet.contract.snapshot import Call, CallSpan, TokenSequence, TrajectoryRow
-from ratchet.errors import Rejected
+from ratchet.core.contract.snapshot import Call, CallSpan, TokenSequence, TrajectoryRow
+from ratchet.core.errors import Rejected
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.learner.rows import MergeCounts, Row, policy_data, rows_of
 from tests.support.snapshot_rows import call as logged_call, trajectory_row

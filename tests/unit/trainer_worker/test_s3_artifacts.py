@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ratchet.contract.policy_manifest import ADAPTER, MODEL, REWARD_MODEL
-from ratchet.contract.training import Evaluation, EvaluationResults, SnapshotRef
-from ratchet.errors import DigestMismatch, Rejected
+from ratchet.core.contract.policy_manifest import ADAPTER, MODEL, REWARD_MODEL
+from ratchet.core.contract.training import Evaluation, EvaluationResults, SnapshotRef
+from ratchet.core.errors import DigestMismatch, Rejected
 from ratchet.trainer_worker.job import Finished
 from ratchet.trainer_worker.s3_artifacts import (
     LOG_BYTES,

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import torch
 
-from ratchet.chat_templates.encoder import BLOCK
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.training import Hyperparameters, Lora
+from ratchet.core.chat_templates.encoder import BLOCK
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy

@@ -16,7 +16,7 @@ from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM
 
-from ratchet.errors import Rejected
+from ratchet.core.errors import Rejected
 from ratchet.trainer_worker.training.policy import load_policy
 from ratchet.trainer_worker.training.ranks import Ranks
 from ratchet.trainer_worker.training.shards import (

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ratchet.contract.training import Compute, Hyperparameters, Lora
-from ratchet.errors import ConfigError, Rejected
-from ratchet.service.settings import read
+from ratchet.core.contract.training import Compute, Hyperparameters, Lora
+from ratchet.core.errors import ConfigError, Rejected
+from ratchet.core.service.settings import read
 from ratchet.trainer_worker.child_process import Process, Streams
 from ratchet.trainer_worker.job import JobSpec, read_job
 from ratchet.trainer_worker.settings import Settings

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ratchet.contract.snapshot import LabelRow
-from ratchet.datasets import parquet
-from ratchet.datasets.domain.sequences import packed
-from ratchet.datasets.parquet import DECODED
+from ratchet.core.contract.snapshot import LabelRow
+from ratchet.core.datasets import parquet
+from ratchet.core.datasets.domain.sequences import packed
+from ratchet.core.datasets.parquet import DECODED
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.child_run import StoredTrajectories, read_examples, read_snapshot
 from tests.support.snapshot_rows import call, label_row, trajectory_row, write_rows

@@ -14,17 +14,17 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from ratchet.contract.policy_manifest import ADAPTER, BFLOAT16, PolicyManifest, Probe
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.training import Compute, Hyperparameters, Lora
-from ratchet.engine_local.domain.answers import Completion
-from ratchet.engine_local.domain.requests import Sampling
-from ratchet.engine_local.s3_policies import PolicyLoader
-from ratchet.engine_local.torch_batch import Batch, Job, Update
-from ratchet.engine_local.torch_policies import Served, load_weights, serve
-from ratchet.engine_local.torch_worker import report
-from ratchet.errors import Rejected
-from ratchet.stores.policies import publish_policy, upload_files
+from ratchet.core.contract.policy_manifest import ADAPTER, BFLOAT16, PolicyManifest, Probe
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.training import Compute, Hyperparameters, Lora
+from ratchet.core.errors import Rejected
+from ratchet.core.stores.policies import publish_policy, upload_files
+from ratchet.local.engine_local.domain.answers import Completion
+from ratchet.local.engine_local.domain.requests import Sampling
+from ratchet.local.engine_local.s3_policies import PolicyLoader
+from ratchet.local.engine_local.torch_batch import Batch, Job, Update
+from ratchet.local.engine_local.torch_policies import Served, load_weights, serve
+from ratchet.local.engine_local.torch_worker import report
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.policy import PRECISIONS, load_policy, probe_policy, save_policy

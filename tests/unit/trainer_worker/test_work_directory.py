@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.errors import ConfigError
+from ratchet.core.errors import ConfigError
 from ratchet.trainer_worker.app import own_directory
 
 

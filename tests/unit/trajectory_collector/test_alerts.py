@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ratchet.bus.testing import FakeClock
-from ratchet.contract import Alert
+from ratchet.core.contract import Alert
 from ratchet.trajectory_collector.alerts import Alerts
 from tests.support.fake_bus import fake_bus
 

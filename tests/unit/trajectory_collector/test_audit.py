@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from ratchet.bus.testing import FakeBus, FakeClock
-from ratchet.errors import BusUnavailable, RatchetError, WarehouseUnavailable
+from ratchet.core.errors import BusUnavailable, RatchetError, WarehouseUnavailable
 from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.audit import Auditor, AuditRules
 from ratchet.trajectory_collector.clickhouse_ledger import Audited, Ledger, Life

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.contract import MESSAGES, Message, Outcome, Trajectory, TrajectoryEnd, Turn, named_id
-from ratchet.contract.trajectory import Quality, TaskContext
-from ratchet.contract.turn import EngineInfo, Sampling, Trainable
+from ratchet.core.contract import MESSAGES, Message, Outcome, Trajectory, TrajectoryEnd, Turn, named_id
+from ratchet.core.contract.trajectory import Quality, TaskContext
+from ratchet.core.contract.turn import EngineInfo, Sampling, Trainable
+from ratchet.core.rules.chat import chat_messages
+from ratchet.core.rules.recorded import recorded_chat, recorded_parts
+from ratchet.core.service.contracts import load_contracts
 from ratchet.reward_computer.components.user_feedback import score_of
-from ratchet.rules.chat import chat_messages
-from ratchet.rules.recorded import recorded_chat, recorded_parts
-from ratchet.service.contracts import load_contracts
 from ratchet.trajectory_collector.app import collected
 from ratchet.trajectory_collector.domain import (
     Inference,

@@ -9,9 +9,9 @@ from nats.aio.client import Client as Nats
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.envelope import Record
-from ratchet.contract import Turn, named_id
-from ratchet.errors import ContractError
-from ratchet.service.contracts import load_contracts
+from ratchet.core.contract import Turn, named_id
+from ratchet.core.errors import ContractError
+from ratchet.core.service.contracts import load_contracts
 from ratchet.trajectory_collector.clickhouse_facts import EVERY_ROLE, Facts, Roles, RunKey, Silence
 from ratchet.trajectory_collector.domain import Inference, Run
 from ratchet.trajectory_collector.idle import IdleAssembler, Patience

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ratchet.demo.plan import DEMO
+from ratchet.local.demo.plan import DEMO
 from tools.learning.worlds.base import World
 from tools.learning.worlds.bfcl import bfcl
 from tools.learning.worlds.games import games

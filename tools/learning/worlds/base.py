@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.training import Lora
-from ratchet.demo.plan import Reinforced, Supervised
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.training import Lora
+from ratchet.local.demo.plan import Reinforced, Supervised
 
 OFFLINE = "offline"
 """Source of rows that no store has seen."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ratchet.bus.message import JsonObject
-from ratchet.demo.plan import Reinforced, Supervised
+from ratchet.local.demo.plan import Reinforced, Supervised
 from tools.learning.worlds.base import Engine, Outcome
 from tools.learning.worlds.bfcl_answers import OMITTED, Accepted, is_accepted, read_arguments
 from tools.learning.worlds.public import Demonstration, NoTasks, PublicTasks

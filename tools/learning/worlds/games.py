@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ratchet.bus.message import JsonObject
-from ratchet.demo.plan import Reinforced, Supervised
+from ratchet.local.demo.plan import Reinforced, Supervised
 from tools.learning.worlds.base import Engine, Outcome
 from tools.learning.worlds.public import Demonstration, NoTasks, PublicTasks
 

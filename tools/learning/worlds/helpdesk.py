@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.training import Lora
-from ratchet.demo.plan import ALPHA, RANK, Plan, Reinforced, Supervised
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.training import Lora
+from ratchet.local.demo.plan import ALPHA, RANK, Plan, Reinforced, Supervised
 from ratchet_helpdesk.logbook import Logged, drills, tickets
 from ratchet_helpdesk.world import (
     HELD_OUT,

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.training import Lora
-from ratchet.demo.plan import Reinforced, Supervised
-from ratchet.demo.smollm2 import smollm2
-from ratchet.errors import RatchetError
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.training import Lora
+from ratchet.core.errors import RatchetError
+from ratchet.local.demo.plan import Reinforced, Supervised
+from ratchet.local.demo.smollm2 import smollm2
 from tools.learning.worlds.base import OFFLINE, Engine, Stage, Task
 
 LORA = Lora(r=16, alpha=32)

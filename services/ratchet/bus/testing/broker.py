@@ -17,7 +17,7 @@ from ratchet.bus.envelope import Record
 from ratchet.bus.received import Received
 from ratchet.bus.registry import Stream, covers
 from ratchet.bus.testing.clock import FakeClock
-from ratchet.errors import BusUnavailable
+from ratchet.core.errors import BusUnavailable
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from ratchet.bus.message import Message
 from ratchet.bus.pull_consumer import ConsumerState, PullConsumer
 from ratchet.bus.received import Causing, Received
 from ratchet.bus.testing.broker import FakeBroker, FakeConsumer, FakeStore, Faults, Stored
-from ratchet.errors import BusUnavailable, Conflict, Rejected, Unreadable
+from ratchet.core.errors import BusUnavailable, Conflict, Rejected, Unreadable
 
 A = TypeVar("A", bound=msgspec.Struct)
 M = TypeVar("M", bound=Message)

@@ -24,8 +24,8 @@ from ratchet.canary_deployer.domain.rollout import (
 )
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import e_values, evidence
-from ratchet.contract import Alert, ModelDeployed, ModelRollout, named_id
-from ratchet.contract.deployment import (
+from ratchet.core.contract import Alert, ModelDeployed, ModelRollout, named_id
+from ratchet.core.contract.deployment import (
     DeploymentConfig,
     DeploymentMetadata,
     ModelInfo,
@@ -33,7 +33,7 @@ from ratchet.contract.deployment import (
     RolloutStage,
     ValidationResults,
 )
-from ratchet.contract.state import PolicyVersion
+from ratchet.core.contract.state import PolicyVersion
 
 DEPLOYED_STATE: dict[Verdict, str] = {
     Verdict.START: "canary",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.contract import ModelRollout
+from ratchet.core.contract import ModelRollout
 
 
 def seal(decision: ModelRollout, previous_hash: str | None) -> ModelRollout:

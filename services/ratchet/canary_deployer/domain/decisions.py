@@ -26,8 +26,8 @@ from ratchet.canary_deployer.domain.rollout import (
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import STRATEGIES
 from ratchet.canary_deployer.domain.verdicts import concerns, in_soak
-from ratchet.contract import encode, named_id
-from ratchet.contract.state import PolicyVersion, Route, ServedPolicy, WeightStep
+from ratchet.core.contract import encode, named_id
+from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy, WeightStep
 
 WHY_SUPERSEDED = {
     State.GATING: "before it met traffic",

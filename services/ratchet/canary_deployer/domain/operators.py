@@ -9,8 +9,8 @@ from ratchet.canary_deployer.domain.gating import replay_result
 from ratchet.canary_deployer.domain.rollout import PASSED, WITH_TRAFFIC, Decision, IllegalMove, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.verdicts import proven, waiting_for
-from ratchet.contract.state import Route
-from ratchet.errors import Conflict
+from ratchet.core.contract.state import Route
+from ratchet.core.errors import Conflict
 
 
 class Act(StrEnum):

@@ -7,11 +7,11 @@ from datetime import datetime
 import msgspec
 
 from ratchet.bus.message import Cause
-from ratchet.contract import TrainingStatus
-from ratchet.contract.policy_manifest import DEPLOYABLE, MODEL, PolicyManifest
-from ratchet.contract.state import Job, PolicyStage, PolicyVersion
-from ratchet.rules.arms import parse_model, policy_name
-from ratchet.rules.engines import ADAPTERS_ONLY
+from ratchet.core.contract import TrainingStatus
+from ratchet.core.contract.policy_manifest import DEPLOYABLE, MODEL, PolicyManifest
+from ratchet.core.contract.state import Job, PolicyStage, PolicyVersion
+from ratchet.core.rules.arms import parse_model, policy_name
+from ratchet.core.rules.engines import ADAPTERS_ONLY
 
 
 def deployable(status: TrainingStatus) -> bool:

@@ -13,8 +13,8 @@ from ratchet.canary_deployer.domain.estimates import Forecast, Horizon
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import Compared
-from ratchet.contract.state import ServedPolicy, WeightStep
-from ratchet.errors import WrongState
+from ratchet.core.contract.state import ServedPolicy, WeightStep
+from ratchet.core.errors import WrongState
 
 
 class State(StrEnum):

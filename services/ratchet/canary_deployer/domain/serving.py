@@ -10,7 +10,7 @@ import msgspec
 
 from ratchet.canary_deployer.domain.gating import TAKES_TOOLS
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
-from ratchet.contract.state import CanaryRoute, PolicyStage, PolicyVersion, Route
+from ratchet.core.contract.state import CanaryRoute, PolicyStage, PolicyVersion, Route
 
 CANDIDATE_STAGE: dict[State, PolicyStage] = {
     State.GATING: PolicyStage.REGISTERED,

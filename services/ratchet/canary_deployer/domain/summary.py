@@ -15,7 +15,7 @@ from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules, threshold
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import waiting_for
-from ratchet.contract.http.rollouts import EvidenceSampleOut, RolloutOut, TrailOut
+from ratchet.core.contract.http.rollouts import EvidenceSampleOut, RolloutOut, TrailOut
 
 LARGEST_SHOWN = 1e12
 """Beyond it an e-value says nothing more."""

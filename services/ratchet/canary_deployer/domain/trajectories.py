@@ -34,9 +34,9 @@ import msgspec
 
 from ratchet.canary_deployer.domain.e_processes import BLOCK, MIN_WEIGHT
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.contract import Reward, Start
-from ratchet.contract.turn import BROKE, UNSERVED, TurnSummary
-from ratchet.rules.arms import CANARY, STABLE
+from ratchet.core.contract import Reward, Start
+from ratchet.core.contract.turn import BROKE, UNSERVED, TurnSummary
+from ratchet.core.rules.arms import CANARY, STABLE
 
 PENDING, SUCCESS, FAILED, MISSING, MOVED, UNSCORED = range(6)
 """Outcomes. `MOVED`: another policy answered from some call on, through no fault of the arm. `UNSCORED`: it was

@@ -1,6 +1,6 @@
 """The gates before traffic, in the order in which the deployer asks them: cheap ones first, then an operator.
 
-It asks the gates of other packages (`ratchet.plugins`) that the settings name before it asks an operator. It asks
+It asks the gates of other packages (`ratchet.core.plugins`) that the settings name before it asks an operator. It asks
 `shadow_replay` after all others, and only where little traffic is all that keeps a candidate from starting.
 """
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from ratchet.canary_deployer.gates import approval, heldout_tasks, probe, shadow_replay, takes_tools, warmup
 from ratchet.canary_deployer.gates.base import BuildGate, Gate, GateTools
-from ratchet.errors import ConfigError
-from ratchet.plugins import PluginTable, callable_with
+from ratchet.core.errors import ConfigError
+from ratchet.core.plugins import PluginTable, callable_with
 
 GATES: PluginTable[BuildGate] = PluginTable(
     "ratchet.gates",

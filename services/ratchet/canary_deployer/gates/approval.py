@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ratchet.canary_deployer.domain.gating import APPROVAL
 from ratchet.canary_deployer.domain.rollout import NEEDS_APPROVAL, NOT_RUN, GateResult
 from ratchet.canary_deployer.gates.base import GateTools
-from ratchet.contract.state import PolicyVersion
+from ratchet.core.contract.state import PolicyVersion
 
 NAME = APPROVAL
 

@@ -15,9 +15,9 @@ from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.domain.rollout import GateResult
 from ratchet.canary_deployer.replicas import ReplicaChecks
-from ratchet.contract.policy_manifest import PolicyManifest
-from ratchet.contract.state import PolicyVersion
-from ratchet.rules.engines import ANY_ROLE
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.rules.engines import ANY_ROLE
 
 
 class Gate(Protocol):

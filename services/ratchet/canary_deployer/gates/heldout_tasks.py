@@ -25,8 +25,8 @@ from ratchet.canary_deployer.domain.paired import Played, compare, paired_differ
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.domain.summary import ratio
 from ratchet.canary_deployer.gates.base import GateTools, Heldout, HeldoutRun
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import Unavailable
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import Unavailable
 
 NAME = HELDOUT
 NONE_SOLVED = "neither policy solved a task: these tasks cannot tell the two apart"

@@ -34,10 +34,10 @@ from ratchet.canary_deployer.domain.probing import (
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools, Manifests
 from ratchet.canary_deployer.replicas import CONTROL_IDS, MEND, Checked, Replica, ReplicaChecks, ScoredToken
-from ratchet.contract.policy_manifest import MODEL, PolicyManifest
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import DigestMismatch, NotFound, Rejected, Unavailable
-from ratchet.rules.probes import damage_of, difference_from, tolerance_in
+from ratchet.core.contract.policy_manifest import MODEL, PolicyManifest
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import DigestMismatch, NotFound, Rejected, Unavailable
+from ratchet.core.rules.probes import damage_of, difference_from, tolerance_in
 
 NAME = PROBE
 PLAYS = 3

@@ -24,8 +24,8 @@ from ratchet.canary_deployer.domain.gating import REPLAY
 from ratchet.canary_deployer.domain.paired import Played, compare
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools, LoggedPrompt, LoggedPrompts, Player, ReplayTools
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import Rejected, Unavailable
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import Rejected, Unavailable
 
 NAME = REPLAY
 NOT_TRAFFIC = "replay, not traffic"

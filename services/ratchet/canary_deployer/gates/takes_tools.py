@@ -16,9 +16,9 @@ from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_R
 from ratchet.canary_deployer.gates.base import GateTools
 from ratchet.canary_deployer.replicas import MEND, ReplicaChecks
 from ratchet.canary_deployer.tool_templates import shows_tools
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import Rejected
-from ratchet.rules.figures import CONVERSATIONS_WITHOUT_TOOLS
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import Rejected
+from ratchet.core.rules.figures import CONVERSATIONS_WITHOUT_TOOLS
 
 NAME = TAKES_TOOLS
 ANSWERED = "the gateway answers calls that offer some with 400"

@@ -11,8 +11,8 @@ from ratchet.canary_deployer.domain.gating import WARMUP
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools
 from ratchet.canary_deployer.replicas import Replica, ReplicaChecks
-from ratchet.contract.state import PolicyVersion
-from ratchet.errors import Rejected, Unavailable
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import Rejected, Unavailable
 
 NAME = WARMUP
 TRIES = 3

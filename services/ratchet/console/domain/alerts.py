@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from ratchet.console.domain.attention import RECENTLY
-from ratchet.contract import Alert
+from ratchet.core.contract import Alert
 
 MOST = 500
 """Most alerts that are kept: a service that raises a new key each second is one fault, not a thousand."""

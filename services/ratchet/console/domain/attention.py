@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from ratchet.contract import Alert
-from ratchet.contract.http.console import AttentionOut, LedgerOut, ServiceOut, StreamOut
-from ratchet.contract.http.rollouts import RolloutOut
-from ratchet.contract.http.status import JobBrief
+from ratchet.core.contract import Alert
+from ratchet.core.contract.http.console import AttentionOut, LedgerOut, ServiceOut, StreamOut
+from ratchet.core.contract.http.rollouts import RolloutOut
+from ratchet.core.contract.http.status import JobBrief
 
 ACT, WARNING = "act", "warning"
 RECENTLY = timedelta(days=1)

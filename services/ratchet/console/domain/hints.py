@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ratchet.bus.message import Message
-from ratchet.contract import Alert, Feedback, ModelDeployed, ModelRollout, Preference, Reward, TrainingStatus
-from ratchet.contract.http.console import HintOut
+from ratchet.core.contract import Alert, Feedback, ModelDeployed, ModelRollout, Preference, Reward, TrainingStatus
+from ratchet.core.contract.http.console import HintOut
 
 MOST = 20
 """Most hints of a kind at a time; where more changed, one hint without a subject says how many."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from ratchet.console.domain.attention import Growth
-from ratchet.contract.http.console import LoopRoleOut, StreamOut
-from ratchet.contract.http.rollouts import RolloutOut
-from ratchet.contract.http.status import RoleOut, TrainingStatusOut
-from ratchet.contract.state import Route
+from ratchet.core.contract.http.console import LoopRoleOut, StreamOut
+from ratchet.core.contract.http.rollouts import RolloutOut
+from ratchet.core.contract.http.status import RoleOut, TrainingStatusOut
+from ratchet.core.contract.state import Route
 
 COMPARED_S = 30.0
 """A consumer falls behind when it is further behind than it was so long ago: bursts are shorter."""

@@ -41,12 +41,9 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from ratchet.bus.message import named_id
-from ratchet.contract.gateway_notes import AnswerNote, FailureNote, RepetitionNote
-from ratchet.errors import BadRequest
-from ratchet.gateway.domain.memory import Recent
-from ratchet.gateway.domain.notes import Notes
-from ratchet.gateway.domain.retries import Retries
-from ratchet.rules.chat.links import (
+from ratchet.core.contract.gateway_notes import AnswerNote, FailureNote, RepetitionNote
+from ratchet.core.errors import BadRequest
+from ratchet.core.rules.chat.links import (
     call_ids,
     extended,
     open_calls,
@@ -55,7 +52,10 @@ from ratchet.rules.chat.links import (
     system_prompt_digest,
     tools_called,
 )
-from ratchet.rules.trajectory_names import NAME_CHARACTERS, id_of_name, is_name
+from ratchet.core.rules.trajectory_names import NAME_CHARACTERS, id_of_name, is_name
+from ratchet.gateway.domain.memory import Recent
+from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.retries import Retries
 
 Messages = Sequence[Mapping[str, Any]]
 """`Any`: agents send what they like."""

@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ratchet.contract import JsonObject
-from ratchet.contract.gateway_notes import CallNote
-from ratchet.contract.turn import Sampling
-from ratchet.rules.redaction import Redacted
+from ratchet.core.contract import JsonObject
+from ratchet.core.contract.gateway_notes import CallNote
+from ratchet.core.contract.turn import Sampling
+from ratchet.core.rules.redaction import Redacted
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

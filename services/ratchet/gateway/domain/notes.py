@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 
-from ratchet.contract.gateway_notes import (
+from ratchet.core.contract.gateway_notes import (
     AnswerNote,
     CallNote,
     FailureNote,

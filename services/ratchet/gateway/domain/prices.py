@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ratchet.contract.turn import Usage
+from ratchet.core.contract.turn import Usage
 
 MILLION = 1_000_000
 ANY = "*"

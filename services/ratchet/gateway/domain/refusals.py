@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from ratchet.errors import Rejected
-from ratchet.rules.redaction import Redactor
+from ratchet.core.errors import Rejected
+from ratchet.core.rules.redaction import Redactor
 
 QUOTED = 300
 """Most characters of it."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ratchet.contract import PolicyClaim, Start
-from ratchet.contract.gateway_notes import ArmNote
-from ratchet.contract.state import Route, ServedPolicy
-from ratchet.rules.arms import MIXED, PINNED, STABLE, Assignment, arm_of
+from ratchet.core.contract import PolicyClaim, Start
+from ratchet.core.contract.gateway_notes import ArmNote
+from ratchet.core.contract.state import Route, ServedPolicy
+from ratchet.core.rules.arms import MIXED, PINNED, STABLE, Assignment, arm_of
 
 ARM_BYTES = 1024
 """Cost of an arm, measured and rounded up."""

@@ -10,12 +10,12 @@ from itertools import takewhile
 
 import msgspec
 
-from ratchet.contract import JsonObject, PolicyClaim, Turn
-from ratchet.contract.turn import Constraint, EngineInfo, PromptTokens, Sampling, Trace, Trainable
-from ratchet.gateway.domain.answers import PROCESSED, RAW, Answer
+from ratchet.core.contract import JsonObject, PolicyClaim, Turn
+from ratchet.core.contract.turn import Constraint, EngineInfo, PromptTokens, Sampling, Trace, Trainable
+from ratchet.core.rules.capture import Reason
+from ratchet.core.rules.recorded import ids_digest
+from ratchet.dialects.answers import PROCESSED, RAW, Answer
 from ratchet.gateway.domain.memory import PastCall
-from ratchet.rules.capture import Reason
-from ratchet.rules.recorded import ids_digest
 
 CANCELLED, CACHED = Reason.CANCELLED, Reason.CACHED
 UNSEARCHABLE, CONSTRAINED, MULTIMODAL = Reason.UNSEARCHABLE_PROMPT, Reason.CONSTRAINED, Reason.MULTIMODAL

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ratchet.errors import ConfigError
-from ratchet.gateway.domain.anthropic_messages import MESSAGES, VERSION
+from ratchet.core.errors import ConfigError
+from ratchet.core.plugins import PluginTable, callable_with
+from ratchet.dialects.messages import MESSAGES, VERSION
 from ratchet.gateway.engines.base import Transport, Upstream
 from ratchet.gateway.engines.http_transport import Address, HttpTransport
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.settings import UpstreamSettings
-from ratchet.plugins import PluginTable, callable_with
 
 
 def openai_engine(settings: UpstreamSettings, transport: Transport) -> OpenAiEngine:

@@ -9,16 +9,16 @@ import msgspec
 import structlog
 
 from ratchet.bus.message import decode
-from ratchet.contract.state import ServedPolicy
-from ratchet.contract.turn import BROKE, UNSERVED, EngineInfo
-from ratchet.gateway.domain.answers import Glance
-from ratchet.gateway.domain.forms import Form
+from ratchet.core.contract.state import ServedPolicy
+from ratchet.core.contract.turn import BROKE, UNSERVED, EngineInfo
+from ratchet.core.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED
+from ratchet.core.service.asgi import Headers
+from ratchet.core.service.problems import HttpError
+from ratchet.dialects.answers import Glance
+from ratchet.dialects.forms import Form
+from ratchet.dialects.requests import Body, CallRequest, Fields
+from ratchet.dialects.streams import UNREADABLE, chunk_of
 from ratchet.gateway.domain.refusals import sentence_of
-from ratchet.gateway.domain.requests import Body, CallRequest, Fields
-from ratchet.gateway.domain.streams import UNREADABLE, chunk_of
-from ratchet.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED
-from ratchet.service.asgi import Headers
-from ratchet.service.problems import HttpError
 
 log = structlog.get_logger()
 

@@ -24,8 +24,8 @@ from typing import Literal
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from ratchet.errors import Unavailable
-from ratchet.service.http_encoding import NotUnpacked, Unpacker
+from ratchet.core.errors import Unavailable
+from ratchet.core.service.http_encoding import NotUnpacked, Unpacker
 
 KEEP_ALIVE_S = 4.0
 """Longest life of an idle connection, below the five seconds of uvicorn and vLLM: the client must close it first."""

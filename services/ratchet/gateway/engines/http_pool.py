@@ -29,7 +29,7 @@ import aiohappyeyeballs
 import httpx
 
 from ratchet.bus.settings import without_user
-from ratchet.errors import ConfigError
+from ratchet.core.errors import ConfigError
 from ratchet.gateway.engines.http_connection import ConnectFailed, Connection, HttpReply
 
 Headers = Sequence[tuple[bytes, bytes]]

@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
-from ratchet.errors import BadRequest
+from ratchet.core.errors import BadRequest
+from ratchet.core.service.asgi import Headers
+from ratchet.core.service.problems import HttpError
+from ratchet.dialects.streams import EventSplitter, is_event
 from ratchet.gateway.domain.replicas import Health
-from ratchet.gateway.domain.streams import EventSplitter, is_event
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.http_connection import ConnectFailed, ExchangeFailed, HttpReply, TooSlow
 from ratchet.gateway.engines.http_pool import HttpPool
 from ratchet.gateway.engines.key_mask import KeyMask
-from ratchet.service.asgi import Headers
-from ratchet.service.problems import HttpError
 
 CONNECT_TRIES = 3
 """A refused connection was never a call, so the gateway tries again; it repeats nothing that may have arrived."""

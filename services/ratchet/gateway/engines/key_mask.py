@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote_from_bytes
 
-from ratchet.service.asgi import Headers
+from ratchet.core.service.asgi import Headers
 
 MASK = b"***"
 SHORTEST = 6

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from ratchet.contract.state import ServedPolicy
-from ratchet.contract.turn import EngineInfo
-from ratchet.gateway.domain.anthropic_messages import COUNT_PATH, MESSAGES, count_of
-from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.domain.requests import CallRequest, Fields, provider_fields
+from ratchet.core.contract.state import ServedPolicy
+from ratchet.core.contract.turn import EngineInfo
+from ratchet.core.service.asgi import Headers
+from ratchet.dialects.forms import Form
+from ratchet.dialects.messages import COUNT_PATH, MESSAGES, count_of
+from ratchet.dialects.requests import CallRequest, Fields, provider_fields
 from ratchet.gateway.engines.base import (
     BUSY,
     NOT_NOW,
@@ -24,7 +25,6 @@ from ratchet.gateway.engines.base import (
     Transport,
     gateway_refused,
 )
-from ratchet.service.asgi import Headers
 
 ANY = "*"
 """In a map of models, as a role: every role that it does not name; as a model: the one that the agent asked for."""

@@ -9,11 +9,12 @@ from typing import Protocol
 
 import msgspec
 
-from ratchet.contract.state import ServedPolicy
-from ratchet.contract.turn import EngineInfo
-from ratchet.gateway.domain.anthropic_messages import asked_of, count_body, count_of
-from ratchet.gateway.domain.forms import CHAT, ENGINE_FIELDS, Form
-from ratchet.gateway.domain.requests import CallRequest
+from ratchet.core.contract.state import ServedPolicy
+from ratchet.core.contract.turn import EngineInfo
+from ratchet.core.service.asgi import Headers
+from ratchet.dialects.forms import CHAT, ENGINE_FIELDS, Form
+from ratchet.dialects.messages import asked_of, count_body, count_of
+from ratchet.dialects.requests import CallRequest
 from ratchet.gateway.engines.base import (
     BUSY,
     NOT_NOW,
@@ -27,7 +28,6 @@ from ratchet.gateway.engines.base import (
     gateway_refused,
     policy_refused,
 )
-from ratchet.service.asgi import Headers
 
 NAME = "the engine"
 """Its name in errors."""

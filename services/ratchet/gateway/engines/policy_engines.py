@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ratchet.contract.state import ServedPolicy
-from ratchet.contract.turn import EngineInfo
-from ratchet.gateway.domain.forms import Form
-from ratchet.gateway.domain.requests import CallRequest
+from ratchet.core.contract.state import ServedPolicy
+from ratchet.core.contract.turn import EngineInfo
+from ratchet.core.rules.engines import ANY_ROLE
+from ratchet.core.service.engine_list import EngineSettings, replica_name
+from ratchet.dialects.forms import Form
+from ratchet.dialects.requests import CallRequest
 from ratchet.gateway.engines.base import Engine, EngineAnswer, EngineFailed
 from ratchet.gateway.engines.http_transport import CONNECT_TRIES, Address, HttpTransport
 from ratchet.gateway.engines.policies import NAME, PolicyEngine
 from ratchet.gateway.engines.replicas import Replicas
-from ratchet.rules.engines import ANY_ROLE
-from ratchet.service.engine_list import EngineSettings, replica_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,11 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from ratchet.core.service.asgi import Headers
+from ratchet.dialects.forms import Form
+from ratchet.dialects.streams import data_of, error_status
 from ratchet.gateway import metrics
-from ratchet.gateway.domain.forms import Form
 from ratchet.gateway.domain.replicas import Circuit, Health, Replica, ReplicaSet
-from ratchet.gateway.domain.streams import data_of, error_status
 from ratchet.gateway.engines.base import (
     BUSY,
     INVALID,
@@ -53,7 +54,6 @@ from ratchet.gateway.engines.base import (
     glance_of,
     policy_refused,
 )
-from ratchet.service.asgi import Headers
 
 log = structlog.get_logger()
 

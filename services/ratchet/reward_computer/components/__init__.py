@@ -1,6 +1,6 @@
-"""Reward components by name: one file each, one line here. Other packages bring more (`ratchet.plugins`)."""
+"""Reward components by name: one file each, one line here. Other packages bring more (`ratchet.core.plugins`)."""
 
-from ratchet.plugins import PluginTable
+from ratchet.core.plugins import PluginTable
 from ratchet.reward_computer.components.accuracy import accuracy
 from ratchet.reward_computer.components.base import Assessment, Component, Evidence, fitting_component
 from ratchet.reward_computer.components.code_quality import code_quality

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ratchet.contract import Feedback, JsonObject, Trajectory
-from ratchet.plugins import callable_with
+from ratchet.core.contract import Feedback, JsonObject, Trajectory
+from ratchet.core.plugins import callable_with
 from ratchet.reward_computer.domain.window import NOTHING_YET, Stats
 
 

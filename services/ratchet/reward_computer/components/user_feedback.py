@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ratchet.contract import Feedback
+from ratchet.core.contract import Feedback
 from ratchet.reward_computer.components.base import Assessment, Evidence
 
 CORRECTION = 0.2

@@ -14,7 +14,7 @@ from itertools import groupby
 import msgspec
 
 from ratchet.bus.received import Received
-from ratchet.contract import Message, Trajectory, Value
+from ratchet.core.contract import Message, Trajectory, Value
 from ratchet.reward_computer.domain.window import Stats, stats_of
 
 CAPACITY = 2000

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
-from ratchet.contract import JsonObject, Message, Reward, Value
-from ratchet.contract.reward import Normalization, RewardFunction
+from ratchet.core.contract import JsonObject, Message, Reward, Value
+from ratchet.core.contract.reward import Normalization, RewardFunction
 from ratchet.reward_computer.domain.window import Stats, stats_of
 
 CAPACITY = 1000

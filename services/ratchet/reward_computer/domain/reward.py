@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ratchet.contract import DEFAULT_ROLE, Feedback, Reward, Trajectory, named_id
-from ratchet.contract.reward import UPDATE, RewardComponent, RewardFunction, RewardMetadata, TurnReward
-from ratchet.contract.trajectory import TrajectoryTurn
+from ratchet.core.contract import DEFAULT_ROLE, Feedback, Reward, Trajectory, named_id
+from ratchet.core.contract.reward import UPDATE, RewardComponent, RewardFunction, RewardMetadata, TurnReward
+from ratchet.core.contract.trajectory import TrajectoryTurn
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Component, Evidence
 from ratchet.reward_computer.components.user_feedback import scoring
 from ratchet.reward_computer.domain.normalization import (

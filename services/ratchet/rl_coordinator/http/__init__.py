@@ -8,8 +8,11 @@ from datetime import datetime
 
 from fastapi import FastAPI
 
-from ratchet.contract.http.jobs import JobIn
-from ratchet.contract.http.status import HealthOut
+from ratchet.core.contract.http.jobs import JobIn
+from ratchet.core.contract.http.status import HealthOut
+from ratchet.core.rules.access import KeyScope
+from ratchet.core.service.control_api import ControlApi
+from ratchet.core.service.health import Check, Health
 from ratchet.rl_coordinator.http.job_request import job_body
 from ratchet.rl_coordinator.http.jobs import JobRoutes
 from ratchet.rl_coordinator.http.keys import KeyRoutes, KeyStore
@@ -20,9 +23,6 @@ from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.registry import Registry
 from ratchet.rl_coordinator.storage import Storage
 from ratchet.rl_coordinator.triggers import Triggers
-from ratchet.rules.access import KeyScope
-from ratchet.service.control_api import ControlApi
-from ratchet.service.health import Check, Health
 
 __all__ = ["KeyStore", "Subjects", "http_app"]
 

@@ -18,13 +18,13 @@ import msgspec
 
 from ratchet.bus.message import decode, named_id
 from ratchet.bus.schemas import load_schema
-from ratchet.contract import TrainingRequest
-from ratchet.contract.http.jobs import DatasetIn, JobIn
-from ratchet.contract.training import Dataset, RequestMetadata, TrainingConfig
-from ratchet.errors import Rejected
-from ratchet.resources import resource_dir
-from ratchet.service.control_api import Body
-from ratchet.service.openapi import Schema, components, plain_components, reference
+from ratchet.core.contract import TrainingRequest
+from ratchet.core.contract.http.jobs import DatasetIn, JobIn
+from ratchet.core.contract.training import Dataset, RequestMetadata, TrainingConfig
+from ratchet.core.errors import Rejected
+from ratchet.core.resources import resource_dir
+from ratchet.core.service.control_api import Body
+from ratchet.core.service.openapi import Schema, components, plain_components, reference
 
 PROBLEMS = 10
 """So many problems of one body are named at most."""

@@ -11,16 +11,16 @@ import uuid_utils
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from ratchet.contract.http.jobs import JobIn, JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut, SnapshotOut
-from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import TrainingRequest
-from ratchet.errors import WrongState
+from ratchet.core.contract.http.jobs import JobIn, JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut, SnapshotOut
+from ratchet.core.contract.state import Job, JobState
+from ratchet.core.contract.training import TrainingRequest
+from ratchet.core.errors import WrongState
+from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.http.job_request import training_request
 from ratchet.rl_coordinator.http.models import RoleFilter
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.jobs.domain import AUTO, Shape, queue_wait_s, usage_of
-from ratchet.rules.access import Caller, KeyScope
-from ratchet.service.control_api import ControlApi
 
 TWICE: Mapping[int, str] = {400: "One of the headers that are checked comes twice."}
 UNKNOWN: Mapping[int, str] = {404: "There is no such job."}

@@ -11,10 +11,10 @@ import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import decode
-from ratchet.contract.http.keys import KeyCreatedOut, KeyIn, KeyOut, KeysOut, LimitsOut
-from ratchet.contract.state import KEYS, Key, KeyLimits
-from ratchet.errors import BadRequest, NotFound, WrongState
-from ratchet.rules.access import (
+from ratchet.core.contract.http.keys import KeyCreatedOut, KeyIn, KeyOut, KeysOut, LimitsOut
+from ratchet.core.contract.state import KEYS, Key, KeyLimits
+from ratchet.core.errors import BadRequest, NotFound, WrongState
+from ratchet.core.rules.access import (
     NAME,
     Caller,
     KeyScope,
@@ -24,8 +24,8 @@ from ratchet.rules.access import (
     new_key,
     why_unusable,
 )
-from ratchet.service.control_api import ControlApi
-from ratchet.service.keys import OWN_PREFIX
+from ratchet.core.service.control_api import ControlApi
+from ratchet.core.service.keys import OWN_PREFIX
 
 log = structlog.get_logger()
 

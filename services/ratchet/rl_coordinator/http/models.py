@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from fastapi import Path, Query
 
-from ratchet.contract.http.models import (
+from ratchet.core.contract.http.models import (
     LineageOut,
     ModelOut,
     ModelsOut,
@@ -18,12 +18,12 @@ from ratchet.contract.http.models import (
     RoleModelsOut,
     TrainingOut,
 )
-from ratchet.errors import NotFound
+from ratchet.core.errors import NotFound
+from ratchet.core.rules.access import KeyScope
+from ratchet.core.rules.arms import ROLE
+from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.registry import Page, Registry
-from ratchet.rules.access import KeyScope
-from ratchet.rules.arms import ROLE
-from ratchet.service.control_api import ControlApi
 
 Role = Annotated[str, Path(pattern=f"^{ROLE.pattern}$")]
 RoleFilter = Annotated[str | None, Query(pattern=f"^{ROLE.pattern}$", description="Only this role.")]

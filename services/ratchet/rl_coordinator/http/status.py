@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from ratchet.contract.http.status import (
+from ratchet.core.contract.http.status import (
     DpoRoleOut,
     DpoStatusOut,
     JobBrief,
@@ -16,16 +16,16 @@ from ratchet.contract.http.status import (
     StatusOut,
     TrainingStatusOut,
 )
-from ratchet.contract.snapshot import PAIRS
-from ratchet.contract.state import ENDED, READY, Job, JobState
+from ratchet.core.contract.snapshot import PAIRS
+from ratchet.core.contract.state import ENDED, READY, Job, JobState
+from ratchet.core.rules.access import KeyScope
+from ratchet.core.rules.algorithms import dataset_format
+from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.http.models import RoleFilter
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.jobs.domain import ACTIVE
 from ratchet.rl_coordinator.registry import Registry
 from ratchet.rl_coordinator.triggers import Triggers
-from ratchet.rules.access import KeyScope
-from ratchet.rules.algorithms import dataset_format
-from ratchet.service.control_api import ControlApi
 
 WAITING = 100
 """Longest list of waiting jobs."""

@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from ratchet.contract.http.storage import StorageOut
+from ratchet.core.contract.http.storage import StorageOut
+from ratchet.core.rules.access import KeyScope
+from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.storage import Storage
-from ratchet.rules.access import KeyScope
-from ratchet.service.control_api import ControlApi
 
 ERRORS: Mapping[int, str] = {
     400: "One of the headers that are checked comes twice.",

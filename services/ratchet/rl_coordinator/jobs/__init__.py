@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Handlers, each
-from ratchet.contract import TrainingRequest, TrainingStatus
-from ratchet.contract.state import JOBS, Job
-from ratchet.datasets.clickhouse_preferences import Preferences
-from ratchet.datasets.clickhouse_trajectories import Trajectories
-from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.datasets.selector import SnapshotSelector
+from ratchet.core.contract import TrainingRequest, TrainingStatus
+from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.datasets.clickhouse_preferences import Preferences
+from ratchet.core.datasets.clickhouse_trajectories import Trajectories
+from ratchet.core.datasets.s3_snapshots import Snapshots
+from ratchet.core.datasets.selector import SnapshotSelector
+from ratchet.core.rules.training_options import Amounts
+from ratchet.core.service.engine_list import engine_kinds
+from ratchet.core.service.runtime import Component, Periodic
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.clickhouse_counts import Counts
 from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
@@ -37,11 +42,6 @@ from ratchet.rl_coordinator.jobs.planner import Planner, RoleData
 from ratchet.rl_coordinator.jobs.preparer import Preparer
 from ratchet.rl_coordinator.jobs.reconciler import JobReconciler
 from ratchet.rl_coordinator.registry import KvPolicies
-from ratchet.rules.training_options import Amounts
-from ratchet.service.engine_list import engine_kinds
-from ratchet.service.runtime import Component, Periodic
-from ratchet.stores.objects import Objects
-from ratchet.stores.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from ratchet.rl_coordinator.settings import Settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ratchet.bus.connection import Bus
-from ratchet.contract.state import Job, JobState
+from ratchet.core.contract.state import Job, JobState
 from ratchet.rl_coordinator.jobs.domain.announcements import failure_alert, pending_announcement
 from ratchet.rl_coordinator.jobs.domain.jobs import mark_announced
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ratchet.contract.training import DatasetFilter
-from ratchet.stores.history import latest_rewards
-from ratchet.stores.warehouse import Warehouse
+from ratchet.core.contract.training import DatasetFilter
+from ratchet.core.stores.history import latest_rewards
+from ratchet.core.stores.warehouse import Warehouse
 
 _FRESH = """t.recorded_as NOT IN (
         SELECT trajectory_id FROM turns

@@ -9,9 +9,9 @@ from datetime import datetime
 import structlog
 
 from ratchet.bus.tasks import end
-from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import ErrorCode, TrainingError
-from ratchet.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
+from ratchet.core.contract.state import Job, JobState
+from ratchet.core.contract.training import ErrorCode, TrainingError
+from ratchet.core.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.domain import jobs

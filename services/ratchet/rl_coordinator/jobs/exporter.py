@@ -12,19 +12,19 @@ from datetime import datetime
 import msgspec
 import structlog
 
-from ratchet.contract.http.jobs import PreviewOut
-from ratchet.contract.snapshot import SNAPSHOT, TRAJECTORIES, SnapshotHeader, SnapshotManifest
-from ratchet.contract.state import Job
-from ratchet.contract.training import SnapshotRef, TrainingConfig, TrainingRequest
-from ratchet.datasets.domain.reward_groups import RewardTally
-from ratchet.datasets.domain.rows import tries_in
-from ratchet.datasets.domain.selection import pending_rewards_note
-from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.datasets.selector import SnapshotPlan, SnapshotQuery, SnapshotSelector
-from ratchet.errors import DigestMismatch, NotFound, Rejected
+from ratchet.core.contract.http.jobs import PreviewOut
+from ratchet.core.contract.snapshot import SNAPSHOT, TRAJECTORIES, SnapshotHeader, SnapshotManifest
+from ratchet.core.contract.state import Job
+from ratchet.core.contract.training import SnapshotRef, TrainingConfig, TrainingRequest
+from ratchet.core.datasets.domain.reward_groups import RewardTally
+from ratchet.core.datasets.domain.rows import tries_in
+from ratchet.core.datasets.domain.selection import pending_rewards_note
+from ratchet.core.datasets.s3_snapshots import Snapshots
+from ratchet.core.datasets.selector import SnapshotPlan, SnapshotQuery, SnapshotSelector
+from ratchet.core.errors import DigestMismatch, NotFound, Rejected
+from ratchet.core.rules.algorithms import dataset_format
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.registry import Policies
-from ratchet.rules.algorithms import dataset_format
 
 log = structlog.get_logger()
 

@@ -9,22 +9,22 @@ import asyncio
 
 import structlog
 
-from ratchet.contract import snapshot as formats
-from ratchet.contract.policy_manifest import ADAPTER
-from ratchet.contract.state import ENDED, Job
-from ratchet.contract.training import DatasetFilter, SnapshotRef, TrainingConfig, TrainingRequest
-from ratchet.datasets.domain.human_share import HUMAN, most_pairs
-from ratchet.datasets.domain.selection import most_generations, pending_rewards_note
-from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.errors import Conflict, DigestMismatch, NotFound, Rejected, Unavailable
+from ratchet.core.contract import snapshot as formats
+from ratchet.core.contract.policy_manifest import ADAPTER
+from ratchet.core.contract.state import ENDED, Job
+from ratchet.core.contract.training import DatasetFilter, SnapshotRef, TrainingConfig, TrainingRequest
+from ratchet.core.datasets.domain.human_share import HUMAN, most_pairs
+from ratchet.core.datasets.domain.selection import most_generations, pending_rewards_note
+from ratchet.core.datasets.s3_snapshots import Snapshots
+from ratchet.core.errors import Conflict, DigestMismatch, NotFound, Rejected, Unavailable
+from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
+from ratchet.core.rules.training_options import Amounts
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import BlobStore, is_manifest_uri, read_policy
 from ratchet.rl_coordinator.jobs.clickhouse_counts import Counts
 from ratchet.rl_coordinator.jobs.exporter import own_snapshot, parent_of
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry import KvPolicies, continues_stable
-from ratchet.rules.algorithms import ALGORITHMS, dataset_format
-from ratchet.rules.training_options import Amounts
-from ratchet.stores.objects import Objects
-from ratchet.stores.policies import BlobStore, is_manifest_uri, read_policy
 
 log = structlog.get_logger()
 

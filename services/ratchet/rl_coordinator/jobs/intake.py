@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import Cause
 from ratchet.bus.received import Received
-from ratchet.contract import Message, TrainingRequest
-from ratchet.contract.state import Job
-from ratchet.contract.training import ErrorCode, TrainingError
-from ratchet.errors import Rejected, WrongState
+from ratchet.core.contract import Message, TrainingRequest
+from ratchet.core.contract.state import Job
+from ratchet.core.contract.training import ErrorCode, TrainingError
+from ratchet.core.errors import Rejected, WrongState
 from ratchet.rl_coordinator.jobs.domain import jobs
 from ratchet.rl_coordinator.jobs.domain.jobs import CountedOf
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, as_asked, problems

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import named_id
 from ratchet.bus.tasks import UntilStopped
-from ratchet.contract.state import Job
-from ratchet.errors import Conflict, NotFound, Unreadable
+from ratchet.core.contract.state import Job
+from ratchet.core.errors import Conflict, NotFound, Unreadable
 
 log = structlog.get_logger()
 

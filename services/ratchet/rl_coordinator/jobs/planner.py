@@ -9,18 +9,19 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ratchet.contract import TrainingRequest
-from ratchet.contract.snapshot import TRAJECTORIES
-from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import Dataset, DatasetFilter, Hyperparameters, RequestMetadata, TrainingConfig
-from ratchet.datasets.clickhouse_preferences import Preferences
-from ratchet.datasets.clickhouse_trajectories import Trajectories
-from ratchet.datasets.domain.labels import counted, labels
-from ratchet.datasets.domain.pairs import PairRules, select_pairs
-from ratchet.datasets.domain.selection import Consumed, TrajectoryRules
-from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.datasets.selector import SnapshotQuery, SnapshotSelector
-from ratchet.errors import Conflict, Rejected
+from ratchet.core.contract import TrainingRequest
+from ratchet.core.contract.snapshot import TRAJECTORIES
+from ratchet.core.contract.state import Job, JobState
+from ratchet.core.contract.training import Dataset, DatasetFilter, Hyperparameters, RequestMetadata, TrainingConfig
+from ratchet.core.datasets.clickhouse_preferences import Preferences
+from ratchet.core.datasets.clickhouse_trajectories import Trajectories
+from ratchet.core.datasets.domain.labels import counted, labels
+from ratchet.core.datasets.domain.pairs import PairRules, select_pairs
+from ratchet.core.datasets.domain.selection import Consumed, TrajectoryRules
+from ratchet.core.datasets.s3_snapshots import Snapshots
+from ratchet.core.datasets.selector import SnapshotQuery, SnapshotSelector
+from ratchet.core.errors import Conflict, Rejected
+from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.rl_coordinator.jobs.domain.planning import (
     AUTO,
     Plan,
@@ -34,7 +35,6 @@ from ratchet.rl_coordinator.jobs.domain.planning import (
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry import KvPolicies, Policies
-from ratchet.rules.algorithms import ALGORITHMS, dataset_format
 
 PLAIN = TrainingConfig(
     algorithm=AUTO,

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from ratchet.contract.http.jobs import PreviewOut
-from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import TrainingRequest
+from ratchet.core.contract.http.jobs import PreviewOut
+from ratchet.core.contract.state import Job, JobState
+from ratchet.core.contract.training import TrainingRequest
 from ratchet.rl_coordinator.jobs.domain import jobs
 from ratchet.rl_coordinator.jobs.exporter import Export, Exporter
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs

@@ -9,9 +9,9 @@ import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.received import Received
-from ratchet.contract import Message, TrainingStatus
-from ratchet.contract.state import ENDED, Job, JobState
-from ratchet.errors import NotFound
+from ratchet.core.contract import Message, TrainingStatus
+from ratchet.core.contract.state import ENDED, Job, JobState
+from ratchet.core.errors import NotFound
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.domain import jobs

@@ -10,16 +10,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ratchet.bus.connection import Bus
-from ratchet.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
-from ratchet.datasets.clickhouse_trajectories import Trajectories
-from ratchet.datasets.s3_snapshots import Snapshots
+from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
+from ratchet.core.datasets.clickhouse_trajectories import Trajectories
+from ratchet.core.datasets.s3_snapshots import Snapshots
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.registry.clickhouse_lineage import PolicyHistory
 from ratchet.rl_coordinator.registry.domain import Policies, continues_stable
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
 from ratchet.rl_coordinator.registry.provenance import Page, Provenance
 from ratchet.rl_coordinator.registry.replay import Replay
-from ratchet.stores.objects import Objects
-from ratchet.stores.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from ratchet.rl_coordinator.settings import Settings

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ratchet.stores.history import IDS_PER_QUERY, OF_ROLE, latest_rewards
-from ratchet.stores.warehouse import Row, Warehouse
+from ratchet.core.stores.history import IDS_PER_QUERY, OF_ROLE, latest_rewards
+from ratchet.core.stores.warehouse import Row, Warehouse
 
 _TRAJECTORIES = """
 SELECT trajectory_id, event_id, coalesce(group_key, task_id) AS task, source, outcome, policy_version, ended_at

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.contract.http.models import ModelOut
-from ratchet.contract.state import PolicyVersion, Route, registry_stage
-from ratchet.errors import Rejected
+from ratchet.core.contract.http.models import ModelOut
+from ratchet.core.contract.state import PolicyVersion, Route, registry_stage
+from ratchet.core.errors import Rejected
 
 STABLE_NAMES = frozenset({"stable", "current stable"})
 """Values of `base_model` that mean: continue from the policy that serves the role when the job starts."""

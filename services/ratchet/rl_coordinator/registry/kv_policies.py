@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ratchet.bus.kv import Bucket
-from ratchet.contract.state import PolicyVersion, Route
-from ratchet.errors import NotFound, Unreadable
+from ratchet.core.contract.state import PolicyVersion, Route
+from ratchet.core.errors import NotFound, Unreadable
 from ratchet.rl_coordinator.registry.domain import Policies
 
 

@@ -16,16 +16,16 @@ import msgspec
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import named_id
-from ratchet.contract import TrainingDispatch
-from ratchet.contract.http import models as parts
-from ratchet.contract.snapshot import SnapshotManifest
-from ratchet.contract.state import Job, PolicyVersion
-from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.errors import DigestMismatch, NotFound, Rejected
+from ratchet.core.contract import TrainingDispatch
+from ratchet.core.contract.http import models as parts
+from ratchet.core.contract.snapshot import SnapshotManifest
+from ratchet.core.contract.state import Job, PolicyVersion
+from ratchet.core.datasets.s3_snapshots import Snapshots
+from ratchet.core.errors import DigestMismatch, NotFound, Rejected
+from ratchet.core.stores.warehouse import Row
 from ratchet.rl_coordinator.registry.clickhouse_lineage import PastJob, PolicyHistory
 from ratchet.rl_coordinator.registry.domain import Policies
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
-from ratchet.stores.warehouse import Row
 
 COUNTED = 10_000
 """Rewards and opinions are counted over so many trajectories of a snapshot: 40 queries each."""

@@ -8,11 +8,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ratchet.contract.http.models import ReplayPromptOut, ReplayPromptsOut
-from ratchet.datasets.clickhouse_trajectories import Trajectories
-from ratchet.datasets.domain.replay import CapturedTrajectory, Lineage, Prompt, prompt_of, reason_against_calls, unseen
-from ratchet.datasets.s3_snapshots import Snapshots
-from ratchet.errors import Conflict, DigestMismatch, NotFound, Rejected
+from ratchet.core.contract.http.models import ReplayPromptOut, ReplayPromptsOut
+from ratchet.core.datasets.clickhouse_trajectories import Trajectories
+from ratchet.core.datasets.domain.replay import (
+    CapturedTrajectory,
+    Lineage,
+    Prompt,
+    prompt_of,
+    reason_against_calls,
+    unseen,
+)
+from ratchet.core.datasets.s3_snapshots import Snapshots
+from ratchet.core.errors import Conflict, DigestMismatch, NotFound, Rejected
 from ratchet.rl_coordinator.registry.clickhouse_lineage import PolicyHistory
 from ratchet.rl_coordinator.registry.domain import Policies
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies

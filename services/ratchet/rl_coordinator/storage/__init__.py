@@ -15,10 +15,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ratchet.bus.connection import Bus
+from ratchet.core.service.runtime import Component, Periodic
+from ratchet.core.stores.objects import Objects
 from ratchet.rl_coordinator.storage.collector import Collector
 from ratchet.rl_coordinator.storage.domain import Retention
-from ratchet.service.runtime import Component, Periodic
-from ratchet.stores.objects import Objects
 
 if TYPE_CHECKING:
     from ratchet.rl_coordinator.settings import Settings

@@ -13,9 +13,10 @@ import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import decode
-from ratchet.contract.http.storage import StorageOut, SweptOut
-from ratchet.contract.state import ENDED, JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, JobState
-from ratchet.errors import Rejected
+from ratchet.core.contract.http.storage import StorageOut, SweptOut
+from ratchet.core.contract.state import ENDED, JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, JobState
+from ratchet.core.errors import Rejected
+from ratchet.core.stores.listing import StoredObject
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.storage.domain import (
     PREFIXES,
@@ -29,7 +30,6 @@ from ratchet.rl_coordinator.storage.domain import (
     plan_sweep,
     tally,
 )
-from ratchet.stores.listing import StoredObject
 
 log = structlog.get_logger()
 

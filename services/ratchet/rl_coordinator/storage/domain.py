@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ratchet.stores.listing import StoredObject
+from ratchet.core.stores.listing import StoredObject
 
 PREFIXES = ("policies/", "checkpoints/", "snapshots/", "metrics/", "blobs/")
 """Only what is below these is ever swept, manifests first."""

@@ -19,9 +19,13 @@ import structlog
 from msgspec.structs import replace
 
 from ratchet.bus.connection import Bus
-from ratchet.contract.http.status import FiredOut, TriggerOut
-from ratchet.contract.state import Job
-from ratchet.errors import RatchetError
+from ratchet.core.contract.http.status import FiredOut, TriggerOut
+from ratchet.core.contract.state import Job
+from ratchet.core.errors import RatchetError
+from ratchet.core.service.runtime import Component, Periodic
+from ratchet.core.stores.history import History
+from ratchet.core.stores.stored_watch import StoredWatch, stored_check
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.triggers.clickhouse_scores import Scores
@@ -39,10 +43,6 @@ from ratchet.rl_coordinator.triggers.firing import Claim, Firer
 from ratchet.rl_coordinator.triggers.recipes import Recipes, load_recipes
 from ratchet.rl_coordinator.triggers.schedule_trigger import ScheduleTrigger
 from ratchet.rl_coordinator.triggers.thresholds import Counters, ThresholdTrigger
-from ratchet.service.runtime import Component, Periodic
-from ratchet.stores.history import History
-from ratchet.stores.stored_watch import StoredWatch, stored_check
-from ratchet.stores.warehouse import Warehouse
 
 __all__ = ["Counters", "Recipes", "Triggers", "build_triggers", "load_recipes"]
 

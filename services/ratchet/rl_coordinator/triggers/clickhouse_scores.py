@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from ratchet.core.stores.history import latest_rewards
+from ratchet.core.stores.warehouse import Row, Warehouse
 from ratchet.rl_coordinator.triggers.scores import Comparison, Sample, compare
-from ratchet.stores.history import latest_rewards
-from ratchet.stores.warehouse import Row, Warehouse
 
 _SCORES = f"""
 SELECT

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ratchet.contract.state import PolicyVersion
+from ratchet.core.contract.state import PolicyVersion
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.registry import KvPolicies
 from ratchet.rl_coordinator.triggers.clickhouse_scores import Scores

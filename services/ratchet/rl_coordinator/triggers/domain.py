@@ -9,12 +9,12 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from ratchet.bus.message import Message
-from ratchet.contract.reward import Preference, Reward
-from ratchet.contract.snapshot import PAIRS
-from ratchet.contract.state import ENDED, Job, TriggerNote
-from ratchet.contract.training import TrainingConfig, TrainingRequest
+from ratchet.core.contract.reward import Preference, Reward
+from ratchet.core.contract.snapshot import PAIRS
+from ratchet.core.contract.state import ENDED, Job, TriggerNote
+from ratchet.core.contract.training import TrainingConfig, TrainingRequest
+from ratchet.core.rules.algorithms import dataset_format
 from ratchet.rl_coordinator.jobs.domain import learns_from_trajectories
-from ratchet.rules.algorithms import dataset_format
 
 MANUAL = "manual"
 THRESHOLD = "threshold_reached"

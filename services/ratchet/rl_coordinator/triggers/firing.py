@@ -16,9 +16,9 @@ import uuid_utils
 
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import Value
-from ratchet.contract import TrainingRequest
-from ratchet.contract.state import ENDED, Job, TriggerNote
-from ratchet.errors import Conflict, NotFound, RatchetError, Rejected, Unavailable
+from ratchet.core.contract import TrainingRequest
+from ratchet.core.contract.state import ENDED, Job, TriggerNote
+from ratchet.core.errors import Conflict, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.triggers.domain import Firing, noted, training_request, under_way
 from ratchet.rl_coordinator.triggers.recipes import Recipe

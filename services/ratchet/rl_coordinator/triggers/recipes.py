@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ratchet.contract.snapshot import PAIRS
-from ratchet.contract.training import TrainingConfig
-from ratchet.errors import ConfigError
+from ratchet.core.contract.snapshot import PAIRS
+from ratchet.core.contract.training import TrainingConfig
+from ratchet.core.errors import ConfigError
+from ratchet.core.rules.algorithms import dataset_format
 from ratchet.rl_coordinator.jobs import abilities
 from ratchet.rl_coordinator.jobs.domain import PRIORITIES, Abilities, config_problems, serving_problems
 from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.triggers.schedules import schedule_problem
-from ratchet.rules.algorithms import dataset_format
 
 ANY_ROLE = "*"
 

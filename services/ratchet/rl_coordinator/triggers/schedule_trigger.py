@@ -12,7 +12,7 @@ from datetime import datetime
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import named_id
-from ratchet.errors import Conflict
+from ratchet.core.errors import Conflict
 from ratchet.rl_coordinator.triggers.domain import SCHEDULE, SCHEDULED, Firing
 from ratchet.rl_coordinator.triggers.firing import Firer
 from ratchet.rl_coordinator.triggers.recipes import Recipe, recipe_for

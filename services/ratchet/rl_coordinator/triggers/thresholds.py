@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.projection import Projection
+from ratchet.core.rules.alerts import gap_alert
+from ratchet.core.stores.stored_watch import IsStored
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.jobs.domain import Counted
 from ratchet.rl_coordinator.triggers.domain import (
@@ -23,8 +25,6 @@ from ratchet.rl_coordinator.triggers.domain import (
 )
 from ratchet.rl_coordinator.triggers.firing import Firer
 from ratchet.rl_coordinator.triggers.recipes import Recipe, recipe_for
-from ratchet.rules.alerts import gap_alert
-from ratchet.stores.stored_watch import IsStored
 
 
 class Counters:

@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ratchet.chat_templates.conversations import ChatCounts, Conversation
-from ratchet.chat_templates.encoder import MAX_LENGTH, ChatEncoder
+from ratchet.core.chat_templates.conversations import ChatCounts, Conversation
+from ratchet.core.chat_templates.encoder import MAX_LENGTH, ChatEncoder
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.learner.rows import Row

@@ -20,12 +20,12 @@ from typing import BinaryIO, TypeVar, overload
 import msgspec
 import torch
 
-from ratchet.contract.policy_manifest import REWARD_MODEL, Probe
-from ratchet.contract.snapshot import ROWS, TRAJECTORIES, Row, TrajectoryRow
-from ratchet.datasets.parquet import count_rows, read_rows
-from ratchet.errors import Rejected
-from ratchet.rules.algorithms import ALGORITHMS
-from ratchet.stores.policies import TOKENIZER_FILES
+from ratchet.core.contract.policy_manifest import REWARD_MODEL, Probe
+from ratchet.core.contract.snapshot import ROWS, TRAJECTORIES, Row, TrajectoryRow
+from ratchet.core.datasets.parquet import count_rows, read_rows
+from ratchet.core.errors import Rejected
+from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.stores.policies import TOKENIZER_FILES
 from ratchet.trainer_worker.errors import DataUnusable, Diverged, StopRequested
 from ratchet.trainer_worker.job import (
     CHECKPOINTS,

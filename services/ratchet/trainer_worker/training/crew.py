@@ -19,7 +19,7 @@ from typing import BinaryIO, NoReturn
 
 import msgspec
 
-from ratchet.contract.training import ErrorCode
+from ratchet.core.contract.training import ErrorCode
 from ratchet.trainer_worker.job import Failed, decode_event, encode_event
 
 GRACE_S = 2.0

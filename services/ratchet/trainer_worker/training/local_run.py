@@ -21,12 +21,12 @@ from typing import Any
 import msgspec
 
 from ratchet.bus.message import decode, encode, named_id
-from ratchet.contract.local_training import LocalTraining
-from ratchet.contract.policy_manifest import ArtifactFile, PolicyManifest
-from ratchet.contract.snapshot import PairRow
-from ratchet.contract.training import ResourceUsage
-from ratchet.datasets.parquet import RowWriter
-from ratchet.service.files import write_whole
+from ratchet.core.contract.local_training import LocalTraining
+from ratchet.core.contract.policy_manifest import ArtifactFile, PolicyManifest
+from ratchet.core.contract.snapshot import PairRow
+from ratchet.core.contract.training import ResourceUsage
+from ratchet.core.datasets.parquet import RowWriter
+from ratchet.core.service.files import write_whole
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import (
     CHECKPOINTS,

@@ -21,11 +21,11 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.policy_manifest import ADAPTER, BFLOAT16, FLOAT32, MODEL, REWARD_MODEL, Probe
-from ratchet.contract.training import Lora
-from ratchet.errors import Rejected
-from ratchet.rules.algorithms import ALGORITHMS
-from ratchet.rules.model_hub import why_not_loaded
+from ratchet.core.contract.policy_manifest import ADAPTER, BFLOAT16, FLOAT32, MODEL, REWARD_MODEL, Probe
+from ratchet.core.contract.training import Lora
+from ratchet.core.errors import Rejected
+from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.rules.model_hub import why_not_loaded
 from ratchet.trainer_worker.errors import ModelUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.learner.logprobs import Scorer

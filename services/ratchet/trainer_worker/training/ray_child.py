@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
 
-from ratchet.contract.training import ErrorCode
-from ratchet.errors import MissingExtra
+from ratchet.core.contract.training import ErrorCode
+from ratchet.core.errors import MissingExtra
 from ratchet.trainer_worker.errors import RankLost, TrainingFailed
 from ratchet.trainer_worker.job import (
     CHECKPOINTS,

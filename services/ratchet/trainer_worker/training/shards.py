@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ratchet.errors import Rejected
+from ratchet.core.errors import Rejected
 from ratchet.trainer_worker.training.ranks import Ranks
 
 M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 1 << 20

@@ -23,8 +23,8 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.training import HealthStop
-from ratchet.rules.algorithms import LearningRates
+from ratchet.core.contract.training import HealthStop
+from ratchet.core.rules.algorithms import LearningRates
 from ratchet.trainer_worker.errors import Diverged, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run, TrainStep

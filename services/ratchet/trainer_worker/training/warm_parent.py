@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from ratchet.rules.algorithms import BUILT_IN
+from ratchet.core.rules.algorithms import BUILT_IN
 from ratchet.trainer_worker.job import MESSAGE_BYTES, Exited, Fork, Forked, Ready, Refused, Spares, WarmRequest
 from ratchet.trainer_worker.training.child import main as train
 

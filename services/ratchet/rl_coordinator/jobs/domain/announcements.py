@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from ratchet.bus.message import named_id
-from ratchet.contract import Alert, Message, TrainingDispatch, TrainingStatus
-from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import ErrorCode
+from ratchet.core.contract import Alert, Message, TrainingDispatch, TrainingStatus
+from ratchet.core.contract.state import Job, JobState
+from ratchet.core.contract.training import ErrorCode
 from ratchet.rl_coordinator.jobs.domain.jobs import is_announced, take_back
 
 REPEATABLE_S = 90.0

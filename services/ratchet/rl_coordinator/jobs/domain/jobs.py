@@ -14,9 +14,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from ratchet.bus.message import Cause
-from ratchet.contract.snapshot import TRAJECTORIES
-from ratchet.contract.state import ENDED, Job, JobState
-from ratchet.contract.training import (
+from ratchet.core.contract.snapshot import TRAJECTORIES
+from ratchet.core.contract.state import ENDED, Job, JobState
+from ratchet.core.contract.training import (
     ErrorCode,
     ResourceUsage,
     SnapshotRef,
@@ -24,9 +24,9 @@ from ratchet.contract.training import (
     TrainingRequest,
     TrainingStatus,
 )
-from ratchet.errors import WrongState
+from ratchet.core.errors import WrongState
+from ratchet.core.rules.algorithms import dataset_format
 from ratchet.rl_coordinator.jobs.domain.retries import RetryRule, eased
-from ratchet.rules.algorithms import dataset_format
 
 NEXT: Mapping[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset({JobState.DISPATCHED, JobState.FAILED, JobState.CANCELLED}),

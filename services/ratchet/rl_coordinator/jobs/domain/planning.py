@@ -11,9 +11,9 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from ratchet.contract.training import DatasetFilter
-from ratchet.datasets.domain.reward_groups import RewardTally
-from ratchet.datasets.domain.selection import Candidate, TrajectoryRules, reason_against
+from ratchet.core.contract.training import DatasetFilter
+from ratchet.core.datasets.domain.reward_groups import RewardTally
+from ratchet.core.datasets.domain.selection import Candidate, TrajectoryRules, reason_against
 
 AUTO = "auto"
 """In the place of an algorithm: the planner's proposal."""

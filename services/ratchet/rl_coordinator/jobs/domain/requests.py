@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from ratchet.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
-from ratchet.contract.training import TrainingConfig, TrainingRequest
+from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
+from ratchet.core.contract.training import TrainingConfig, TrainingRequest
+from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
+from ratchet.core.rules.arms import ROLE
+from ratchet.core.rules.engines import ADAPTERS_ONLY, ANY_ROLE
+from ratchet.core.rules.training_options import Amounts, evaluation_problems, training_problems
 from ratchet.rl_coordinator.jobs.domain.planning import AUTO
-from ratchet.rules.algorithms import ALGORITHMS, dataset_format
-from ratchet.rules.arms import ROLE
-from ratchet.rules.engines import ADAPTERS_ONLY, ANY_ROLE
-from ratchet.rules.training_options import Amounts, evaluation_problems, training_problems
 
 TRANSFORMS = frozenset({"identity", "negate"})
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ratchet.contract.training import ErrorCode, Hyperparameters, TrainingConfig, TrainingRequest
-from ratchet.rules.algorithms import ALGORITHMS
-from ratchet.rules.training_options import training_problems
+from ratchet.core.contract.training import ErrorCode, Hyperparameters, TrainingConfig, TrainingRequest
+from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.rules.training_options import training_problems
 
 GIVEN = "s3"
 """The source of a dataset whose snapshot the request names."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ratchet.contract.state import Job, JobState
-from ratchet.contract.training import TrainingRequest
+from ratchet.core.contract.state import Job, JobState
+from ratchet.core.contract.training import TrainingRequest
 from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE, is_announced
 
 PRIORITIES: Mapping[str, int] = {"urgent": 0, "high": 1, "normal": 2, "low": 3}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ratchet.contract.state import ENDED, Job
+from ratchet.core.contract.state import ENDED, Job
 from ratchet.rl_coordinator.jobs.domain.announcements import requeue_unconfirmed
 from ratchet.rl_coordinator.jobs.domain.jobs import (
     Limits,

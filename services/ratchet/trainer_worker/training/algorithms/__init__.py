@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
-from ratchet.errors import ConfigError, Rejected
-from ratchet.rules.algorithms import ALGORITHMS
+from ratchet.core.errors import ConfigError, Rejected
+from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.training.algorithms.base import Train
 
 

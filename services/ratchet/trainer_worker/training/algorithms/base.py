@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.training import EvaluationResults, HealthStop
+from ratchet.core.contract.training import EvaluationResults, HealthStop
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.checkpoints import Checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ratchet.contract.snapshot import PairRow
-from ratchet.contract.training import EvaluationResults
-from ratchet.rules.algorithms import PREFERENCE_RATES
-from ratchet.rules.intervals import wilson
+from ratchet.core.contract.snapshot import PairRow
+from ratchet.core.contract.training import EvaluationResults
+from ratchet.core.rules.algorithms import PREFERENCE_RATES
+from ratchet.core.rules.intervals import wilson
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import chat_rows

@@ -18,10 +18,10 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ratchet.chat_templates.conversations import Conversation
-from ratchet.contract.snapshot import LabelRow
-from ratchet.contract.training import EvaluationResults, Hyperparameters
-from ratchet.rules.algorithms import PREFERENCE_RATES
+from ratchet.core.chat_templates.conversations import Conversation
+from ratchet.core.contract.snapshot import LabelRow
+from ratchet.core.contract.training import EvaluationResults, Hyperparameters
+from ratchet.core.rules.algorithms import PREFERENCE_RATES
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from ratchet.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.trainer_worker.errors import EqualRewards
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ratchet.contract.snapshot import PairRow
-from ratchet.contract.training import EvaluationResults
-from ratchet.rules.algorithms import REWARD_RATES
+from ratchet.core.contract.snapshot import PairRow
+from ratchet.core.contract.training import EvaluationResults
+from ratchet.core.rules.algorithms import REWARD_RATES
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import chat_rows

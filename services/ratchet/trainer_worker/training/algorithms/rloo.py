@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ratchet.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.learner.advantages import RLOO

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ratchet.chat_templates.conversations import conversations_of
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.rules.algorithms import SFT_RATES
+from ratchet.core.chat_templates.conversations import conversations_of
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.rules.algorithms import SFT_RATES
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import chat_rows

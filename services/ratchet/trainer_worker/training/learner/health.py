@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from ratchet.contract.training import HealthLimits, HealthStop
+from ratchet.core.contract.training import HealthLimits, HealthStop
 
 NORMS, LEAST_NORMS = 50, 5
 """Gradient norms that are remembered, and how many a new one can be compared with."""

@@ -14,12 +14,12 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ratchet.chat_templates.template import ChatTemplate
-from ratchet.contract.turn import Constraint
-from ratchet.datasets.domain.sequences import Floats, Ids
-from ratchet.errors import Rejected
-from ratchet.grammars.compiler import Bounds, Compiler, Tokens
-from ratchet.grammars.walk import Grammar, allowed, open_mask
+from ratchet.core.chat_templates.template import ChatTemplate
+from ratchet.core.contract.turn import Constraint
+from ratchet.core.datasets.domain.sequences import Floats, Ids
+from ratchet.core.errors import Rejected
+from ratchet.core.grammars.compiler import Bounds, Compiler, Tokens
+from ratchet.core.grammars.walk import Grammar, allowed, open_mask
 
 REJECTED = "constraint_rejected"
 """The grammar does not allow what was drawn: the engine followed another one, or none."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import msgspec
 from torch import Tensor
 
-from ratchet.chat_templates.conversations import CHOSEN, REJECTED, conversations_of
-from ratchet.contract.snapshot import PairRow
-from ratchet.contract.training import EvaluationResults
-from ratchet.rules.intervals import paired_difference
+from ratchet.core.chat_templates.conversations import CHOSEN, REJECTED, conversations_of
+from ratchet.core.contract.snapshot import PairRow
+from ratchet.core.contract.training import EvaluationResults
+from ratchet.core.rules.intervals import paired_difference
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.chats import ChatRows

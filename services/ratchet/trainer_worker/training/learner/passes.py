@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ratchet.datasets.domain.sequences import common
+from ratchet.core.datasets.domain.sequences import common
 from ratchet.trainer_worker.training.learner.rows import Ids, Row
 
 MIN_SHARED_PREFIX = 16

@@ -13,10 +13,10 @@ import msgspec
 import torch
 
 from ratchet.bus.message import JsonObject
-from ratchet.contract.snapshot import TrajectoryRow
-from ratchet.contract.training import HealthStop, Hyperparameters
-from ratchet.rules.algorithms import GRADIENT_RATES
-from ratchet.rules.training_options import BOTH, IMPORTANCE, NONE, REJECTION, SEQUENCE
+from ratchet.core.contract.snapshot import TrajectoryRow
+from ratchet.core.contract.training import HealthStop, Hyperparameters
+from ratchet.core.rules.algorithms import GRADIENT_RATES
+from ratchet.core.rules.training_options import BOTH, IMPORTANCE, NONE, REJECTION, SEQUENCE
 from ratchet.trainer_worker.errors import DataUnusable, EqualRewards, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, TrainStep

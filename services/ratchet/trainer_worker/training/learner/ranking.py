@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
-from ratchet.rules.intervals import Z95
+from ratchet.core.rules.intervals import Z95
 
 
 def auc(better: Sequence[float], worse: Sequence[float]) -> float:

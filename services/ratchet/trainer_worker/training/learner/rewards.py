@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ratchet.rules.intervals import wilson
+from ratchet.core.rules.intervals import wilson
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
 from ratchet.trainer_worker.training.learner.logprobs import HEAD_TOLERANCE, Scorer
 from ratchet.trainer_worker.training.learner.pairs import RowPair, wins, won

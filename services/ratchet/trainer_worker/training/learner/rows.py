@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ratchet.contract.snapshot import CallSpan, TrajectoryRow
-from ratchet.datasets.domain.sequences import (
+from ratchet.core.contract.snapshot import CallSpan, TrajectoryRow
+from ratchet.core.datasets.domain.sequences import (
     LARGEST_ID,
     Floats,
     Ids,
@@ -26,8 +26,8 @@ from ratchet.datasets.domain.sequences import (
     scored_spans,
     sequences_of,
 )
-from ratchet.errors import Rejected
-from ratchet.rules.capture import Reason
+from ratchet.core.errors import Rejected
+from ratchet.core.rules.capture import Reason
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.learner.advantages import Scored
 from ratchet.trainer_worker.training.learner.masks import Allowed, AllowedOf, Answer, no_masks

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ratchet.grammars.walk import allowed
+from ratchet.core.grammars.walk import allowed
 from ratchet.trainer_worker.training.learner.masks import Allowed
 from ratchet.trainer_worker.training.learner.rows import Row
 

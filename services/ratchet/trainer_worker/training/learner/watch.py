@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
-from ratchet.contract.training import HealthLimits, HealthStop
+from ratchet.core.contract.training import HealthLimits, HealthStop
 from ratchet.trainer_worker.training.learner.health import LEAST_NORMS, NORMS, SIGMAS, asked_limits
 
 STEPS = 5

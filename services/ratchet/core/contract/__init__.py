@@ -1,0 +1,65 @@
+"""Typed mirror of `contracts/`: one struct per subject, immutable, JSON in and out. Imports no broker and no torch."""
+
+from ratchet.bus.message import JsonObject, Message, Value, decode, encode, named_id
+from ratchet.core.contract.deployment import ModelDeployed, ModelRollout
+from ratchet.core.contract.gateway_notes import GatewayNotes
+from ratchet.core.contract.operations import Alert, DeadLetter, Stored
+from ratchet.core.contract.reward import Feedback, Preference, Reward
+from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
+from ratchet.core.contract.start import Start
+from ratchet.core.contract.training import TrainingDispatch, TrainingRequest, TrainingStatus
+from ratchet.core.contract.trajectory import Outcome, PolicyClaim, Trajectory, TrajectoryEnd
+from ratchet.core.contract.turn import Turn
+
+MESSAGES: dict[str, type[Message]] = {
+    kind.TOPIC: kind
+    for kind in (
+        Trajectory,
+        TrajectoryEnd,
+        Start,
+        Turn,
+        GatewayNotes,
+        Reward,
+        Feedback,
+        Preference,
+        TrainingRequest,
+        TrainingStatus,
+        TrainingDispatch,
+        ModelDeployed,
+        ModelRollout,
+        Stored,
+        Alert,
+        DeadLetter,
+    )
+}
+"""Topic -> message type."""
+
+__all__ = [
+    "DEFAULT_ROLE",
+    "MESSAGES",
+    "Alert",
+    "DeadLetter",
+    "Feedback",
+    "GatewayNotes",
+    "JsonObject",
+    "Message",
+    "ModelDeployed",
+    "ModelRollout",
+    "Outcome",
+    "PolicyClaim",
+    "Preference",
+    "Reward",
+    "Start",
+    "Stored",
+    "TrainingDispatch",
+    "TrainingRequest",
+    "TrainingStatus",
+    "Trajectory",
+    "TrajectoryEnd",
+    "Turn",
+    "Value",
+    "decode",
+    "encode",
+    "named_id",
+    "role_subject",
+]

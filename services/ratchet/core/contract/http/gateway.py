@@ -1,0 +1,53 @@
+"""What the gateway answers agents besides completions: models, ends and feedback."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ratchet.core.contract.http.answers import Answer
+
+
+class Model(Answer, frozen=True, kw_only=True):
+    """A role, or a version that can be asked for by name, in OpenAI's form."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "ratchet"
+
+
+class Models(Answer, frozen=True, kw_only=True):
+    """The roles, and the versions that can be asked for by name."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class Ended(Answer, frozen=True, kw_only=True):
+    """The end of a trajectory was taken."""
+
+    trajectory_id: str
+    status: Literal["ended"] = "ended"
+    roles: list[str]
+    """The roles in which it has ended: the named one, else all that this gateway has seen."""
+    ended_before: list[str]
+    """Those of them in which this gateway remembers an earlier end."""
+    note: str | None = None
+    """The effect of this end in those roles; null when there are none."""
+
+
+class FeedbackTaken(Answer, frozen=True, kw_only=True):
+    """Feedback was taken."""
+
+    feedback_id: str
+    trajectory_id: str
+    note: str | None = None
+    """What becomes of it where no gateway remembers a call of the trajectory; null otherwise."""
+
+
+class DeletedResponse(Answer, frozen=True, kw_only=True):
+    """A kept response was forgotten."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True

@@ -1,0 +1,315 @@
+"""The present state: the values in the NATS key-value buckets, which change only by compare-and-set."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from ratchet.bus.message import Cause, JsonObject, Value
+from ratchet.core.contract.training import (
+    Artifacts,
+    CurrentMetrics,
+    EvaluationResults,
+    HealthStop,
+    Progress,
+    ResourceUsage,
+    SnapshotRef,
+    TrainingError,
+    TrainingRequest,
+)
+
+POLICIES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS, BASELINES = "policies", "rollouts", "rollout_chunks", "jobs", "baselines"
+KEYS, KEY_USAGE, RESPONSES = "keys", "key_usage", "responses"
+"""Bucket names."""
+
+Zoned = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time that can be compared with the present: one without a zone cannot be read."""
+
+STAGING, PRODUCTION, ARCHIVED = "staging", "production", "archived"
+"""Stages of a policy for people: under examination, serving, or history. See `registry_stage`."""
+
+PENDING, TRAINING, READY, FAILED = "pending", "training", "ready", "failed"
+"""Whether a policy can serve. A job that has not made one yet is pending or training."""
+
+
+class OpenEnum(StrEnum):
+    """Values that one service writes. A value that a newer version added stays as it is, as a member without a name."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> OpenEnum | None:
+        if not isinstance(value, str):
+            return None
+        unknown = str.__new__(cls, value)
+        unknown._name_ = unknown._value_ = value
+        return unknown
+
+
+class PolicyStage(OpenEnum):
+    """The state of a policy in its rollout. The coordinator releases the data of `refused`, `rolled_back` and
+    `superseded` ones."""
+
+    REGISTERED = "registered"
+    REFUSED = "refused"
+    CANARY = "canary"
+    STABLE = "stable"
+    ARCHIVED = "archived"
+    ROLLED_BACK = "rolled_back"
+    SUPERSEDED = "superseded"
+
+
+class JobState(OpenEnum):
+    """The state of a training job."""
+
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
+"""States in which a training job stays."""
+
+_STATUS = {
+    PolicyStage.REGISTERED: PENDING,
+    PolicyStage.CANARY: READY,
+    PolicyStage.STABLE: READY,
+    PolicyStage.ARCHIVED: READY,
+    PolicyStage.REFUSED: FAILED,
+    PolicyStage.ROLLED_BACK: FAILED,
+    PolicyStage.SUPERSEDED: FAILED,
+}
+_JOB_STATUS = {
+    JobState.QUEUED: PENDING,
+    JobState.DISPATCHED: TRAINING,
+    JobState.RUNNING: TRAINING,
+    JobState.FAILED: FAILED,
+    JobState.CANCELLED: FAILED,
+}
+
+
+class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """A registered policy, key `<role>.<version>` in bucket `policies`.
+
+    Immutable but for its stage, what follows from that, and `takes_tools`.
+    """
+
+    role: str
+    version: int
+    name: str
+    """`<role>@<version>-<first 8 of digest>`: its name in the engine, never reused."""
+    digest: str
+    """sha256 of its manifest."""
+    uri: str
+    """`s3://` uri of its manifest."""
+    kind: str
+    """`adapter` or `model`."""
+    base_model: str
+    created_at: datetime
+    stage: PolicyStage
+    parent: int | None = None
+    training_job_id: str | None = None
+    dataset_digest: str | None = None
+    training_samples: int | None = None
+    final_reward: float | None = None
+    reason: str | None = None
+    gate: JsonObject | None = None
+    """The evidence of the gates: held-out success of both policies, difference, bound."""
+    algorithm: str | None = None
+    """The algorithm that trained it; None if its manifest could not be read."""
+    metrics: dict[str, float] | None = None
+    """Measurements of its trainer at the end."""
+    takes_tools: bool | None = None
+    """Whether its engine's chat template shows it the tools that agents offer: as its gate saw it, and while it is
+    stable as the deployer last saw it. None where that was not checked."""
+    cause: Cause | None = None
+    """The training status that reported it."""
+
+    @property
+    def status(self) -> str:
+        """`ready` once it has passed the gates, until it is rolled back; else `pending` or `failed`."""
+        return _STATUS.get(self.stage, PENDING)
+
+
+class ServedPolicy(Value, frozen=True, kw_only=True):
+    """The members of a policy that a gateway needs to serve it."""
+
+    version: int
+    name: str
+    digest: str
+
+
+class WeightStep(Value, frozen=True, kw_only=True):
+    """From `at` on, trajectories that start get the canary with probability `weight` (0..1)."""
+
+    at: datetime
+    weight: float
+
+
+class CanaryRoute(Value, frozen=True, kw_only=True, omit_defaults=True):
+    rollout_id: str
+    policy: ServedPolicy
+    salt: str
+    schedule: list[WeightStep]
+    lease: int
+    """Grows with every renewal; a gateway that sees no growth for 20 s serves stable."""
+    centres: dict[str, float] | None = None
+    """By metric: the harm, 0..1, that the tests bet around; gateways copy it into every start."""
+    latency_scale_ms: float | None = None
+    """The latency that counts as a harm of one half; gateways copy it into every start."""
+
+
+class Route(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The policies that get a role's traffic, key `<role>` in bucket `policies`; written by the deployer only."""
+
+    role: str
+    stable: ServedPolicy | None = None
+    previous: ServedPolicy | None = None
+    """Stays resident in the engines, so that a rollback is one write."""
+    canary: CanaryRoute | None = None
+    next_version: int = 1
+    audit_hash: str | None = None
+    """Hash of the role's last rollout decision."""
+
+
+def registry_stage(policy: PolicyVersion, route: Route | None) -> str:
+    """`production` for the policy that the route serves, `staging` for a candidate, `archived` for all others."""
+    if route is not None and route.stable is not None and route.stable.version == policy.version:
+        return PRODUCTION
+    return STAGING if policy.stage in (PolicyStage.REGISTERED, PolicyStage.CANARY) else ARCHIVED
+
+
+class TriggerNote(Value, frozen=True, kw_only=True):
+    """A trigger that asked for a job, or would have while it was under way."""
+
+    kind: str
+    """`rewarded`, `preferences`, `schedule` or `degradation`."""
+    at: datetime
+    why: str
+    """In words, with its numbers."""
+
+
+class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """A training job, key `<training_job_id>` in bucket `jobs`; written by the coordinator only."""
+
+    training_job_id: str
+    role: str
+    algorithm: str
+    state: JobState
+    priority: str
+    created_at: datetime
+    updated_at: datetime
+    request: TrainingRequest
+    attempt: int = 0
+    worker: str | None = None
+    instance: str | None = None
+    """The process of that worker: the attempt's statuses from any other do not count."""
+    pool: str = "default"
+    parent: str | None = None
+    snapshot: SnapshotRef | None = None
+    trajectories: int | None = None
+    heartbeat_at: datetime | None = None
+    """The worker's last sign of life: it renews the attempt's lease."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    cancel_requested: bool = False
+    cancelled_by: str | None = None
+    """Who cancelled it."""
+    cancel_now: bool = False
+    """Its end was asked for at once, without a further checkpoint."""
+    stopping: str | None = None
+    """How the worker ends it, `after_step` or `now`; None: it has not acknowledged a cancel."""
+    resumed_by: str | None = None
+    """Who resumed it after its end."""
+    retry_at: datetime | None = None
+    progress: Progress | None = None
+    metrics: CurrentMetrics | None = None
+    artifacts: Artifacts | None = None
+    error: TrainingError | None = None
+    findings: list[str] | None = None
+    """What the chat template loses of its data, or teaches by mistake: sentences."""
+    health_stop: HealthStop | None = None
+    evaluation_results: EvaluationResults | None = None
+    resource_usage: ResourceUsage | None = None
+    """What its last attempt has used so far."""
+    triggers: list[TriggerNote] | None = None
+    """What asked for it by itself, each kind once; None for a job that was asked for by hand."""
+    unclaimed: int = 0
+    """Attempts that no worker took, or that a worker which had to stop handed back: they count against no limit."""
+    forgiven: int = 0
+    """Other attempts before a person resumed the job last: they count against no limit any more."""
+    dispatched_at: datetime | None = None
+    """When it first got a slot: until then it waited in the queue."""
+    spent: ResourceUsage | None = None
+    """What its earlier attempts used."""
+    rewarded: int | None = None
+    """The role's rewarded trajectories when the job was accepted: the threshold trigger counts on from here."""
+    preferences: int | None = None
+    """The role's preferences when the job was accepted: the preference trigger counts on from here."""
+    announced: str | None = None
+    """The last published `<attempt>:<state>`: a coordinator that died before it wrote this publishes it again."""
+    cause: Cause | None = None
+    """The event that caused its present attempt and state: the request at first, then a worker's status."""
+
+    @property
+    def policy_status(self) -> str | None:
+        """Status of the policy that this job will make; None once it has made one, which has its own status."""
+        return _JOB_STATUS.get(self.state)
+
+
+class KeyLimits(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The most that a key may use; a member that is absent sets no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Of prompts and answers together."""
+    usd_per_day: float | None = None
+    """Of a day in UTC."""
+
+
+class Key(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """An API key, key `<key_id>` in bucket `keys`; written by the coordinator only. It stays when it is revoked."""
+
+    key_id: str
+    """Its public name, which stands in turns, logs and metrics; never given to another key."""
+    name: str
+    hash: str
+    """sha256 of the key itself, hexadecimal. The key itself is stored nowhere."""
+    scopes: tuple[str, ...]
+    """Such as `infer:support`, `feedback:*`, `train`."""
+    created_at: Zoned
+    created_by: str
+    expires_at: Zoned | None = None
+    """From then on it opens nothing."""
+    revoked_at: Zoned | None = None
+    revoked_by: str | None = None
+    limits: KeyLimits | None = None
+
+
+class KeyUsage(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What calls with a key through one gateway process used in one day, key `<key_id>.<process>` in `key_usage`.
+
+    Each process writes its own; the use of a key is the sum of all.
+    """
+
+    key_id: str
+    day: str
+    """In UTC, such as `2026-03-01`."""
+    calls: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+
+
+class SealedResponse(Value, frozen=True, kw_only=True):
+    """A response or conversation that a later call may continue, in bucket `responses` under a digest of its id.
+
+    Only who has the id can find and read it: what agents send is redacted before it is written, but a history that is
+    to be continued must be whole.
+    """
+
+    sealed: str
+    """The history, packed and encrypted, in base64."""

@@ -1,0 +1,133 @@
+"""Which logged prompts a candidate has not learned from, and the prompt of one call.
+
+One prompt of each task, and one call of each trajectory: answers to prompts of one task, or of one conversation, go
+together, and a comparison counts prompts as independent. Which call it is follows from the trajectory's id, so that
+first calls are not all that is replayed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
+
+import msgspec
+
+from ratchet.bus.message import JsonObject
+from ratchet.core.contract.turn import Sampling, Turn
+from ratchet.core.datasets.domain.selection import LEFT_OUT_ARMS, MIXED_OR_PINNED, is_left_out
+from ratchet.core.rules.arms import draw
+from ratchet.core.rules.chat import ChatError, chain_of_turns, prompt_of_turn
+from ratchet.core.rules.recorded import last_tools
+from ratchet.core.rules.redaction import MAX_DEPTH
+
+OLDER_THAN_SNAPSHOT = "older_than_snapshot"
+LARGEST_PROMPT = 256 * 1024
+"""Bytes of messages and tools of one prompt; a larger one is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTrajectory:
+    """A stored trajectory that the gateway has captured."""
+
+    trajectory_id: str
+    task: str
+    """Group key, or task id: equal ones are tries of one task."""
+    began: datetime
+    """When the agent made its first call."""
+    arms: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The data that a candidate and all its ancestors have learned from."""
+
+    versions: Sequence[int]
+    """The candidate, its parent and so on."""
+    since: datetime
+    """When the candidate's snapshot was made."""
+    trajectories: frozenset[str]
+    groups: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompt of one call."""
+
+    turn_id: str
+    trajectory_id: str
+    at: datetime
+    messages: list[JsonObject]
+    tools: list[JsonObject]
+    sampling: Sampling
+    size: int
+    """Bytes of messages and tools."""
+
+
+def unseen(captured: Iterable[CapturedTrajectory], lineage: Lineage) -> tuple[list[CapturedTrajectory], Counter[str]]:
+    """The trajectories that may be replayed, in their order, and how many others were left out for which reason."""
+    left_out: Counter[str] = Counter()
+    kept: list[CapturedTrajectory] = []
+    tasks: set[str] = set()
+    for one in captured:
+        if one.arms & LEFT_OUT_ARMS:
+            left_out[MIXED_OR_PINNED] += 1
+        elif one.began <= lineage.since:
+            left_out[OLDER_THAN_SNAPSHOT] += 1
+        elif one.trajectory_id in lineage.trajectories or one.task in lineage.groups:
+            left_out["group_of_lineage"] += 1
+        elif one.task in tasks:
+            left_out["same_task"] += 1
+        else:
+            tasks.add(one.task)
+            kept.append(one)
+    return kept, left_out
+
+
+def reason_against_calls(turns: Iterable[Turn], lineage: Lineage) -> str | None:
+    """Why a trajectory may not be replayed, by all of its calls; `began` may miss the first calls of a long one."""
+    calls = list(turns)
+    if is_left_out(calls):
+        return MIXED_OR_PINNED
+    return OLDER_THAN_SNAPSHOT if any(call.timestamp <= lineage.since for call in calls) else None
+
+
+def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
+    """The prompt of one call of a trajectory, or the reason (a token) why there is none."""
+    try:
+        chain = chain_of_turns(turns)
+        if not chain:
+            return "no_answered_call"
+        number = int(draw("replay", chain[0].trajectory_id) * len(chain))
+        called = chain[number]
+        messages = prompt_of_turn(turns, called.turn_id)
+    except (ChatError, RecursionError):
+        return "unreadable_chat"
+    tools = (last_tools(chain[: number + 1]) or []) if called.tools_digest else []
+    size = len(msgspec.json.encode([messages, tools]))
+    if size > LARGEST_PROMPT:
+        return "too_large"
+    if not _is_within([messages, tools], MAX_DEPTH):
+        return "too_deep"
+    return Prompt(
+        turn_id=called.turn_id,
+        trajectory_id=called.trajectory_id,
+        at=called.timestamp,
+        messages=messages,
+        tools=tools,
+        sampling=called.sampling or Sampling(),
+        size=size,
+    )
+
+
+def _is_within(value: object, levels: int) -> bool:
+    """Whether JSON is nested at most `levels` deep: an HTTP answer could not carry a deeper value."""
+    if levels < 0:
+        return False
+    if isinstance(value, dict):
+        return all(_is_within(one, levels - 1) for one in cast("JsonObject", value).values())
+    if isinstance(value, list):
+        return all(_is_within(one, levels - 1) for one in cast("list[object]", value))
+    return True

@@ -1,0 +1,240 @@
+"""Selects what a snapshot of each format would hold: ids and reasons at once, rows only when the caller asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
+from ratchet.core.contract.training import Dataset, DatasetFilter
+from ratchet.core.datasets.clickhouse_preferences import Preferences
+from ratchet.core.datasets.clickhouse_trajectories import Trajectories
+from ratchet.core.datasets.domain.baselines import baselines
+from ratchet.core.datasets.domain.labels import label_row, select_labels
+from ratchet.core.datasets.domain.pairs import (
+    BEYOND_HUMAN_SHARE,
+    Opinion,
+    PairRules,
+    PairSelection,
+    pair_row,
+    select_pairs,
+)
+from ratchet.core.datasets.domain.rows import TRANSFORMS, Scored, SnapshotRow, row_of
+from ratchet.core.datasets.domain.selection import (
+    LEFT_OUT_ARMS,
+    Candidate,
+    Consumed,
+    TrajectoryRules,
+    age_order,
+    select,
+)
+from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.rules.training_options import Amounts
+
+TURNS_AT_A_TIME = 1500
+"""A turn of 1,000 new tokens takes some 100 KB while its row is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotQuery:
+    """The data that a job asks for."""
+
+    role: str
+    algorithm: str
+    dataset: Dataset
+    consumed: Consumed
+    generations: Mapping[int, int] = field(default_factory=dict[int, int])
+    """See `TrajectoryRules`."""
+
+    @property
+    def filter(self) -> DatasetFilter:
+        return self.dataset.filter or DatasetFilter()
+
+    @property
+    def format(self) -> str:
+        return ALGORITHMS[self.algorithm].learns_from
+
+    @property
+    def reward_transform(self) -> str:
+        return self.dataset.reward_transform or "identity"
+
+    @property
+    def needs_calls(self) -> bool:
+        return ALGORITHMS[self.algorithm].needs_token_ids
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """What a snapshot will hold, and how many others were left out for which reason."""
+
+    ids: Sequence[str]
+    turns: Sequence[int]
+    """Of each id: how large its row may become."""
+    left_out: Mapping[str, int]
+    nouns: tuple[str, str]
+    """What the ids were chosen from, in words: one, and many."""
+    rows: Callable[[Sequence[str]], Awaitable[Sequence[SnapshotRow | str]]]
+    """Makes the rows of some of the ids; a reason (a token) where a row cannot be made."""
+    watermarks: Mapping[str, int]
+    minimum: int
+    """A job refuses fewer rows."""
+    reward_function: str = ""
+    waiting: int = 0
+    """Stored trajectories that have no reward yet and therefore could not be chosen."""
+    problem: str | None = None
+    """Why a policy cannot learn from these, however many there are."""
+
+    def chunks(self, most: int) -> Iterator[list[str]]:
+        """The ids in parts of at most `most` whose rows fit into memory together."""
+        part, turns = list[str](), 0
+        for one, count in zip(self.ids, self.turns, strict=True):
+            if part and (len(part) == most or turns + count > TURNS_AT_A_TIME):
+                yield part
+                part, turns = [], 0
+            part.append(one)
+            turns += count
+        if part:
+            yield part
+
+
+class SnapshotSelector:
+    """Chooses from the warehouse what a snapshot will hold.
+
+    Choosing from a long history takes seconds: threads do it, while the event loop hears workers and answers calls.
+    """
+
+    def __init__(
+        self, trajectories: Trajectories, preferences: Preferences, amounts: Amounts, pairs_per_group: int
+    ) -> None:
+        """`amounts`: the fewest rows of a job. `pairs_per_group`: the most pairs of one task."""
+        self._trajectories = trajectories
+        self._preferences = preferences
+        self._amounts = amounts
+        self._pairs_per_group = pairs_per_group
+
+    async def select(self, query: SnapshotQuery) -> SnapshotPlan:
+        """The plan of a snapshot in the format that the job's algorithm learns from."""
+        by_format = {TRAJECTORIES: self._plan_trajectories, PAIRS: self._plan_pairs, LABELS: self._plan_labels}
+        return await by_format[query.format](query)
+
+    async def _plan_trajectories(self, query: SnapshotQuery) -> SnapshotPlan:
+        catalogue = await self._trajectories.catalogue(query.role)
+        consumed = query.consumed.trajectories if query.needs_calls else frozenset[str]()
+        rules = TrajectoryRules(query.filter, query.needs_calls, consumed, query.generations)
+        candidates, most = catalogue.candidates, query.dataset.sample_size
+        selection = await asyncio.to_thread(select, candidates, rules, most, catalogue.unlisted)
+        scores = await asyncio.to_thread(scored, candidates, query.reward_transform)
+
+        async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
+            stored = await self._trajectories.trajectories(query.role, ids)
+            turns = await self._trajectories.turns_of(query.role, stored.values())
+            return await asyncio.to_thread(
+                lambda: [
+                    row_of(stored[key], turns[key], scores[key], query.needs_calls) for key in ids if key in stored
+                ]
+            )
+
+        return SnapshotPlan(
+            ids=[candidate.trajectory_id for candidate in selection.chosen],
+            turns=[candidate.turns for candidate in selection.chosen],
+            left_out=selection.left_out,
+            nouns=(f"trajectory with a reward {self._trajectories.reach}", "rewarded trajectories"),
+            rows=rows,
+            watermarks=catalogue.watermarks,
+            minimum=self._least(query),
+            reward_function=catalogue.reward_function,
+            waiting=catalogue.waiting,
+        )
+
+    async def _plan_pairs(self, query: SnapshotQuery) -> SnapshotPlan:
+        watermark = await self._preferences.watermark(query.role, "preferences")
+        opinions = await self._preferences.opinions(query.role)
+        unlisted = max(0, await self._preferences.count(query.role) - len(opinions))
+        selection = await self._choose_pairs(query, opinions, unlisted)
+        share = query.filter.min_human_share or 0.0
+        nothing = f"none of the pairs is of a person: dataset.filter.min_human_share {share:g} leaves none"
+        is_all_left_out = not selection.chosen and selection.left_out.get(BEYOND_HUMAN_SHARE)
+
+        return SnapshotPlan(
+            ids=[opinion.preference_id for opinion in selection.chosen],
+            turns=[1] * len(selection.chosen),
+            left_out=selection.left_out,
+            nouns=("preference", "preferences"),
+            rows=lambda ids: self._pair_rows(query.role, selection, ids),
+            watermarks={"RL_FEEDBACK": watermark},
+            minimum=self._least(query),
+            problem=nothing if is_all_left_out else None,
+        )
+
+    async def _choose_pairs(self, query: SnapshotQuery, opinions: Sequence[Opinion], unlisted: int) -> PairSelection:
+        """With a share of people to keep, only pairs whose rows can be made: any other would change that share."""
+        unusable: dict[str, str] = {}
+        tried = set[str]()
+        while True:
+            rules = PairRules(query.filter, query.consumed.preferences, self._pairs_per_group, unusable)
+            selection = await asyncio.to_thread(select_pairs, opinions, rules, query.dataset.sample_size, unlisted)
+            new = [one.preference_id for one in selection.chosen if one.preference_id not in tried]
+            if not query.filter.min_human_share or not new:
+                return selection
+            for ids in (new[start : start + TURNS_AT_A_TIME] for start in range(0, len(new), TURNS_AT_A_TIME)):
+                made = await self._pair_rows(query.role, selection, ids)
+                unusable |= {key: row for key, row in zip(ids, made, strict=True) if isinstance(row, str)}
+            tried.update(new)
+
+    async def _pair_rows(self, role: str, selection: PairSelection, ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
+        stored, votes = await self._preferences.preferences(role, ids), selection.votes
+        return await asyncio.to_thread(lambda: [pair_row(stored.get(key), votes[key]) for key in ids])
+
+    def _least(self, query: SnapshotQuery) -> int:
+        """The fewest rows that a job takes: the installation's, or the request's where that asks for more."""
+        return max(self._amounts.least(query.algorithm), query.dataset.min_rows or 0)
+
+    async def _plan_labels(self, query: SnapshotQuery) -> SnapshotPlan:
+        watermark = await self._preferences.watermark(query.role, "feedback")
+        thumbs = await self._preferences.thumbs(query.role)
+        catalogue = await self._trajectories.catalogue(query.role)
+        rules = TrajectoryRules(query.filter, False, query.consumed.labelled, query.generations)
+        selection = await asyncio.to_thread(
+            select_labels, thumbs, catalogue.candidates, rules, query.dataset.sample_size
+        )
+        chosen = selection.labels
+
+        async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
+            stored = await self._trajectories.trajectories(query.role, ids)
+            turns = await self._trajectories.turns_of(query.role, stored.values())
+            return await asyncio.to_thread(
+                lambda: [label_row(stored[key], turns[key], chosen[key]) for key in ids if key in stored]
+            )
+
+        ups = sum(chosen.values())
+        one_sided = f"all {len(chosen)} thumbs are {'up' if ups else 'down'}: there is nothing to tell apart"
+        return SnapshotPlan(
+            ids=list(chosen),
+            turns=[one.turns for one in selection.chosen],
+            left_out=selection.left_out,
+            nouns=(f"trajectory with a reward and thumbs {self._trajectories.reach}", "trajectories with thumbs"),
+            rows=rows,
+            watermarks={**catalogue.watermarks, "RL_FEEDBACK": watermark},
+            minimum=self._least(query),
+            reward_function=catalogue.reward_function,
+            waiting=catalogue.waiting,
+            problem=one_sided if chosen and ups in (0, len(chosen)) else None,
+        )
+
+
+def scored(candidates: Sequence[Candidate], transform: str) -> Mapping[str, Scored]:
+    """Reward and baseline of every candidate. Baselines are folded over all of the role's own traffic, oldest first."""
+    transformed = TRANSFORMS[transform]
+    counted = [candidate for candidate in candidates if not candidate.arms & LEFT_OUT_ARMS]
+    history = [(c.trajectory_id, c.task_key, transformed(c.reward)) for c in sorted(counted, key=age_order)]
+    by_id = baselines(history)
+    return {
+        c.trajectory_id: Scored(
+            task_key=c.task_key,
+            reward=transformed(c.reward),
+            raw_reward=c.reward,
+            baseline=by_id.get(c.trajectory_id),
+        )
+        for c in candidates
+    }

@@ -1,0 +1,58 @@
+"""What every grader has in common: an expectation in, a function of the policy's message out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import jsonschema_rs
+
+from ratchet.bus.message import JsonObject
+from ratchet.core.rules.chat import text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """How good an answer is: 1 is right, 0 is wrong."""
+
+    score: float
+    why: str
+    """In words, for people; of an answer that is not right, what it lacks."""
+
+
+GradeAnswer = Callable[[JsonObject], Grade]
+"""Grades the assistant's message, in OpenAI's form."""
+BuildGrader = Callable[[Any], GradeAnswer]
+"""Makes a grader of what a task expects. Raises `Rejected` for an expectation that no answer could be compared with.
+
+`Any`: each grader has an expectation of its own form.
+"""
+
+LINEAR = jsonschema_rs.RegexOptions(size_limit=1024 * 1024)
+"""How patterns match: without look-around and back-references, so that the time grows with the text alone. The bound
+on a compiled pattern, in bytes, refuses `(a{1000}){1000}` and its like."""
+RIGHT = Grade(1.0, "right")
+
+
+def wrong(why: str) -> Grade:
+    """The grade of an answer that is not right."""
+    return Grade(0.0, why)
+
+
+def answer_text(message: JsonObject) -> str:
+    """The text of a message, half a surrogate pair as `?`; empty where it only calls tools."""
+    return text_of(message.get("content")).encode(errors="replace").decode()
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two documents are equal as JSON: 1 is 1.0, and not true. `Any`: any document."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        left, right = cast("JsonObject", one), cast("JsonObject", other)
+        return left.keys() == right.keys() and all(same_json(value, right[name]) for name, value in left.items())
+    if isinstance(one, list) and isinstance(other, list):
+        lefts, rights = cast("list[Any]", one), cast("list[Any]", other)
+        return len(lefts) == len(rights) and all(map(same_json, lefts, rights))
+    return one == other

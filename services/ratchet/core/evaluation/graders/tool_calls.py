@@ -1,0 +1,99 @@
+"""Grader `tool_calls`: the answer calls the right tools with the right arguments, in any order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from ratchet.bus.message import JsonObject
+from ratchet.core.contract.evaluation_task import CallExpected, CallsExpected
+from ratchet.core.evaluation.graders.base import RIGHT, Grade, GradeAnswer, same_json, wrong
+
+MOST_CALLS = 256
+"""Of one answer: more are no answer to any task."""
+
+
+def build(expected: CallsExpected) -> GradeAnswer:
+    """Pairs the right calls with calls of the answer, as many as can be: a made call may fit several right ones."""
+    more = expected.allow_more_arguments
+
+    def grade(message: JsonObject) -> Grade:
+        made = _calls_of(message)
+        if len(made) > MOST_CALLS:
+            return wrong(f"the answer calls {len(made)} tools")
+        fitting = [[n for n, one in enumerate(made) if _is_call(call, one, more=more)] for call in expected.calls]
+        taken = _matched(fitting)
+        missing = [call.name for n, call in enumerate(expected.calls) if n not in taken.values()]
+        others = [] if expected.allow_others else [name for n, (name, _) in enumerate(made) if n not in taken]
+        problems = [*(f"lacks the call of {name}" for name in missing), *(f"calls {name[:80]}" for name in others)]
+        return wrong(f"the answer {', '.join(problems)}") if problems else RIGHT
+
+    return grade
+
+
+def _matched(fitting: Sequence[Sequence[int]]) -> dict[int, int]:
+    """A largest pairing, the right call by the made one: by augmenting paths, breadth first."""
+    taken: dict[int, int] = {}
+    for start in range(len(fitting)):
+        reached_from: dict[int, int] = {}
+        waiting = deque([start])
+        while waiting:
+            call = waiting.popleft()
+            fresh = [place for place in fitting[call] if place not in reached_from]
+            reached_from |= dict.fromkeys(fresh, call)
+            free = next((place for place in fresh if place not in taken), None)
+            if free is not None:
+                _take(free, start, reached_from, taken)
+                break
+            waiting.extend(taken[place] for place in fresh)
+    return taken
+
+
+def _take(place: int, start: int, reached_from: Mapping[int, int], taken: dict[int, int]) -> None:
+    """Pair what a path reached, back to the right call that it began at: each gives its place to the one before."""
+    places = {call: place for place, call in taken.items()}
+    while True:
+        call = reached_from[place]
+        taken[place] = call
+        if call == start:
+            return
+        place = places[call]
+
+
+def _is_call(call: CallExpected, made: tuple[str, Any], *, more: bool) -> bool:
+    name, arguments = made
+    return name == call.name and (call.arguments is None or _fit(call.arguments, arguments, more=more))
+
+
+def _fit(right: JsonObject, made: Any, *, more: bool) -> bool:
+    """Whether arguments are the right ones; None are those that were no JSON object."""
+    if not isinstance(made, dict):
+        return False
+    given = cast("JsonObject", made)
+    names = right.keys() <= given.keys() if more else right.keys() == given.keys()
+    return names and all(same_json(value, given[name]) for name, value in right.items())
+
+
+def _calls_of(message: JsonObject) -> list[tuple[str, Any]]:
+    """Name and arguments of each call; None for arguments that cannot be read. `Any`: what the model wrote."""
+    calls = _objects(message.get("tool_calls"))
+    functions = _objects([call.get("function") for call in calls])
+    return [(str(function.get("name")), _arguments(function.get("arguments"))) for function in functions]
+
+
+def _objects(listed: object) -> list[JsonObject]:
+    """The objects of a list; none of what is no list."""
+    parts = cast("list[object]", listed) if isinstance(listed, list) else []
+    return [cast("JsonObject", part) for part in parts if isinstance(part, dict)]
+
+
+def _arguments(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    try:
+        return msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return None

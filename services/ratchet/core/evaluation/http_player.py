@@ -1,0 +1,93 @@
+"""Asks a policy, or any other model, over the gateway's OpenAI API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import uuid_utils
+
+from ratchet.bus.message import JsonObject, decode
+from ratchet.core.contract.evaluation_task import Task
+from ratchet.core.errors import Conflict, Forbidden, NotFound, Rejected, Unavailable
+from ratchet.core.evaluation.playing import Answer
+from ratchet.core.service.http_client import AsyncApiClient
+
+ANSWER_S = 300.0
+"""How long one answer may take."""
+MOST_TOKENS = 1024
+"""Of an answer, where neither its task nor the caller sets another limit: a policy may never end one by itself."""
+QUOTED = 200
+"""Most characters of a server's refusal in a report."""
+WRONG_REQUEST = frozenset({400, 413, 422})
+"""Statuses of a request that this model does not take."""
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    message: JsonObject
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Chat(msgspec.Struct, frozen=True):
+    choices: Sequence[_Choice]
+    usage: _Usage | None = None
+
+
+class HttpPlayer:
+    """`playing.Player`. Each call is a trajectory of its own; pinned, it is in no statistic and no training."""
+
+    def __init__(
+        self, client: AsyncApiClient, model: str, policy: str | None = None, max_tokens: int | None = MOST_TOKENS
+    ) -> None:
+        """`policy`: the full name of the policy that has to answer; None where any model may.
+
+        `max_tokens`: of an answer to a task that sets no limit itself; None where the server has its own.
+        """
+        self._client = client
+        self._model = model
+        self._policy = policy
+        self._max_tokens = max_tokens
+
+    async def answer(self, task: Task, temperature: float, seed: int) -> Answer:
+        """See `Player`. Raises `NotFound` or `Rejected` where the model is not there, or not for this key."""
+        max_tokens = self._max_tokens if task.max_tokens is None else task.max_tokens
+        body = {
+            "model": self._model,
+            "messages": task.messages,
+            "temperature": temperature,
+            **({"tools": task.tools} if task.tools else {}),
+            **({"max_tokens": max_tokens} if max_tokens is not None else {}),
+            **({"seed": seed} if temperature else {}),
+        }
+        headers = {"x-ratchet-trajectory": str(uuid_utils.uuid7())}
+        reply = await self._client.exchange("POST", "/v1/chat/completions", body=body, headers=headers)
+        try:
+            content = self._client.content_of(reply)
+        except (Forbidden, NotFound, Conflict, Unavailable):
+            raise
+        except Rejected as error:
+            if reply.status not in WRONG_REQUEST:
+                raise
+            return Answer(refused=" ".join(str(error).split())[:QUOTED])
+        by = reply.headers.get("x-ratchet-policy")
+        if self._policy is not None and by != self._policy:
+            raise Unavailable(f"{by or 'no policy'} answers in the place of {self._policy}")
+        return _read(content)
+
+
+def _read(content: bytes) -> Answer:
+    """The answer in a body. Raises `Unavailable` for one without a message."""
+    try:
+        chat = decode(content, _Chat)
+        usage = chat.usage or _Usage()
+        return Answer(
+            message=chat.choices[0].message,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+        )
+    except (msgspec.DecodeError, IndexError) as error:
+        raise Unavailable(f"the answer holds no message: {type(error).__name__}") from error

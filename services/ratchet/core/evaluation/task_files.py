@@ -1,0 +1,100 @@
+"""Task files: JSON lines, each a task. A file with one bad line is no file: a smaller set of tasks is another set."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from ratchet.bus.schemas import Schema, load_schema, parse
+from ratchet.core.contract.evaluation_task import Task
+from ratchet.core.errors import InvalidMessage, NotFound, Rejected
+from ratchet.core.evaluation.graders import build_grader
+from ratchet.core.evaluation.graders.base import GradeAnswer
+from ratchet.core.resources import resource_dir
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Of a file, which is read whole."""
+MOST_TASKS = 10_000
+MOST_PROBLEMS = 10
+"""Bad lines that an error names."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradedTask:
+    """A task, and how its answer is graded."""
+
+    task: Task
+    grade: GradeAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFile:
+    """The tasks of a file, in its order."""
+
+    name: str
+    digest: str
+    """sha256 of its bytes."""
+    tasks: Sequence[GradedTask]
+
+    def drawn(self, most: int, seed: int) -> Sequence[GradedTask]:
+        """At most so many tasks, the same ones for the same seed."""
+        return self.tasks if len(self.tasks) <= most else random.Random(seed).sample(self.tasks, most)
+
+
+def read_task_file(path: Path) -> TaskFile:
+    """The tasks of a file. Raises `NotFound`, or `Rejected` with its bad lines by number."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise NotFound(f"no such file: {path}") from error
+    except OSError as error:
+        raise NotFound(f"cannot read {path}: {error.strerror}") from error
+    return parse_tasks(content, str(path))
+
+
+def parse_tasks(content: bytes, name: str) -> TaskFile:
+    """The tasks in the content of a file. Raises `Rejected` with its bad lines by number."""
+    if len(content) > MOST_BYTES:
+        raise Rejected(f"{name} has more than {MOST_BYTES} bytes")
+    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not 0 < len(numbered) <= MOST_TASKS:
+        raise Rejected(f"{name} holds {len(numbered)} tasks: it takes 1 to {MOST_TASKS}")
+    tasks: dict[str, GradedTask] = {}
+    first: dict[str, int] = {}
+    problems: list[str] = []
+    for number, line in numbered:
+        try:
+            one = _graded(line)
+        except (InvalidMessage, Rejected) as error:
+            problems.append(f"line {number}: {error}")
+            continue
+        if (before := first.setdefault(one.task.id, number)) != number:
+            problems.append(f"line {number}: line {before} has the same id")
+        tasks[one.task.id] = one
+    if problems:
+        more = f"; and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
+        raise Rejected(f"{name}: {'; '.join(problems[:MOST_PROBLEMS])}{more}")
+    return TaskFile(name, hashlib.sha256(content).hexdigest(), list(tasks.values()))
+
+
+def _graded(line: bytes) -> GradedTask:
+    """The task of a line. Raises `InvalidMessage` or `Rejected`."""
+    parsed = parse(line)
+    breach = _schema().breach(parsed)
+    if breach is not None:
+        raise InvalidMessage(breach.reason, breach.path)
+    task = msgspec.convert(parsed, Task)
+    return GradedTask(task, build_grader(task.expect))
+
+
+@cache
+def _schema() -> Schema:
+    return Schema(load_schema(resource_dir("contracts"), "evaluation.task.v1"))

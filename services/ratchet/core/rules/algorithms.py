@@ -1,0 +1,221 @@
+"""The training algorithms: one declaration each, from which everything else about an algorithm follows.
+
+The coordinator checks requests and chooses data by it, the training process reads its data and finds its code by it,
+and the reference is written from it. The code itself needs torch and is imported by the training process alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES, DatasetFormat
+from ratchet.core.contract.training import Hyperparameters
+from ratchet.core.errors import ConfigError
+from ratchet.core.plugins import Misfit, PluginTable
+
+COMMON = frozenset(
+    {
+        "learning_rate",
+        "batch_size",
+        "epochs",
+        "seed",
+        "lora",
+        "full_finetune",
+        "max_steps",
+        "gradient_accumulation",
+        "max_length",
+        "pass_tokens",
+        "warmup_steps",
+        "max_grad_norm",
+    }
+)
+"""Hyperparameters of every algorithm."""
+CLIPPED = frozenset(
+    {
+        "clip_epsilon",
+        "clip_epsilon_high",
+        "kl_beta",
+        "off_policy_correction",
+        "importance_cap",
+        "rejection_window",
+        "ratio",
+        "surrogate",
+        "loss_normalization",
+    }
+)
+"""Those of a clipped policy gradient."""
+GROUPED = CLIPPED | {"advantage_floor", "negative_advantage_scale"}
+"""Those of one whose advantages are estimated within groups of tries at one task."""
+
+
+OF_LOSSES = frozenset({"max_loss_rise", "max_gradient_growth"})
+"""Limits of `health` for a training whose losses can be compared from step to step."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRates:
+    """The learning rates of jobs that name none."""
+
+    adapter: float
+    full: float
+    """Of a full fine-tune."""
+
+    def rate_of(self, hyperparameters: Hyperparameters) -> float:
+        """The learning rate that a job trains with."""
+        plain = self.full if hyperparameters.full_finetune else self.adapter
+        return hyperparameters.learning_rate or plain
+
+
+SFT_RATES = LearningRates(adapter=2e-4, full=2e-5)
+GRADIENT_RATES = LearningRates(adapter=5e-5, full=1e-6)
+"""Of policy gradients."""
+PREFERENCE_RATES = LearningRates(adapter=2e-5, full=1e-6)
+"""Of dpo and kto."""
+REWARD_RATES = LearningRates(adapter=1e-4, full=2e-5)
+"""Of reward models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """A training algorithm, as all services know it."""
+
+    name: str
+    train: str
+    """`package.module:function` with the code, a `trainer_worker.training.algorithms.base.Train`."""
+    learns_from: DatasetFormat
+    hyperparameters: frozenset[str]
+    """Those it has beside `COMMON`; a request that sets any other one is refused."""
+    needs_token_ids: bool
+    """It learns from the token ids and log-probabilities that the engine sampled: trajectories whose calls lack them
+    are left out of its snapshots."""
+    default_batch_size: int
+    """`batch_size` of a job that names none."""
+    default_learning_rates: LearningRates | None = None
+    """None: only its code knows them, so that a job without `learning_rate` that diverged is not tried with half."""
+    least_batch_size: int = 1
+    holds_out: bool = False
+    """It can be evaluated on a part of its data that is held out (`evaluation.holdout_size`)."""
+    health_limits: frozenset[str] = frozenset()
+    """The limits of a request's `health` by which it stops before a train step would break what it trains; empty: it
+    has no stops."""
+    makes_reward_model: bool = False
+    """What it makes scores answers: nothing deploys, serves or continues it."""
+    compares_losses: bool = False
+    """Its loss means the same at every train step, so that the step with the lowest one is the best so far; that of a
+    policy gradient does not."""
+
+    @property
+    def all_hyperparameters(self) -> frozenset[str]:
+        """Every hyperparameter that it has."""
+        return COMMON | self.hyperparameters
+
+
+_BROUGHT = re.compile(r"[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*")
+"""As in the contract: no later built-in algorithm takes a name that is in use somewhere."""
+_OURS = "ratchet.trainer_worker.training.algorithms"
+
+
+def _policy_gradient(name: str, hyperparameters: frozenset[str]) -> Algorithm:
+    return Algorithm(
+        name=name,
+        train=f"{_OURS}.{name}:train",
+        learns_from=TRAJECTORIES,
+        hyperparameters=hyperparameters,
+        needs_token_ids=True,
+        default_batch_size=32,
+        default_learning_rates=GRADIENT_RATES,
+        health_limits=frozenset(
+            {"min_ess", "max_kl", "max_entropy_rise", "min_entropy_share", "max_gradient_growth", "independent_metric"}
+        ),
+    )
+
+
+BUILT_IN = (
+    Algorithm(
+        name="sft",
+        train=f"{_OURS}.sft:train",
+        learns_from=TRAJECTORIES,
+        hyperparameters=frozenset(),
+        needs_token_ids=False,
+        default_batch_size=16,
+        default_learning_rates=SFT_RATES,
+        health_limits=OF_LOSSES | {"max_entropy_rise"},
+        compares_losses=True,
+    ),
+    _policy_gradient("rloo", GROUPED),
+    _policy_gradient("grpo", GROUPED | {"scale_rewards"}),
+    _policy_gradient("reinforce", GROUPED),
+    _policy_gradient("ppo", CLIPPED | {"gamma", "gae_lambda", "entropy_coefficient"}),
+    Algorithm(
+        name="dpo",
+        train=f"{_OURS}.dpo:train",
+        learns_from=PAIRS,
+        hyperparameters=frozenset({"beta", "label_smoothing"}),
+        needs_token_ids=False,
+        default_batch_size=16,
+        default_learning_rates=PREFERENCE_RATES,
+        holds_out=True,
+        health_limits=OF_LOSSES | {"max_entropy_rise", "max_holdout_rise"},
+        compares_losses=True,
+    ),
+    Algorithm(
+        name="reward_model",
+        train=f"{_OURS}.reward_model:train",
+        learns_from=PAIRS,
+        hyperparameters=frozenset({"center_rewards_coefficient"}),
+        needs_token_ids=False,
+        default_batch_size=16,
+        default_learning_rates=REWARD_RATES,
+        holds_out=True,
+        health_limits=OF_LOSSES | {"max_holdout_rise"},
+        makes_reward_model=True,
+        compares_losses=True,
+    ),
+    Algorithm(
+        name="kto",
+        train=f"{_OURS}.kto:train",
+        learns_from=LABELS,
+        hyperparameters=frozenset({"beta", "desirable_weight", "undesirable_weight"}),
+        needs_token_ids=False,
+        default_batch_size=16,
+        default_learning_rates=PREFERENCE_RATES,
+        least_batch_size=2,  # it compares the answers of a batch
+        holds_out=True,
+        health_limits=OF_LOSSES | {"max_entropy_rise", "max_holdout_rise"},
+        compares_losses=True,
+    ),
+)
+
+
+def _fit(name: str, candidate: object) -> Algorithm:
+    if not isinstance(candidate, Algorithm):
+        raise Misfit(f"it is a {type(candidate).__name__}, not a {__name__}.Algorithm")
+    if candidate.name != name:
+        raise Misfit(f"it is named {candidate.name!r}")
+    if not _BROUGHT.fullmatch(name):
+        raise Misfit("a name that a package brings has the form <package>.<name>, such as acme.simpo")
+    unknown = sorted(candidate.hyperparameters - {*Hyperparameters.__struct_fields__})
+    if unknown:
+        raise Misfit(f"a request has no hyperparameters {', '.join(unknown)}")
+    if candidate.learns_from not in (TRAJECTORIES, PAIRS, LABELS):
+        raise Misfit(f"no snapshot has the format {candidate.learns_from!r}")
+    if candidate.needs_token_ids and candidate.learns_from != TRAJECTORIES:
+        raise Misfit(f"rows of the format {candidate.learns_from} have no token ids")
+    if not 1 <= candidate.least_batch_size <= candidate.default_batch_size:
+        raise Misfit("its batch sizes must satisfy 1 <= least_batch_size <= default_batch_size")
+    return candidate
+
+
+ALGORITHMS: PluginTable[Algorithm] = PluginTable(
+    "ratchet.algorithms", "algorithm", {one.name: one for one in BUILT_IN}, _fit
+)
+"""By name. A new one is a file with its `train` and a declaration here, or a package with both."""
+
+
+def dataset_format(name: str | None) -> DatasetFormat | None:
+    """What the algorithm of a stored job or policy learns from; None for one that this installation does not have."""
+    try:
+        return ALGORITHMS[name].learns_from if name is not None else None
+    except (KeyError, ConfigError):
+        return None

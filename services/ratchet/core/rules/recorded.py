@@ -1,0 +1,84 @@
+"""What a stored trajectory and its gateway turns record: the chat, the tools that were offered, the token ids."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+
+from ratchet.bus.message import JsonObject
+from ratchet.core.contract.trajectory import Trajectory
+from ratchet.core.contract.turn import Turn
+from ratchet.core.rules.chat import chat_messages, chat_of_turns, conversation_of, readable
+
+
+def is_captured(trajectory: Trajectory, turns: Sequence[Turn]) -> bool:
+    """Whether the trajectory was assembled from gateway turns, which then record it best."""
+    assembled = trajectory.metadata.source == "assembled"
+    refs = turn_refs(trajectory)
+    return assembled or any(turn.turn_id in refs for turn in turns)
+
+
+def turn_refs(trajectory: Trajectory) -> frozenset[str]:
+    """The model calls that the trajectory's entries refer to."""
+    return frozenset(turn.turn_ref for turn in trajectory.turns if turn.turn_ref)
+
+
+def lacks_turns(trajectory: Trajectory, turns: Sequence[Turn]) -> bool:
+    """Whether the trajectory was assembled from turns that are not (yet) among `turns`."""
+    missing = turn_refs(trajectory) - {turn.turn_id for turn in turns}
+    return is_captured(trajectory, turns) and bool(missing)
+
+
+def own_turns(trajectory: Trajectory, turns: Sequence[Turn]) -> Sequence[Turn]:
+    """Of the turns that were recorded with a trajectory's, its own: a run's id may hold several conversations."""
+    refs = turn_refs(trajectory)
+    return [turn for turn in turns if turn.turn_id in refs] if is_captured(trajectory, turns) and refs else turns
+
+
+def recorded_chat(trajectory: Trajectory, turns: Sequence[Turn]) -> list[JsonObject]:
+    """The chat from the system prompt to the last answer. Raises `ChatError`.
+
+    `turns`: all that were recorded with it; a branch's prompts may build on calls of the conversation that it left.
+    """
+    if not is_captured(trajectory, turns):
+        return chat_messages(trajectory)
+    last = next((entry.turn_ref for entry in reversed(trajectory.turns) if entry.turn_ref), None)
+    return chat_of_turns(turns, last) if last else []
+
+
+def recorded_parts(trajectory: Trajectory, turns: Sequence[Turn]) -> list[tuple[list[JsonObject], int]]:
+    """The chats of the trajectory, oldest first, with the index from which on each is news: the last one is
+    `recorded_chat`. Its agent began each of the others anew, with a shorter history. Raises `ChatError`."""
+    if not is_captured(trajectory, turns):
+        return [(chat_messages(trajectory), 0)]
+    conversation = conversation_of(turns, [entry.turn_ref for entry in trajectory.turns if entry.turn_ref])
+    if conversation is None:
+        return []
+    parts = [(readable(part.messages), part.own_from) for part in conversation.segments()]
+    return parts if conversation.is_branch else [(parts[0][0], 0), *parts[1:]]
+
+
+def in_call_order(turns: Iterable[Turn]) -> list[Turn]:
+    """Turns of one trajectory in the order of their calls."""
+    return sorted(turns, key=lambda turn: (turn.index, turn.attempt, turn.timestamp, turn.turn_id))
+
+
+def offered_tools(trajectory: Trajectory, turns: Sequence[Turn]) -> list[JsonObject]:
+    """The tools that were offered last: by the turns, else by the task."""
+    offered = last_tools(in_call_order(own_turns(trajectory, turns)))
+    return offered if offered is not None else trajectory.task_context.tools or []
+
+
+def last_tools(calls: Sequence[Turn]) -> list[JsonObject] | None:
+    """The tools that these calls, in their order, offered last: a call carries its tools only when they changed."""
+    return next((turn.tools for turn in reversed(calls) if turn.tools is not None), None)
+
+
+def ids_digest(ids: Sequence[int]) -> str:
+    """sha256 of token ids as little-endian int32: `PromptTokens.prefix_digest`, by which a delta is verified."""
+    words = array("i", ids)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return hashlib.sha256(words.tobytes()).hexdigest()

@@ -1,0 +1,204 @@
+"""Which combinations of options a training can have; a refusal is a sentence that says why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
+from ratchet.core.contract.training import (
+    Compute,
+    Evaluation,
+    HealthLimits,
+    Hyperparameters,
+    TrainingConfig,
+    TrainingRequest,
+)
+from ratchet.core.errors import ConfigError
+from ratchet.core.rules.algorithms import ALGORITHMS, BUILT_IN, Algorithm, dataset_format
+
+NORMALIZATIONS = ("trajectory", "token", "constant")
+BOTH, IMPORTANCE, REJECTION, NONE = CORRECTIONS = ("both", "importance", "rejection", "none")
+"""Corrections for an engine that sampled a little differently: weights of tokens, rejection of rows."""
+TOKEN, SEQUENCE = RATIOS = ("token", "sequence")
+SURROGATES = ("ppo", "cispo")
+SCALES = ("group", "none")
+
+_POSITIVE = (
+    "learning_rate",
+    "batch_size",
+    "epochs",
+    "max_steps",
+    "gradient_accumulation",
+    "max_length",
+    "pass_tokens",
+    "max_grad_norm",
+    "importance_cap",
+    "beta",
+)
+_NOT_NEGATIVE = (
+    "clip_epsilon",
+    "clip_epsilon_high",
+    "kl_beta",
+    "entropy_coefficient",
+    "warmup_steps",
+    "negative_advantage_scale",
+    "desirable_weight",
+    "undesirable_weight",
+    "center_rewards_coefficient",
+)
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "loss_normalization": NORMALIZATIONS,
+    "off_policy_correction": CORRECTIONS,
+    "ratio": RATIOS,
+    "surrogate": SURROGATES,
+    "scale_rewards": SCALES,
+}
+_RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    **dict.fromkeys(_POSITIVE, (lambda value: value > 0, "be above 0")),
+    **dict.fromkeys(_NOT_NEGATIVE, (lambda value: value >= 0, "not be negative")),
+    **dict.fromkeys(("gamma", "gae_lambda"), (lambda value: 0 <= value <= 1, "lie in 0..1")),
+}
+"""Hyperparameter -> whether a value lies in its range, and the range in words."""
+_MOST: Mapping[str, int] = {
+    **dict.fromkeys(("batch_size", "gradient_accumulation"), 1_000_000),  # snapshots hold 200,000 rows by default
+    "epochs": 100_000,
+    **dict.fromkeys(("max_steps", "warmup_steps"), 1_000_000_000),
+    **dict.fromkeys(("max_length", "pass_tokens"), 2**26),  # no model takes a row that is nearly as long
+    "seed": 2**32 - 1,  # of some generators of random numbers
+    "learning_rate": 10,
+}
+"""Hyperparameter -> the most that it may be: beyond it something overflows, or the number is a slip of the pen."""
+MOST_RANK = 1024
+"""Of an adapter that is trained, imported or served: engines allocate by the rank before they read weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """The least and the most data of a job."""
+
+    most: int
+    """Rows of any job: a snapshot is chosen from no more trajectories."""
+    trajectories: int
+    """Fewest of a job that learns from rewards."""
+    pairs: int
+    """Fewest of a job that learns from preferences."""
+    labels: int
+    """Fewest of a job that learns from thumbs."""
+
+    def least(self, algorithm: str) -> int:
+        """Fewest rows that the algorithm is run on. Imitation takes a single one."""
+        learns_from = dataset_format(algorithm)
+        if learns_from == TRAJECTORIES:
+            return self.trajectories if ALGORITHMS[algorithm].needs_token_ids else 1
+        return {PAIRS: self.pairs, LABELS: self.labels}.get(learns_from or "", 1)
+
+
+def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm] = ALGORITHMS) -> list[str]:
+    """Why this training cannot be run; empty when it can."""
+    try:
+        algorithm = algorithms[config.algorithm]
+    except KeyError:
+        return [f"unknown algorithm {config.algorithm!r}; known are {', '.join(algorithms)}"]
+    except ConfigError as error:
+        return [str(error)]
+    hyper, plain = config.hyperparameters, Hyperparameters()
+    compute = config.compute or Compute()
+    problems = [
+        f"{algorithm.name} has no hyperparameter {name}"
+        for name in Hyperparameters.__struct_fields__
+        if getattr(hyper, name) != getattr(plain, name) and name not in algorithm.all_hyperparameters
+    ]
+    least = algorithm.least_batch_size
+    if hyper.batch_size is not None and 0 < hyper.batch_size < least:
+        problems.append(f"{algorithm.name} compares the answers of a batch: its batch_size must be {least} or more")
+    for name, (holds, demand) in _RANGES.items():
+        value: float | None = getattr(hyper, name)
+        if value is not None and not holds(value):
+            problems.append(f"{name} must {demand}, not {value:g}")
+    problems += _excesses(hyper)
+    problems += _contradictions(hyper)
+    if compute.distributed:
+        problems.append("compute.distributed: a training runs on one machine; gpu_count asks for more of its GPUs")
+    if algorithm.makes_reward_model and hyper.lora is not None and hyper.lora.load_in_4bit:
+        problems.append(f"{algorithm.name} puts a head of its own on the model: load_in_4bit is not for it")
+    problems += _health_problems(config.health, algorithm)
+    if compute.mixed_precision == "fp16":
+        problems.append("fp16 is not supported: use bf16, which needs no loss scaling")
+    return problems
+
+
+def _health_problems(health: HealthLimits | None, algorithm: Algorithm) -> Iterator[str]:
+    if health is None:
+        return
+    if not algorithm.health_limits:
+        yield f"{algorithm.name} does not watch its health: leave `health` out"
+        return
+    known = ", ".join(sorted(algorithm.health_limits))
+    for name in HealthLimits.__struct_fields__:
+        if name != "enabled" and getattr(health, name) is not None and name not in algorithm.health_limits:
+            yield f"{algorithm.name} does not measure what health.{name} is a limit of; it has {known}"
+
+
+def request_problems(request: TrainingRequest) -> list[str]:
+    """As `training_problems`, with the members of the request beside its configuration."""
+    return training_problems(request.training_config) or evaluation_problems(request)
+
+
+def evaluation_problems(request: TrainingRequest) -> list[str]:
+    """Why this training cannot be evaluated as requested; empty when it can, and for an unknown algorithm."""
+    name, evaluation = request.training_config.algorithm, request.evaluation
+    if evaluation is not None and evaluation.eval_steps is not None and not holdout_of(evaluation):
+        return ["evaluation.eval_steps does nothing where evaluation.holdout_size holds nothing out"]
+    if not holdout_of(evaluation) or dataset_format(name) is None or ALGORITHMS[name].holds_out:
+        return []
+    able = ", ".join(one.name for one in BUILT_IN if one.holds_out)
+    return [f"{name} holds nothing out: evaluation.holdout_size is for {able}"]
+
+
+def holdout_of(evaluation: Evaluation | None) -> float:
+    """The fraction of the data that is held out; 0 unless the request asks for one."""
+    return 0.0 if evaluation is None or evaluation.enabled is False else evaluation.holdout_size or 0.0
+
+
+def _excesses(hyper: Hyperparameters) -> Iterator[str]:
+    for name, most in _MOST.items():
+        value: float | None = getattr(hyper, name)
+        if value is not None and most < value < math.inf:
+            yield f"{name} must be at most {most}, not {value}"
+    for name in Hyperparameters.__struct_fields__:
+        if getattr(hyper, name) == math.inf:
+            yield f"{name} must be a finite number"
+    if hyper.lora is not None and hyper.lora.r > MOST_RANK:
+        yield f"lora.r must be at most {MOST_RANK}, not {hyper.lora.r}"
+
+
+def _contradictions(hyper: Hyperparameters) -> Iterator[str]:
+    if hyper.full_finetune and hyper.lora is not None:
+        yield "full_finetune trains every weight: it goes with no lora"
+    if hyper.lora is not None and (hyper.lora.r < 1 or not 0 <= hyper.lora.dropout < 1):
+        yield "lora needs r of at least 1 and a dropout in 0..1"
+    if hyper.label_smoothing is not None and not 0 <= hyper.label_smoothing < 0.5:
+        yield f"label_smoothing must lie in 0..0.5, 0.5 not included, not {hyper.label_smoothing:g}"
+    if hyper.desirable_weight == 0 and hyper.undesirable_weight == 0:
+        yield "desirable_weight and undesirable_weight are both 0: nothing would be learnt"
+    window = hyper.rejection_window
+    if window is not None and (len(window) != 2 or not 0 <= window[0] < 1 < window[1]):
+        yield f"rejection_window must be [low, high] around 1, not {window}"
+    for name, choices in _CHOICES.items():
+        value = getattr(hyper, name)
+        if value not in (None, *choices):
+            yield f"{name} must be one of {', '.join(choices)}, not {value!r}"
+    yield from _left_out(hyper)
+
+
+def _left_out(hyper: Hyperparameters) -> Iterator[str]:
+    """Options that do nothing because of another one."""
+    correction = hyper.off_policy_correction
+    if hyper.importance_cap is not None and correction in (REJECTION, NONE):
+        yield f"off_policy_correction {correction} makes no importance weights: importance_cap does nothing"
+    if hyper.rejection_window is not None and correction in (IMPORTANCE, NONE):
+        yield f"off_policy_correction {correction} rejects no rows: rejection_window does nothing"
+    if hyper.surrogate == "cispo" and hyper.clip_epsilon is not None:
+        yield "cispo weights have no lower bound: clip_epsilon does nothing; clip_epsilon_high is their upper one"

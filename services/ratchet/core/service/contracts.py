@@ -1,0 +1,16 @@
+"""The contracts of this installation: the folder `contracts/` with the types and rules that belong to it."""
+
+from __future__ import annotations
+
+from ratchet.bus.contracts import Contracts, Upgrades
+from ratchet.core.contract import MESSAGES
+from ratchet.core.resources import resource_dir
+from ratchet.core.rules.redaction import masked
+
+UPGRADES: Upgrades = {}
+"""The functions that turn bodies of older topics into newer ones: every topic still has its first version."""
+
+
+def load_contracts() -> Contracts:
+    """Topics, streams, buckets and schemas of the running version."""
+    return Contracts.load(resource_dir("contracts"), MESSAGES, UPGRADES, masked)

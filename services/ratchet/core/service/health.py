@@ -1,0 +1,115 @@
+"""Whether this process is alive and ready, and what it counts: /healthz, /readyz and /metrics on its own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ratchet.core.errors import RatchetError
+from ratchet.core.service.reports import Family, Report, exposition, families_of, together
+
+Check = Callable[[], Awaitable[str | None]]
+"""Returns None when all is well, else the reason why not."""
+
+FAILING = Gauge("ratchet_check_failing", "1 while a check of /readyz fails, or notes something.", ["check"])
+
+CHECK_DEADLINE_S = 2.0
+"""A check that takes longer counts as failed: the caller is waiting."""
+
+
+class Others(Protocol):
+    """Processes that do this service's work."""
+
+    async def report(self, *, metrics: bool) -> Report:
+        """What they say of themselves, as if they were one."""
+        ...
+
+
+@dataclass
+class Health:
+    """The state behind /readyz. `starting` holds the reason until the service is built."""
+
+    service: str
+    starting: str | None = "starting"
+    checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
+    notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
+    """Faults that do not keep the service from its work."""
+    others: Others | None = None
+    _shown: set[str] = field(default_factory=set[str])
+    """Checks whose state the metrics have."""
+
+    def stop(self) -> None:
+        """Report not ready from now on. Comes before anything is stopped, so that callers go elsewhere."""
+        self.starting = "stopping"
+
+    async def report(self, *, metrics: bool) -> Report:
+        """The state of the service, of all its processes; `metrics`: with what they count."""
+        reasons, notes = await asyncio.gather(self._reasons(), _failing(self.notes))
+        if self.others is None:
+            return Report(reasons, notes, self._families({*reasons, *notes}) if metrics else ())
+        theirs = await self.others.report(metrics=metrics)
+        reasons, notes = theirs.reasons | reasons, theirs.notes | notes
+        own = self._families({*reasons, *notes}) if metrics else ()
+        return Report(reasons, notes, together([own, theirs.families]))
+
+    def _families(self, failing: Set[str]) -> tuple[Family, ...]:
+        """What this process counts, and which checks fail now."""
+        self._shown |= {"start", *self.checks, *self.notes, *failing}
+        for name in self._shown:
+            FAILING.labels(name).set(name in failing)
+        return families_of()
+
+    async def _reasons(self) -> dict[str, str]:
+        return {"start": self.starting} if self.starting is not None else await _failing(self.checks)
+
+
+async def _failing(checks: Mapping[str, Check]) -> dict[str, str]:
+    reasons = await asyncio.gather(*(_reason(check) for check in checks.values()))
+    return {name: reason for name, reason in zip(checks, reasons, strict=True) if reason is not None}
+
+
+async def _reason(check: Check) -> str | None:
+    try:
+        async with asyncio.timeout(CHECK_DEADLINE_S):
+            return await check()
+    except TimeoutError:
+        return f"no answer within {CHECK_DEADLINE_S:g} s"
+    except RatchetError as error:
+        return str(error)
+
+
+async def has_files() -> str | None:
+    """A check: None while the process can open one more file, and so one more connection, else the reason."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return f"no file and no connection can be opened: {error.strerror}"
+    return None
+
+
+def health_app(health: Health) -> Starlette:
+    """The three routes."""
+
+    async def alive(_: Request) -> Response:
+        return JSONResponse({"service": health.service, "status": "alive"})
+
+    async def ready(_: Request) -> Response:
+        report = await health.report(metrics=False)
+        reasons, notes = report.reasons, report.notes
+        status = {"service": health.service, "ready": not reasons, "reasons": reasons, "notes": notes}
+        return JSONResponse(status, status_code=503 if reasons else 200)
+
+    async def metrics(_: Request) -> Response:
+        families = (await health.report(metrics=True)).families
+        return Response(exposition(families), media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(routes=[Route("/healthz", alive), Route("/readyz", ready), Route("/metrics", metrics)])

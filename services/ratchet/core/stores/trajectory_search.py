@@ -1,0 +1,435 @@
+"""Searches of trajectories, newest first: of those that ended, and of those that have calls and no end yet.
+
+Time is when a trajectory ended; of an open one, when its last call was made. Newer windows of time are read before
+older ones, each eight times as long as the one before: a page costs what its rows cost, and a filter that few pass
+costs one reading of narrow columns in all (ADR 74). Candidates are then compared with the rows that count (`FINAL`), by
+their keys alone: a trajectory that was reported again stands where its newest report puts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+
+from ratchet.core.rules.arms import PINNED
+from ratchet.core.stores.history import IDS_PER_QUERY, latest_rewards
+
+if TYPE_CHECKING:
+    from ratchet.core.stores.warehouse import Row, Warehouse
+
+OPEN = timedelta(days=7)
+"""A trajectory without an end is open for this long after a call; its calls are looked for this long before its end."""
+SKEW = timedelta(days=1)
+"""By this much an agent's clock may be ahead of the server's: what is stored is stored after it happened."""
+LATE_MS = 3_600_000
+"""By this much the clocks of the gateway and of the collector may differ."""
+FIRST_WINDOW_MS = 6 * 3_600_000
+GROWTH = 8
+TEXT_S = 2.0
+"""How long texts are read, by a page and by each of its queries, before a page says how far it came."""
+WITHIN_TIME = f" SETTINGS max_execution_time = {TEXT_S}"
+WORDS = 16
+"""Words of a text that count."""
+NO_OUTCOME = "none"
+EARLIEST_MS, LATEST_MS = -2_208_988_800_000, 10_413_791_999_999
+"""The bounds of ClickHouse's instants: the years 1900 and 2299."""
+
+State = Literal["open", "ended", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryFilter:
+    """Which trajectories; None means all."""
+
+    role: str | None = None
+    version: int | None = None
+    """Of the policy."""
+    arm: str | None = None
+    outcome: str | None = None
+    """`none`: without one."""
+    source: str | None = None
+    agent: str | None = None
+    reward_min: float | None = None
+    reward_max: float | None = None
+    reason: str | None = None
+    """Keeps at least one of its calls from policy gradients."""
+    text: str | None = None
+    """Words, each of which stands somewhere in the conversation, but for the system prompt of an ended one."""
+    since: datetime | None = None
+    until: datetime | None = None
+    state: State = "all"
+    evaluation: bool = True
+    """False: without runs whose calls asked for a version by name, unless `arm` asks for them."""
+
+    @property
+    def words(self) -> dict[str, str]:
+        """The words of `text`, as JSON writes them, by the names of their parameters."""
+        words = (self.text or "").split()[:WORDS]
+        return {f"word{n}": msgspec.json.encode(word).decode()[1:-1] for n, word in enumerate(words)}
+
+    @property
+    def leaves_out_pinned(self) -> bool:
+        """Whether evaluation runs do not pass."""
+        return not self.evaluation and self.arm is None
+
+    @property
+    def has_open(self) -> bool:
+        """Whether an open trajectory can pass."""
+        of_ended = (self.source, self.reward_min, self.reward_max)
+        return self.state != "ended" and self.outcome in (None, NO_OUTCOME) and of_ended == (None, None, None)
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """A trajectory's place in the list: its time in milliseconds, then its names."""
+
+    at: int
+    trajectory_id: str
+    role: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.role, self.trajectory_id
+
+
+FIRST = Place(LATEST_MS, "\U0010ffff", "")
+"""The place before all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A row of the list, with the id under which its calls were recorded."""
+
+    place: Place
+    recorded_as: str
+    row: Row
+    """Columns of `trajectories`; empty for an open one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A span of time in milliseconds, `high` excluded."""
+
+    low: int
+    high: int
+    is_last: bool
+
+
+class Search(Protocol):
+    """A search; `reads_texts` says whether it has to read whole messages."""
+
+    reads_texts: bool
+
+    def windows(self, after: Place) -> AsyncIterator[Window]:
+        """The windows of time to search, newest first."""
+        ...
+
+    async def candidates(self, window: Window, after: Place, most: int) -> list[Place]:
+        """The first places of a window after a place, of trajectories that pass, texts apart."""
+        ...
+
+    async def passing(self, places: Sequence[Place]) -> list[Listed]:
+        """Those of the candidates that count. Raises `WarehouseTooSlow` where their texts take too long."""
+        ...
+
+
+def instant(name: str) -> str:
+    """A parameter in milliseconds as an instant of ClickHouse."""
+    return f"fromUnixTimestamp64Milli({{{name}:Int64}}, 'UTC')"
+
+
+OF_KEYS = "(role, trajectory_id) IN {keys:Array(Tuple(String, String))}"
+_BEFORE = "({at}, trajectory_id, role) < ({{at:Int64}}, {{id:String}}, {{of:String}})"
+_NEWEST_FIRST = "ORDER BY place DESC, trajectory_id DESC, role DESC LIMIT {most:UInt32}"
+
+_SPAN = f"""
+SELECT count() AS stored,
+    toUnixTimestamp64Milli(min(ended_at)) AS oldest, toUnixTimestamp64Milli(max(ended_at)) AS newest
+FROM trajectories WHERE ended_at >= {instant("first")} AND ended_at <= {instant("last")}
+"""  # noqa: S608 - our own names
+_CANDIDATES = f"""
+SELECT role, trajectory_id, toUnixTimestamp64Milli(ended_at) AS place FROM trajectories
+WHERE ended_at >= {instant("low")} AND ended_at < {instant("high")}
+    AND {_BEFORE.format(at="toUnixTimestamp64Milli(ended_at)")}
+"""  # noqa: S608 - as above
+ENDED = f"""
+SELECT * FROM (
+    SELECT role, trajectory_id, recorded_as, agent_id, task_id, source, model, turn_count, policy_version, arm, outcome,
+        started_at, ended_at, toUnixTimestamp64Milli(ended_at) AS place
+    FROM trajectories WHERE {OF_KEYS} ORDER BY ingested_at DESC LIMIT 1 BY role, trajectory_id
+) WHERE true
+"""  # noqa: S608 - as above
+"""The newest report of each: with so few keys cheaper than `FINAL`, which reads what lies around them."""
+REWARDED = latest_rewards(
+    "total", "confidence", "revision", where="role IN {roles:Array(String)} AND trajectory_id IN {ids:Array(String)}"
+)
+_WITHIN = f"""
+SELECT role, trajectory_id FROM trajectories WHERE ended_at >= {instant("low")} AND ended_at <= {instant("high")}
+"""  # noqa: S608 - as above
+_OF_SUBQUERY = "SELECT role, trajectory_id FROM trajectories WHERE (role, trajectory_id) IN ({inner})"
+_QUOTED = (
+    "'observation', 'content'",
+    "'action', 'raw_response'",
+    "'action', 'tool_name'",
+    "'action', 'tool_args'",
+    "'result', 'output'",
+    "'result', 'error'",
+)
+"""What an entry of a trajectory holds of the conversation."""
+_ENTRIES = (
+    "replaceAll(arrayStringConcat(arrayMap(e -> concat("
+    + ", ' ', ".join(f"JSONExtractRaw(e, {part})" for part in _QUOTED)
+    + "), JSONExtractArrayRaw(body, 'turns')), ' '), '\\\\/', '/')"
+)
+_CALL = "replaceAll(concat(JSONExtractRaw(body, 'messages'), ' ', JSONExtractRaw(body, 'response')), '\\\\/', '/')"
+
+_OPEN_SINCE = f"""
+SELECT role, trajectory_id, toUnixTimestamp64Milli(max(at)) AS place FROM turns
+WHERE ingested_at >= {instant("since")}
+    AND (role, trajectory_id) NOT IN (
+        SELECT role, recorded_as FROM trajectories WHERE ingested_at >= {instant("since")}
+    )
+"""  # noqa: S608 - as above
+_CALLED = f"""
+SELECT role, trajectory_id, toUnixTimestamp64Milli(max(at)) AS place FROM turns WHERE {OF_KEYS}
+GROUP BY role, trajectory_id
+"""  # noqa: S608 - as above
+
+
+class EndedSearch:
+    """Of trajectories with an end."""
+
+    def __init__(self, warehouse: Warehouse, asked: TrajectoryFilter) -> None:
+        self.reads_texts = bool(asked.words)
+        self._warehouse = warehouse
+        self._asked = asked
+        self._columns, parameters = _of_columns(asked)
+        others, more = _of_other_tables(asked)
+        self._where = "".join(f" AND {one}" for one in (*self._columns, *others))
+        self._parameters = {**parameters, **more, **_bounds(asked)}
+
+    async def windows(self, after: Place) -> AsyncIterator[Window]:
+        """From the newest trajectory to the oldest."""
+        bounds = {**self._parameters, "last": min(after.at, self._parameters["last"])}
+        of_role = " AND role = {role:String}" if self._asked.role else ""
+        (span,) = await self._warehouse.rows(_SPAN + of_role, bounds)
+        if span["stored"]:
+            for window in windows(span["oldest"], span["newest"] + 1):
+                yield window
+
+    async def candidates(self, window: Window, after: Place, most: int) -> list[Place]:
+        """See `Search`."""
+        bounds = {
+            "low": window.low,
+            "high": window.high,
+            "stored_since": window.low - _ms(SKEW),
+            "called_since": window.low - _ms(OPEN),
+            "most": most,
+        }
+        rows = await self._warehouse.rows(
+            f"{_CANDIDATES}{self._where} {_NEWEST_FIRST}", {**self._parameters, **_after(after), **bounds}
+        )
+        return [place_of(row) for row in rows]
+
+    async def passing(self, places: Sequence[Place]) -> list[Listed]:
+        """See `Search`."""
+        texts = [*_texts(self._asked, _ENTRIES)]
+        if texts and places:
+            quoting = await self._quoting(places[-1].at, places[0].at, texts)
+            places = [place for place in places if place.key in quoting]
+        own = "".join(f" AND {condition}" for condition in self._columns)
+        standing = set(places)
+        rows: list[Listed] = []
+        for part in parts([place.key for place in places]):
+            stored = await self._warehouse.rows(ENDED + own, {**self._parameters, **of_keys(part)})
+            rows += [one for one in map(ended_row, stored) if one.place in standing]
+        return await self._rewarded(rows)
+
+    async def _rewarded(self, rows: list[Listed]) -> list[Listed]:
+        """Those whose newest reward lies within the bounds: others had such a reward before it was revised."""
+        low, high = self._asked.reward_min, self._asked.reward_max
+        if low is None and high is None:
+            return rows
+        passing: set[tuple[str, str]] = set()
+        for part in parts([row.place.key for row in rows]):
+            for reward in await self._warehouse.rows(REWARDED, of_ids(part)):
+                total = reward["total"]
+                if reward["confidence"] and (low is None or total >= low) and (high is None or total <= high):
+                    passing.add((reward["role"], reward["trajectory_id"]))
+        return [row for row in rows if row.place.key in passing]
+
+    async def _quoting(self, low: int, high: int, texts: Sequence[str]) -> set[tuple[str, str]]:
+        """Of the candidates that ended within a span the keys of those that hold the words: each body is read once."""
+        inner = f"{_WITHIN}{''.join(f' AND {condition}' for condition in self._columns)}"
+        sql = f"{_OF_SUBQUERY.format(inner=inner)} AND {' AND '.join(texts)}{WITHIN_TIME}"
+        rows = await self._warehouse.rows(sql, {**self._parameters, "low": low, "high": high})
+        return {(row["role"], row["trajectory_id"]) for row in rows}
+
+
+class OpenSearch:
+    """Of trajectories with calls in the last days and without an end."""
+
+    def __init__(
+        self, warehouse: Warehouse, asked: TrajectoryFilter, now: datetime, down_to: int = EARLIEST_MS
+    ) -> None:
+        """`down_to`: older ones are not asked for."""
+        self.reads_texts = bool(asked.words or asked.agent)
+        self._warehouse = warehouse
+        self._asked = asked
+        bounds = _bounds(asked)
+        self._span = (max(millis(now - OPEN), bounds["first"], down_to), min(millis(now + SKEW), bounds["last"]))
+        self._parameters: dict[str, Any] = dict(asked.words)
+        having = ["place >= {low:Int64}", "place < {high:Int64}", _BEFORE.format(at="place")]
+        for name, value, condition in (
+            ("version", asked.version, "countIf(policy_version = {version:UInt32}) > 0"),
+            ("arm", asked.arm, "countIf(arm = {arm:String}) > 0"),
+            ("reason", asked.reason, _barred("{reason:String}")),
+        ):
+            if value is not None:
+                having.append(condition)
+                self._parameters[name] = value
+        if asked.leaves_out_pinned:
+            having.append(f"countIf(arm = '{PINNED}') = 0")
+        of_role = " AND role = {role:String}" if asked.role else ""
+        self._parameters |= {"role": asked.role} if asked.role else {}
+        self._sql = f"{_OPEN_SINCE}{of_role} GROUP BY role, trajectory_id HAVING {' AND '.join(having)} {_NEWEST_FIRST}"
+
+    async def windows(self, after: Place) -> AsyncIterator[Window]:
+        """Of the last days."""
+        oldest, newest = self._span
+        for window in windows(oldest, min(newest, after.at) + 1):
+            yield window
+
+    async def candidates(self, window: Window, after: Place, most: int) -> list[Place]:
+        """See `Search`."""
+        bounds = {"low": window.low, "high": window.high, "since": window.low - LATE_MS, "most": most}
+        rows = await self._warehouse.rows(self._sql, {**self._parameters, **_after(after), **bounds})
+        return [place_of(row) for row in rows]
+
+    async def passing(self, places: Sequence[Place]) -> list[Listed]:
+        """See `Search`. One that ended longer ago, and was called since, is not open."""
+        having = [f"max({one})" for one in _texts(self._asked, _CALL)]
+        if self._asked.agent is not None:
+            having.append("max(JSONExtractString(body, 'agent_id') = {agent:String})")
+        matching = f" HAVING {' AND '.join(having)}{WITHIN_TIME}" if having else ""
+        passing: set[tuple[str, str]] = set()
+        for part in parts([place.key for place in places]):
+            asked = {**self._parameters, **of_keys(part), "agent": self._asked.agent or ""}
+            called = await self._warehouse.rows(_CALLED + matching, asked) if having else []
+            passing |= {place_of(row).key for row in called} if having else set(part)
+            passing -= {(row["role"], row["trajectory_id"]) for row in await self._warehouse.rows(ENDED, asked)}
+        return [Listed(place, place.trajectory_id, {}) for place in places if place.key in passing]
+
+
+def windows(oldest: int, high: int) -> Iterator[Window]:
+    """The windows from below `high` down to `oldest`, each longer than the one before."""
+    width = FIRST_WINDOW_MS
+    while high > oldest:
+        low = max(oldest, high - width)
+        yield Window(low, high, low <= oldest)
+        high, width = low, width * GROWTH
+
+
+def _of_columns(asked: TrajectoryFilter) -> tuple[list[str], dict[str, Any]]:
+    """Conditions on columns of `trajectories`, and their parameters."""
+    columns = {
+        "role": (asked.role, "role = {role:String}"),
+        "version": (asked.version, "policy_version = {version:UInt32}"),
+        "arm": (asked.arm, "arm = {arm:String}"),
+        "outcome": (asked.outcome, f"coalesce(outcome, '{NO_OUTCOME}') = {{outcome:String}}"),
+        "source": (asked.source, "source = {source:String}"),
+        "agent": (asked.agent, "agent_id = {agent:String}"),
+    }
+    given = {name: (value, condition) for name, (value, condition) in columns.items() if value is not None}
+    parameters = {**{name: value for name, (value, _) in given.items()}, **asked.words}
+    conditions = [condition for _, condition in given.values()]
+    if asked.leaves_out_pinned:
+        conditions.append(f"ifNull(arm, '') != '{PINNED}'")
+    return conditions, parameters
+
+
+def _of_other_tables(asked: TrajectoryFilter) -> tuple[list[str], dict[str, Any]]:
+    """Conditions on the rewards and calls of trajectories, and their parameters."""
+    conditions: list[str] = []
+    parameters: dict[str, Any] = {}
+    of_role = " AND role = {role:String}" if asked.role else ""
+    if asked.reward_min is not None or asked.reward_max is not None:
+        bounds = ["total >= {reward_min:Float64}"] if asked.reward_min is not None else []
+        bounds += ["total <= {reward_max:Float64}"] if asked.reward_max is not None else []
+        conditions.append(
+            "(role, trajectory_id) IN (SELECT role, trajectory_id FROM rewards"  # noqa: S608 - our own names
+            f" WHERE ingested_at >= {instant('stored_since')}{of_role} AND {' AND '.join(bounds)})"
+        )
+        parameters |= {"reward_min": asked.reward_min, "reward_max": asked.reward_max}
+    if asked.reason is not None:
+        barred = "arm = 'mixed'" if asked.reason == "mixed" else "reason = {reason:String}"
+        conditions.append(
+            f"(role, recorded_as) IN (SELECT role, trajectory_id FROM turns"  # noqa: S608 - our own names
+            f" WHERE ingested_at >= {instant('called_since')}{of_role} AND {barred})"
+        )
+        parameters["reason"] = asked.reason
+    return conditions, {name: value for name, value in parameters.items() if value is not None}
+
+
+def _barred(reason: str) -> str:
+    return f"countIf(reason = {reason} OR ({reason} = 'mixed' AND arm = 'mixed')) > 0"
+
+
+def _texts(asked: TrajectoryFilter, text: str) -> Iterator[str]:
+    """Conditions that each word stands in a message: in its body first, which no JSON has to be read for."""
+    for name in asked.words:
+        word = f"{{{name}:String}}"
+        stands_in = "positionCaseInsensitiveUTF8({}, {}) > 0".format
+        yield f"if({stands_in('body', word)}, {stands_in(text, word)}, false)"
+
+
+def _bounds(asked: TrajectoryFilter) -> dict[str, Any]:
+    return {
+        "first": max(EARLIEST_MS, millis(asked.since)) if asked.since else EARLIEST_MS,
+        "last": min(LATEST_MS, millis(asked.until)) if asked.until else LATEST_MS,
+    }
+
+
+def _after(place: Place) -> dict[str, Any]:
+    return {"at": place.at, "id": place.trajectory_id, "of": place.role}
+
+
+def ended_row(row: Row) -> Listed:
+    """A row of `trajectories`."""
+    return Listed(place_of(row), row["recorded_as"], row)
+
+
+def place_of(row: Row) -> Place:
+    return Place(row["place"], row["trajectory_id"], row["role"])
+
+
+def of_keys(keys: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Parameters of `OF_KEYS`."""
+    return {"keys": list(keys)}
+
+
+def of_ids(keys: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Parameters of `REWARDED`. Another role's trajectory of the same id may pass: compare the keys."""
+    return {"roles": sorted({role for role, _ in keys}), "ids": sorted({one for _, one in keys})}
+
+
+def parts(keys: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
+    """As many as one query may name."""
+    return (keys[start : start + IDS_PER_QUERY] for start in range(0, len(keys), IDS_PER_QUERY))
+
+
+def millis(at: datetime) -> int:
+    """Milliseconds since 1970."""
+    return round(at.timestamp() * 1000)
+
+
+def at_millis(at: int) -> datetime:
+    """The instant."""
+    return datetime.fromtimestamp(at / 1000, UTC)
+
+
+def _ms(span: timedelta) -> int:
+    return round(span.total_seconds() * 1000)

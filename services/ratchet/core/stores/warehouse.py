@@ -1,0 +1,159 @@
+"""ClickHouse: queries, idempotent inserts and numbered migrations."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import clickhouse_connect
+from clickhouse_connect.driver.exceptions import ClickHouseError as DriverError, DatabaseError, DataError
+
+from ratchet.core.errors import Rejected, WarehouseTooSlow, WarehouseUnavailable
+from ratchet.core.service.settings import SharedSettings
+
+Row = dict[str, Any]
+"""A row by column name; `Any` because each column has its own type."""
+
+CONNECT_S = 5.0
+"""The deadline for a new connection."""
+
+_STATEMENT_END = re.compile(r";\s*(?:\n|$)")
+_ERROR_CODE = re.compile(r"Code: (\d+)")
+VALUE_CODES = frozenset({"6", "27", "38", "41", "53", "69", "70", "72", "131", "457", "691"})
+"""ClickHouse's codes for a value that it cannot hold or read: text that is not a number, date or enum, a value out of
+bounds, of a wrong type, or too large. Every other code, also an unknown one, is the warehouse's fault: a table that is
+detached or not migrated, a disk, a restart, a password, a body that was cut off on its way."""
+
+TOO_SLOW = "159"
+"""The code for a query that ran for longer than its `max_execution_time`."""
+
+
+class Warehouse:
+    """One connection pool to ClickHouse.
+
+    Raises `Rejected` for a value that ClickHouse can never take (`VALUE_CODES`), `WarehouseTooSlow` where a query's own
+    limit of time was over, and `WarehouseUnavailable` for every other fault: a fault of the warehouse must never look
+    like one of a message.
+    """
+
+    def __init__(self, client: Any, database: str) -> None:
+        # The asynchronous client is typed only in parts.
+        self._client = client
+        self._database = database
+        self._columns: dict[tuple[str, ...], list[Any]] = {}
+
+    @classmethod
+    async def connect(cls, settings: SharedSettings) -> Warehouse:
+        """Connect, and create the database when it is missing."""
+        secure = urlsplit(settings.clickhouse_url).scheme == "https"  # the client looks at the port alone
+        with _classified():
+            first: Any = await clickhouse_connect.get_async_client(
+                dsn=settings.clickhouse_url,
+                secure=secure,
+                autogenerate_session_id=False,
+                connect_timeout=CONNECT_S,
+                send_receive_timeout=settings.clickhouse_timeout_s,
+            )
+            async with first:
+                await first.command(f"CREATE DATABASE IF NOT EXISTS {settings.clickhouse_database}")
+            client: Any = await clickhouse_connect.get_async_client(
+                dsn=settings.clickhouse_url,
+                secure=secure,
+                database=settings.clickhouse_database,
+                autogenerate_session_id=False,
+                connect_timeout=CONNECT_S,
+                send_receive_timeout=settings.clickhouse_timeout_s,
+                # The default drops the zone of UTC columns, and a naive instant cannot be compared with any other.
+                tz_mode="aware",
+            )
+        return cls(client, settings.clickhouse_database)
+
+    async def close(self) -> None:
+        """Close the pool."""
+        await self._client.close()
+
+    async def check(self) -> str | None:
+        """Readiness: None while ClickHouse answers; raises `WarehouseUnavailable` otherwise."""
+        await self.rows("SELECT 1")
+        return None
+
+    async def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """Run a query; `{name:Type}` in `sql` takes its value from `parameters`."""
+        with _classified():
+            result = await self._client.query(sql, parameters=dict(parameters or {}))
+        return list(result.named_results())
+
+    async def command(self, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
+        """Run a statement that returns nothing; `{name:Type}` in `sql` takes its value from `parameters`."""
+        with _classified():
+            await self._client.command(sql, parameters=dict(parameters or {}))
+
+    async def insert(self, table: str, rows: Sequence[Row], *, token: str | None) -> None:
+        """Insert `rows` (equal keys) as one block. The same `token` twice inserts once, within the table's window.
+
+        Without a token the block is always written. Raises `WarehouseUnavailable` also when the
+        server wrote another number of rows than it was sent (it counts a repeated block as written).
+        """
+        if not rows:
+            return
+        names = list(rows[0])
+        key = (table, *names)
+        with _classified():
+            if key not in self._columns:
+                context = await self._client.create_insert_context(table, column_names=names)
+                self._columns[key] = list(context.column_types)
+            summary = await self._client.insert(
+                table,
+                [[row[name] for name in names] for row in rows],
+                column_names=names,
+                column_types=self._columns[key],
+                settings={**({"insert_deduplication_token": token} if token else {}), "async_insert": 0},
+            )
+        if summary.written_rows != len(rows):
+            raise WarehouseUnavailable(f"ClickHouse wrote {summary.written_rows} of {len(rows)} rows into {table}")
+
+    async def migrate(self, folder: Path) -> list[str]:
+        """Run the numbered `*.sql` files of `folder` that have not run yet; returns their names."""
+        scripts = await asyncio.to_thread(
+            lambda: {path.name: path.read_text() for path in sorted(folder.glob("*.sql"))}
+        )
+        await self.command(
+            "CREATE TABLE IF NOT EXISTS migrations (name String, at DateTime DEFAULT now())"
+            " ENGINE = ReplacingMergeTree ORDER BY name"
+        )
+        done = {row["name"] for row in await self.rows("SELECT name FROM migrations FINAL")}
+        fresh = [name for name in scripts if name not in done]
+        for name in fresh:
+            for statement in statements(scripts[name]):
+                await self.command(statement)
+            await self.insert("migrations", [{"name": name}], token=name)
+        return fresh
+
+
+def statements(script: str) -> list[str]:
+    """The statements of an SQL script, without comment lines."""
+    code = "\n".join(line for line in script.splitlines() if not line.lstrip().startswith("--"))
+    return [part.strip() for part in _STATEMENT_END.split(code) if part.strip()]
+
+
+@contextmanager
+def _classified() -> Iterator[None]:
+    try:
+        yield
+    except DataError as error:
+        raise Rejected(f"ClickHouse cannot hold it: {error}") from error
+    except DatabaseError as error:
+        code = _ERROR_CODE.search(str(error))
+        if code and code[1] in VALUE_CODES:
+            raise Rejected(f"ClickHouse refused: {error}") from error
+        if code and code[1] == TOO_SLOW:
+            raise WarehouseTooSlow(f"ClickHouse stopped a query that took too long: {error}") from error
+        raise WarehouseUnavailable(f"ClickHouse is not available: {error}") from error
+    except (DriverError, aiohttp.ClientError, OSError) as error:
+        raise WarehouseUnavailable(f"ClickHouse does not answer: {error}") from error

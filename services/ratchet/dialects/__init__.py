@@ -1,0 +1,1 @@
+"""The API dialects that agents speak, as pure code: Chat Completions, Responses, Messages."""

@@ -1,0 +1,246 @@
+"""A request of the Messages API, checked, and as a chat completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, cast
+
+from ratchet.core.errors import BadRequest
+from ratchet.dialects.messages.blocks import (
+    Obstacles,
+    Placed,
+    assistant_message,
+    blocks_of,
+    object_member,
+    system_text,
+    text_member,
+    user_messages,
+)
+from ratchet.dialects.messages.offered import Offered, offered_by
+from ratchet.dialects.requests import NEUTRAL, Body
+
+_KEPT = ("model", "adapter_id", "stream", "seed", "return_token_ids", "chat_template_kwargs", *NEUTRAL)
+"""Members that mean the same in a chat completion; those that are not Anthropic's are vLLM's and the gateway's."""
+_FOREIGN = ("mcp_servers", "container")
+"""Members that have Anthropic run something."""
+_EFFORTS = ((4_096, "low"), (16_384, "medium"))
+"""Budgets of thinking tokens -> the effort below them; above all of them it is high."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesRequest:
+    """A checked request of the Messages API."""
+
+    chat: Body
+    """It as a chat completion: what turns record. `Any`: its further members are the engine's to check."""
+    obstacle: tuple[str, str] | None
+    """Where the request holds what a chat completion cannot express, and why; None when it does not."""
+    stops: Sequence[str]
+    """Its stop sequences."""
+    effort_asked: bool
+    """Its budget of thinking tokens gives the effort, which it else only suggests."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """One message, its content as blocks."""
+
+    role: str
+    blocks: list[Placed]
+    path: str
+    passing: bool = False
+    """It is shown only until the user's next message."""
+
+
+def read(body: Body, *, counting: bool = False) -> MessagesRequest:
+    """Checks what the gateway relies on. `counting`: the request is for a count of tokens, and needs no `max_tokens`.
+
+    Raises `BadRequest`.
+    """
+    obstacles = Obstacles()
+    chat: Body = {name: body[name] for name in _KEPT if body.get(name) is not None}
+    given = _given(body)
+    chat["messages"] = _messages(body, given, obstacles)
+    offered = offered_by((block for message in given for block in message.blocks), obstacles)
+    if tools := _tools(body, offered, obstacles):
+        chat["tools"] = tools
+    chat |= _tool_choice(body, has_tools=bool(tools))
+    chat |= _limits(body, counting=counting)
+    chat |= _output(body)
+    if isinstance(user := _object(body, "metadata").get("user_id"), str):
+        chat["user"] = user
+    for name in _FOREIGN:
+        if body.get(name):
+            obstacles.add(name, "only Anthropic runs it")
+    return MessagesRequest(
+        chat=chat,
+        obstacle=obstacles.first,
+        stops=chat.get("stop", ()),
+        effort_asked=_object(body, "thinking").get("type") == "enabled",
+    )
+
+
+def to_chat(request: MessagesRequest) -> Body:
+    """The chat completion for an engine without the Messages API.
+
+    Raises `BadRequest` for what a chat completion cannot express.
+    """
+    if request.obstacle is not None:
+        path, why = request.obstacle
+        raise BadRequest(f"this model cannot take {path}: {why}", param=path, code="unsupported")
+    if request.effort_asked:
+        return request.chat
+    return {name: value for name, value in request.chat.items() if name != "reasoning_effort"}
+
+
+def _given(body: Body) -> list[_Message]:
+    """The messages as they were sent, but for those that were only for an earlier turn."""
+    raw = body.get("messages")
+    if not isinstance(raw, list) or not raw:
+        raise BadRequest("messages must be a non-empty list of messages", param="messages")
+    given = [_message(message, f"messages.{index}") for index, message in enumerate(cast("list[object]", raw))]
+    last = max((index for index, one in enumerate(given) if one.role == "user"), default=0)
+    return [one for index, one in enumerate(given) if index > last or not one.passing]
+
+
+def _messages(body: Body, given: Sequence[_Message], obstacles: Obstacles) -> list[Body]:
+    first = next((index for index, one in enumerate(given) if one.role != "system"), len(given))
+    system = [] if body.get("system") is None else blocks_of(body["system"], "system")
+    instructions = system_text([*system, *(block for one in given[:first] for block in one.blocks)])
+    messages: list[Body] = [{"role": "system", "content": instructions}] if instructions else []
+    for one in _in_chat_order(_merged(given[first:])):
+        messages += _chat_messages(one, obstacles)
+    if not messages:
+        raise BadRequest("messages must hold a message of the user", param="messages")
+    if messages[-1]["role"] == "assistant":
+        obstacles.add(given[-1].path, "it does not continue an answer; end the messages with the user's")
+    return messages
+
+
+def _message(message: object, path: str) -> _Message:
+    if not isinstance(message, dict):
+        raise BadRequest(f"{path} must be an object", param=path)
+    members = cast("Body", message)
+    role = members.get("role")
+    if role not in ("user", "assistant", "system"):
+        raise BadRequest(f"{path}.role must be user, assistant or system", param=f"{path}.role")
+    content = members.get("content")
+    if role == "system" and content is None:
+        content = ""  # it says only how much the model shall think
+    passing = role == "system" and members.get("clear_at") == "next_user_message"
+    return _Message(cast("str", role), blocks_of(content, f"{path}.content"), path, passing)
+
+
+def _merged(given: Sequence[_Message]) -> list[_Message]:
+    """Consecutive messages of one role are one message."""
+    merged: list[_Message] = []
+    for role, group in groupby(given, key=lambda one: one.role):
+        same = list(group)
+        merged.append(_Message(role, [block for one in same for block in one.blocks], same[0].path))
+    return merged
+
+
+def _in_chat_order(given: Sequence[_Message]) -> list[_Message]:
+    """A system message between calls and their results comes after the results, which a chat has at once."""
+    ordered = list(given)
+    for index in range(1, len(ordered) - 1):
+        before, one, after = ordered[index - 1 : index + 2]
+        calls = before.role == "assistant" and any(block["type"] == "tool_use" for _, block in before.blocks)
+        if calls and one.role == "system" and after.role == "user":
+            ordered[index : index + 2] = [after, one]
+    return ordered
+
+
+def _chat_messages(message: _Message, obstacles: Obstacles) -> list[Body]:
+    if message.role == "user":
+        return user_messages(message.blocks, obstacles)
+    if message.role == "assistant":
+        return [assistant_message(message.blocks, obstacles)]
+    text = system_text(message.blocks)
+    return [{"role": "system", "content": text}] if text else []
+
+
+def _tools(body: Body, offered: Offered, obstacles: Obstacles) -> list[Body]:
+    given: Any = body.get("tools") or []
+    if not isinstance(given, list) or not all(isinstance(tool, dict) for tool in cast("list[object]", given)):
+        raise BadRequest("tools must be a list of objects", param="tools")
+    listed = [(f"tools.{index}", tool) for index, tool in enumerate(cast("list[Body]", given))]
+    later = [(path, tool | {"defer_loading": False}) for path, tool in offered.defined]
+    return [_tool(tool, path, obstacles) for path, tool in [*listed, *later] if offered.includes(tool)]
+
+
+def _tool(tool: Body, path: str, obstacles: Obstacles) -> Body:
+    if tool.get("type") not in (None, "custom"):
+        obstacles.add(path, "only Anthropic's models know it; describe a tool of your own with an input_schema")
+        return tool
+    function: Body = {"name": text_member(tool, "name", path)}
+    if tool.get("description") is not None:
+        function["description"] = text_member(tool, "description", path)
+    function["parameters"] = object_member(tool, "input_schema", path)
+    return {"type": "function", "function": function | ({"strict": True} if tool.get("strict") is True else {})}
+
+
+def _tool_choice(body: Body, *, has_tools: bool) -> Body:
+    given = _object(body, "tool_choice")
+    if not given:
+        return {}
+    choice: object
+    match given.get("type"):
+        case "auto" | "none" as same:
+            choice = same
+        case "any":
+            choice = "required"
+        case "tool":
+            choice = {"type": "function", "function": {"name": text_member(given, "name", "tool_choice")}}
+        case _:
+            raise BadRequest("tool_choice.type must be auto, any, tool or none", param="tool_choice.type")
+    if not has_tools and choice in ("auto", "none"):
+        return {}
+    if not has_tools:
+        raise BadRequest("tool_choice asks for a tool, and tools has none", param="tool_choice")
+    single = given.get("disable_parallel_tool_use") is True
+    return {"tool_choice": choice} | ({"parallel_tool_calls": False} if single else {})
+
+
+def _limits(body: Body, *, counting: bool) -> Body:
+    """The longest answer, and where it stops. A count of tokens has neither."""
+    if counting:
+        return {}
+    longest = body.get("max_tokens")
+    if isinstance(longest, bool) or not isinstance(longest, int) or longest < 0:
+        raise BadRequest("max_tokens must be a whole number, 0 or more", param="max_tokens")
+    stops: Any = body.get("stop_sequences") or []
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in cast("list[object]", stops)):
+        raise BadRequest("stop_sequences must be a list of texts", param="stop_sequences")
+    return {"max_completion_tokens": longest} | ({"stop": stops} if stops else {})
+
+
+def _output(body: Body) -> Body:
+    """The shape of the answer, and how much the model thinks before it."""
+    config, thinking = _object(body, "output_config"), _object(body, "thinking")
+    members: Body = {}
+    shape = _object(config, "format", "output_config.") or _object(body, "output_format")
+    if shape:
+        if shape.get("type") != "json_schema":
+            raise BadRequest("output_config.format.type must be json_schema", param="output_config.format.type")
+        schema = object_member(shape, "schema", "output_config.format")
+        named = {"name": "output", "schema": schema, "strict": True}
+        members["response_format"] = {"type": "json_schema", "json_schema": named}
+    if isinstance(effort := config.get("effort"), str):
+        members["reasoning_effort"] = effort
+    if thinking.get("type") == "enabled":
+        budget = thinking.get("budget_tokens")
+        if isinstance(budget, bool) or not (isinstance(budget, int) or (isinstance(budget, float) and budget % 1 == 0)):
+            raise BadRequest("thinking.budget_tokens must be a whole number", param="thinking.budget_tokens")
+        members["reasoning_effort"] = next((effort for limit, effort in _EFFORTS if budget < limit), "high")
+    return members
+
+
+def _object(body: Body, name: str, above: str = "") -> Body:
+    """A member that must be an object, empty where it is absent. Raises `BadRequest`."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise BadRequest(f"{above}{name} must be an object", param=above + name)
+    return cast("Body", value or {})

@@ -1,0 +1,1 @@
+"""What is found by entry point or by table, and imported by nothing else: importers, exporters, trackers, engines."""

@@ -1,0 +1,149 @@
+"""One export from the first page to the finished file, JSON lines or Parquet, which appears when it is complete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.core.errors import NotFound
+from ratchet.core.service.files import staged
+from ratchet.extras.exporters import KINDS
+from ratchet.extras.exporters.base import Kind, Record, Selection
+from ratchet.extras.exporters.clickhouse_stored import Stored
+
+_TYPES: Mapping[str, Any] = {
+    "text": pa.string(),
+    "json": pa.string(),
+    "number": pa.float64(),
+    "integer": pa.int64(),
+    "flag": pa.bool_(),
+    "time": pa.timestamp("us", tz="UTC"),
+}
+"""`Any`: pyarrow has no types of its own for pyright."""
+
+
+class OnProgress(Protocol):
+    """Called with how far the work is."""
+
+    def __call__(self, done: float, total: float | None = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What an export wrote."""
+
+    kind: str
+    format: str
+    file: str
+    records: int
+    bytes: int
+
+
+class Writer(Protocol):
+    """Takes records in order."""
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Add records."""
+        ...
+
+    def close(self) -> None:
+        """Finish the file."""
+        ...
+
+
+class JsonLines:
+    """One JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Add lines."""
+        self._file.write(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._file.close()
+
+
+class Parquet:
+    """One row group for each page; nested members are JSON text."""
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
+        self._columns = columns
+        self._schema: Any = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+        self._file: Any = pq.ParquetWriter(path, self._schema, compression="zstd")
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Add rows."""
+        json_members = [name for name, kind in self._columns.items() if kind == "json"]
+        rows = [{name: record.get(name) for name in self._columns} for record in records]
+        for row in rows:
+            row |= {name: msgspec.json.encode(row[name]).decode() for name in json_members if row[name] is not None}
+        self._file.write_table(pa.Table.from_pylist(rows, schema=self._schema))
+
+    def close(self) -> None:
+        """Write the footer."""
+        self._file.close()
+
+
+async def export(
+    stored: Stored, name: str, selection: Selection, path: Path, file_format: str, on_progress: OnProgress
+) -> ExportReport:
+    """Write every selected record of the kind `name`; `file_format`: `jsonl` or `parquet`.
+
+    Raises `NotFound` where there is none, then no file is made or replaced, and `OSError`.
+    """
+    kind = KINDS[name]
+    runs = await stored.unanswered(selection) if kind.unanswered and selection.min_reward is None else []
+    total = await stored.count(kind, selection) + len(runs)
+    if selection.limit is not None:
+        total = min(total, selection.limit)
+    done = 0
+    on_progress(0, total)
+    with written(path, file_format, kind.columns) as writer:
+        async for records in _records(stored, kind, selection, runs):
+            writer.write(records)
+            done += len(records)
+            on_progress(done, total)
+        if not done:
+            about = kind.summary[:1].lower() + kind.summary[1:].rstrip(".")
+            raise NotFound(f"there are no such {name} to write, and no file was made; they are {about}")
+    written_bytes = (await asyncio.to_thread(path.stat)).st_size
+    return ExportReport(name, file_format, str(path), done, written_bytes)
+
+
+async def _records(
+    stored: Stored, kind: Kind, selection: Selection, runs: Sequence[str]
+) -> AsyncIterator[list[Record]]:
+    """Page by page: what is stored, then the runs without an answer, as far as the limit goes."""
+    done = 0
+    async for page in stored.pages(kind, selection):
+        rewards = await stored.rewards(page) if kind.rewarded else {}
+        made = [kind.record(row["body"].encode(), rewards.get((row["role"], row["trajectory_id"]))) for row in page]
+        yield [record for record in made if record is not None]
+        done += len(page)
+    if kind.unanswered is None:
+        return
+    left = runs if selection.limit is None else runs[: selection.limit - done]
+    async for page in stored.turns(selection, left):
+        yield [kind.unanswered(row["first"].encode(), row["last"].encode()) for row in page]
+
+
+@contextmanager
+def written(path: Path, file_format: str, columns: Mapping[str, str]) -> Generator[Writer]:
+    """A writer for `path`, which is replaced when the block ends well. Raises `OSError`."""
+    with staged(path) as partial:
+        writer: Writer = JsonLines(partial) if file_format == "jsonl" else Parquet(partial, columns)
+        try:
+            yield writer
+        finally:
+            writer.close()

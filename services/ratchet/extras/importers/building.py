@@ -1,0 +1,257 @@
+"""From what a format says of a run to the message that is published: redacted, with an id that does not depend on when
+it was imported, and with a source that tells it from what the gateway recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar, cast
+
+import msgspec
+
+from ratchet.core.contract import JsonObject, Outcome, Preference, Trajectory, encode, named_id
+from ratchet.core.contract.reward import preference_id
+from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn
+from ratchet.core.rules.chat import trajectory_turns
+from ratchet.core.rules.redaction import Redactor, redact_message
+from ratchet.extras.importers.base import (
+    UNKNOWN_TIME,
+    Facts,
+    ImportedPreference,
+    ImportedTrajectory,
+    ImportOptions,
+    MalformedRecord,
+)
+
+FIRST, LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+"""A time outside is no time of a run: it counts as unknown."""
+MILLISECONDS = 1e11
+"""Numbers from here on count milliseconds since the epoch, smaller ones seconds."""
+SUCCESS, FAILURE = 1.0 - 1e-6, 1e-6
+M = TypeVar("M", Trajectory, Preference)
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation in the form of a trajectory."""
+
+    prompt: object
+    """What stands before the first answer: runs in which it is equal are tries of one task."""
+    instructions: str
+    entries: Sequence[TrajectoryTurn]
+
+
+def trajectory_of_chat(
+    given: Facts, chat: Chat, options: ImportOptions, source: str, parent: str | None = None
+) -> Trajectory:
+    """The trajectory of a conversation. Raises as `trajectory_from` does."""
+    # Without the scores: some formats read one only where `--outcome` names it, and a second import is the same run.
+    identity = [chat.instructions, msgspec.to_builtins(chat.entries), given.task, list(given.tools), dict(given.labels)]
+    own_id = given.id or digest_of(identity)
+    started_at = _aware(given.started_at) or UNKNOWN_TIME
+    ended_at = _aware(given.ended_at) or started_at
+    task = without_secrets(given.task) if given.task else named_id("imported prompt", digest_of(chat.prompt))
+    trajectory = Trajectory(
+        trajectory_id=named_id(source, own_id),
+        session_id=f"{source}/{without_secrets(given.session or own_id)}",
+        agent_id=without_secrets(given.agent) if given.agent else source,
+        start_timestamp=started_at,
+        end_timestamp=max(started_at, ended_at),
+        turns=list(chat.entries),
+        task_context=TaskContext(
+            task_id=task,
+            instructions=chat.instructions,
+            domain=options.domain or "none",
+            tools=list(given.tools) or None,
+        ),
+        metadata=TrajectoryMetadata(
+            model=given.model or options.model,
+            source=f"import:{source}",
+            total_tokens=given.tokens,
+            total_cost_usd=given.cost_usd,
+            error=given.error,
+        ),
+        role=options.role,
+        outcome=_outcome(given, options),
+        parent_trajectory_id=parent,
+        labels=_labels(given),
+    )
+    redacted, counts = _redacted(trajectory)
+    if counts:
+        redacted = msgspec.structs.replace(redacted, labels={**(redacted.labels or {}), "redactions": counts})
+    return redacted
+
+
+def trajectory_from(given: ImportedTrajectory, options: ImportOptions, source: str) -> Trajectory:
+    """The trajectory of a conversation. Raises a `ValueError` or `Rejected` that says what is wrong with it."""
+    messages = chat_of(list(given.messages))
+    instructions, turns = trajectory_turns(messages, started_at=_aware(given.started_at) or UNKNOWN_TIME)
+    if not turns:
+        raise MalformedRecord("holds no message of the assistant")
+    return trajectory_of_chat(given, Chat(prompt_of(messages), instructions, turns), options, source)
+
+
+def preference_from(given: ImportedPreference, options: ImportOptions, source: str) -> Preference:
+    """The preference of a pair. Raises a `ValueError` or `Rejected` that says what is wrong with it."""
+    for name, answer in (("prompt", given.prompt), ("chosen", given.chosen), ("rejected", given.rejected)):
+        if not (answer.strip() if isinstance(answer, str) else answer):
+            raise MalformedRecord(f"has an empty {name}")
+    if given.chosen == given.rejected:
+        raise MalformedRecord("chosen and rejected are the same")
+    rater = f"import:{source}"
+    preference = Preference(
+        preference_id=preference_id(
+            [options.role, options.judged_by, rater, given.prompt, given.chosen, given.rejected]
+        ),
+        prompt=given.prompt,
+        chosen=given.chosen,
+        rejected=given.rejected,
+        source=options.judged_by,
+        role=options.role,
+        rater=rater,
+        domain=options.domain,
+        tools=list(given.tools) or None,
+    )
+    redacted, counts = _redacted(preference)
+    return msgspec.structs.replace(redacted, labels={"redactions": counts}) if counts else redacted
+
+
+def chat_of(value: object, name: str = "messages") -> list[JsonObject]:
+    """A list of messages. Raises `MalformedRecord`."""
+    if not isinstance(value, list) or not value:
+        raise MalformedRecord(f"{name} is not a list of messages")
+    for index, message in enumerate(cast("list[object]", value)):
+        if not isinstance(message, dict):
+            raise MalformedRecord(f"message {index} of {name} is not an object")
+    return cast("list[JsonObject]", value)
+
+
+def prompt_of(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """The messages before the first answer."""
+    first = next((place for place, one in enumerate(messages) if one.get("role") == "assistant"), len(messages))
+    return list(messages[:first])
+
+
+def without_secrets(name: str) -> str:
+    """A name of the other system; one that holds a secret becomes its digest: different names stay different."""
+    return name if Redactor().redact(name).value == name else named_id("imported name", name)
+
+
+def instant_of(value: object) -> datetime | None:
+    """An instant as formats write it: ISO text, UTC where it has no zone, or a number since the epoch; else None."""
+    try:
+        if isinstance(value, bool):
+            return None
+        if isinstance(value, int | float):
+            instant = datetime.fromtimestamp(value / 1000 if abs(value) >= MILLISECONDS else value, UTC)
+        elif isinstance(value, str):
+            instant = datetime.fromisoformat(value.strip())
+        elif isinstance(value, datetime):
+            instant = value
+        else:
+            return None
+        instant = (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return instant if FIRST <= instant < LAST else None
+
+
+def number_of(value: object) -> float | None:
+    """A finite number (or truth value) as a float; None for anything else."""
+    if not isinstance(value, bool | int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def count_of(value: object) -> int | None:
+    """A number of something, of a size that columns hold; None for anything else."""
+    number = number_of(value)
+    return int(number) if number is not None and 0 <= number < 2**53 else None
+
+
+def object_of(value: object) -> JsonObject:
+    """An object, also one that a text spells; an empty one for anything else."""
+    parsed = parsed_json(value)
+    return cast("JsonObject", parsed) if isinstance(parsed, dict) else {}
+
+
+def list_of(value: object) -> list[object]:
+    """A list, also one that a text spells; an empty one for anything else."""
+    parsed = parsed_json(value)
+    return cast("list[object]", parsed) if isinstance(parsed, list) else []
+
+
+def objects_of(value: object) -> list[JsonObject]:
+    """The objects of a list, also of one that a text spells."""
+    return [cast("JsonObject", item) for item in list_of(value) if isinstance(item, dict)]
+
+
+def text_or_none(value: object) -> str | None:
+    """A text that says something; None for anything else."""
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def id_of(value: object) -> str | None:
+    """An id: a text or a whole number; None for anything else."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else text_or_none(value)
+
+
+def parsed_json(value: object) -> object:
+    """What a text spells as JSON object or list; any other value as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _aware(instant: datetime | None) -> datetime | None:
+    return instant.replace(tzinfo=UTC) if instant is not None and instant.tzinfo is None else instant
+
+
+def _labels(given: Facts) -> JsonObject | None:
+    labels = {name: value for name, value in given.labels.items() if name != "redactions"}
+    return {**labels, **({"scores": dict(given.scores)} if given.scores else {})} or None
+
+
+def _outcome(given: Facts, options: ImportOptions) -> Outcome | None:
+    value: object = given.scores.get(options.outcome) if options.outcome else None
+    if value is None:
+        return None
+    score = number_of(value)  # importers of others may give anything
+    if score is None:
+        raise MalformedRecord(f"the score {options.outcome} is {value!r}, not a number")
+    if not 0.0 <= score <= 1.0:
+        raise MalformedRecord(f"the score {options.outcome} is {score:g}; an outcome lies between 0 and 1")
+    status = "success" if score >= SUCCESS else "failure" if score <= FAILURE else "partial"
+    return Outcome(status=status, completion_percentage=100.0 * score, score=score, verified_by=options.outcome)
+
+
+def _redacted(message: M) -> tuple[M, Mapping[str, int]]:
+    try:
+        redacted, counts = redact_message(Redactor(), message)
+        encode(redacted)  # text that is not Unicode shows here, and not on the way to the broker
+    except RecursionError as error:
+        raise MalformedRecord("is nested too deeply") from error
+    except (OverflowError, TypeError) as error:
+        raise MalformedRecord(f"holds a value that is no JSON: {error}") from error
+    return redacted, counts
+
+
+def digest_of(value: object) -> str:
+    """A name for content. Raises `MalformedRecord` for what is no JSON."""
+    try:
+        return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+    except RecursionError as error:
+        raise MalformedRecord("is nested too deeply") from error
+    except TypeError as error:
+        raise MalformedRecord(f"holds a value that is no JSON: {error}") from error

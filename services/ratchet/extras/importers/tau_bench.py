@@ -1,0 +1,114 @@
+"""Imports trajectories in tau-bench's result format: `{task_id, trial, reward, info, traj}`, `traj` an OpenAI chat.
+
+Source: sierra-research/tau-bench; its `run.py` writes a JSON list of these. One record and JSON lines are read too.
+The reward there is checked against the final state of the environment's database: it becomes a verified outcome.
+
+The same record always becomes the same message, byte for byte, so importing twice changes nothing:
+
+- the trajectory id is a digest of task, trial, reward and chat, whatever file the record stands in;
+- the format has no times: every time is `EPOCH`, so the duration of an imported trajectory is zero, that is, unknown;
+- the format names neither the model nor the tools that were offered: the model is an option, tools are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import cast
+
+import msgspec
+
+from ratchet.core.contract import JsonObject, Outcome, Trajectory, encode, named_id
+from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn
+from ratchet.core.rules.chat import trajectory_turns
+from ratchet.core.rules.redaction import Redactor
+from ratchet.extras.importers.base import UNKNOWN_TIME, Importer, ImportOptions, MalformedRecord
+
+EPOCH = UNKNOWN_TIME
+"""The time of everything in these files."""
+SOURCE = "import:tau-bench"
+SUCCESS = 1.0 - 1e-6
+"""Rewards from here on are successes, as in tau-bench itself."""
+MAX_REWARD = 1e9
+"""tau-bench's rewards lie in 0..1; this only keeps out what no float can hold, and NaN."""
+
+
+def trajectory_of(record: object, options: ImportOptions) -> Trajectory:
+    """The trajectory of a record, redacted. Raises a `ValueError` or `Rejected` that says what is wrong with it."""
+    fields, messages = _checked(record)
+    reward, task, trial = float(fields["reward"]), str(fields["task_id"]), fields.get("trial") or 0
+    redacted = Redactor().redact(messages)
+    instructions, turns = trajectory_turns(redacted.value, started_at=EPOCH)
+    if not turns:
+        raise MalformedRecord("traj holds no message of the assistant")
+    # `airline` from `# Airline Agent Policy`, as tau-bench's policies begin.
+    heading = re.match(r"#\s*(\w+)\s+agent\s+policy\b", instructions.lstrip(), re.IGNORECASE)
+    domain = options.domain or (heading[1].lower() if heading else "none")
+    digest = hashlib.sha256(json.dumps([reward, messages], sort_keys=True).encode()).hexdigest()
+    labels: JsonObject = {"trial": trial}
+    if redacted.counts:
+        labels["redactions"] = redacted.counts
+    trajectory = Trajectory(
+        trajectory_id=named_id("tau-bench", task, trial, digest),
+        session_id=f"tau-bench/{domain}/{task}/{trial}",
+        agent_id="tau-bench",
+        start_timestamp=EPOCH,
+        end_timestamp=EPOCH,
+        turns=[_with_success(turn) for turn in turns],
+        task_context=TaskContext(
+            task_id=task, instructions=instructions, domain=domain, group_key=f"tau-bench/{domain}/{task}"
+        ),
+        metadata=TrajectoryMetadata(model=options.model, source=SOURCE),
+        role=options.role,
+        outcome=_outcome(reward),
+        labels=labels,
+    )
+    encode(trajectory)  # text that is not Unicode shows here, and not on the way to the broker
+    return trajectory
+
+
+def _checked(record: object) -> tuple[JsonObject, list[JsonObject]]:
+    """The record's fields and its chat."""
+    if not isinstance(record, dict):
+        raise MalformedRecord("is not an object")
+    fields = cast("JsonObject", record)
+    missing = [name for name in ("task_id", "reward", "traj") if fields.get(name) is None]
+    if missing:
+        raise MalformedRecord(f"has no {', '.join(missing)}")
+    if isinstance(fields["task_id"], bool) or not isinstance(fields["task_id"], int | str):
+        raise MalformedRecord("task_id is neither a number nor text")
+    reward, traj = fields["reward"], fields["traj"]
+    if not isinstance(traj, list):
+        raise MalformedRecord("traj is not a list of messages")
+    messages = cast("list[object]", traj)
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise MalformedRecord(f"message {index} is not an object")
+    if not isinstance(reward, bool | int | float) or not abs(reward) <= MAX_REWARD:
+        raise MalformedRecord("reward is not a number within reason")
+    return fields, cast("list[JsonObject]", messages)
+
+
+def _outcome(reward: float) -> Outcome:
+    if reward >= SUCCESS:
+        return Outcome(status="success", completion_percentage=100.0, score=reward, verified_by="environment")
+    if reward > 0.0:
+        return Outcome(status="partial", completion_percentage=100.0 * reward, score=reward, verified_by="environment")
+    return Outcome(status="failure", completion_percentage=0.0, score=reward, verified_by="environment")
+
+
+def _with_success(turn: TrajectoryTurn) -> TrajectoryTurn:
+    """tau-bench's tools answer `Error: ...` when they fail."""
+    output: object = turn.result.output
+    if not isinstance(output, str) or not output.startswith("Error"):
+        return turn
+    return msgspec.structs.replace(turn, result=msgspec.structs.replace(turn.result, success=False))
+
+
+def messages_of(record: object, options: ImportOptions) -> list[Trajectory]:
+    """The only trajectory of a record."""
+    return [trajectory_of(record, options)]
+
+
+TAU_BENCH = Importer(summary="tau-bench results", messages_of=messages_of)

@@ -1,0 +1,43 @@
+"""Composition root of the experiment tracker.
+
+Buckets `jobs`, `policies` ── Copier, every few seconds ── trackers.TRACKERS ─┬─ mlflow ── REST ── an MLflow server
+                                       S3: curves, cards ──┘                  └─ trackio, wandb ── their interpreters
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from ratchet.bus.connection import Bus
+from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.runtime import App, Component, Periodic
+from ratchet.core.stores.objects import Objects
+from ratchet.extras.trackers.copier import Copier
+from ratchet.extras.trackers.settings import Settings
+from ratchet.extras.trackers.trackers import TRACKERS
+from ratchet.extras.trackers.trackers.base import Tracker
+
+NAME = "experiment_tracker"
+
+
+@asynccontextmanager
+async def build(settings: Settings) -> AsyncIterator[App]:
+    """Connect and assemble. Without a tracker to copy to the service idles."""
+    async with AsyncExitStack() as stack:
+        bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
+        stack.push_async_callback(bus.close)
+        objects, components = Objects(settings.shared), list[Component]()
+        for name, make in TRACKERS.items():
+            tracker = await make(settings, objects, stack)
+            if tracker is not None:
+                components.append(copying(settings, bus, tracker, name))
+        yield App(NAME, components, {"broker": bus.check})
+
+
+def copying(settings: Settings, bus: Bus, tracker: Tracker, name: str) -> Periodic:
+    """The component that copies. A tracker that is away is tried again at the next look; nothing waits for it."""
+    jobs, policies = bus.bucket(JOBS, Job), bus.bucket(POLICIES, PolicyVersion)
+    copier = Copier(jobs, policies, bus.bucket(POLICIES, Route), tracker)
+    return Periodic(settings.interval_s, copier.copy, f"copy_{name}")

@@ -1,0 +1,339 @@
+"""What the demo does, in numbers: data, training recipes, traffic, gate and stages. One preset per purpose.
+
+Below the presets: the same as settings of the services and as bodies of `POST /v1/jobs`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ratchet.local.local_stack.vllm import VllmSettings
+from ratchet_helpdesk.worlds import HELPDESK, RECEPTION, World
+
+REQUESTER = "demo"
+
+NO_CHECKPOINTS = 1_000_000
+"""A save interval that is never reached: jobs of seconds start again rather than resume."""
+CONTEXT = 1024
+"""Tokens of a message to the reception and its answer, half of which stay free; vLLM takes no longer ones."""
+EXAMS = Path("data", "exams")
+"""Where the held-out answers of every policy lie, below the demo's directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supervised:
+    """One `sft` job: `examples` conversations, `steps` train steps of `batch` of them."""
+
+    examples: int
+    steps: int
+    learning_rate: float
+    batch: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Reinforced:
+    """One `rloo` job with LoRA on at most `sample_size` trajectories; with `solved_only` one of `sft`.
+
+    Plain RLOO, without a floor under the advantage of successes and with failures at full weight: a floor imitates
+    what is already likely and starves the kinds of tickets that are seldom solved.
+    """
+
+    sample_size: int
+    learning_rate: float = 1e-3
+    epochs: int = 4
+    batch: int = 32
+    solved_only: bool = False
+    """It imitates the solved ones, in place of comparing tries: rejection sampling."""
+
+
+SOLVED = 0.5
+"""A reward above it is a solved task's."""
+RANK, ALPHA = 32, 64.0
+"""Of every adapter."""
+_ADAPTER = {"lora": {"r": RANK, "alpha": ALPHA}}
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """How candidates are judged, as the deployer's settings."""
+
+    heldout_tasks: int
+    heldout_seed: int = 11
+    stages: tuple[int, ...] = (10, 25, 50)
+    """Canary weight of each stage, percent."""
+    stage_min_s: tuple[float, ...] = (2, 2, 2)
+    stage_min_trajectories: tuple[int, ...] = (10, 20, 40)
+    margin: float = 0.1
+    """How much worse in failure rate and mean reward still counts as not worse."""
+    tick_s: float = 0.25
+    soak_s: float = 0.0
+    horizon_s: float = 240.0
+    """The shortest time after which an outcome that has not come is missing: longer than a ticket and a restart of what
+    computes rewards, shorter than the wait for a verdict, which a trajectory without an end would otherwise hold up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rises:
+    """Least rises of greedy held-out success from the first policy to the last that a run claims, intervals apart.
+
+    For the help desk no more than docs/learning.md shows to hold in 99 of 100 runs; a test compares.
+    """
+
+    overall: float | None
+    """In all kinds of tickets; None: not claimed."""
+    misjudged: float
+    """In the kinds of tickets that the clerk misjudged."""
+    every_kind: bool = True
+    """Each kind of ticket is solved by some policy, at least once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """What one whole run took, from an empty directory to a stopped stack, served by `engine_local` (ADR 70)."""
+
+    minutes: int
+    minutes_on_vllm: int
+    """The same run with vLLM in its place, under a load like it."""
+    load: float
+    """Of the machine meanwhile: processes that computed or waited for a core, in the mean, this run's among them."""
+    memory_gb: float
+    """All processes together, at most."""
+    disk_gb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole demo."""
+
+    drills: Supervised | None
+    """How a base model of random weights is made; None: the base is SmolLM2."""
+    tickets: Supervised
+    bad: Supervised
+    cycle: Reinforced
+    rollouts: Rollouts
+    tasks: int
+    """Training tickets that agents play with a stable policy before each cycle."""
+    tries: int
+    """Trajectories per ticket."""
+    promotions: int
+    """Policies that have to be promoted by evidence."""
+    max_cycles: int
+    agents: int
+    """Agents at work at the same time."""
+    rises: Rises | None
+    """What is claimed of learning; None: nothing."""
+    training_threads: int
+    """Torch threads of a job while nothing else of the stack works. Two are a quarter faster than one on quiet cores,
+    and several times slower where others use the cores as well."""
+    seed: int = 0
+    canary_deadline_s: float = 900.0
+    """Longest wait for a verdict."""
+    world: World = HELPDESK
+    precision: str | None = None
+    """What jobs compute in (`mixed_precision` of a training request); None: the trainer's own choice."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """More settings of the services."""
+    takes: Takes | None = None
+    """What was measured; None: nothing."""
+
+
+DEMO = Plan(
+    drills=Supervised(examples=2500, steps=130, learning_rate=3e-3),
+    tickets=Supervised(examples=1200, steps=300, learning_rate=2e-3),
+    bad=Supervised(examples=400, steps=60, learning_rate=1e-3),
+    cycle=Reinforced(sample_size=1280),
+    rollouts=Rollouts(heldout_tasks=400),
+    tasks=320,
+    tries=4,
+    promotions=2,
+    max_cycles=3,
+    agents=16,
+    rises=Rises(overall=0.1, misjudged=0.3),
+    training_threads=2,
+)
+"""`make demo`: two cores, minutes."""
+
+SMALL = Plan(
+    drills=Supervised(examples=2500, steps=130, learning_rate=3e-3),
+    tickets=Supervised(examples=1200, steps=150, learning_rate=2e-3),
+    bad=Supervised(examples=300, steps=100, learning_rate=1e-3),
+    cycle=Reinforced(sample_size=960),
+    rollouts=Rollouts(heldout_tasks=200, stages=(25, 50), stage_min_s=(1, 1), stage_min_trajectories=(10, 20)),
+    tasks=240,
+    tries=4,
+    promotions=1,
+    max_cycles=3,
+    agents=16,
+    rises=None,
+    training_threads=1,
+)
+"""The end-to-end test: one promotion, less of everything. It shows that the loop closes, not how much is learned."""
+
+
+REAL = Plan(
+    drills=None,
+    tickets=Supervised(examples=512, steps=64, learning_rate=1e-3, batch=8),
+    bad=Supervised(examples=128, steps=16, learning_rate=1e-3, batch=8),
+    # RLOO learns from tasks whose tries differ alone: what is always solved is not rehearsed, and is lost (ADR 70).
+    cycle=Reinforced(sample_size=320, learning_rate=1e-3, epochs=2, batch=8, solved_only=True),
+    rollouts=Rollouts(heldout_tasks=96, stages=(25, 50), stage_min_s=(2, 2), stage_min_trajectories=(20, 40)),
+    tasks=80,
+    tries=4,
+    promotions=1,
+    max_cycles=2,
+    agents=16,
+    rises=Rises(overall=None, misjudged=0.2, every_kind=False),
+    training_threads=1,
+    canary_deadline_s=1800.0,
+    world=RECEPTION,
+    precision="bf16",
+    # For engine_local: a kept token takes 23 kB in bfloat16, twice that in float32.
+    environment={"RATCHET_ENGINE_RESIDENT_BYTES": "1000000000", "RATCHET_ENGINE_PREFIX_TOKENS": "16384"},
+    takes=Takes(minutes=40, minutes_on_vllm=62, load=17, memory_gb=7.6, disk_gb=0.9),
+)
+"""`make demo ARGS=--real`: SmolLM2-135M-Instruct sorts a shop's mail."""
+
+REAL_FLOAT32 = replace(REAL, precision="fp32")
+"""The same on a processor without bfloat16."""
+
+
+def notice(plan: Plan, *, on_vllm: bool) -> str:
+    """How long the real demo takes, and what it needs: printed before anything starts."""
+    lines = ["SmolLM2-135M-Instruct sorts a shop's mail."]
+    if (took := plan.takes) is not None:
+        lines.append(
+            f"A whole run took {took.minutes} minutes on two cores that other work shared (load {took.load:g}), "
+            f"{took.memory_gb:g} GB of memory and {took.disk_gb:g} GB of disk, in bfloat16 and served by engine_local."
+        )
+        if on_vllm:
+            lines.append(f"Here vLLM serves, which took {took.minutes_on_vllm} minutes and 3.3 GB for itself.")
+    if plan.precision != "bf16":
+        lines.append(
+            "This processor does not multiply in bfloat16: in float32 parts of the run took two to three times as "
+            "long, in half as much memory again."
+        )
+    return "\n".join(lines)
+
+
+def vllm_settings(plan: Plan, python: Path, base: Path) -> VllmSettings:
+    """vLLM, by the Python of its environment, for the adapters that the plan trains on `base`."""
+    return VllmSettings(python, base, dtype=_FORMATS[plan.precision or "fp32"], max_rank=RANK, context=CONTEXT)
+
+
+_FORMATS = {"bf16": "bfloat16", "fp32": "float32"}
+"""vLLM's names of number formats by those of training requests."""
+
+
+def stack_environment(plan: Plan, directory: Path) -> Mapping[str, str]:
+    """Settings of the services for this plan; `directory` is the demo's."""
+    return {**_PATIENCE, **plan.environment, **deployer_environment(plan.rollouts, directory / EXAMS, plan.world)}
+
+
+_PATIENCE = {"RATCHET_COLLECTOR_LINGER_S": "0.4", "RATCHET_REWARD_LINGER_S": "0.2"}
+"""Fewer and larger inserts: two cores have better things to do, and nothing waits for half a second."""
+
+
+def deployer_environment(rollouts: Rollouts, exams: Path, world: World = HELPDESK) -> Mapping[str, str]:
+    """The deployer's settings for these rollouts; the held-out command leaves its answers in `exams`."""
+    module = [sys.executable, "-m", "ratchet_helpdesk.heldout", "--world", world.name]
+    command = [*module, "--exams", str(exams.absolute())]
+    return {
+        "RATCHET_CANARY_STAGES": _listed(rollouts.stages),
+        "RATCHET_CANARY_STAGE_MIN_S": _listed(rollouts.stage_min_s),
+        "RATCHET_CANARY_STAGE_MIN_TRAJECTORIES": _listed(rollouts.stage_min_trajectories),
+        "RATCHET_CANARY_MARGIN": str(rollouts.margin),
+        # Latency says nothing here: the engine shares two cores with the agents and the trainer.
+        "RATCHET_CANARY_METRICS": "failure,reward",
+        "RATCHET_CANARY_SOAK_S": str(rollouts.soak_s),
+        "RATCHET_CANARY_HORIZON_MIN_S": str(rollouts.horizon_s),
+        "RATCHET_CANARY_HORIZON_S": str(rollouts.horizon_s),
+        "RATCHET_CANARY_TICK_S": str(rollouts.tick_s),
+        "RATCHET_CANARY_HELDOUT_COMMAND": shlex.join(command),
+        "RATCHET_CANARY_HELDOUT_TASKS": str(rollouts.heldout_tasks),
+        "RATCHET_CANARY_HELDOUT_SEED": str(rollouts.heldout_seed),
+        "RATCHET_CANARY_WARMUP_PROMPTS": json.dumps(["hello, where is my order #A10"]),
+    }
+
+
+def _listed(numbers: tuple[float, ...]) -> str:
+    return ",".join(f"{number:g}" for number in numbers)
+
+
+def drill_job(plan: Plan, drills: Supervised, base_model: str) -> dict[str, Any]:
+    """Make the base model: call grammar and copying, from drills. `Any` because it is JSON."""
+    return _supervised(plan, drills, plan.world.base_role, base_model, plan.world.domain, {"full_finetune": True})
+
+
+def ticket_job(plan: Plan, base_model: str) -> dict[str, Any]:
+    """Make the first policy: imitate the clerk's tickets, right and wrong ones. A model that was random learns in all
+    its weights, one that knows English in an adapter."""
+    what_learns = _ADAPTER if plan.drills is None else {"full_finetune": True}
+    return _supervised(plan, plan.tickets, plan.world.role, base_model, plan.world.domain, what_learns)
+
+
+def bad_job(plan: Plan) -> dict[str, Any]:
+    """Make the bad policy: the stable one imitates a clerk who mostly does the opposite of the rules."""
+    return _supervised(plan, plan.bad, plan.world.role, "stable", plan.world.bad_domain, {})
+
+
+def cycle_job(plan: Plan, number: int) -> dict[str, Any]:
+    """Improve the stable policy by what its traffic was worth."""
+    hyperparameters = {
+        **_ADAPTER,
+        "learning_rate": plan.cycle.learning_rate,
+        "batch_size": plan.cycle.batch,
+        "epochs": plan.cycle.epochs,
+        "seed": plan.seed + number,
+        **({} if plan.cycle.solved_only else {"kl_beta": 0.0}),
+    }
+    dataset = {
+        "source": "clickhouse",
+        "sample_size": plan.cycle.sample_size,
+        "filter": {"sources": ["assembled"], **({"min_reward": SOLVED} if plan.cycle.solved_only else {})},
+    }
+    algorithm = "sft" if plan.cycle.solved_only else "rloo"
+    return _job(plan, plan.world.role, algorithm, "stable", dataset, hyperparameters)
+
+
+def _supervised(
+    plan: Plan, recipe: Supervised, role: str, base_model: str, domain: str, what_learns: dict[str, Any]
+) -> dict[str, Any]:
+    hyperparameters = {
+        **what_learns,
+        "learning_rate": recipe.learning_rate,
+        "batch_size": recipe.batch,
+        "max_steps": recipe.steps,
+        "seed": plan.seed,
+    }
+    chosen = {"sources": ["client"], "task_domains": [domain]}
+    dataset = {"source": "clickhouse", "sample_size": recipe.examples, "filter": chosen}
+    return _job(plan, role, "sft", base_model, dataset, hyperparameters)
+
+
+def _job(
+    plan: Plan,
+    role: str,
+    algorithm: str,
+    base_model: str,
+    dataset: dict[str, Any],
+    hyperparameters: dict[str, Any],
+) -> dict[str, Any]:
+    return {
+        "algorithm": algorithm,
+        "role": role,
+        "base_model": base_model,
+        "dataset": dataset,
+        "hyperparameters": hyperparameters,
+        "compute": {
+            "threads": plan.training_threads,
+            **({"mixed_precision": plan.precision} if plan.precision is not None else {}),
+        },
+        "checkpointing": {"save_interval": NO_CHECKPOINTS},
+        "requester": REQUESTER,
+    }

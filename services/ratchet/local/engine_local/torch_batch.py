@@ -1,0 +1,165 @@
+"""The running batch of one policy: requests join and leave between two forward passes."""
+
+# ruff: noqa: N806 - names of tensors end in their shape
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ratchet.core.errors import BadRequest, RatchetError
+from ratchet.core.grammars.walk import Grammar
+from ratchet.local.engine_local.domain.answers import Completion, Drawn, Scored
+from ratchet.local.engine_local.domain.prefix_index import Match, PrefixIndex
+from ratchet.local.engine_local.domain.requests import Sampling
+from ratchet.local.engine_local.torch_sampling import Drawer, draw, drawer
+from ratchet.local.engine_local.torch_scoring import score_prompt
+from ratchet.local.engine_local.torch_slots import KeysValues, Network, Slots
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One completion to compute."""
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    limit: int
+    """Most tokens to generate."""
+    on_progress: Callable[[Update], None]
+    """Receives how the job ended, and before that each token when it streams; not called on the torch thread."""
+    stream: bool = False
+    top_logprobs: int = 0
+    prompt_logprobs: int | None = None
+    """Score the prompt's tokens too, with so many candidates each."""
+    stops_in: Callable[[Sequence[int]], bool] | None = None
+    """Whether the output so far contains a stop text."""
+    grammar: Grammar | None = None
+    """What the answer follows."""
+    cancelled: bool = False
+    """Set by the request when its caller is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one pass brought to a job."""
+
+    job: Job
+    drawn: Drawn | None = None
+    """The token, for a job that streams."""
+    end: Completion | Exception | None = None
+    """How the job ended with this pass."""
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    job: Job
+    drawer: Drawer
+    reused: Match[KeysValues] | None
+    output: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    top: list[Sequence[tuple[int, float]]] = field(default_factory=list[Sequence[tuple[int, float]]])
+    scored: list[Scored] | None = None
+
+    @property
+    def cached(self) -> int:
+        return self.reused.length if self.reused else 0
+
+
+class Batch:
+    """All sequences that one policy is working on. Used by one thread only."""
+
+    def __init__(self, network: Network, eos: frozenset[int], prefix_tokens: int, seed: int) -> None:
+        self._slots = Slots(network)
+        self._eos = eos
+        self._prefixes: PrefixIndex[KeysValues] = PrefixIndex(prefix_tokens)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._rows: list[_Row] = []
+        self.busy_s = 0.0
+        """Time of all passes; its owner adds to it."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def new_tokens(self, job: Job) -> int:
+        """Prompt tokens that would have to be computed for `job`."""
+        match = self._known_prefix(job)
+        return len(job.prompt) - (match.length if match else 0)
+
+    def join(self, jobs: Sequence[Job]) -> list[Update]:
+        """Compute the prompts of `jobs` together and draw their first tokens."""
+        if not jobs:
+            return []
+        rows = [
+            _Row(job, drawer(job.sampling, job.top_logprobs, job.prompt, job.grammar), self._known_prefix(job))
+            for job in jobs
+        ]
+        first = len(self._rows)
+        for row in rows:
+            stored = row.reused.stored.payload if row.reused else None
+            slot = self._slots.open(stored, row.cached)
+            if row.job.prompt_logprobs is not None:
+                row.scored = score_prompt(self._slots, slot, row.job.prompt, row.job.prompt_logprobs)
+        self._rows += rows
+        return self._advance(first, [row.job.prompt[self._slots.lengths[first + n] :] for n, row in enumerate(rows)])
+
+    def step(self) -> list[Update]:
+        """One more token for every row."""
+        return self._advance(0, [row.output[-1:] for row in self._rows]) if self._rows else []
+
+    def _known_prefix(self, job: Job) -> Match[KeysValues] | None:
+        """What is kept of the prompt; its tokens are scored only where all of them are computed."""
+        return self._prefixes.longest_prefix(job.prompt) if job.prompt_logprobs is None else None
+
+    def fail(self, error: Exception) -> list[Update]:
+        """Give up every row; the batch is empty and usable afterwards."""
+        failed = [Update(row.job, end=error) for row in self._rows]
+        self._rows.clear()
+        self._slots.clear()
+        return failed
+
+    def _advance(self, first: int, new_ids: Sequence[Sequence[int]]) -> list[Update]:
+        """One token more for the rows from `first` on; those that end with it, or are cancelled, leave."""
+        logits_BV = self._slots.forward(first, new_ids)
+        drawn = draw(logits_BV, [row.drawer for row in self._rows[first:]], self._generator)
+        ended = [self._add_token(row, one) for row, one in zip(self._rows[first:], drawn, strict=True)]
+        updates: list[Update] = []
+        for place in reversed(range(first, len(self._rows))):
+            row, end = self._rows[place], ended[place - first]
+            job = row.job
+            if end is not None or (job.stream and not job.cancelled):
+                updates.append(self._update(place, drawn[place - first], end))
+            if end is None and not job.cancelled:
+                continue
+            moved = self._slots.close(place)
+            self._rows[place] = self._rows[moved]
+            self._rows.pop()
+        return updates
+
+    def _update(self, place: int, drawn: Drawn, end: str | Exception | None) -> Update:
+        """What the pass brought to the row in `place`; the keys and values of a row that ends well are kept."""
+        row = self._rows[place]
+        job = row.job
+        if not isinstance(end, str):
+            return Update(job, drawn if end is None else None, end)
+        self._prefixes.add([*job.prompt, *row.output[:-1]], self._slots.contents(place), row.reused)
+        done = Completion(row.output, row.logprobs, end, len(job.prompt), row.cached, row.top, row.scored)
+        return Update(job, drawn if job.stream else None, done)
+
+    def _add_token(self, row: _Row, drawn: Drawn) -> str | Exception | None:
+        """Add a token; returns why the row ends with it, None when it goes on."""
+        walk = row.drawer.walk
+        if walk is not None and walk.problem is not None:
+            return BadRequest(f"the answer cannot follow its grammar: {walk.problem}", code="constraint_failed")
+        if not math.isfinite(drawn.logprob):
+            return RatchetError("the policy produced NaN or infinite log-probabilities", code="not_finite")
+        row.output.append(drawn.token)
+        row.logprobs.append(drawn.logprob)
+        if row.job.top_logprobs:
+            row.top.append(drawn.top)
+        ends = drawn.token in self._eos or drawn.token in row.job.sampling.stop_token_ids
+        if ends or (row.job.stops_in is not None and row.job.stops_in(row.output)):
+            return "stop"
+        return "length" if len(row.output) >= row.job.limit else None

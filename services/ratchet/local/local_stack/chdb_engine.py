@@ -1,0 +1,219 @@
+"""The ClickHouse engine inside this process: connections to one data directory, one statement at a time on each.
+
+chDB lets several connections of one process work side by side, each with its own settings, database and temporary
+tables (stressed with six threads of inserts, queries, errors and DDL). A second process on the same directory is
+refused by a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import chdb  # pyright: ignore[reportMissingTypeStubs]
+
+from ratchet.core.errors import ConfigError
+from ratchet.core.service.files import PRIVATE, write_whole
+from ratchet.local.local_stack.clickhouse_access import engine_config, engine_users
+from ratchet.local.local_stack.clickhouse_statement import ProtocolError, Statement
+
+MAX_SESSIONS = 200
+"""Every sync client opens a session of its own; the one idle longest goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a statement gave: its bytes, in the statement's output format, and what it cost."""
+
+    body: bytes
+    rows_read: int = 0
+    """Read from tables, as ClickHouse counts them; not the rows of the answer."""
+    bytes_read: int = 0
+    rows_written: int = 0
+    elapsed_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Connection:
+    # chDB's connection has no types.
+    raw: Any
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    database: str = "default"
+    used_at: float = 0.0
+    timeout_s: float = 60.0
+
+    def prepare(self, statement: Statement) -> None:
+        """Bring settings and database to what this statement asks for."""
+        stale = [f"{name} = DEFAULT" for name in self.settings if name not in statement.settings]
+        fresh = [
+            f"{_identifier(name)} = {_quoted(value)}"
+            for name, value in statement.settings.items()
+            if self.settings.get(name) != value
+        ]
+        if stale or fresh:
+            self.raw.query("SET " + ", ".join(stale + fresh), "Null")
+            self.settings = dict(statement.settings)
+        if statement.database is not None and statement.database != self.database:
+            self.raw.query(f"USE {_backquoted(statement.database)}", "Null")
+            self.database = statement.database
+
+    def run(self, statement: Statement) -> Answer:
+        if statement.insert_format is not None:
+            return self._insert(statement)
+        result = self.raw.query(statement.sql, statement.output_format, params=_mutable(statement.parameters))
+        return Answer(
+            result.bytes() or b"",
+            rows_read=result.storage_rows_read(),
+            bytes_read=result.storage_bytes_read(),
+            rows_written=result.rows_written(),
+            elapsed_s=result.elapsed(),
+        )
+
+    def _insert(self, statement: Statement) -> Answer:
+        """Insert the body, which chDB reads from a file in memory.
+
+        Not by chDB's streaming insert: that one reports success for whatever fails when rows are written (a full disk,
+        a constraint, too many parts).
+        """
+        if not statement.body:
+            return Answer(b"")
+        with _in_memory(statement.body) as path:
+            source = f"FROM INFILE '{path}' COMPRESSION 'none'"
+            result = self.raw.query(
+                f"{statement.sql} {source} {statement.insert_settings} FORMAT {statement.insert_format}", "Null"
+            )
+        return Answer(b"", rows_written=result.rows_written(), elapsed_s=result.elapsed())
+
+
+@contextmanager
+def _in_memory(body: bytes) -> Generator[str]:
+    """The path of a file of this process that holds `body`, and takes no disk."""
+    descriptor = os.memfd_create("insert")
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(body)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+class ChdbEngine:
+    """Executes statements. Thread-safe; raises what chDB raises, with ClickHouse's error code in the text."""
+
+    def __init__(self, data_dir: Path, memory_bytes: int) -> None:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self._owner = (data_dir / "ratchet.lock").open("w")
+        try:
+            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"{data_dir} is in use by another process") from error
+        self._address = _address(data_dir, memory_bytes)
+        self._root = _Connection(self._connect())
+        self._idle: dict[bool, list[_Connection]] = {True: [], False: []}
+        """Free connections: those that only read, and the others."""
+        self._sessions: dict[str, _Connection] = {}
+        self._mutex = threading.Lock()
+
+    def execute(self, statement: Statement) -> Answer:
+        """Run one statement to its end."""
+        alone = statement.session_id is None or statement.read_only
+        lease = self._pooled(statement) if alone else self._in_session(statement)
+        with lease as connection:
+            connection.prepare(statement)
+            return connection.run(statement)
+
+    def close(self) -> None:
+        """Close every connection; the engine writes out what it holds."""
+        with self._mutex:
+            connections = [*self._idle[True], *self._idle[False], *self._sessions.values(), self._root]
+            self._idle, self._sessions = {True: [], False: []}, {}
+        for connection in connections:
+            connection.raw.close()
+        self._owner.close()
+
+    @contextmanager
+    def _pooled(self, statement: Statement) -> Generator[_Connection]:
+        """A connection for one statement; one that may carry something over is not used again."""
+        with self._mutex:
+            idle = self._idle[statement.read_only]
+            connection = idle.pop() if idle else _Connection(self._connect(statement.read_only))
+        clean = False
+        try:
+            yield connection
+            clean = not statement.changes_connection
+        finally:
+            if clean:
+                with self._mutex:
+                    self._idle[statement.read_only].append(connection)
+            else:
+                connection.raw.close()
+
+    @contextmanager
+    def _in_session(self, statement: Statement) -> Generator[_Connection]:
+        session_id = statement.session_id or ""
+        with self._mutex:
+            self._expire_sessions()
+            connection = self._sessions.get(session_id)
+            if connection is None:
+                connection = self._sessions[session_id] = _Connection(self._connect())
+            locked = connection.lock.acquire(blocking=False)
+        if not locked:
+            raise ProtocolError(373, "SESSION_IS_LOCKED", f"Session {session_id} is locked by a concurrent client")
+        try:
+            yield connection
+        finally:
+            connection.used_at = time.monotonic()
+            connection.timeout_s = statement.session_timeout_s
+            connection.lock.release()
+
+    def _expire_sessions(self) -> None:
+        """Close idle sessions past their time, and the one idle longest when there are too many."""
+        now = time.monotonic()
+        idle = sorted(
+            ((one.used_at, name) for name, one in self._sessions.items() if not one.lock.locked() and one.used_at),
+        )
+        surplus = len(self._sessions) - MAX_SESSIONS
+        for place, (used_at, name) in enumerate(idle):
+            if place < surplus or now - used_at > self._sessions[name].timeout_s:
+                self._sessions.pop(name).raw.close()
+
+    def _connect(self, read_only: bool = False) -> Any:
+        raw: Any = chdb.connect(self._address)  # it is typed only in parts
+        if read_only:
+            raw.query("SET readonly = 2", "Null")  # what reads may have settings of its own, but not this one
+        return raw
+
+
+def _address(data_dir: Path, memory_bytes: int) -> str:
+    """Directory and configuration as chDB takes them; it looks for a configuration of its own where none is named."""
+    config, users = data_dir / "ratchet-config.xml", data_dir / "ratchet-users.xml"
+    write_whole(users, engine_users().encode(), mode=PRIVATE, durable=False)
+    write_whole(config, engine_config(str(users.resolve()), memory_bytes).encode(), mode=PRIVATE, durable=False)
+    return f"{data_dir}?config-file={quote(str(config.resolve()))}"
+
+
+def _mutable(parameters: Mapping[str, str]) -> dict[str, str] | None:
+    return dict(parameters) or None
+
+
+def _identifier(name: str) -> str:
+    if not name.isidentifier():
+        raise ProtocolError(115, "UNKNOWN_SETTING", f"Unknown setting '{name}'")
+    return name
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _backquoted(name: str) -> str:
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"

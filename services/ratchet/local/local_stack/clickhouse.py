@@ -1,0 +1,165 @@
+"""ClickHouse's HTTP interface in front of chDB: `-m ratchet.local.local_stack.clickhouse --data DIR --port PORT`.
+
+Good enough for `clickhouse-connect` unchanged: native inserts, parameters, settings per query, sessions, compression,
+error codes. It listens on the loopback address only, and knows one user, whose password is in the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ratchet.core.errors import RatchetError
+from ratchet.local.local_stack.chdb_engine import Answer, ChdbEngine
+from ratchet.local.local_stack.clickhouse_access import PASSWORD_VARIABLE, USER, memory_bound, refusal
+from ratchet.local.local_stack.clickhouse_statement import (
+    ProtocolError,
+    Statement,
+    decoded,
+    encoded,
+    engine_error,
+    form_parameters,
+    statement,
+)
+from ratchet.local.local_stack.ports import LOOPBACK
+
+WORKERS = 4
+"""Statements at a time. The engine spreads one large query over the cores by itself."""
+
+COMPRESS_FROM_BYTES = 16 * 1024
+"""Below this, compressing an answer costs more than it saves."""
+
+
+class WarehouseFront:
+    """The HTTP handlers around one engine."""
+
+    def __init__(self, engine: ChdbEngine, port: int, password: str) -> None:
+        self._engine = engine
+        self._port = port
+        self._password = password
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="chdb")
+
+    async def ping(self, _request: Request) -> Response:
+        return PlainTextResponse("Ok.\n")
+
+    async def query(self, request: Request) -> Response:
+        """One statement. GET only reads, in no session."""
+        refused = refusal(request.headers, self._port, self._password)
+        if refused is not None:
+            return _failure(ProtocolError(516, "AUTHENTICATION_FAILED", refused))
+        body = await request.body()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._workers, self._answer, request, body)
+        except (RuntimeError, ProtocolError) as error:
+            # chDB raises RuntimeError for everything the engine refuses.
+            return _failure(error)
+
+    def _answer(self, request: Request, body: bytes) -> Response:
+        """All that takes time: unpack, parse, execute, pack."""
+        asked = _statement_of(request, body)
+        return _response(request, asked, self._engine.execute(asked))
+
+    def close(self) -> None:
+        """Let running statements end, then close the engine."""
+        self._workers.shutdown(wait=True)
+        self._engine.close()
+
+    def app(self) -> Starlette:
+        """The ASGI application; closes the engine when the server stops."""
+
+        @asynccontextmanager
+        async def lifespan(_app: Starlette) -> AsyncGenerator[None]:
+            yield
+            await asyncio.to_thread(self.close)
+
+        routes = [
+            Route("/ping", self.ping, methods=["GET", "HEAD"]),
+            Route("/{path:path}", self.query, methods=["GET", "POST"]),
+        ]
+        return Starlette(routes=routes, lifespan=lifespan)
+
+
+def _statement_of(request: Request, body: bytes) -> Statement:
+    body = decoded(body, request.headers.get("content-encoding", ""))
+    parameters = dict(request.query_params)
+    content_type = request.headers.get("content-type", "")
+    if content_type.startswith("multipart/form-data"):
+        parameters |= form_parameters(content_type, body)
+        body = b""
+    output_format = request.headers.get("x-clickhouse-format")
+    return statement(parameters, body, output_format, read_only=request.method != "POST")
+
+
+def _failure(error: Exception) -> Response:
+    status, code, text = engine_error(str(error))
+    return PlainTextResponse(text, status, headers={"X-ClickHouse-Exception-Code": code})
+
+
+def _response(request: Request, asked: Statement, answer: Answer) -> Response:
+    headers = {
+        "X-ClickHouse-Summary": json.dumps(_summary(answer)),
+        "X-ClickHouse-Query-Id": request.query_params.get("query_id", ""),
+        "X-ClickHouse-Timezone": "UTC",
+    }
+    if asked.returns_rows:
+        headers["X-ClickHouse-Format"] = asked.output_format
+    body = answer.body
+    if request.query_params.get("enable_http_compression") == "1" and len(body) >= COMPRESS_FROM_BYTES:
+        body, encoding = encoded(body, request.headers.get("accept-encoding", ""))
+        if encoding:
+            headers["Content-Encoding"] = encoding
+    return Response(body, headers=headers, media_type="application/octet-stream")
+
+
+def _summary(answer: Answer) -> Mapping[str, str]:
+    return {
+        "read_rows": str(answer.rows_read),
+        "read_bytes": str(answer.bytes_read),
+        "written_rows": str(answer.rows_written),
+        "elapsed_ns": str(int(answer.elapsed_s * 1e9)),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(prog="ratchet.local.local_stack.clickhouse", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="data directory, owned by this process alone")
+    parser.add_argument("--port", type=int, default=8123)
+    options = parser.parse_args(argv)
+    password = os.environ.get(PASSWORD_VARIABLE)
+    if not password:
+        sys.stderr.write(f"{PASSWORD_VARIABLE} is needed: the password of the user {USER}\n")
+        return 1
+    try:
+        engine = ChdbEngine(options.data, memory_bound())
+    except RatchetError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    config = uvicorn.Config(
+        WarehouseFront(engine, options.port, password).app(),
+        host=LOOPBACK,
+        port=options.port,
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=120,
+        timeout_graceful_shutdown=8,
+    )
+    uvicorn.Server(config).run()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,246 @@
+"""From settings to programs: which members, on which ports, with which environment."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ratchet.core.errors import ConfigError, MissingExtra
+from ratchet.core.rules.torch_threads import PASSIVE
+from ratchet.core.service.settings import PREFIX, SharedSettings, faults, from_file, left_open
+from ratchet.core.service.settings_file import FILE_VARIABLE
+from ratchet.local.local_stack.catalog import (
+    CONSOLE,
+    ENGINE,
+    MLFLOW,
+    SERVERS,
+    SERVICES,
+    TRACKER,
+    VLLM,
+    ServiceSpec,
+    default_ports,
+    owner_of,
+)
+from ratchet.local.local_stack.configuration import variables_of
+from ratchet.local.local_stack.kept_ports import read_ports
+from ratchet.local.local_stack.mlflow import mlflow_server
+from ratchet.local.local_stack.ports import LOOPBACK, free_ports, is_taken
+from ratchet.local.local_stack.program import STOP_S, Program
+from ratchet.local.local_stack.providers import require_one_source, upstream_environment
+from ratchet.local.local_stack.secrets import StackSecrets
+from ratchet.local.local_stack.servers import clickhouse_server, clickhouse_url, nats_server, seaweed_s3
+from ratchet.local.local_stack.settings import StackSettings
+from ratchet.local.local_stack.vllm import LOGPROBS_MODE, vllm_engine
+
+HEALTH_URLS = "RATCHET_CONSOLE_HEALTH_URLS"
+"""Tells the console where the other services' health ports are."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlan:
+    """Everything that is decided before the first process starts."""
+
+    programs: tuple[Program, ...]
+    """In starting order."""
+    needs: Mapping[str, tuple[str, ...]]
+    """For each member, the members that are ready before it starts."""
+    env: Mapping[str, str]
+    """Where everything is, for services, agents and commands."""
+    ports: Mapping[str, int]
+    """By name."""
+
+    @property
+    def shared(self) -> SharedSettings:
+        """The same as settings, for code that runs outside the stack's services."""
+        return shared_of(self.env)
+
+
+def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
+    """Decide, and touch nothing.
+
+    Raises `ConfigError` for a taken port or an MLflow that is not there, `MissingExtra` for what is not installed.
+    """
+    servers, services = chosen(settings.only)
+    if settings.mlflow is not None:
+        services = [*services, TRACKER]
+    owners = {*servers, *(spec.name for spec in services), *(() if settings.mlflow is None else (MLFLOW,))}
+    names = [name for name in default_ports() if owner_of(name) in owners]
+    ports = choose_ports(settings, names, is_taken)
+    filed = left_open(SharedSettings, from_file(SharedSettings, settings.file), os.environ)
+    env = stack_environment(ports, shared_of(filed), secrets) | _engine_environment(settings)
+    require_one_source(settings, os.environ)
+    env |= upstream_environment(settings.upstream, os.environ) if settings.upstream else {}
+    env |= settings.env
+    data = settings.directory.resolve() / "data"
+    shared = shared_of({**filed, **env})
+    launchers: dict[str, Callable[[], Program]] = {
+        "nats": lambda: nats_server(data / "nats", ports["nats"], ports["nats_monitor"]),
+        "s3": lambda: seaweed_s3(data / "s3", ports["s3"], shared.s3_access_key, shared.s3_secret_key, ports.values()),
+        "clickhouse": lambda: clickhouse_server(data / "clickhouse", ports["clickhouse"], secrets.clickhouse_password),
+    }
+    programs = [launchers[name]() for name in servers]
+    needs: dict[str, tuple[str, ...]] = {}
+    if settings.mlflow is not None:
+        mlflow = mlflow_server(settings.mlflow, data / MLFLOW, ports[MLFLOW])
+        programs.append(mlflow)
+        needs[MLFLOW] = ()
+        env["RATCHET_TRACKER_MLFLOW_URL"] = mlflow.url
+    standing_in: dict[str, str] = {}
+    of_console = {HEALTH_URLS: health_urls(services, ports, has_own_engine=settings.vllm is None)}
+    for spec in services:
+        if spec.name == ENGINE and settings.vllm is not None:
+            standing_in[ENGINE] = VLLM
+            programs.append(vllm_engine(settings.vllm, env, data / VLLM, ports[spec.short]))
+        else:
+            given = env | of_console if spec.name == CONSOLE else env
+            from_the_file = variables_of(spec, settings.file, {**os.environ, **given})
+            programs.append(service_program(spec, ports, {**from_the_file, **given}, data))
+    started = {program.name for program in programs}
+    for spec in services:
+        needed = (standing_in.get(name, name) for name in (*SERVERS, *spec.needs))
+        needs[standing_in.get(spec.name, spec.name)] = tuple(name for name in needed if name in started)
+    return StackPlan(tuple(programs), needs, env, {name: ports[name] for name in names})
+
+
+def _engine_environment(settings: StackSettings) -> dict[str, str]:
+    """What the services have to know of an engine that is not ours."""
+    if settings.vllm is None:
+        return {}
+    return {"RATCHET_ENGINE_KIND": VLLM, "RATCHET_ENGINE_LOGPROBS_MODE": LOGPROBS_MODE}
+
+
+def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:
+    """Servers and services to start. A service brings all servers with it."""
+    services = [spec for spec in SERVICES if not only or spec.name in only]
+    servers = [name for name in SERVERS if services or name in only]
+    return servers, services
+
+
+def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int], bool]) -> dict[str, int]:
+    """A port for each name. Raises `ConfigError` when one is taken or given twice."""
+    ports = default_ports() | dict(settings.ports)
+    if settings.free_ports:
+        earlier = read_ports(settings.directory)
+        kept = _still_free(earlier, names, settings.ports, taken)
+        open_names = [name for name in names if name not in settings.ports and name not in kept]
+        excluded = [*settings.ports.values(), *earlier.values()]  # also those of members that this start leaves out
+        ports |= kept | dict(zip(open_names, free_ports(len(open_names), excluded), strict=True))
+    used: dict[int, str] = {}
+    wrong: dict[str, str] = {}
+    for name in names:
+        port = ports[name]
+        if port in used:
+            wrong[name] = f"port {port} is given to both {used[port]} and {name}"
+        elif taken(port):
+            wrong[name] = f"port {port} for {owner_of(name)} is taken by another program"
+        used[port] = name
+    if wrong:
+        options = " ".join(f"--port {name}=PORT" for name in wrong)
+        raise ConfigError(f"{'; '.join(wrong.values())}; choose with {options} or use --free-ports")
+    return ports
+
+
+def _still_free(
+    kept: Mapping[str, int], names: list[str], chosen: Mapping[str, int], taken: Callable[[int], bool]
+) -> dict[str, int]:
+    """Of the ports of an earlier start those that this one can have, each for the first name that has it."""
+    free: dict[int, str] = {}
+    for name in names:
+        port = kept.get(name)
+        if port is not None and name not in chosen and port not in chosen.values() and not taken(port):
+            free.setdefault(port, name)
+    return {name: port for port, name in free.items()}
+
+
+def stack_environment(ports: Mapping[str, int], shared: SharedSettings, secrets: StackSecrets) -> dict[str, str]:
+    """The environment variables that say where everything is, and with which secrets."""
+    urls = {spec.url_variable: f"http://{LOOPBACK}:{ports[spec.short]}" for spec in SERVICES if spec.port is not None}
+    return {
+        "RATCHET_NATS_URL": f"nats://{LOOPBACK}:{ports['nats']}",
+        "RATCHET_CLICKHOUSE_URL": clickhouse_url(ports["clickhouse"], secrets.clickhouse_password),
+        "RATCHET_CLICKHOUSE_DATABASE": shared.clickhouse_database,
+        "RATCHET_S3_ENDPOINT": f"http://{LOOPBACK}:{ports['s3']}",
+        "RATCHET_S3_ACCESS_KEY": shared.s3_access_key,
+        "RATCHET_S3_SECRET_KEY": shared.s3_secret_key or secrets.s3_secret_key,
+        "RATCHET_S3_BUCKET": shared.s3_bucket,
+        "RATCHET_SERVICE_KEY": secrets.service_key,
+        **urls,
+    }
+
+
+def health_urls(services: Iterable[ServiceSpec], ports: Mapping[str, int], *, has_own_engine: bool) -> str:
+    """Where our services, but for the console itself, say whether they are ready: the value of `HEALTH_URLS`."""
+    others = [spec for spec in services if spec.name != CONSOLE and (has_own_engine or spec.name != ENGINE)]
+    return json.dumps({spec.name: f"http://{LOOPBACK}:{ports[f'{spec.short}_health']}" for spec in others})
+
+
+def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[str, str], data: Path) -> Program:
+    """How to run one service."""
+    if spec.extra is not None and find_spec("torch") is None:
+        raise MissingExtra(spec.extra, spec.name)
+    if find_spec(spec.module) is None:
+        raise ConfigError(f"{spec.name} is not part of this installation")
+    health_port = ports[f"{spec.short}_health"]
+    own = {"RATCHET_HEALTH_PORT": str(health_port), "RATCHET_DATA_DIR": str(data / spec.name), "PYTHONUNBUFFERED": "1"}
+    own[FILE_VARIABLE] = ""  # the environment has by now what the settings file says: a change waits for the next start
+    if spec.port is not None:
+        own[spec.port_variable] = str(ports[spec.short])
+    if spec.extra is not None:
+        # On few, shared cores one thread is many times faster than two that spin while they wait for each other; a
+        # training job may still ask for more, which then sleep instead.
+        own["OMP_NUM_THREADS"] = "1"
+        own |= PASSIVE
+    drain_s = _drain_s(spec, env)
+    if spec.drain_s is not None:
+        own[spec.drain_variable] = f"{drain_s:g}"
+    port = health_port if spec.port is None else ports[spec.short]
+    return Program(
+        name=spec.name,
+        command=(sys.executable, "-m", spec.module),
+        ready_url=f"http://{LOOPBACK}:{health_port}/readyz",
+        alive_url=f"http://{LOOPBACK}:{health_port}/healthz",
+        url=f"http://{LOOPBACK}:{port}",
+        port=port,
+        health_port=health_port,
+        env={**env, **own},
+        directories=(data / spec.name,),
+        stop_s=STOP_S + drain_s,
+    )
+
+
+def _drain_s(spec: ServiceSpec, env: Mapping[str, str]) -> float:
+    """How long a service drains: as the stack's environment says, else this process's own, else the catalog.
+
+    Raises `ConfigError` for anything but a time: a stop waits for so long.
+    """
+    text = env.get(spec.drain_variable, os.environ.get(spec.drain_variable))
+    if text is None:
+        return spec.drain_s or 0.0
+    try:
+        drain_s = float(text)
+    except ValueError as error:
+        raise ConfigError(f"wrong setting {spec.drain_variable}: {text!r} is not a number") from error
+    if not 0 <= drain_s < math.inf:
+        raise ConfigError(f"wrong setting {spec.drain_variable}: {text!r} is not a number of seconds, 0 or more")
+    return drain_s
+
+
+def shared_of(env: Mapping[str, str]) -> SharedSettings:
+    """Shared settings from a stack's environment, and from this process's own where the stack's has no value.
+
+    Raises `ConfigError` for a value of the wrong type.
+    """
+    variables = {name: PREFIX + name.upper() for name in SharedSettings.model_fields}
+    given = {name: env[variable] for name, variable in variables.items() if variable in env}
+    try:
+        return SharedSettings.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(f"wrong setting {faults(error, PREFIX)}") from error

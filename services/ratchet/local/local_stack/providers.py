@@ -1,0 +1,78 @@
+"""`ratchet up --upstream`: the gateway in front of a provider, or of any server of OpenAI's API by its URL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ratchet.bus.settings import without_user
+from ratchet.core.errors import ConfigError
+from ratchet.core.service.setting_names import nearest
+from ratchet.local.local_stack.settings import StackSettings
+
+UPSTREAMS = "RATCHET_GATEWAY_UPSTREAMS"
+KEY = "RATCHET_UPSTREAM_KEY"
+"""The key of a server that a URL names."""
+ADDRESS = "RATCHET_UPSTREAM_URL_"
+"""Before a provider's name in capitals: another address of that provider, such as a proxy. Each has a variable of its
+own, so that an address that is left over from one never gets the key of another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A provider as its own clients know it."""
+
+    kind: str
+    base_url: str
+    key_variable: str
+    """Where its own clients read their key."""
+    apis: tuple[str, ...] = ()
+    """The APIs that it speaks beside chat completions."""
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    "openai": Provider("openai", "https://api.openai.com/v1", "OPENAI_API_KEY", ("responses",)),
+    "anthropic": Provider("anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
+}
+
+
+def upstream_environment(named: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The gateway's variable for the upstream that `--upstream` names. Raises `ConfigError` for one that is none.
+
+    It answers whatever model an agent asks for, until the role of the call has a policy.
+    """
+    return {UPSTREAMS: json.dumps([{**_upstream(named, environment), "models": {"*": "*"}}])}
+
+
+def where_the_key_goes(named: str, environment: Mapping[str, str]) -> str:
+    """A sentence on the key that the upstream gets; empty where it gets none. Raises `ConfigError` for no upstream."""
+    upstream = _upstream(named, environment)
+    if "api_key_env" not in upstream:
+        return ""
+    return f"the gateway sends the key in {upstream['api_key_env']} to {without_user(str(upstream['base_url']))}"
+
+
+def require_one_source(settings: StackSettings, environment: Mapping[str, str]) -> None:
+    """Raise `ConfigError` where upstreams are set beside the one that `--upstream` names: it would replace them."""
+    given = {name.upper(): value for name, value in {**environment, **settings.env}.items()}
+    if settings.upstream and given.get(UPSTREAMS, "").strip() not in ("", "[]"):
+        raise ConfigError(f"--upstream (or [stack] upstream) and {UPSTREAMS} are both given: keep one of them")
+    if settings.upstream and settings.file.table("gateway").get("upstreams"):
+        raise ConfigError(
+            f"--upstream (or [stack] upstream) and gateway.upstreams in {settings.file.path} are both given: "
+            "keep one of them"
+        )
+
+
+def _upstream(named: str, environment: Mapping[str, str]) -> dict[str, object]:
+    if "://" in named:
+        key: dict[str, object] = {"api_key_env": KEY} if environment.get(KEY) else {}
+        return {"name": "upstream", "base_url": named.rstrip("/"), **key}
+    if named in PROVIDERS:
+        provider = PROVIDERS[named]
+        address = environment.get(ADDRESS + named.upper()) or provider.base_url
+        upstream: dict[str, object] = {"name": named, "kind": provider.kind, "base_url": address.rstrip("/")}
+        return upstream | {"api_key_env": provider.key_variable, "apis": list(provider.apis)}
+    known = f"there are {', '.join(PROVIDERS)}, or a URL such as http://127.0.0.1:8000/v1"
+    raise ConfigError(f"there is no provider {named!r}{nearest(named, PROVIDERS.keys())}; {known}")

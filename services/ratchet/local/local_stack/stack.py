@@ -1,0 +1,241 @@
+"""The supervisor: starts the stack in order, keeps it running, stops it in reverse order.
+
+    async with Stack(StackSettings(free_ports=True, directory=tmp)) as stack:
+        client = Client(base_url=stack.url("gateway"))
+
+Leaving the block, for whatever reason, leaves no process behind. After `kill -9` of the supervisor itself the next
+start, or `ratchet down`, ends what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack, suppress
+from typing import Self
+
+import psutil
+
+from ratchet.bus.tasks import end
+from ratchet.core.errors import NotFound
+from ratchet.local.local_stack.bootstrap import bootstrap
+from ratchet.local.local_stack.catalog import SERVERS, SERVICES
+from ratchet.local.local_stack.disk import cut_log
+from ratchet.local.local_stack.kept_ports import keep_ports
+from ratchet.local.local_stack.member import Member
+from ratchet.local.local_stack.orphans import STACK_ID_VARIABLE, birth, end_orphans
+from ratchet.local.local_stack.plan import StackPlan, make_plan
+from ratchet.local.local_stack.preflight import planned
+from ratchet.local.local_stack.secrets import keep_secrets
+from ratchet.local.local_stack.settings import StackSettings
+from ratchet.local.local_stack.state import (
+    StackRecord,
+    read_record,
+    remove_record,
+    require_in_place,
+    stack_lock,
+    write_record,
+)
+from ratchet.local.local_stack.state_version import read_version, require_readable, write_version
+
+LOGS_S = 5.0
+"""How often logs are checked for their length, and a state that could not be written is written again."""
+
+
+class Stack:
+    """The stack of one directory. `changed` is called whenever a member's state changes."""
+
+    def __init__(self, settings: StackSettings, changed: Callable[[Member], None] | None = None) -> None:
+        self.settings = settings
+        self.members: dict[str, Member] = {}
+        self.ended_orphans: list[str] = []
+        """Members of an earlier stack that were found running, and ended."""
+        self.trouble: str | None = None
+        """What the supervisor itself could not do last, in one line."""
+        self._report = changed
+        self._id = uuid.uuid4().hex
+        self._held = ExitStack()
+        self._plan: StackPlan | None = None
+        self._watching: list[asyncio.Task[None]] = []
+        self._recorded = True
+        """False while `stack.json` is older than what it should say: the disk was full."""
+        self._ready = False
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Environment variables that say where everything is."""
+        return self._planned().env
+
+    def url(self, name: str) -> str:
+        """Where a server or service is; by its name (`rl_coordinator`) or short name (`coordinator`)."""
+        return self._member(name).program.url
+
+    async def __aenter__(self) -> Self:
+        if read_record(self.settings.directory) is None:
+            planned(self.settings)  # a start that is refused here has not made anything yet
+        self._held.enter_context(stack_lock(self.settings.directory))
+        try:
+            require_in_place(self.settings.directory)  # again: a restore may have ended since
+            require_readable(read_version(self.settings.directory), self.settings.directory)
+            left = read_record(self.settings.directory)
+            if left is not None:
+                self.ended_orphans = await asyncio.to_thread(end_orphans, left)
+                remove_record(self.settings.directory)
+            self._plan = make_plan(self.settings, keep_secrets(self.settings.directory))
+            if self.settings.free_ports:
+                keep_ports(self.settings.directory, self._plan.ports)
+            logs, env = self.settings.directory / "logs", {STACK_ID_VARIABLE: self._id}
+            for program in self._plan.programs:
+                log = logs / f"{program.name}.log"
+                with suppress(FileNotFoundError):
+                    log.replace(log.with_suffix(".log.1"))
+                self.members[program.name] = Member(program, log, env, self.settings, self._on_change)
+            await self._start_all(self._plan)
+        except BaseException:
+            await self._stop_all()
+            raise
+        self._ready = True
+        self._record()
+        looks = [self._every(self.settings.look_s, one.watch) for one in self.members.values()]
+        self._watching = [asyncio.create_task(one, name="watch") for one in (*looks, self._every(LOGS_S, self._tidy))]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop_all()
+
+    async def restart(self, name: str) -> None:
+        """Stop one member in an orderly way, start it again, return when it is ready."""
+        member = self._member(name)
+        await member.stop()
+        await member.start()
+
+    async def kill(self, name: str) -> int:
+        """SIGKILL one member and its children; returns its pid. The supervisor restarts it."""
+        return await self._member(name).kill()
+
+    async def wait_ready(self, name: str, deadline_s: float = 60.0) -> None:
+        """Return when the member is ready (again). Raises `TimeoutError`."""
+        async with asyncio.timeout(deadline_s):
+            await self._member(name).ready.wait()
+
+    def kill_all(self) -> None:
+        """SIGKILL everything: for a person who does not want to wait for an orderly end."""
+        for member in self.members.values():
+            if member.process is not None:
+                member.process.kill()
+
+    async def _start_all(self, plan: StackPlan) -> None:
+        """Everything starts as soon as what it needs is ready."""
+        events = {name: asyncio.Event() for name in (*plan.needs, *SERVERS, "bootstrap")}
+        servers = [name for name in SERVERS if name in self.members]
+
+        async def prepare() -> None:
+            if len(servers) == len(SERVERS):
+                await _all_set(events, servers)
+                write_version(self.settings.directory)  # first: an older program must not touch half an upgrade either
+                await bootstrap(plan.shared)
+            events["bootstrap"].set()
+
+        async def start(name: str) -> None:
+            needs = plan.needs.get(name)
+            await _all_set(events, () if needs is None else ("bootstrap", *needs))
+            await self.members[name].start()
+            events[name].set()
+
+        tasks = [asyncio.create_task(prepare()), *(asyncio.create_task(start(name)) for name in self.members)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await end(*tasks)
+
+    async def _every(self, pause_s: float, look: Callable[[], Awaitable[None]]) -> None:
+        """Look, for ever. Each member has a watch of its own, so that one that hangs delays no other."""
+        while True:
+            try:
+                await look()
+            except Exception as error:  # noqa: BLE001 - supervision goes on, whatever one look met
+                self._complain(f"{type(error).__name__}: {error}")
+            await asyncio.sleep(pause_s)
+
+    async def _tidy(self) -> None:
+        """Keep logs within their bound, and say in `stack.json` what a full disk has kept it from saying."""
+        for log in (self.settings.directory / "logs").glob("*.log"):
+            await asyncio.to_thread(cut_log, log)
+        if not self._recorded:
+            self._record()
+
+    async def _stop_all(self) -> None:
+        """Everything stops as soon as what needs it has stopped."""
+        stopped = {name: asyncio.Event() for name in self.members}
+        needs = self._plan.needs if self._plan is not None else {}
+
+        async def stop(name: str) -> None:
+            await _all_set(stopped, [other for other, needed in needs.items() if name in needed])
+            try:
+                await self.members[name].stop()
+            finally:
+                stopped[name].set()
+
+        try:
+            await end(*self._watching)
+            await asyncio.gather(*(stop(name) for name in self.members))
+        finally:
+            self.kill_all()
+            if self.members:
+                remove_record(self.settings.directory)
+            self._held.close()
+
+    def _on_change(self, member: Member) -> None:
+        self._record()
+        if self._report is not None:
+            try:
+                self._report(member)
+            except OSError as error:  # what is said may go to the same full disk
+                self._complain(f"the state cannot be shown: {error}")
+
+    def _record(self) -> None:
+        """Say in `stack.json` how the members are, if the disk takes it."""
+        try:
+            records = {name: member.record() for name, member in self.members.items()}
+            record = StackRecord(
+                pid=os.getpid(),
+                started_at=psutil.Process().create_time(),
+                stack_id=self._id,
+                ready=self._ready,
+                services={name: one for name, one in records.items() if one is not None},
+                stop_s=sum(program.stop_s for program in self._planned().programs),
+                env=dict(self._planned().env),
+                born=birth(os.getpid()),
+            )
+            write_record(self.settings.directory, record)
+        except OSError as error:
+            self._recorded = False
+            self._complain(f"the state cannot be written: {error}")
+        else:
+            self._recorded = True
+
+    def _complain(self, trouble: str) -> None:
+        """Once for each trouble, until another one comes."""
+        if trouble != self.trouble:
+            self.trouble = trouble
+            with suppress(OSError):  # it may be the same full disk
+                sys.stderr.write(f"ratchet: {trouble}\n")
+                sys.stderr.flush()
+
+    def _planned(self) -> StackPlan:
+        if self._plan is None:
+            raise NotFound("the stack is not started")
+        return self._plan
+
+    def _member(self, name: str) -> Member:
+        full = next((spec.name for spec in SERVICES if spec.short == name), name)
+        if full not in self.members:
+            raise NotFound(f"{name} is not part of this stack; it has {', '.join(self.members)}")
+        return self.members[full]
+
+
+async def _all_set(events: Mapping[str, asyncio.Event], names: list[str] | tuple[str, ...]) -> None:
+    await asyncio.gather(*(events[name].wait() for name in names))

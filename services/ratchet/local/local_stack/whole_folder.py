@@ -1,0 +1,91 @@
+"""A folder that is written beside its place and takes it by one rename, once it is whole and on the disk.
+
+What is written is called `.ratchet-copy.NAME.partial`, and a lock file beside it, `.ratchet-copy.NAME.lock`, stands for
+it: the copy is made, renamed and removed only under this lock. So a sweep that has the lock removes what a killed
+process has left, and never what another one is writing or has just renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ratchet.core.errors import Conflict
+from ratchet.core.service.files import lock_at
+from ratchet.local.local_stack.state import LOCK_FILE, occupied
+
+PREFIX, PARTIAL, LOCK = ".ratchet-copy.", ".partial", ".lock"
+
+
+@contextmanager
+def becoming(target: Path, aside: Path | None = None) -> Iterator[Path]:
+    """A folder to fill, which becomes `target` when the block ends well. What was there goes to `aside`.
+
+    Raises `Conflict` where another process makes a copy to the same place, and `OSError`.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(f"{PREFIX}*"):
+        if left.suffix in {PARTIAL, LOCK}:
+            _sweep(left.with_suffix(PARTIAL))
+    partial = target.with_name(f"{PREFIX}{target.name}{PARTIAL}")
+    try:
+        with _held(partial):
+            shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed since the sweep
+            partial.mkdir(mode=0o700)
+            try:
+                yield partial
+                _sync_folders(partial)
+                _take_place(partial, target, aside)
+                _sync(target.parent)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+    except BlockingIOError as error:
+        raise Conflict(f"another copy to {target} is being made") from error
+
+
+@contextmanager
+def _held(partial: Path) -> Iterator[None]:
+    lock = partial.with_suffix(LOCK)
+    with lock_at(lock):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _sweep(partial: Path) -> None:
+    """Remove what an interrupted copy has left: it holds secrets."""
+    with suppress(BlockingIOError), _held(partial):
+        if partial.is_dir() and not partial.is_symlink():
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _take_place(partial: Path, target: Path, aside: Path | None) -> None:
+    if aside is None:
+        if target.is_dir() and not occupied(target):
+            (target / LOCK_FILE).unlink(missing_ok=True)
+        partial.rename(target)  # refuses a folder that something has come into
+        return
+    target.rename(aside)
+    try:
+        partial.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
+
+
+def _sync_folders(folder: Path) -> None:
+    for path in (folder, *(path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink())):
+        _sync(path)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

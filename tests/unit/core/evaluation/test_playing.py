@@ -1,0 +1,93 @@
+"""Playing tasks: what is the policy's fault, what is the engine's, and which draws are asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from ratchet.core.contract.evaluation_task import Expected, PartsExpected, Task
+from ratchet.core.errors import NotFound, Unavailable
+from ratchet.core.evaluation.graders import build_grader
+from ratchet.core.evaluation.playing import FAULTS_IN_A_ROW, Answer, Plan, Try, play
+from ratchet.core.evaluation.task_files import GradedTask
+
+Answering = Callable[[Task, float, int], Answer]
+
+
+class FakePlayer:
+    """Answers by a function, and remembers the draws that it was asked for."""
+
+    def __init__(self, answering: Answering) -> None:
+        self.answering = answering
+        self.draws: list[tuple[str, float, int]] = []
+
+    async def answer(self, task: Task, temperature: float, seed: int) -> Answer:
+        self.draws.append((task.id, temperature, seed))
+        return self.answering(task, temperature, seed)
+
+
+def tasks(number: int) -> list[GradedTask]:
+    expect = Expected(contains=PartsExpected(all_of=["yes"]))
+    made = [
+        Task(id=f"t{n}", messages=[{"role": "user", "content": "?"}], expect=expect, seed=10) for n in range(number)
+    ]
+    return [GradedTask(task, build_grader(task.expect)) for task in made]
+
+
+async def played(answering: Answering, number: int, plan: Plan = Plan()) -> tuple[list[Try], FakePlayer]:  # noqa: B008
+    player = FakePlayer(answering)
+    return await play(player, tasks(number), plan, clock=lambda: 0.0, pauses_s=(0.0,)), player
+
+
+def reply(text: str) -> Answer:
+    return Answer(message={"role": "assistant", "content": text}, prompt_tokens=3, completion_tokens=2)
+
+
+async def test_each_task_is_asked_greedily_and_so_often_sampled_with_seeds_of_its_own() -> None:
+    tries, player = await played(lambda *_: reply("yes"), 2, Plan(samples=2, temperature=0.7, at_once=1))
+    assert player.draws == [(f"t{n}", *draw) for n in range(2) for draw in ((0.0, 10), (0.7, 10), (0.7, 11))]
+    assert [(one.task, one.mode, one.number, one.success) for one in tries[:3]] == [
+        ("t0", "greedy", 0, True),
+        ("t0", "sampled", 0, True),
+        ("t0", "sampled", 1, True),
+    ]
+
+
+async def test_a_wrong_answer_and_a_refused_request_are_the_policys() -> None:
+    tries, _ = await played(lambda task, *_: reply("no") if task.id == "t0" else Answer(refused="too long"), 2)
+    assert [(one.success, one.refused, one.fault) for one in tries] == [(False, False, None), (False, True, None)]
+    assert (tries[0].why, tries[1].why) == ("contains: the text lacks 'yes'", "refused: too long")
+
+
+async def test_a_fault_is_tried_again_and_else_counted_apart() -> None:
+    seen: Counter[str] = Counter()
+
+    def answering(task: Task, *_: object) -> Answer:
+        seen[task.id] += 1
+        if task.id == "t0" or seen[task.id] == 1:
+            raise Unavailable("the engine is away")
+        return reply("yes")
+
+    tries, _ = await played(answering, 2)
+    assert [(one.success, one.fault) for one in tries] == [(False, "the engine is away"), (True, None)]
+    assert seen == {"t0": 2, "t1": 2}
+
+
+async def test_an_engine_that_is_away_ends_the_play() -> None:
+    def answering(*_: object) -> Answer:
+        raise Unavailable("the engine is away")
+
+    player = FakePlayer(answering)
+    with pytest.raises(Unavailable, match="the engine is away"):
+        await play(player, tasks(1000), Plan(at_once=1), clock=lambda: 0.0, pauses_s=())
+    assert len(player.draws) == FAULTS_IN_A_ROW
+
+
+async def test_a_policy_that_is_not_there_ends_the_play() -> None:
+    def answering(*_: object) -> Answer:
+        raise NotFound("no such policy")
+
+    with pytest.raises(NotFound):
+        await played(answering, 5)

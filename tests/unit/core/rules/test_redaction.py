@@ -1,0 +1,265 @@
+"""Redaction takes secrets out and leaves the rest alone; it is idempotent and linear, and fails closed."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, strategies as st
+
+from ratchet.core.contract.trajectory import Action, Quality
+from ratchet.core.errors import Rejected
+from ratchet.core.rules.redaction import MAX_DEPTH, MAX_SECRETS, Redacted, Redactor, redact_message
+from tests.support.hostile import HOSTILE_TEXTS, OFF_UNICODE
+from tests.support.messages import trajectory
+from tests.support.real_data import AIRLINE, needs_real_data
+
+PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAK\n-----END RSA PRIVATE KEY-----"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
+
+SECRETS = {
+    "mail mia.li3818+x@mail.example.co.uk, please": "mail [REDACTED:email], please",
+    "josé@exämple.com": "[REDACTED:email]",
+    "key sk-proj-abcdefgh12345678ABCD ok": "key [REDACTED:api_key] ok",
+    "AKIAIOSFODNN7EXAMPLE": "[REDACTED:api_key]",
+    "ghp_0123456789abcdefghijABCDEFGHIJ": "[REDACTED:api_key]",
+    "OPENAI_API_KEY=sk-abcdefgh12345678ABCD": "OPENAI_API_KEY=[REDACTED:api_key]",
+    'api_key: "a1b2c3d4e5"': 'api_key: "[REDACTED:api_key]"',
+    "Authorization: Bearer abc123def456": "Authorization: Bearer [REDACTED:token]",
+    "authorization: Basic dXNlcjpwYXNz": "authorization: Basic [REDACTED:token]",
+    f"jwt {JWT}.": "jwt [REDACTED:token].",
+    f"before\n{PRIVATE_KEY}\nafter": "before\n[REDACTED:private_key]\nafter",
+    "cut off -----BEGIN PRIVATE KEY-----\nMIIE": "cut off [REDACTED:private_key]",
+    "password=hunter2&next=1": "password=[REDACTED:password]&next=1",
+    "Passwd: hunter2, thanks": "Passwd: [REDACTED:password], thanks",
+    "PGPASSWORD='two words' psql": "PGPASSWORD='[REDACTED:password]' psql",
+    'password := "a\\"b"': 'password := "[REDACTED:password]"',
+    "{'password': 'hunter2'}": "{'password': '[REDACTED:password]'}",
+    r"{\"password\": \"hunter2\", cut": r"{\"password\": \"[REDACTED:password]\", cut",
+    "postgres://ada:lovelace@db/x": "postgres://ada:[REDACTED:password]@db/x",
+    "call +44 20 7946 0958 now": "call [REDACTED:phone] now",
+    "call (415) 555-0123 or 415-555-0123": "call [REDACTED:phone] or [REDACTED:phone]",
+    "card 4111 1111 1111 1111 12/27": "card [REDACTED:card] 12/27",
+    "7+ada@users.noreply.github.com, anoreply@x.org": "[REDACTED:email], [REDACTED:email]",
+    "card 378282246310005": "card [REDACTED:card]",
+}
+
+HARMLESS = [
+    "order #W2378156, reservation NO6JO3, item 1656367028, credit_card_4421486, flight HAT136",
+    "d4de4ccf-7cd2-4ee3-8b3a-fb35c8ef8e32 019a1c6e-4111-7111-8111-111111111111",
+    "4a02dcbc0e3ace4d398988d60a33e73afad4d201deb426303159f086cadad20f",
+    "2024-05-15 15:00:00 EST, 2024-05-15T15:00:00.123456Z, 1763690107123456789",
+    "4111111111111112 fails the check digit; 0.4111111111111111 is a fraction",
+    "a bearer of good news; the risk-assessment-of-the-year; sk-learn-is-a-library-name",
+    "git@github.com:ada/engine.git, lodash@4.17.21, @decorator, a @ b.com",
+    "Co-Authored-By: Claude <noreply@anthropic.com>, No-Reply@shop.example: neither takes mail",
+    "forgot the password? the password is not shown. max_tokens: 4096, keyword: value1234",
+    "+1 -2 +3, (1 + 2) * 345-6789",
+    "token: 42 used, secret: none, usage {'prompt_tokens': 123456789}",
+    "[REDACTED:email] password=[REDACTED:password]",
+]
+
+
+def redact(value: Any) -> Any:
+    return Redactor().redact(value).value
+
+
+@pytest.mark.parametrize(("text", "left"), SECRETS.items())
+def test_a_secret_is_recognised_by_its_form(text: str, left: str) -> None:
+    assert redact(text) == left
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_a_text_that_only_resembles_a_secret_stays(text: str) -> None:
+    assert Redactor().redact(text).counts == {}
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("password", "password"),
+        ("newPassword", "password"),
+        ("db_passwd", "password"),
+        ("api-key", "secret"),
+        ("apiKey", "secret"),
+        ("Authorization", "secret"),
+        ("aws_secret_access_key", "secret"),
+        ("refresh_token", "secret"),
+    ],
+)
+def test_a_secret_in_any_form_is_recognised_by_its_name(name: str, kind: str) -> None:
+    assert redact({name: "swordfish"}) == {name: f"[REDACTED:{kind}]"}
+    assert redact({name: [1234, "x"]}) == {name: [f"[REDACTED:{kind}]"] * 2}
+
+
+@pytest.mark.parametrize("name", ["token", "total_tokens", "max_tokens", "keyword", "primary_key", "passenger"])
+def test_ordinary_names_keep_their_values(name: str) -> None:
+    assert redact({name: "swordfish"}) == {name: "swordfish"}
+
+
+def test_a_tools_schema_for_a_password_stays_a_schema() -> None:
+    schema = {"properties": {"password": {"type": "string", "description": "of the user"}}, "required": ["password"]}
+    assert redact(schema) == schema
+
+
+def test_counts_are_by_kind() -> None:
+    redacted = Redactor().redact([{"a": "a@b.de and c@d.de", "password": "x"}, "4111111111111111", "4111111111111111"])
+    assert redacted.counts == {"email": 2, "password": 1, "card": 2}
+
+
+def test_typed_numbers_stay_numbers_and_free_ones_that_are_cards_do_not() -> None:
+    card = 4111111111111111
+    entry = msgspec.structs.replace(trajectory().turns[0], action=Action(type="tool_call", tool_args={"n": [card]}))
+    message = trajectory(quality=Quality(tests_total=card), turns=[entry], labels={"card": card})
+    safe, counts = redact_message(Redactor(), message)
+    assert safe.quality == message.quality
+    assert (safe.labels, safe.turns[0].action.tool_args) == ({"card": "[REDACTED:card]"}, {"n": ["[REDACTED:card]"]})
+    assert counts == {"card": 2}
+    assert redact('{"n": 4111111111111111}') == '{"n": "[REDACTED:card]"}'
+
+
+@pytest.mark.parametrize("text", [*HOSTILE_TEXTS, *OFF_UNICODE])
+def test_every_text_is_redacted_and_stays_publishable(text: str) -> None:
+    redacted = Redactor().redact({"a": text, text: [text, {"password": text}]})
+    assert isinstance(redacted.value, dict)
+    if text not in OFF_UNICODE:
+        assert msgspec.json.decode(msgspec.json.encode(redacted.value)) == redacted.value
+
+
+def test_a_text_in_which_the_search_does_not_end_costs_itself_and_no_neighbour() -> None:
+    deep = '{"a":' * 150 + '{"secret": "x"}' + "}" * 150
+    many = "mail a@b.de " * (MAX_SECRETS + 1)
+    redacted = Redactor().redact({"deep": deep, "many": many, "many, spelled": json.dumps([many]), "fine": "a@b.de"})
+    placeholder = "[REDACTED:unsearchable]"
+    assert redacted.value == {
+        "deep": placeholder,
+        "many": placeholder,
+        "many, spelled": placeholder,
+        "fine": "[REDACTED:email]",
+    }
+    assert redacted.counts == {"unsearchable": 3, "email": 1}
+
+
+def test_text_beside_half_a_surrogate_pair_is_redacted_and_stays_what_json_can_hold() -> None:
+    left = redact('{"é": "\\ud800", "password": "x"}')
+    assert json.loads(left) == {"é": "\ud800", "password": "[REDACTED:password]"}
+    left.encode()
+
+
+def test_a_number_of_any_length_is_read() -> None:
+    assert redact({"n": 10**5000}) == {"n": 10**5000}
+
+
+def test_empty_and_other_values_stay() -> None:
+    value = {"password": "", "secret": None, "pwd": True, "n": 1.5, "list": [], "object": {}}
+    assert redact(value) == value
+
+
+def test_json_inside_text_stays_json() -> None:
+    arguments = (
+        '{"email": "mia@example.com", "note": "say \\"hi\\"", "n": 1, "password": 7, "deep": "{\\"pwd\\":\\"x\\"}"}'
+    )
+    left = json.loads(redact(arguments))
+    assert left == {
+        "email": "[REDACTED:email]",
+        "note": 'say "hi"',
+        "n": 1,
+        "password": "[REDACTED:password]",
+        "deep": '{"pwd":"[REDACTED:password]"}',
+    }
+
+
+def test_json_without_secrets_is_left_verbatim() -> None:
+    text = '{"a" :  1.0, "b": [ ] , "big": 12345678901234567890123}'
+    assert redact(text) == text
+
+
+def test_a_value_hidden_behind_a_repeated_name_is_redacted() -> None:
+    assert "mia@example.com" not in redact('{"a": "mia@example.com", "a": 1}')
+
+
+def test_names_are_searched_too_and_no_member_is_lost() -> None:
+    assert redact({"a@b.de": 1, "c@d.de": 2}) == {"[REDACTED:email]": 1, "[REDACTED:email] 2": 2}
+
+
+@pytest.mark.parametrize("value", [object(), {1: "x"}, b"bytes", {"a": {2}}])
+def test_a_value_that_is_not_json_is_refused(value: object) -> None:
+    with pytest.raises(Rejected, match="cannot redact"):
+        redact(value)
+
+
+def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
+    value: Any = "a@b.de"
+    for _ in range(MAX_DEPTH):
+        value = [value]
+    with pytest.raises(Rejected, match="levels deep"):
+        redact(value)
+
+
+pieces = st.sampled_from(
+    [*SECRETS, *HARMLESS, "password", "=", " ", ".", "@", '"', "\\", "[", "]", "+", "4111", "-", "sk-"]
+)
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.lists(pieces, max_size=5).map("".join) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "password", "api_key", "x@y.de"]), inner, max_size=3)
+        | inner.map(json.dumps)
+    ),
+    max_leaves=8,
+)
+
+
+@given(documents)
+def test_redacting_twice_changes_nothing_more(document: Any) -> None:
+    once = redact(document)
+    again = Redactor().redact(once)
+    assert (again.value, again.counts) == (once, {})
+
+
+PATHOLOGICAL = {
+    "one letter": "a" * 100_000,
+    "ats": "a@" * 50_000,
+    "labels": "a@" + "a." * 50_000,
+    "keys that never end": "-----BEGIN RSA PRIVATE KEY-----" * 3_000,
+    "ends that never end": "-----BEGIN PRIVATE KEY-----" + "-----EN" * 14_000,
+    "web tokens": "eyJ" * 33_000,
+    "api keys": "sk-" * 33_000,
+    "digits": "1" * 100_000,
+    "groups": "1234 " * 20_000,
+    "phones": "+1-2-3-4-5-6-7-8-" * 6_000,
+    "passwords": "password" * 12_500,
+    "placeholders": "password=[REDACTED:" * 5_000,
+    "backslashes": "password" + "\\" * 100_000,
+    "urls": "://a:" * 20_000,
+    "brackets": "[{" * 50_000,
+    "blanks": "password" + " " * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", PATHOLOGICAL)
+def test_time_is_linear_also_for_hostile_text(name: str) -> None:
+    started = time.process_time()
+    redact(PATHOLOGICAL[name])
+    # Alone it takes at most 0.1 s for the 100 kB; quadratic time would be minutes.
+    assert time.process_time() - started < 3.0
+
+
+@needs_real_data
+def test_in_real_conversations_exactly_the_addresses_are_redacted() -> None:
+    text = AIRLINE.read_text()
+    redacted = Redactor().redact(json.loads(text))
+    assert redacted.counts == {"email": text.count("@")} == {"email": 81}
+
+
+def test_a_picture_is_not_searched_and_a_secret_that_looks_like_one_is() -> None:
+    picture = "data:image/png;base64," + "AKIAIOSFODNN7EXAMPLE" * 100 + "=="
+    assert Redactor().redact({"url": picture}) == Redacted({"url": picture})
+    fake = Redactor().redact({"url": "data:image/png;base64,AKIAIOSFODNN7EXAMPLE"})
+    assert fake.counts
+    longer = Redactor().redact({"url": picture + " AKIAIOSFODNN7EXAMPLE"})
+    assert longer.counts

@@ -1,0 +1,112 @@
+"""Every route of all four APIs has a scope: without it a request is refused before anything else is looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from ratchet.bus.testing import FakeClock
+from ratchet.canary_deployer.http_api import Api
+from ratchet.console.http_api import Subjects as ConsoleSubjects, console_api
+from ratchet.console.records import Records
+from ratchet.core.errors import Forbidden
+from ratchet.core.rules.access import UNAUTHENTICATED, Caller, KeyScope
+from ratchet.core.service.asgi import Request
+from ratchet.core.service.http_client import AsyncApiClient, Peer
+from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.prices import NO_PRICES
+from ratchet.gateway.http_api import route_finder
+from ratchet.gateway.other_calls import OtherCalls
+from ratchet.gateway.quotas import Quotas
+from ratchet.rl_coordinator.http import Subjects, http_app
+from tests.support.callers import called_by
+from tests.support.contract_files import ROOT
+from tests.support.gateway_alone import alone
+
+UNUSED: Any = None
+"""Stands for the collaborators of routes: a request that is refused reaches none of them."""
+RECORDS = Records(trajectories=UNUSED, tokens=UNUSED, rollouts=UNUSED, training=UNUSED, annotation=UNUSED)
+CONSOLE = ConsoleSubjects(loop=UNUSED, events=UNUSED, records=RECORDS)
+SUBJECTS = Subjects(jobs=UNUSED, registry=UNUSED, triggers=UNUSED, storage=UNUSED, keys=UNUSED)
+CONTROL: dict[str, FastAPI] = {
+    "coordinator": http_app({}, SUBJECTS, UNUSED),
+    "deployer": Api(UNUSED, UNUSED, UNUSED, UNUSED).app(),
+    "console": console_api(CONSOLE),
+}
+BY_CHANGE = {"coordinator": KeyScope.TRAIN, "deployer": KeyScope.OPERATE, "console": KeyScope.ANNOTATE}
+"""What a POST takes."""
+INFER, FEEDBACK = KeyScope.INFER, KeyScope.FEEDBACK
+OF_GATEWAY = {"end": FEEDBACK, "feedback": FEEDBACK, "jobs": KeyScope.TRAIN, "status": KeyScope.VIEW}
+"""By a word in the path; any other route of the gateway is about models."""
+
+
+def expected(service: str, method: str, path: str) -> KeyScope | None:
+    """None: any key will do."""
+    if path == "/v1/session":
+        return None
+    if path.startswith(("/v1/keys", "/v1/storage")):
+        return KeyScope.ADMIN
+    if path.startswith("/v1/annotation"):
+        return KeyScope.ANNOTATE
+    return KeyScope.VIEW if method == "GET" else BY_CHANGE[service]
+
+
+def control_routes() -> Iterator[tuple[str, str, str]]:
+    for service, app in CONTROL.items():
+        for route in app.routes:
+            if isinstance(route, APIRoute):
+                for method in route.methods:
+                    yield service, method, route.path
+
+
+def holders(scope: KeyScope | None) -> Iterator[Caller]:
+    """Callers with every other scope that does not include this one."""
+    for other in KeyScope if scope is not None else ():
+        held = f"{other}:*" if other in (INFER, FEEDBACK) else str(other)
+        caller = Caller("key_0000000000", "test", frozenset({held}))
+        if scope is not None and not caller.allows(scope):
+            yield caller
+
+
+@pytest.mark.parametrize(("service", "method", "path"), [*control_routes()])
+async def test_every_route_of_a_control_api_refuses_a_key_without_its_scope(
+    service: str, method: str, path: str
+) -> None:
+    scope, concrete = expected(service, method, path), re.sub(r"\{\w+\}", "x", path)
+    documented = CONTROL[service].openapi()["paths"][path][method.lower()]["security"]
+    scopes = [scope] if scope is not None else []
+    assert documented == [{"bearer": scopes}, {"x-api-key": scopes}]
+    for caller in [UNAUTHENTICATED, *holders(scope)]:
+        transport = httpx.ASGITransport(called_by(CONTROL[service], caller))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.request(method, concrete, content=b"{")
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (403, "insufficient_scope")
+        assert scope is None or f"`{scope}`" in error["message"]
+
+
+async def test_every_documented_route_of_the_gateway_refuses_a_key_without_its_scope(tmp_path: Path) -> None:
+    document = yaml.safe_load((ROOT / "http" / "gateway.openapi.yaml").read_text())
+    coordinator = AsyncApiClient(Peer("the coordinator", "http://127.0.0.1:1"))
+    quotas = Quotas(UNUSED, FakeClock(), FakeClock().monotonic, Notes())
+    async with alone(tmp_path) as here, coordinator:
+        others = OtherCalls(here.completions.calls.models, here.completions.calls.router, NO_PRICES, quotas.account)
+        find = route_finder(here.completions, others, here.handlers, coordinator, quotas)
+        routes = [(path, verb.upper()) for path, verbs in document["paths"].items() for verb in verbs]
+        assert len(routes) > 8
+        for path, method in routes:
+            words = [scope for word, scope in OF_GATEWAY.items() if f"/{word}" in path]
+            scope = KeyScope.VIEW if method == "GET" and words else (words or [INFER])[0]
+            concrete = re.sub(r"\{\w+\}", "x", path)
+            for caller in [UNAUTHENTICATED, *holders(scope)]:
+                for place in (concrete, f"/t/x{concrete}"):
+                    with pytest.raises(Forbidden, match=f"`{scope}"):
+                        await find(method, place)(Request(method, place, {}, b"{", caller=caller))

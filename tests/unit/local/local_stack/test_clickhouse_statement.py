@@ -1,0 +1,228 @@
+"""From an HTTP request to one statement, and from an engine's error to an answer."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import zlib
+from collections.abc import Callable
+
+import lz4.frame
+import pytest
+import zstandard
+
+from ratchet.local.local_stack.clickhouse_statement import (
+    UNPACKED_AT_ONCE,
+    ProtocolError,
+    decoded,
+    encoded,
+    engine_error,
+    form_parameters,
+    statement,
+)
+
+BINARY = bytes(range(256)) + b" FORMAT Native\n"
+
+
+def test_a_query_in_the_body_keeps_its_own_format() -> None:
+    asked = statement({"database": "d"}, b"SELECT 1 AS a\n FORMAT Native")
+    assert (asked.output_format, asked.database, asked.returns_rows) == ("Native", "d", True)
+
+
+def test_a_query_without_a_format_takes_the_default() -> None:
+    assert statement({}, b"SELECT 1").output_format == "TabSeparated"
+    assert statement({"default_format": "JSON"}, b"SELECT 1").output_format == "JSON"
+    assert statement({}, b"SELECT 1", "CSV").output_format == "CSV"
+
+
+def test_settings_after_the_format_do_not_hide_it() -> None:
+    assert statement({}, b"SELECT 1 FORMAT CSV SETTINGS max_threads = 1;").output_format == "CSV"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "INSERT INTO t FORMAT Native",
+        "insert into `my db`.`my ta``ble` (`a`, `b c`) format Native",
+        "INSERT INTO TABLE d.t (a,b) SETTINGS insert_deduplication_token = 'FORMAT x;' FORMAT Native",
+        '\n INSERT INTO "d"."t"\n(a)\nFORMAT Native',
+    ],
+)
+def test_the_data_of_an_insert_is_split_from_its_text(head: str) -> None:
+    for asked in (statement({}, head.encode() + b"\n" + BINARY), statement({"query": head}, BINARY)):
+        assert asked.insert_format == "Native"
+        assert asked.body == BINARY
+        words = head[: head.upper().rindex("FORMAT")].strip()
+        assert f"{asked.sql} {asked.insert_settings}".strip() == words
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO t VALUES (1, 'a FORMAT Native\n')",
+        "INSERT INTO t (a) VALUES ('x'), ('(FORMAT CSV')",
+        "INSERT INTO t SELECT 1, 'FORMAT Native'",
+        "CREATE TABLE t (a UInt8) ENGINE = Memory",
+    ],
+)
+def test_other_statements_stay_whole(sql: str) -> None:
+    asked = statement({}, sql.encode())
+    assert (asked.sql, asked.insert_format, asked.returns_rows) == (sql, None, False)
+
+
+LONG = 200_000
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO t (" + "event_id, " * 20_000 + "x) SELECT 1",
+        "INSERT INTO t (" + "event_id" * 20_000,
+        "INSERT INTO t (`" + "\\" * LONG,
+        "INSERT INTO t SETTINGS a = '" + "\\'" * LONG + " VALUES (1)",
+        "INSERT INTO t SETTINGS " + "a = 1, " * 20_000 + " VALUES (1)",
+        "INSERT INTO t SETTINGS a" + " " * LONG + "VALUES (1)",
+        "INSERT INTO t" + " " * LONG + "FORMAT",
+        "INSERT INTO t FORMAT" + " " * LONG + "(",
+        "SELECT 1" + " FORMAT a SETTINGS b" * 20_000 + ";" + " " * LONG + "x",
+        "(" * LONG + " " * LONG + "x",
+        "/*" * LONG,
+        "/* */ " * LONG + "x",
+        "--" * LONG,
+    ],
+    ids=lambda sql: sql[:24],
+)
+def test_no_statement_takes_longer_than_its_length_explains(sql: str) -> None:
+    try:
+        asked = statement({}, sql.encode())
+    except ProtocolError:
+        return
+    assert (asked.insert_format, asked.changes_connection) == (None, False)
+    assert asked.returns_rows == sql.startswith("SELECT")
+
+
+def test_parameters_settings_and_the_transport_s_own_are_kept_apart() -> None:
+    asked = statement(
+        {
+            "query": "SELECT {x:String}",
+            "param_x": "1",
+            "max_threads": "2",
+            "query_id": "q",
+            "session_id": "s",
+            "session_timeout": "5",
+            "client_protocol_version": "54405",
+        },
+        b"",
+    )
+    assert (asked.parameters, asked.settings) == ({"x": "1"}, {"max_threads": "2"})
+    assert (asked.session_id, asked.session_timeout_s) == ("s", 5.0)
+
+
+@pytest.mark.parametrize(
+    "sql", ["SET a = 1", " USE d", "/* hi */ CREATE TEMPORARY TABLE t (a UInt8)", "-- x\nSET a = 1"]
+)
+def test_statements_that_leave_something_behind_are_known(sql: str) -> None:
+    assert statement({}, sql.encode()).changes_connection
+
+
+def test_comments_do_not_hide_a_select() -> None:
+    assert statement({}, b"-- note\n/* more */ WITH 1 AS a SELECT a").returns_rows
+
+
+@pytest.mark.parametrize(("parameters", "body"), [({}, b""), ({"query": "  "}, b"\n"), ({}, b"SELECT '\xff\xfe'")])
+def test_a_request_without_a_readable_query_is_a_syntax_error(parameters: dict[str, str], body: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        statement(parameters, body)
+    assert engine_error(str(caught.value))[:2] == (400, "62")
+
+
+def test_a_form_gives_its_fields_byte_for_byte() -> None:
+    parts = {"query": "SELECT {a:String}", "param_a": 'line\r\nline -- "quoted" żółć\n'}
+    body = b"".join(
+        f'--B\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
+        for name, value in parts.items()
+    )
+    assert form_parameters("multipart/form-data; boundary=B", body + b"--B--\r\n") == parts
+
+
+def test_a_file_in_a_form_is_refused() -> None:
+    body = b'--B\r\nContent-Disposition: form-data; name="t"; filename="t"\r\n\r\nx\r\n--B--\r\n'
+    with pytest.raises(ProtocolError, match="External data"):
+        form_parameters("multipart/form-data; boundary=B", body)
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "lz4": lambda plain: bytes(lz4.frame.compress(plain, content_checksum=True)),
+    "zstd": lambda plain: zstandard.ZstdCompressor(write_checksum=True).compress(plain),
+}
+
+
+def test_a_plain_body_stays_as_it_is() -> None:
+    assert decoded(BINARY, "") == decoded(BINARY, "identity") == BINARY
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+@pytest.mark.parametrize("frames", [1, 2, 50])
+def test_every_frame_of_a_body_is_unpacked(encoding: str, frames: int) -> None:
+    plain = [bytes([number]) * 100_000 + BINARY for number in range(frames)]
+    assert decoded(b"".join(map(PACKERS[encoding], plain)), encoding) == b"".join(plain)
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+def test_frames_longer_than_what_is_unpacked_at_once_are_whole(encoding: str) -> None:
+    plain = random.Random(1).randbytes(UNPACKED_AT_ONCE + 1)
+    packed = PACKERS[encoding](plain)
+    assert decoded(packed + packed, encoding) == plain + plain
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+def test_a_body_that_ends_within_a_frame_is_refused(encoding: str) -> None:
+    frame = PACKERS[encoding](BINARY * 100)
+    cut = [b"", *(frame + frame[:length] for length in (1, len(frame) // 2, len(frame) - 1))]
+    for packed in cut:
+        with pytest.raises(ProtocolError) as caught:
+            decoded(packed, encoding)
+        assert engine_error(str(caught.value))[1] == "271"
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+def test_a_damaged_second_frame_is_refused(encoding: str) -> None:
+    frame = PACKERS[encoding](BINARY * 100)
+    for place in (0, len(frame) - 1):
+        damaged = bytearray(frame)
+        damaged[place] ^= 0xFF
+        with pytest.raises(ProtocolError) as caught:
+            decoded(frame + damaged, encoding)
+        assert engine_error(str(caught.value))[1] == "271"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "lz4", "zstd", "br"])
+def test_a_body_that_is_not_encoded_as_declared_is_refused(encoding: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decoded(b"plain text", encoding)
+    assert engine_error(str(caught.value))[1] == "271"
+
+
+@pytest.mark.parametrize("name", ["lz4", "zstd", "gzip", "deflate"])
+def test_answers_are_packed_as_the_client_likes_best(name: str) -> None:
+    packed, encoding = encoded(BINARY, f"br, {name};q=1, identity")
+    assert encoding == name
+    assert decoded(packed, name) == BINARY
+
+
+def test_an_answer_stays_plain_for_a_client_that_unpacks_nothing() -> None:
+    assert encoded(BINARY, "") == (BINARY, None)
+
+
+def test_an_engine_s_error_keeps_its_code_and_loses_its_prefix() -> None:
+    text = "Streaming insert finish failed: Code: 60. DB::Exception: Table d.t does not exist. (UNKNOWN_TABLE)"
+    status, code, message = engine_error(text)
+    assert (status, code) == (404, "60")
+    assert message.startswith("Code: 60. DB::Exception")
+
+
+def test_an_error_without_a_code_is_the_server_s() -> None:
+    assert engine_error("out of luck")[:2] == (500, "1002")

@@ -1,0 +1,158 @@
+"""`stack.json`, the lock, and which processes are ours."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from ratchet.cli.__main__ import main
+from ratchet.core.errors import ConfigError
+from ratchet.local.local_stack.orphans import STACK_ID_VARIABLE, birth, is_running
+from ratchet.local.local_stack.process import ended, log_tail
+from ratchet.local.local_stack.servers import nats_config, s3_credentials
+from ratchet.local.local_stack.state import (
+    AlreadyRunning,
+    MemberRecord,
+    StackRecord,
+    read_record,
+    remove_record,
+    stack_lock,
+    write_record,
+)
+
+RECORD = StackRecord(
+    pid=1,
+    started_at=2.5,
+    stack_id="x",
+    ready=True,
+    services={
+        "nats": MemberRecord(
+            pid=3, started_at=4.5, url="nats://h:1", port=1, health_port=None, state="ready", restarts=0, reason=None
+        )
+    },
+    stop_s=12.0,
+    env={"RATCHET_NATS_URL": "nats://h:1"},
+)
+
+
+def test_a_record_comes_back_as_it_was_written_and_is_private(tmp_path: Path) -> None:
+    write_record(tmp_path, RECORD)
+    assert read_record(tmp_path) == RECORD
+    assert stat.S_IMODE((tmp_path / "stack.json").stat().st_mode) == 0o600
+    remove_record(tmp_path)
+    assert read_record(tmp_path) is None
+
+
+def test_a_broken_record_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "stack.json").write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_record(tmp_path)
+
+
+def test_a_second_supervisor_is_refused_with_the_first_one_s_pid(tmp_path: Path) -> None:
+    with stack_lock(tmp_path):
+        write_record(tmp_path, RECORD)
+        with pytest.raises(AlreadyRunning, match=r"already running \(pid 1\)"), stack_lock(tmp_path):
+            pass
+    with stack_lock(tmp_path):
+        pass
+
+
+def this_process(after_s: float = 0.0, born: str = "") -> StackRecord:
+    started_at = psutil.Process().create_time() + after_s
+    return msgspec.structs.replace(RECORD, pid=os.getpid(), started_at=started_at, born=born)
+
+
+def test_a_pid_counts_only_with_its_birth() -> None:
+    born = birth(os.getpid())
+    assert is_running(this_process(born=born))
+    assert not is_running(this_process(born=f"{born}0"))
+
+
+def test_a_pid_of_a_record_without_births_counts_only_with_its_start_time() -> None:
+    assert is_running(this_process())
+    assert not is_running(this_process(after_s=-100))
+
+
+STEPPED = """
+import os, sys
+from pathlib import Path
+
+import msgspec, psutil
+from ratchet.local.local_stack.orphans import birth, is_running
+from ratchet.local.local_stack.state import StackRecord
+
+proc, pid = Path(sys.argv[1]), os.getpid()
+before = StackRecord(pid=pid, started_at=psutil.Process().create_time(), stack_id="s", ready=True, services={},
+                     stop_s=1.0, env={}, born=birth(pid))
+lines = Path("/proc/stat").read_text().splitlines()
+stepped = (f"btime {int(line.split()[1]) + 100}" if line.startswith("btime") else line for line in lines)
+(proc / "stat").write_text("\\n".join(stepped) + "\\n")
+(proc / str(pid)).symlink_to(f"/proc/{pid}")
+psutil.PROCFS_PATH = str(proc)  # the kernel's files after the clock was set forward by 100 s
+print(is_running(before), is_running(msgspec.structs.replace(before, born="")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_stays_the_same_when_the_clock_is_set(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", STEPPED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert done.stdout == "True False\n", done.stderr
+
+
+@contextmanager
+def killed(server: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block, whatever the block shows."""
+    try:
+        yield server
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_down_ends_nothing_under_a_supervisor_that_holds_the_lock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with killed(subprocess.Popen(command, env={STACK_ID_VARIABLE: RECORD.stack_id}, start_new_session=True)) as server:
+        member = msgspec.structs.replace(RECORD.services["nats"], pid=server.pid)
+        with stack_lock(tmp_path):
+            write_record(tmp_path, msgspec.structs.replace(RECORD, services={"nats": member}))
+            assert main(["down", "--dir", str(tmp_path)]) != 0
+            assert "already running" in capsys.readouterr().err
+            assert server.poll() is None
+        assert main(["down", "--dir", str(tmp_path)]) == 0  # with the supervisor gone
+        server.wait(60)
+
+
+def test_exit_codes_are_put_into_words() -> None:
+    assert (ended(-9), ended(3)) == ("was ended by SIGKILL", "ended with exit code 3")
+
+
+def test_the_end_of_a_log_is_read_without_the_rest(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"line {number}\n" for number in range(10_000)))
+    assert log_tail(log, lines=2) == ["line 9998", "line 9999"]
+    assert log_tail(tmp_path / "absent.log") == []
+
+
+def test_the_broker_listens_on_loopback_only_and_syncs_every_write(tmp_path: Path) -> None:
+    config = nats_config(tmp_path / 'with "quotes" and spaces', 4001, 4002)
+    assert 'listen: "127.0.0.1:4001"' in config
+    assert 'http: "127.0.0.1:4002"' in config
+    assert "sync_interval: always" in config
+    assert '\\"quotes\\"' in config
+
+
+def test_the_object_store_knows_one_key() -> None:
+    assert '"accessKey": "a"' in s3_credentials("a", "b")
