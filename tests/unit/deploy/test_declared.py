@@ -20,16 +20,16 @@ from tests.support.compose import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 EXTRAS = {
-    "local_stack": ["embedded"],
-    "engine_local": ["engine"],
-    "grammars": ["engine"],
-    "chat_templates": ["engine"],
+    "local/local_stack": ["embedded"],
+    "local/engine_local": ["engine"],
+    "core/grammars": ["engine"],
+    "core/chat_templates": ["engine"],
     "trainer_worker": ["trainer"],
-    "demo": ["demo", "real"],
+    "local/demo": ["demo", "real"],
     "console": ["real"],
 }
 """The extras that a package of `services/ratchet` may need besides the base."""
-HOSTS = {"vllm_plugin": {"vllm", "huggingface-hub"}}
+HOSTS = {"extras/vllm_plugin": {"vllm", "huggingface-hub"}}
 """What a package of `services/ratchet` imports of the program that loads it, whose environment it runs in."""
 LOCKED = REPOSITORY / "tests/clients/python"
 """Scripts of frameworks, each in an environment that a lock in `tests/clients/locks` lists to the last package."""
@@ -81,7 +81,16 @@ def undeclared(folder: Path, known: set[str]) -> set[str]:
     return {name for name in names if not {canonical(one) for one in distributions.get(name, [name])} & known}
 
 
-@pytest.mark.parametrize("service", sorted(path.name for path in (REPOSITORY / "services/ratchet").glob("[!_]*/")))
+PACKAGES = REPOSITORY / "services/ratchet"
+FOLDERS = sorted(
+    path.parent.relative_to(PACKAGES).as_posix()
+    for room in ("", "core", "local", "extras")
+    for path in (PACKAGES / room).glob("*/__init__.py")
+    if path.parent.name not in ("core", "local", "extras")
+)
+
+
+@pytest.mark.parametrize("service", FOLDERS)
 def test_a_service_imports_packages_of_the_base_or_of_its_extras(service: str) -> None:
     assert (
         undeclared(

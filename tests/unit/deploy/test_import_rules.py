@@ -13,10 +13,17 @@ from ratchet.local.local_stack.catalog import SERVICES
 FOLDER = Path(ratchet.__file__).parent
 PYPROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 RULES: list[Any] = tomllib.loads(PYPROJECT.read_text())["tool"]["importlinter"]["contracts"]
-PACKAGES = {f"ratchet.{path.parent.name}" for path in FOLDER.glob("*/__init__.py")}
+ROOMS = {"core", "local", "extras"}
+"""Folders of packages."""
+PACKAGES = {
+    ".".join(("ratchet", *path.relative_to(FOLDER).parts[:-1]))
+    for room in ("", *ROOMS)
+    for path in (FOLDER / room).glob("*/__init__.py")
+    if path.parent.name not in ROOMS
+}
 APART = {"ratchet.extras.trackers"}
 """Services that the local stack does not start."""
-MODULES = {f"ratchet.{path.stem}" for path in FOLDER.glob("*.py") if path.stem != "__init__"}
+MODULES = {f"ratchet.core.{path.stem}" for path in (FOLDER / "core").glob("*.py") if path.stem != "__init__"}
 
 
 def rule(name: str) -> Any:
@@ -25,7 +32,7 @@ def rule(name: str) -> Any:
 
 
 def test_every_package_has_its_place_among_the_layers() -> None:
-    named = {name for layer in rule("errors <- bus")["layers"] for name in re.findall(r"[\w.]+", layer)}
+    named = {name for layer in rule("bus <- core")["layers"] for name in re.findall(r"[\w.]+", layer)}
     assert named - {"ratchet_helpdesk"} == PACKAGES | MODULES
 
 

@@ -18,7 +18,7 @@ from ratchet.core.datasets.domain.rows import (
 from ratchet.core.rules.capture import REASONS, Reason, advice_of
 from tests.support.pages import ROOT
 
-DOMAIN = ROOT / "services" / "ratchet" / "datasets" / "domain"
+DOMAIN = ROOT / "services" / "ratchet" / "core" / "datasets" / "domain"
 GATEWAY = ROOT / "services" / "ratchet" / "gateway"
 COORDINATOR = ROOT / "services" / "ratchet" / "rl_coordinator" / "README.md"
 AGENTS = ROOT / "docs" / "guides" / "agent-author.md"

@@ -25,10 +25,12 @@ class ServiceSpec:
     """The extra of the package that it needs, when that is torch."""
     drain_s: float | None = None
     """How long a stop lets the answers or trainings under way go on, unless `drain_variable` says otherwise."""
+    package: str = ""
+    """Where its code is, when that is not `ratchet.<name>`."""
 
     @property
     def module(self) -> str:
-        return f"ratchet.{self.name}"
+        return self.package or f"ratchet.{self.name}"
 
     @property
     def port_variable(self) -> str:
@@ -55,14 +57,14 @@ SERVICES = (
     ServiceSpec("reward_computer", "reward", 9102),
     ServiceSpec("rl_coordinator", "coordinator", 9103, port=8081),
     ServiceSpec("trainer_worker", "trainer", 9104, needs=("rl_coordinator",), extra="trainer", drain_s=120.0),
-    ServiceSpec(ENGINE, "engine", 9106, port=8082, extra="engine"),
+    ServiceSpec(ENGINE, "engine", 9106, port=8082, extra="engine", package="ratchet.local.engine_local"),
     ServiceSpec("gateway", "gateway", 9105, port=8080, needs=(ENGINE,), drain_s=120.0),
     ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=(ENGINE, "gateway")),
     ServiceSpec(CONSOLE, CONSOLE, 9109, port=8084),
 )
 
 MLFLOW, MLFLOW_PORT = "mlflow", 5000
-TRACKER = ServiceSpec("experiment_tracker", "tracker", 9108, needs=(MLFLOW,))
+TRACKER = ServiceSpec("experiment_tracker", "tracker", 9108, needs=(MLFLOW,), package="ratchet.extras.trackers")
 """With a server of MLflow, where one was asked for."""
 
 NAMES = (*SERVERS, *(spec.name for spec in SERVICES))

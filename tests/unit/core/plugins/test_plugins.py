@@ -137,9 +137,13 @@ def test_a_built_in_name_is_never_replaced(acme: Path) -> None:
         (ALGORITHMS, "simpo", r"'simpo' .* a name that a package brings has the form <package>\.<name>"),
         (ALGORITHMS, "acme.unheard", r"a request has no hyperparameters warmth"),
         (ALGORITHMS, "acme.blind", r"rows of the format pairs have no token ids"),
-        (ALGORITHMS, "acme.gate", r"it is a function, not a ratchet\.rules\.algorithms\.Algorithm"),
-        (KINDS, "acme_gate", r"kind of export 'acme_gate' .* it is a function, not a ratchet\.exporters\.base\.Kind"),
-        (IMPORTERS, "acme_gate", r"importer 'acme_gate' .* not a ratchet\.importers\.base\.Importer"),
+        (ALGORITHMS, "acme.gate", r"it is a function, not a ratchet\.core\.rules\.algorithms\.Algorithm"),
+        (
+            KINDS,
+            "acme_gate",
+            r"kind of export 'acme_gate' .* it is a function, not a ratchet\.extras\.exporters\.base\.Kind",
+        ),
+        (IMPORTERS, "acme_gate", r"importer 'acme_gate' .* not a ratchet\.extras\.importers\.base\.Importer"),
         (ENGINES, "acme_gate", r"engine 'acme_gate' .* cannot be called with 2 positional argument"),
     ],
 )
