@@ -62,7 +62,7 @@ LENGTH, WHOLE = 1024, 16_384
 """A conversation that is learnt from keeps its last tokens; the rules of thumb see all of them."""
 FOLDS, EPOCHS, BATCH = 5, 3, 8
 RATES = {DPO: 3e-3, REWARD_MODEL: 3e-4}
-"""Of dpo as in ADR 20; of a reward model as its test has it. Nothing is tuned on these pairs."""
+"""Of dpo; of a reward model as its test has it. Nothing is tuned on these pairs."""
 SOURCE = "120 tries of GPT-4o at 30 tasks of tau-bench's airline"
 
 

@@ -118,7 +118,7 @@ WIDER = {
 SERVICES = {"type": "object", "additionalProperties": False, "required": []}
 """The rules of the whole, which a record leaves out: a new service takes nothing from anybody."""
 GONE = {"/engine/POST /v1/load_lora_adapter"}
-"""Engines find policies by their names (ADR 63). Callers of this route were the gateway and the deployer."""
+"""Engines find policies by their names (ADR 9). Callers of this route were the gateway and the deployer."""
 
 
 @pytest.mark.parametrize("version", RELEASED)

@@ -184,7 +184,7 @@ async def test_real_trajectories_train_a_model_whose_loss_falls_and_import_twice
 async def test_real_pairs_train_a_model_that_prefers_the_chosen_answers(
     shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
-    """That it prefers the pairs it learnt from is all that is asserted: 46 pairs cannot show more (ADR 20)."""
+    """That it prefers the pairs it learnt from is all that is asserted: 46 pairs cannot show more."""
     async with line(shared_settings) as here:
         await here.imported(AIRLINE)
         await here.rewarded(120)

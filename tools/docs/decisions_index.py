@@ -20,8 +20,8 @@ def decisions_page(folder: Path) -> str:
         [
             "# Decisions",
             "",
-            "Each page names a decision that would surprise a reader or that rejects a reasonable alternative, its",
-            "reasons and what was measured. A decision that was replaced stays and names the one that replaced it.",
+            "Each page names a decision that a newcomer would otherwise undo, its reasons, and what was not taken.",
+            "Other reasons stand beside the code. A decision that was replaced is deleted; the numbers stay.",
             "",
             "| | decision |",
             "|---|---|",

@@ -123,8 +123,7 @@ Of the pairs that were learnt from, so many are in the right order in the last t
 *Right*: mean over the seeds of the share of held-out pairs. The interval draws tasks with replacement ({DRAWS} times,
 all seeds of a task together): pairs of a task share tries, so there are {tasks} observations, not {pairs}. Where it
 holds 0.5, nothing was shown. *Longer, as learnt*: the direction in which length decides, taken from the other tasks.
-`python -m tests.bench.bench_preferences FILE` repeats it (here {minutes:.0f} minutes, beside other work). [ADR
-20](adr/0020-what-few-pairs-can-show.md) says how many pairs it takes."""
+`python -m tests.bench.bench_preferences FILE` repeats it (here {minutes:.0f} minutes, beside other work)."""
 
 
 def _figures(cells: Sequence[Cell]) -> Iterator[tuple[str, Sequence[Cell], Callable[[HeldOutPair], float]]]:

@@ -95,7 +95,7 @@ class Rises:
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """What one whole run took, from an empty directory to a stopped stack, served by `engine_local` (ADR 70)."""
+    """What one whole run took, from an empty directory to a stopped stack, served by `engine_local` (ADR 66)."""
 
     minutes: int
     minutes_on_vllm: int
@@ -180,7 +180,7 @@ REAL = Plan(
     drills=None,
     tickets=Supervised(examples=512, steps=64, learning_rate=1e-3, batch=8),
     bad=Supervised(examples=128, steps=16, learning_rate=1e-3, batch=8),
-    # RLOO learns from tasks whose tries differ alone: what is always solved is not rehearsed, and is lost (ADR 70).
+    # RLOO learns from tasks whose tries differ alone: what is always solved is not rehearsed, and is lost (ADR 66).
     cycle=Reinforced(sample_size=320, learning_rate=1e-3, epochs=2, batch=8, solved_only=True),
     rollouts=Rollouts(heldout_tasks=96, stages=(25, 50), stage_min_s=(2, 2), stage_min_trajectories=(20, 40)),
     tasks=80,
