@@ -41,7 +41,7 @@ SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-unit test-contract \
+.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-unit test-contract \
 	test-integration test-e2e \
 	test-clients unit-with-torch unit-without-torch unit-and-contract demo learning up down env constraints docs shape
 
@@ -69,6 +69,10 @@ $(DIAGRAMS_STAMP): $(DIAGRAMS)/package.json $(DIAGRAMS)/package-lock.json | $(ST
 
 console: $(STAMP) $(WEB_STAMP) ## build the console's pages into services/ratchet/console/static
 	@$(NODE_JS) $(WEB)/build.mjs
+
+wheel: $(STAMP) ## the package for another machine or environment, as dist/ratchet_rl-*.whl
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/ratchet_rl-*.whl
 
 vllm: $(VLLM_PLUGIN) ## vLLM itself, built for CPUs, with Ratchet's plugin, in .vllm beside .venv: 3 GB; for `make test-vllm`
 
