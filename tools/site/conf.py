@@ -39,7 +39,13 @@ html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
 
 PARTS = {
-    "Begin": ("docs/guides/in-front-of-my-provider", "docs/README", "docs/not-for", "docs/architecture", "docs/glossary"),
+    "Begin": (
+        "docs/guides/in-front-of-my-provider",
+        "docs/README",
+        "docs/not-for",
+        "docs/architecture",
+        "docs/glossary",
+    ),
     "Agents": ("docs/guides/agent-author", "docs/guides/other-languages", "docs/guides/frameworks"),
     "Policies": (
         "docs/guides/bring-your-logs",
