@@ -165,15 +165,12 @@ imports: $(STAMP)
 	@$(BIN)/lint-imports --no-cache
 
 generated: $(STAMP)
-	@$(BIN)/python tools/contract_documents.py --check
 	@$(BIN)/python tools/dashboard/loop_overview.py --check
-	@$(BIN)/python tools/openapi_documents.py --check
 	@$(BIN)/python -m tools.docs.cli_reference --check
 	@$(BIN)/python -m tools.docs.settings_reference --check
 	@$(BIN)/python -m tools.docs.frameworks --check
 
-docs: $(STAMP) $(DIAGRAMS_STAMP) ## write docs/cli.md, docs/settings.md and OpenAPI from the code; build the site, with a reference of client and HTTP: site/
-	@$(BIN)/python tools/openapi_documents.py
+docs: $(STAMP) $(DIAGRAMS_STAMP) ## write docs/cli.md, docs/settings.md from the code; build the site, with references of client and HTTP, OpenAPI and AsyncAPI: site/
 	@$(BIN)/python -m tools.docs.cli_reference
 	@$(BIN)/python -m tools.docs.settings_reference
 	@$(BIN)/python -m tools.docs.frameworks

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import yaml
 
 from ratchet.bus.compatibility import LOOKED_INTO, WORDS
 from ratchet.bus.schemas import load_schema
+from ratchet.cli.interfaces import Interface, openapi
 from ratchet.core.contract.directory import stored_kinds
 
 VERBS = ("get", "put", "post", "patch", "delete")
@@ -43,40 +44,39 @@ def recorded(root: Path) -> str:
     return "{\n" + ",\n".join(f'"{name}": {text}' for name, text in parts.items()) + "\n}\n"
 
 
-def recorded_http(folder: Path) -> str:
-    """The HTTP interfaces of the OpenAPI documents in `folder`, as the file of a release."""
-    schema = without_words(interfaces(folder))
+def recorded_http(documents: Mapping[str, Any]) -> str:
+    """The HTTP interfaces of OpenAPI documents by service, as the file of a release."""
+    schema = without_words(interfaces(documents))
     parts = {name: _lines(schema[name], 2 if name == "properties" else 1) for name in ("properties", "$defs")}
     return "{\n" + ",\n".join(f'"{name}": {text}' for name, text in parts.items()) + "\n}\n"
 
 
-def interfaces(folder: Path) -> Any:
+def interfaces(documents: Mapping[str, Any]) -> Any:
     """The HTTP interfaces as one JSON Schema: a member for each service, in it one for each operation and its bodies.
 
     Two of them are compared as two versions of a message are: an operation, an answer or a member that is gone, or is
     asked for and was not, breaks a reader who keeps to the older one.
     """
-    documents = {path.name: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.openapi.*"))}
     parts = {
-        f"{file.partition('.')[0]}.{name}": _closed(_local(schema, file))
-        for file, document in documents.items()
+        f"{service}.{name}": _closed(_local(schema, service))
+        for service, document in documents.items()
         for name, schema in document.get("components", {}).get("schemas", {}).items()
     }
-    services = {file.partition(".")[0]: dict(_operations(document, file)) for file, document in documents.items()}
+    services = {service: dict(_operations(document, service)) for service, document in documents.items()}
     return {**_object({name: _object(operations) for name, operations in services.items()}), "$defs": parts}
 
 
-def _operations(document: Any, file: str) -> Iterator[tuple[str, Any]]:
+def _operations(document: Any, service: str) -> Iterator[tuple[str, Any]]:
     for path, members in document["paths"].items():
         for verb in (verb for verb in VERBS if verb in members):
             operation = members[verb]
             sent = [_resolved(one, document) for one in operation.get("parameters", ())]
             asked = {f"{one['in']} {one['name']}": one for one in sent if one["in"] != "path"}
             needed = [name for name, one in asked.items() if one.get("required")]
-            taken = {name: _alternatives(_closed(_local(one["schema"], file))) for name, one in asked.items()}
-            body = _content(_resolved(operation.get("requestBody", {}), document), file)
+            taken = {name: _alternatives(_closed(_local(one["schema"], service))) for name, one in asked.items()}
+            body = _content(_resolved(operation.get("requestBody", {}), document), service)
             answers = {
-                f"answer {status}": _content(_resolved(answer, document), file)
+                f"answer {status}": _content(_resolved(answer, document), service)
                 for status, answer in operation["responses"].items()
             }
             request = _object({**taken, "body": body}, [*needed, *(["body"] if body else [])])
@@ -92,22 +92,22 @@ def _alternatives(schema: Any) -> Any:
     return {"oneOf" if name == "anyOf" else name: part for name, part in schema.items()}
 
 
-def _content(holder: Any, file: str) -> Any:
+def _content(holder: Any, service: str) -> Any:
     """The schema of a body; empty where there is no JSON."""
     content = holder.get("content", {}).get("application/json", {"schema": {}})
-    return _closed(_local(content["schema"], file))
+    return _closed(_local(content["schema"], service))
 
 
-def _local(schema: Any, file: str) -> Any:
+def _local(schema: Any, service: str) -> Any:
     """A schema whose references lead into one set of parts, named by service."""
     if isinstance(schema, list):
-        return [_local(part, file) for part in schema]
+        return [_local(part, service) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
         document, _, place = schema["$ref"].partition("#")
-        return {"$ref": f"#/$defs/{(document or file).partition('.')[0]}.{place.rsplit('/', 1)[1]}"}
-    return {name: _local(part, file) for name, part in schema.items()}
+        return {"$ref": f"#/$defs/{(document or service).partition('.')[0]}.{place.rsplit('/', 1)[1]}"}
+    return {name: _local(part, service) for name, part in schema.items()}
 
 
 def _closed(schema: Any) -> Any:
@@ -164,7 +164,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Records the contracts in force as a release.")
     parser.add_argument("version", help="such as 0.2")
     name = f"{parser.parse_args().version}.json"
-    for folder, text in ((CONTRACTS, recorded(CONTRACTS)), (CONTRACTS / "http", recorded_http(CONTRACTS / "http"))):
+    documents = {str(service): yaml.safe_load(openapi(service, CONTRACTS)) for service in Interface}
+    for folder, text in ((CONTRACTS, recorded(CONTRACTS)), (CONTRACTS / "http", recorded_http(documents))):
         with (folder / "released" / name).open("x") as file:
             file.write(text)
 

@@ -1,11 +1,10 @@
-"""`asyncapi.json`: valid by the official schema of AsyncAPI 3.0, complete, and true to the registry."""
+"""The AsyncAPI document: valid by the official schema of AsyncAPI 3.0, complete, and true to the registry."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -15,14 +14,14 @@ import pytest
 
 from ratchet.bus.envelope import Sealer
 from ratchet.bus.received import Received
-from ratchet.bus.schemas import with_references
+from ratchet.cli.interfaces import asyncapi
 from ratchet.core.contract import MESSAGES
 from tests.support.contract_files import CONTRACTS, ROOT, SCHEMAS, SUMMARIES, TOPIC_OF, example, fast
 
 SPECIFICATION = ROOT.parent / "examples/node/node_modules/@asyncapi/specs/schemas/3.0.0-without-$id.json"
 """The official JSON Schema, from the npm package of the AsyncAPI initiative (`make setup` installs it)."""
 
-DOCUMENT: Any = json.loads((ROOT / "asyncapi.json").read_text())
+DOCUMENT: Any = asyncapi(ROOT, "0.1")
 assert SPECIFICATION.is_file(), "AsyncAPI's schema is missing: `make setup` installs it"
 OFFICIAL = jsonschema_rs.Draft7Validator(json.loads(SPECIFICATION.read_text()))
 
@@ -40,9 +39,7 @@ def references(part: Any) -> Iterator[str]:
 
 
 def resolve_reference(reference: str) -> Any:
-    """The target of a reference: a part of the document, or a file beside it."""
-    if not reference.startswith("#/"):
-        return json.loads((ROOT / Path(reference)).read_text())
+    """The part of the document that a reference leads to."""
     part = DOCUMENT
     for key in reference.removeprefix("#/").split("/"):
         part = part[key]
@@ -64,20 +61,15 @@ def test_the_official_schema_would_notice_a_mistake(member: str) -> None:
     assert not OFFICIAL.is_valid({**DOCUMENT, "channels": {**DOCUMENT["channels"], "reward.v1": channel}})
 
 
-def test_every_reference_leads_somewhere() -> None:
-    everything = set(references(DOCUMENT))
-    assert any(reference.startswith("schemas/") for reference in everything)
-    assert all(resolve_reference(reference) for reference in everything)
-
-
-def test_a_payload_refers_by_its_id_to_the_payload_of_another_message() -> None:
-    files = [
-        resolve_reference(message["payload"]["schema"]["$ref"])
-        for message in DOCUMENT["components"]["messages"].values()
-    ]
-    named = {reference for file in files for reference in references(file) if not reference.startswith("#")}
-    assert named == {"urn:ratchet:schema:training.request.v1"}
-    assert named <= {file["$id"] for file in files}
+def test_references_lead_inside_the_document() -> None:
+    schemas = [message["payload"]["schema"] for message in DOCUMENT["components"]["messages"].values()]
+    inside = {reference for schema in schemas for reference in references(schema)}
+    own = set(references(DOCUMENT)) - inside
+    assert own
+    assert all(resolve_reference(reference) for reference in own)
+    embedded = {part["$id"] for schema in schemas for part in schema.get("$defs", {}).values() if "$id" in part}
+    assert embedded
+    assert {reference for reference in inside if not reference.startswith("#")} == embedded
 
 
 def test_channels_are_the_subjects_with_their_parameters() -> None:
@@ -109,8 +101,7 @@ def test_every_producer_sends_and_every_consumer_receives_on_every_channel_of_it
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 def test_the_payload_of_a_message_is_its_schema_and_its_examples_keep_it(name: str) -> None:
     message = DOCUMENT["components"]["messages"][name]
-    file = resolve_reference(message["payload"]["schema"]["$ref"])
-    assert with_references(ROOT, file) == SCHEMAS[name]
+    assert message["payload"]["schema"] == SCHEMAS[name]
     assert [shown["name"] for shown in message["examples"]] == ["minimal", "full"]
     assert all(fast(name).is_valid(shown["payload"]) for shown in message["examples"])
 
@@ -130,8 +121,7 @@ def test_the_headers_are_those_that_services_send() -> None:
     described = resolve_reference("#/components/schemas/CloudEventsHeaders")
     assert set(headers) == set(described["properties"])
     jsonschema.Draft7Validator(described, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER).validate(headers)
-    summary = described["properties"]["ratchet-summary"]["contentSchema"]
-    assert resolve_reference(summary["$ref"]) == SUMMARIES["turn.summary.v1"]
+    assert described["properties"]["ratchet-summary"]["contentSchema"] == SUMMARIES["turn.summary.v1"]
     assert fast("turn.summary.v1").is_valid(json.loads(headers["ratchet-summary"]))
 
 

@@ -14,13 +14,14 @@ import pytest
 import yaml
 
 from ratchet.bus.compatibility import breaks
+from ratchet.cli.interfaces import Interface, openapi
 from ratchet.core.contract.http import answers, console, gateway, jobs, keys, models, rollouts, status, storage
 from ratchet.core.contract.http.answers import Answer
 from tests.support.contract_files import ROOT
 from tools.record_release import interfaces, recorded_http
 
 HTTP = ROOT / "http"
-DOCUMENTS = {path.name.partition(".")[0]: path for path in sorted(HTTP.glob("*.openapi.*"))}
+DOCUMENTS = {str(service): yaml.safe_load(openapi(service, ROOT)) for service in Interface}
 EXAMPLES = sorted((HTTP / "examples").glob("*/*.json"))
 RELEASED = {path.stem: path for path in sorted((HTTP / "released").glob("*.json"))}
 KINDS = {
@@ -36,11 +37,11 @@ DOCUMENTS_OF_OTHERS = {
     *("EmbeddingsRequest", "EmbeddingsAnswer"),
 }
 """Bodies of the gateway that agents and engines write: no type of ours mirrors them."""
-TODAY = interfaces(HTTP)
+TODAY = interfaces(DOCUMENTS)
 
 
 def document(service: str) -> Any:
-    return yaml.safe_load(DOCUMENTS[service].read_text())
+    return DOCUMENTS[service]
 
 
 NO_DOCUMENTS = (["text/event-stream"], ["text/plain"])
@@ -123,13 +124,13 @@ GONE = {"/engine/POST /v1/load_lora_adapter"}
 
 @pytest.mark.parametrize("version", RELEASED)
 def test_no_released_member_is_gone_or_asks_for_more(version: str) -> None:
-    released, today = RELEASED[version].read_text(), recorded_http(HTTP)
+    released, today = RELEASED[version].read_text(), recorded_http(DOCUMENTS)
     changed = breaks(SERVICES | json.loads(released), SERVICES | json.loads(today))
     assert {one.path for one in changed} == WIDER | GONE
 
 
 def test_a_recorded_interface_holds_every_rule() -> None:
-    kept = json.loads(recorded_http(HTTP))
+    kept = json.loads(recorded_http(DOCUMENTS))
     assert breaks(TODAY, SERVICES | kept) == []
 
 

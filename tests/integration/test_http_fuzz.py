@@ -9,6 +9,7 @@ import pytest
 
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
+from ratchet.cli.interfaces import Interface
 from ratchet.core.service.settings import SharedSettings
 from tests.support.canary_stage import stage
 from tests.support.consoles import consoling
@@ -35,7 +36,7 @@ async def test_gateway_and_the_routes_that_it_forwards(
     ):
         await eventually(lambda: _answers(there.api))
         async with scene(nats, tmp_path, coordinator_url=str(there.api.base_url)) as here:
-            statuses = await fuzzed("gateway.openapi.yaml", here.url)
+            statuses = await fuzzed(Interface.GATEWAY, here.url)
     assert unreached(statuses) == []
     assert len(statuses) >= 10
 
@@ -63,7 +64,7 @@ async def test_coordinator(shared_settings: SharedSettings) -> None:
 async def test_engine(shared_settings: SharedSettings, tmp_path: Path) -> None:
     publish(shared_settings, tmp_path, "support")
     with running_engine(shared_settings, tmp_path) as engine:
-        statuses = await fuzzed("engine.openapi.yaml", engine.url)
+        statuses = await fuzzed(Interface.ENGINE, engine.url)
     assert unreached(statuses) == []
     assert len(statuses) >= 5
 
@@ -77,7 +78,7 @@ async def test_console(shared_settings: SharedSettings) -> None:
     ):
         await eventually(lambda: _answers(there.api))
         async with consoling(shared_settings, coordinator_url=str(there.api.base_url)) as here:
-            statuses = await fuzzed("console.openapi.json", str(here.base_url).rstrip("/"), apart_from=ENDLESS)
+            statuses = await fuzzed(Interface.CONSOLE, str(here.base_url).rstrip("/"), apart_from=ENDLESS)
     assert unreached(statuses) == []
     assert len(statuses) >= 15
 

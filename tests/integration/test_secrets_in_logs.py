@@ -14,6 +14,7 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
+from ratchet.cli.interfaces import Interface
 from ratchet.core.contract import DeadLetter
 from ratchet.core.rules.arms import policy_name
 from ratchet.core.service.settings import SharedSettings
@@ -108,11 +109,11 @@ async def _plant(stack: Stack, bus: Bus, shared: SharedSettings, resident: str) 
         await eventually(lambda: _serves(http, stack.url("gateway")))
     chat = {"chat/completions": [{**CHAT, "model": resident}]}
     here = [
-        (stack.url("gateway"), "gateway.openapi.yaml", {}),
-        (engine, "engine.openapi.yaml", chat),
+        (stack.url("gateway"), Interface.GATEWAY, {}),
+        (engine, Interface.ENGINE, chat),
         (coordinator, document, {}),
-        (stack.url("deployer"), "deployer.openapi.json", {}),
-        (stack.url("console"), "console.openapi.json", {}),
+        (stack.url("deployer"), Interface.DEPLOYER, {}),
+        (stack.url("console"), Interface.CONSOLE, {}),
     ]
     for url, document, bodies in here:
         await _send_all(url, _asked(operations(document), {**BODIES, **bodies}))

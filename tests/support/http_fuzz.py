@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from pathlib import Path
 
 import httpx
 import schemathesis
@@ -18,21 +17,23 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-DOCUMENTS = Path(__file__).parents[2] / "contracts" / "http"
+from ratchet.cli.interfaces import Interface, openapi
+from tests.support.contract_files import ROOT
+
 CONFORMS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 """The document names every status that comes, and what comes with it."""
 EXAMPLES = 15
 """Requests per route and kind (legal, illegal)."""
 
 
-async def fuzzed(document: str, base_url: str, apart_from: Collection[str] = frozenset()) -> dict[str, set[int]]:
-    """Send them all to the service of contracts/http/`document`; returns the statuses of its answers by route.
+async def fuzzed(service: Interface, base_url: str, apart_from: Collection[str] = frozenset()) -> dict[str, set[int]]:
+    """Send them all to a service, by its document; returns the statuses of its answers by route.
 
     `apart_from`: routes that are not asked.
 
     Raises `AssertionError` for an answer that shows a crash.
     """
-    schema = await asyncio.to_thread(schemathesis.openapi.from_path, DOCUMENTS / document)
+    schema = await asyncio.to_thread(schemathesis.openapi.from_file, openapi(service, ROOT))
     return await _try_all(schema, base_url, apart_from)
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
+from ratchet.cli.interfaces import Interface, openapi
 from tests.support.contract_files import ROOT
 from tests.support.hostile import changed, places
 
@@ -43,11 +44,11 @@ class Asked:
         return f"{self.method} {self.path} HTTP/1.1\r\n{lines}\r\n".encode() + self.body[: self.kept]
 
 
-def operations(document: str | Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(method, path) of every operation of a file in contracts/http, or of a document that a service serves."""
-    if isinstance(document, str):
-        document = yaml.safe_load((ROOT / "http" / document).read_text())
-    assert not isinstance(document, str)
+def operations(document: Interface | Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(method, path) of every operation of a service's interface, or of a document that it serves."""
+    if isinstance(document, Interface):
+        document = yaml.safe_load(openapi(document, ROOT))
+    assert not isinstance(document, Interface)
     return [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from ratchet.cli.interfaces import HAND_WRITTEN, Interface
+
 Document = Mapping[str, Any]
 """An OpenAPI document, or a part of one: `Any` because each member has its own form."""
 
@@ -18,7 +20,12 @@ def http_page(documents: Mapping[str, Document]) -> str:
     contents = [f"- [{name}](#{name}): {document['info']['description']}" for name, document in documents.items()]
     parts = [
         "# HTTP reference",
-        "Generated from `contracts/http` by `make docs`; do not edit.",
+        "For programs: OpenAPI of "
+        + ", ".join(
+            f"{{download}}`{name} <documents/{name}.openapi.{'yaml' if name in HAND_WRITTEN else 'json'}>`"
+            for name in Interface
+        )
+        + "; AsyncAPI of the {download}`message bus <documents/asyncapi.json>`.",
         "\n".join(" ".join(line.split()) for line in contents),
     ]
     for name, document in documents.items():
@@ -90,7 +97,7 @@ def _meaning(schema: Document) -> str:
 
 def kind(name: str, schema: Document) -> str:
     """A schema in a few words; a named one is a link to its table."""
-    if "$ref" in schema:  # `gateway.openapi.yaml#/components/schemas/End` and `#/components/schemas/End` are one table
+    if "$ref" in schema:  # `gateway.openapi.yaml#/components/schemas/End` is a table of the gateway
         file, _, place = schema["$ref"].partition("#")
         title, service = PurePosixPath(place).name, file.partition(".")[0] or name
         return f"[{title}](#{service}-{title.lower()})"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from ratchet.bus.schemas import Breach, Schema, load_schema, parse, with_referen
 from ratchet.cli.connections import connected, reader, settings_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.interfaces import Interface, asyncapi as asyncapi_document, openapi as openapi_document
 from ratchet.cli.options import AsJson, Directory, json_file
 from ratchet.cli.output import console, print_answer, print_facts, print_json, print_table, progress
 from ratchet.core.contract import DEFAULT_ROLE
@@ -98,6 +100,19 @@ def _show(head: dict[str, Any], name: str, facts: dict[str, Any], as_json: bool)
     print_json(schema)
     if example is not None:
         print_json(example)
+
+
+@app.command()
+def openapi(service: Annotated[Interface, typer.Argument(help="Whose HTTP interface.")]) -> None:
+    """Print the OpenAPI document of a service."""
+    typer.echo(openapi_document(service, resource_dir("contracts")), nl=False)
+
+
+@app.command()
+def asyncapi() -> None:
+    """Print the AsyncAPI document of the message bus, complete in itself."""
+    document = asyncapi_document(resource_dir("contracts"), version("ratchet-rl"))
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 @app.command()
@@ -226,9 +241,9 @@ def _valid_examples(schema: str) -> Iterator[tuple[str, Json]]:
     root = resource_dir("contracts")
     for file in sorted((root / "examples" / schema / "valid").glob("*.json")):
         yield str(file.relative_to(root)), json.loads(file.read_text())
-    for version, release in releases(resource_dir("contracts")).items():
+    for number, release in releases(resource_dir("contracts")).items():
         for name, example in release.examples.get(schema, {}).items():
-            yield f"released/{version}.json#/examples/{schema}/{name}", example
+            yield f"released/{number}.json#/examples/{schema}/{name}", example
 
 
 async def replay(

@@ -181,6 +181,8 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "deadletters drop": ("ratchet deadletters drop 17", "ratchet deadletters drop --all --dry-run"),
     "contract list": ("ratchet contract list", "ratchet contract list --json"),
     "contract show": ("ratchet contract show turn.v1", "ratchet contract show trajectory.v1 --json"),
+    "contract openapi": ("ratchet contract openapi coordinator", "ratchet contract openapi gateway"),
+    "contract asyncapi": ("ratchet contract asyncapi", "jq .channels <(ratchet contract asyncapi)"),
     "contract check": (
         "ratchet contract check turn.schema.json",
         "ratchet contract check turn.schema.json --days 30 --json",

@@ -1,10 +1,10 @@
-// Builds the console's bundle: types from the contracts, tsc, esbuild, and index.html, into ../static.
+// Builds the console's bundle: types from the OpenAPI documents, tsc, esbuild, and index.html, into ../static.
 //
 //   node build.mjs            write generated/ and ../static
 //   node build.mjs --check    exit 1 when ../static is not what these sources make
 //   node build.mjs --types    write generated/ alone, which editors and tsc need
 
-import { spawnSync } from "node:child_process";
+import { execFileSync, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { basename, dirname, join, parse } from "node:path";
@@ -14,7 +14,7 @@ import * as esbuild from "esbuild";
 import openapiTS, { astToString } from "openapi-typescript";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
-const CONTRACTS = join(HERE, "../../../../contracts/http");
+const RATCHET = join(HERE, "../../../../.venv/bin/ratchet");
 const STATIC = join(HERE, "../static");
 const DOCUMENTS = ["console", "coordinator", "deployer"];
 const LARGEST = { plain: 280_000, gzip: 80_000 };
@@ -22,7 +22,7 @@ const LARGEST = { plain: 280_000, gzip: 80_000 };
 async function writeTypes() {
   mkdirSync(join(HERE, "generated"), { recursive: true });
   for (const name of DOCUMENTS) {
-    const document = JSON.parse(readFileSync(join(CONTRACTS, `${name}.openapi.json`), "utf8"));
+    const document = JSON.parse(execFileSync(RATCHET, ["contract", "openapi", name], { encoding: "utf8", maxBuffer: 2 ** 24 }));
     const types = astToString(await openapiTS(document, { alphabetize: true }));
     writeFileSync(join(HERE, "generated", `${name}.ts`), types);
   }

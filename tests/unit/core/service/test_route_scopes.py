@@ -10,13 +10,10 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from ratchet.bus.testing import FakeClock
-from ratchet.canary_deployer.http_api import Api
-from ratchet.console.http_api import Subjects as ConsoleSubjects, console_api
-from ratchet.console.records import Records
+from ratchet.cli.interfaces import Interface, control_api, openapi
 from ratchet.core.errors import Forbidden
 from ratchet.core.rules.access import UNAUTHENTICATED, Caller, KeyScope
 from ratchet.core.service.asgi import Request
@@ -26,20 +23,14 @@ from ratchet.gateway.domain.prices import NO_PRICES
 from ratchet.gateway.http_api import route_finder
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.quotas import Quotas
-from ratchet.rl_coordinator.http import Subjects, http_app
 from tests.support.callers import called_by
 from tests.support.contract_files import ROOT
 from tests.support.gateway_alone import alone
 
 UNUSED: Any = None
 """Stands for the collaborators of routes: a request that is refused reaches none of them."""
-RECORDS = Records(trajectories=UNUSED, tokens=UNUSED, rollouts=UNUSED, training=UNUSED, annotation=UNUSED)
-CONSOLE = ConsoleSubjects(loop=UNUSED, events=UNUSED, records=RECORDS)
-SUBJECTS = Subjects(jobs=UNUSED, registry=UNUSED, triggers=UNUSED, storage=UNUSED, keys=UNUSED)
-CONTROL: dict[str, FastAPI] = {
-    "coordinator": http_app({}, SUBJECTS, UNUSED),
-    "deployer": Api(UNUSED, UNUSED, UNUSED, UNUSED).app(),
-    "console": console_api(CONSOLE),
+CONTROL = {
+    str(service): control_api(service) for service in (Interface.COORDINATOR, Interface.DEPLOYER, Interface.CONSOLE)
 }
 BY_CHANGE = {"coordinator": KeyScope.TRAIN, "deployer": KeyScope.OPERATE, "console": KeyScope.ANNOTATE}
 """What a POST takes."""
@@ -94,7 +85,7 @@ async def test_every_route_of_a_control_api_refuses_a_key_without_its_scope(
 
 
 async def test_every_documented_route_of_the_gateway_refuses_a_key_without_its_scope(tmp_path: Path) -> None:
-    document = yaml.safe_load((ROOT / "http" / "gateway.openapi.yaml").read_text())
+    document = yaml.safe_load(openapi(Interface.GATEWAY, ROOT))
     coordinator = AsyncApiClient(Peer("the coordinator", "http://127.0.0.1:1"))
     quotas = Quotas(UNUSED, FakeClock(), FakeClock().monotonic, Notes())
     async with alone(tmp_path) as here, coordinator:

@@ -1,9 +1,11 @@
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { execFileSync } from "node:child_process";
 import { test } from "node:test";
+import { fileURLToPath } from "node:url";
 import { paths as policies } from "../src/views/policies/paths.ts";
 import { paths as rollouts } from "../src/views/rollouts/paths.ts";
 
+const RATCHET = new URL("../../../../../.venv/bin/ratchet", import.meta.url);
 const ACTS = ["approve", "pause", "resume", "promote", "rollback", "abort", "revert", "start"];
 
 interface Operation {
@@ -12,8 +14,8 @@ interface Operation {
 
 /** `GET /v1/...` of every service, as pages ask for it, with the names of its query's parameters. */
 const offered = ["console", "coordinator", "deployer"].flatMap((service) => {
-  const file = new URL(`../../../../../contracts/http/${service}.openapi.json`, import.meta.url);
-  const { paths } = JSON.parse(readFileSync(file, "utf8")) as { paths: Record<string, Record<string, Operation>> };
+  const document = execFileSync(fileURLToPath(RATCHET), ["contract", "openapi", service], { encoding: "utf8", maxBuffer: 2 ** 24 });
+  const { paths } = JSON.parse(document) as { paths: Record<string, Record<string, Operation>> };
   const before = service === "console" ? "" : `/${service}`;
   return Object.entries(paths).flatMap(([path, operations]) => Object.entries(operations).map(([method, operation]) => ({
     method: method.toUpperCase(),

@@ -1,4 +1,4 @@
-"""The AsyncAPI 3.0 document of the message bus, made from `topics.json`, the schemas and the examples. Pure.
+"""Interfaces as documents, made from the code: what `ratchet contract openapi` and `ratchet contract asyncapi` print.
 
 Source: AsyncAPI Specification 3.0.0. What it has no words for (streams, durable consumers, projections, buckets)
 stands under the extension `x-jetstream`.
@@ -6,18 +6,69 @@ stands under the extension `x-jetstream`.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.bus.schemas import load_schema, read_document
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 Json = Any
 """Part of a JSON document."""
 
-PREFIX = "agent.rl."
-ACTIONS = {"producers": "send", "consumers": "receive"}
-SCHEMA_FORMAT = "application/schema+json;version=draft-2020-12"
 
-HEADERS: Json = {
+class Interface(StrEnum):
+    """A service that answers HTTP."""
+
+    GATEWAY = "gateway"
+    COORDINATOR = "coordinator"
+    DEPLOYER = "deployer"
+    CONSOLE = "console"
+    ENGINE = "engine"
+
+
+HAND_WRITTEN = (Interface.GATEWAY, Interface.ENGINE)
+"""Their bodies are OpenAI's and Anthropic's, of which our code reads what it needs."""
+
+
+def openapi(service: Interface, contracts: Path) -> str:
+    """The document of a service: that of its routes, or for gateway and engine the one that was written by hand."""
+    if service in HAND_WRITTEN:
+        return (contracts / "http" / f"{service}.openapi.yaml").read_text()
+    return json.dumps(control_api(service).openapi(), indent=1, ensure_ascii=False) + "\n"
+
+
+def control_api(service: Interface) -> FastAPI:
+    """The routes of coordinator, deployer or console without what they are about: describing them uses none of it."""
+    # Each of them takes a while to import, and most commands need none.
+    unused: Any = None
+    if service == Interface.COORDINATOR:
+        from ratchet.rl_coordinator.http import Subjects, http_app  # noqa: PLC0415
+
+        subjects = Subjects(jobs=unused, registry=unused, triggers=unused, storage=unused, keys=unused)
+        return http_app({}, subjects, unused)
+    if service == Interface.DEPLOYER:
+        from ratchet.canary_deployer.http_api import Api  # noqa: PLC0415
+
+        return Api(unused, unused, unused, unused).app()
+    from ratchet.console.http_api import Subjects as Shown, console_api  # noqa: PLC0415
+    from ratchet.console.records import Records  # noqa: PLC0415
+
+    records = Records(trajectories=unused, tokens=unused, rollouts=unused, training=unused, annotation=unused)
+    return console_api(Shown(loop=unused, events=unused, records=records))
+
+
+PREFIX = "agent.rl."
+_PARAMETER = re.compile(r"<(\w+)>")
+_ACTIONS = {"producers": "send", "consumers": "receive"}
+_SCHEMA_FORMAT = "application/schema+json;version=draft-2020-12"
+
+_HEADERS: Json = {
     "type": "object",
     "description": (
         "CloudEvents 1.0 in NATS headers (binary mode). Services of Ratchet send all that have a value. A plain "
@@ -57,7 +108,6 @@ HEADERS: Json = {
                 "large, what the canary's statistics need. Readers take the body of a message without one."
             ),
             "contentMediaType": "application/json",
-            "contentSchema": {"$ref": "schemas/headers/turn.summary.v1.schema.json"},
         },
         "content-type": {"type": "string", "const": "application/json", "description": "Always JSON."},
         "content-encoding": {
@@ -69,8 +119,19 @@ HEADERS: Json = {
 }
 
 
-def document(topics: Json, examples: Mapping[str, Sequence[Json]], version: str) -> Json:
-    """The whole document. `examples` are AsyncAPI message examples by schema name."""
+_TRAIT: Json = {
+    "headers": {"$ref": "#/components/schemas/CloudEventsHeaders"},
+    "contentType": "application/json",
+    "correlationId": {
+        "description": "Id of the first event of the causal chain.",
+        "location": "$message.header#/ce-correlationid",
+    },
+}
+
+
+def asyncapi(contracts: Path, version: str) -> Json:
+    """The message bus: every subject with the schema and, in a checkout, examples of its messages."""
+    topics = read_document(contracts / "topics.json")
     names = topics["topics"]
     return {
         "asyncapi": "3.0.0",
@@ -78,10 +139,7 @@ def document(topics: Json, examples: Mapping[str, Sequence[Json]], version: str)
         "info": {
             "title": "Ratchet's message bus",
             "version": version,
-            "description": (
-                "Every message that processes and agents exchange, and the streams that store them. Where the schema of"
-                " a payload refers to another one by its `$id`, that is the payload of another message here."
-            ),
+            "description": ("Every message that processes and agents exchange, and the streams that store them."),
             "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
         },
         "defaultContentType": "application/json",
@@ -97,10 +155,13 @@ def document(topics: Json, examples: Mapping[str, Sequence[Json]], version: str)
         },
         "operations": {key: operation for name in names for key, operation in _operations(topics, name)},
         "components": {
-            "messages": {_short(name): _message(topic, examples) for name, topic in names.items()},
-            "messageTraits": {"cloudevent": _trait()},
-            "schemas": {"CloudEventsHeaders": HEADERS},
-            "parameters": {key: _parameter(spec) for key, spec in topics["parameters"].items()},
+            "messages": {_short(name): _message(topic, contracts) for name, topic in names.items()},
+            "messageTraits": {"cloudevent": _TRAIT},
+            "schemas": {"CloudEventsHeaders": _headers(contracts)},
+            "parameters": {
+                key: {"description": spec["description"], "x-pattern": spec["pattern"]}
+                for key, spec in topics["parameters"].items()
+            },
         },
         "x-jetstream": _jetstream(topics),
     }
@@ -110,18 +171,14 @@ def _short(topic: str) -> str:
     return topic.removeprefix(PREFIX)
 
 
-def _named_parameters(template: str) -> list[str]:
-    return re.findall(r"<(\w+)>", template)
-
-
 def _address(template: str) -> str:
-    return re.sub(r"<(\w+)>", r"{\1}", template)
+    return _PARAMETER.sub(r"{\1}", template)
 
 
 def _channels(topics: Json, name: str) -> Iterator[tuple[str, str]]:
     """(key, template) of every channel of a topic: one for the bare subject, one for that with parameters."""
     for template in topics["topics"][name]["subjects"]:
-        yield ".".join([_short(name), *_named_parameters(template)]), template
+        yield ".".join([_short(name), *_PARAMETER.findall(template)]), template
 
 
 def _channel(topics: Json, name: str, template: str) -> Json:
@@ -132,7 +189,7 @@ def _channel(topics: Json, name: str, template: str) -> Json:
         "messages": {_short(name): {"$ref": f"#/components/messages/{_short(name)}"}},
         "x-jetstream": {"stream": topic["stream"]},
     }
-    used = _named_parameters(template)
+    used = _PARAMETER.findall(template)
     if used:
         made["parameters"] = {key: {"$ref": f"#/components/parameters/{key}"} for key in used}
     return made
@@ -140,7 +197,7 @@ def _channel(topics: Json, name: str, template: str) -> Json:
 
 def _operations(topics: Json, name: str) -> Iterator[tuple[str, Json]]:
     """What each service does with a topic, on each of its channels."""
-    for kind, action in ACTIONS.items():
+    for kind, action in _ACTIONS.items():
         for service in topics["topics"][name][kind]:
             for channel, _ in _channels(topics, name):
                 yield f"{service}.{action}.{channel}", _operation(topics, name, channel, (service, action))
@@ -167,30 +224,21 @@ def _readers(topics: Json, name: str, service: str) -> Json:
     return {kind: names for kind, names in readers.items() if names}
 
 
-def _message(topic: Json, examples: Mapping[str, Sequence[Json]]) -> Json:
-    schema = topic["schema"]
+def _headers(contracts: Path) -> Json:
+    summary = {**_HEADERS["properties"]["ratchet-summary"], "contentSchema": load_schema(contracts, "turn.summary.v1")}
+    return {**_HEADERS, "properties": {**_HEADERS["properties"], "ratchet-summary": summary}}
+
+
+def _message(topic: Json, contracts: Path) -> Json:
+    name = topic["schema"]
+    files = [contracts / "examples" / name / "valid" / f"{shown}.json" for shown in ("minimal", "full")]
     return {
-        "name": schema,
+        "name": name,
         "title": topic["description"].rstrip("."),
         "traits": [{"$ref": "#/components/messageTraits/cloudevent"}],
-        "payload": {"schemaFormat": SCHEMA_FORMAT, "schema": {"$ref": f"schemas/agent-rl/{schema}.schema.json"}},
-        "examples": list(examples[schema]),
+        "payload": {"schemaFormat": _SCHEMA_FORMAT, "schema": load_schema(contracts, name)},
+        "examples": [{"name": file.stem, "payload": read_document(file)} for file in files if file.is_file()],
     }
-
-
-def _trait() -> Json:
-    return {
-        "headers": {"$ref": "#/components/schemas/CloudEventsHeaders"},
-        "contentType": "application/json",
-        "correlationId": {
-            "description": "Id of the first event of the causal chain.",
-            "location": "$message.header#/ce-correlationid",
-        },
-    }
-
-
-def _parameter(spec: Json) -> Json:
-    return {"description": spec["description"], "x-pattern": spec["pattern"]}
 
 
 def _jetstream(topics: Json) -> Json:
