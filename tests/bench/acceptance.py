@@ -295,7 +295,7 @@ async def verdict(plane: Plane) -> str | None:
         try:
             lacking = plane.acknowledged - set(await plane.stored()) - plane.may_be_lost
             red = [await app.checks["ledger"]() for app in plane.apps]
-            last = await plane.bus.last_sequence(STREAM)
+            last = (await plane.bus.extent(STREAM)).last
             audited = (await plane.balance()).get("watermark", 0)
         except (RatchetError, nats.errors.Error):  # a server is on its way back
             return False
@@ -313,7 +313,7 @@ async def verdict(plane: Plane) -> str | None:
         for alert in await messages_of(plane.bus, Alert)
         if alert.key.startswith(("lost:", "rewound:", "remade:"))
     ]
-    letters = await plane.bus.last_sequence("RL_DEADLETTERS")
+    letters = (await plane.bus.extent("RL_DEADLETTERS")).last
     balance = await plane.balance()
     wrong = [
         f"{len(stored) - len(set(stored))} rows twice" if len(stored) != len(set(stored)) else "",

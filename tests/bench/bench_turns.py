@@ -16,7 +16,7 @@ from pathlib import Path
 from nats.aio.msg import Msg
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.bus.ordered_reader import OrderedReader, read_summary
 from ratchet.canary_deployer.domain.trajectories import Call, call_of
 from ratchet.core.contract import Turn
 from ratchet.core.contract.roles import role_subject
@@ -43,7 +43,7 @@ def by_body(bus: Bus, message: Msg) -> Call:
 
 def by_header(bus: Bus, message: Msg) -> Call:
     """The same from the summary in a header."""
-    summary = bus.read_summary(message, TurnSummary)
+    summary = read_summary(bus, message, TurnSummary)
     assert summary is not None
     return call_of(summary, message.metadata.timestamp.timestamp())
 

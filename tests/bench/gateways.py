@@ -14,6 +14,7 @@ import psutil
 import uuid_utils
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.core.contract.state import Route, ServedPolicy
 from ratchet.core.service.settings import SharedSettings
 from ratchet.local.local_stack.ports import free_ports
@@ -84,7 +85,7 @@ class Way:
 
     async def recorded(self) -> int:
         """Turns that are stored so far; 0 for a way that records none."""
-        return 0 if self.bus is None else await self.bus.last_sequence("RL_TURNS")
+        return 0 if self.bus is None else (await self.bus.extent("RL_TURNS")).last
 
 
 def _spent_s(processes: Iterable[psutil.Process]) -> float:
@@ -138,7 +139,7 @@ async def _ratchet(name: str, upstream: str, folder: Path, services: str | None,
     port, health_port = free_ports(2)
     with running_nats(folder) as nats:
         async with connected(SharedSettings(nats_url=nats.url)) as bus:
-            await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=POLICY, next_version=2))
+            await Bucket(bus, "policies", Route).put(ROLE, Route(role=ROLE, stable=POLICY, next_version=2))
             env = {
                 "RATCHET_NATS_URL": nats.url,
                 "RATCHET_DATA_DIR": str(folder / "data"),

@@ -87,7 +87,7 @@ async def test_silence_makes_one_trajectory_and_one_reward_although_a_collector_
         async with running_app(collector(shared_settings, 2 * late)), running_app(rewards(shared_settings)):
             await bus.publish(trajectory("other"))
             await eventually(has(warehouse, "rewards", 2))
-        assert await bus.last_sequence("RL_TRAJECTORIES") == 2
+        assert (await bus.extent("RL_TRAJECTORIES")).last == 2
         row = (await stored(warehouse, "trajectories"))[0]
         assembled = decode(row["body"].encode(), Trajectory)
         assert (assembled.metadata.source, assembled.outcome) == ("assembled", None)
@@ -104,7 +104,7 @@ async def assemble(bus: Bus, warehouse: Warehouse, later_s: float) -> int:
     patience = Patience(seconds(IDLE_S), lookback=seconds(2 * IDLE_S))
     idle = IdleAssembler(clock, Facts(warehouse), Streams(clock), durables, patience=patience, inference=Inference())
     await idle.tick()
-    return await bus.last_sequence("RL_TRAJECTORIES")
+    return (await bus.extent("RL_TRAJECTORIES")).last
 
 
 async def test_a_trajectory_is_left_alone_until_it_is_silent_for_long_enough(shared_settings: SharedSettings) -> None:

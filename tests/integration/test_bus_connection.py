@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from ratchet.bus.connection import Bus, Connection
 from ratchet.bus.consumer import BatchHandler, Dead, Done, Outcome, Retry, each
+from ratchet.bus.kv import Bucket
 from ratchet.bus.projection import Projection
 from ratchet.bus.publisher import LOST
 from ratchet.bus.received import Received
@@ -306,7 +307,7 @@ async def test_a_projection_follows_through_the_death_of_the_broker(
 
 async def test_compare_and_set_lets_exactly_one_writer_win(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
-        bucket = bus.bucket("baselines", int)
+        bucket = Bucket(bus, "baselines", int)
         revision = await bucket.create("n", 1)
         with pytest.raises(Conflict):
             await bucket.create("n", 7)
@@ -325,12 +326,12 @@ async def test_a_watch_reports_changes_also_after_the_broker_was_killed(
     seen: dict[str, int | None] = {}
 
     async def follow(bus: Bus) -> None:
-        async for changes in bus.bucket("baselines", int).watch():
+        async for changes in Bucket(bus, "baselines", int).watch():
             seen.update({key: entry.value if entry else None for key, entry in changes})
 
     async with connected(settings) as bus:
         task = asyncio.create_task(follow(bus))
-        bucket = bus.bucket("baselines", int)
+        bucket = Bucket(bus, "baselines", int)
         await bucket.put("a", 1)
         await eventually(lambda: _true(seen == {"a": 1}))
         await asyncio.to_thread(nats.kill)
@@ -351,11 +352,11 @@ async def test_a_watch_reads_only_changed_keys_and_asks_for_one_number_while_not
 
     async def follow(bus: Bus) -> None:
         nonlocal looks
-        async for changes in bus.bucket("baselines", int).watch(lambda key: key.startswith("k")):
+        async for changes in Bucket(bus, "baselines", int).watch(lambda key: key.startswith("k")):
             looks += [[(key, entry.value if entry else None) for key, entry in changes]]
 
     async with connected(settings) as writer, connected(settings) as bus:
-        bucket = writer.bucket("baselines", int)
+        bucket = Bucket(writer, "baselines", int)
         await asyncio.gather(*(bucket.put(f"k{n}", n) for n in range(300)), bucket.put("other", 1), bucket.put("k0", 0))
         await bucket.delete("k299")
         task = asyncio.create_task(follow(bus))
@@ -377,17 +378,17 @@ async def test_a_watch_notices_a_bucket_that_was_made_anew(settings: SharedSetti
     seen: dict[str, int | None] = {}
 
     async def follow(bus: Bus) -> None:
-        async for changes in bus.bucket("baselines", int).watch():
+        async for changes in Bucket(bus, "baselines", int).watch():
             seen.update({key: entry.value if entry else None for key, entry in changes})
 
     async with connected(settings) as bus:
-        await bus.bucket("baselines", int).put("a", 1)
-        await bus.bucket("baselines", int).put("b", 1)
+        await Bucket(bus, "baselines", int).put("a", 1)
+        await Bucket(bus, "baselines", int).put("b", 1)
         task = asyncio.create_task(follow(bus))
         await eventually(lambda: _true(seen == {"a": 1, "b": 1}))
         await bus.nc.jetstream().delete_key_value("baselines")
         await bus.ensure_streams()
-        await bus.bucket("baselines", int).put("b", 2)
+        await Bucket(bus, "baselines", int).put("b", 2)
         await eventually(lambda: _true(seen["b"] == 2))
         await end(task)
     assert seen == {"a": None, "b": 2}
@@ -395,7 +396,7 @@ async def test_a_watch_notices_a_bucket_that_was_made_anew(settings: SharedSetti
 
 async def test_keys_leave_out_deleted_ones(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
-        bucket = bus.bucket("baselines", int)
+        bucket = Bucket(bus, "baselines", int)
         assert await bucket.keys() == []
         for key in ("b", "a", "gone"):
             await bucket.put(key, 1)
@@ -429,7 +430,7 @@ async def _true(value: bool) -> bool:
 async def test_the_keys_below_a_name_are_read_without_their_neighbours(settings: SharedSettings) -> None:
     """More keys than one request of the broker brings, one of another type, and a deleted one."""
     async with connected(settings) as bus:
-        bucket, raw = bus.bucket("baselines", int), bus.bucket("baselines", msgspec.Raw)
+        bucket, raw = Bucket(bus, "baselines", int), Bucket(bus, "baselines", msgspec.Raw)
         await asyncio.gather(*(bucket.put(f"a.{n}", n) for n in range(600)), bucket.put("a", 1), bucket.put("ab.1", 1))
         await raw.put("a.1", msgspec.Raw(b"{"))
         await bucket.delete("a.2")
@@ -444,7 +445,7 @@ async def test_the_keys_below_a_name_are_read_without_their_neighbours(settings:
 async def test_reading_a_bucket_leaves_no_consumer_behind(settings: SharedSettings) -> None:
     structlog.reset_defaults()
     async with connected(settings) as bus:
-        bucket = bus.bucket("baselines", int)
+        bucket = Bucket(bus, "baselines", int)
         await bucket.put("a.1", 1)
         with capture_logs() as lines:
             for _ in range(5):
@@ -455,7 +456,7 @@ async def test_reading_a_bucket_leaves_no_consumer_behind(settings: SharedSettin
 
 async def test_keys_that_are_rewritten_while_they_are_read_are_all_there_and_once(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
-        bucket = bus.bucket("baselines", int)
+        bucket = Bucket(bus, "baselines", int)
         names = [f"a.{number}" for number in range(700)]
         await asyncio.gather(*(bucket.put(name, 0) for name in names))
 
@@ -475,9 +476,9 @@ async def test_keys_that_are_rewritten_while_they_are_read_are_all_there_and_onc
 async def test_a_key_that_cannot_be_one_and_a_value_that_is_too_large_are_refused(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         with pytest.raises(Rejected, match="cannot be a key"):
-            await bus.bucket("baselines", int).put("a b", 1)
+            await Bucket(bus, "baselines", int).put("a b", 1)
         with pytest.raises(Rejected, match="larger than the broker takes"):
-            await bus.bucket("baselines", str).put("a", "x" * (bus.nc.max_payload + 1))
+            await Bucket(bus, "baselines", str).put("a", "x" * (bus.nc.max_payload + 1))
 
 
 async def test_a_reader_that_only_asks_for_its_state_is_not_forgotten(settings: SharedSettings) -> None:

@@ -64,7 +64,7 @@ async def test_accounting_for_dead_letters_is_retried_until_it_succeeds(settings
             await eventually(lambda: _stored(bus, "RL_DEADLETTERS", 1))
             await eventually(lambda: true(handled))
         assert attempts == [1, 1, 1]
-        assert await bus.last_sequence("RL_DEADLETTERS") == 1
+        assert (await bus.extent("RL_DEADLETTERS")).last == 1
 
 
 async def test_unreadable_messages_are_accounted_for_at_once_and_hold_up_no_readable_one(
@@ -107,7 +107,7 @@ async def test_retries_while_a_dependency_is_away_use_up_no_delivery(settings: S
         await bus.publish(trajectory())
         await eventually(lambda: true(len(seen) == 5))
         await eventually(lambda: _settled(bus))
-        assert await bus.last_sequence("RL_DEADLETTERS") == 0
+        assert (await bus.extent("RL_DEADLETTERS")).last == 0
 
 
 async def test_messages_that_wait_their_turn_are_not_delivered_again(settings: SharedSettings) -> None:
@@ -210,7 +210,7 @@ async def test_a_broker_that_lost_its_data_is_read_again_from_its_new_beginning(
 
 
 async def _stored(bus: Bus, stream: str, count: int) -> bool:
-    return await bus.last_sequence(stream) >= count
+    return (await bus.extent(stream)).last >= count
 
 
 async def _settled(bus: Bus) -> bool:

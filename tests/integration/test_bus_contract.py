@@ -13,11 +13,13 @@ import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Dead, Done, Outcome, Retry, each
+from ratchet.bus.consumer import Dead, Done, Outcome, Retry, each, subscribe
 from ratchet.bus.envelope import Record
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import Message
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.bus.projection import Projection, positions
+from ratchet.bus.projection import Projection, positions, project
+from ratchet.bus.pull_consumer import ask
 from ratchet.bus.received import Received
 from ratchet.bus.registry import Bounds
 from ratchet.bus.settings import BusSettings
@@ -91,7 +93,7 @@ async def test_messages_are_stored_in_order_and_each_event_once(connect: Connect
         await bus.publish(Order(number=3))
         await bus.publish_all(orders(2, 3, 1, 2))
         assert await numbers(bus, "ORDERS") == [3, 2, 1]
-        assert await bus.last_sequence("ORDERS") == 3
+        assert (await bus.extent("ORDERS")).last == 3
 
 
 async def test_an_event_under_another_message_id_is_stored_again(connect: Connect) -> None:
@@ -124,7 +126,7 @@ async def test_an_empty_stream_begins_at_one_and_ends_before_it(connect: Connect
 
 async def test_a_value_is_changed_by_the_revision_that_was_read(connect: Connect) -> None:
     async with connect() as bus:
-        bucket = bus.bucket("totals", int)
+        bucket = Bucket(bus, "totals", int)
         assert await bucket.get("de") is None
         first = await bucket.create("de", 1)
         with pytest.raises(Conflict):
@@ -143,7 +145,7 @@ async def test_a_value_is_changed_by_the_revision_that_was_read(connect: Connect
 
 async def test_a_value_that_changed_since_it_was_read_is_not_deleted(connect: Connect) -> None:
     async with connect() as bus:
-        bucket = bus.bucket("totals", int)
+        bucket = Bucket(bus, "totals", int)
         read = await bucket.put("de", 1)
         newest = await bucket.put("de", 2)
         with pytest.raises(Conflict):
@@ -155,7 +157,7 @@ async def test_a_value_that_changed_since_it_was_read_is_not_deleted(connect: Co
 
 async def test_a_deleted_key_is_gone_and_can_be_created_again_under_a_later_revision(connect: Connect) -> None:
     async with connect() as bus:
-        bucket = bus.bucket("totals", int)
+        bucket = Bucket(bus, "totals", int)
         await bucket.delete("absent")
         old = await bucket.put("de", 1)
         await bucket.delete("de")
@@ -167,10 +169,10 @@ async def test_a_deleted_key_is_gone_and_can_be_created_again_under_a_later_revi
 
 async def test_keys_are_listed_by_prefix_and_an_unreadable_value_costs_no_other(connect: Connect) -> None:
     async with connect() as bus:
-        bucket = bus.bucket("totals", int)
+        bucket = Bucket(bus, "totals", int)
         for number, key in enumerate(("de", "de.2", "de.10", "den.1", "fr.1")):
             await bucket.put(key, number)
-        unreadable = await bus.bucket("totals", str).put("de.2", "two")
+        unreadable = await Bucket(bus, "totals", str).put("de.2", "two")
         assert await bucket.keys() == ["de", "de.10", "de.2", "den.1", "fr.1"]
         assert await bucket.keys("de") == ["de.10", "de.2"]
         below = await bucket.below("de")
@@ -181,14 +183,14 @@ async def test_keys_are_listed_by_prefix_and_an_unreadable_value_costs_no_other(
         with pytest.raises(Unreadable):
             await bucket.get("de.2")
         assert list(await bucket.items(lambda key: key.startswith("den"))) == ["den.1"]
-        raw = await bus.bucket("totals", msgspec.Raw).get("de.2")
+        raw = await Bucket(bus, "totals", msgspec.Raw).get("de.2")
         assert raw is not None
         assert bytes(raw.value) == b'"two"'
 
 
 async def test_a_watch_begins_with_all_values_and_goes_on_with_changes(connect: Connect) -> None:
     async with connect() as bus:
-        bucket = bus.bucket("totals", int)
+        bucket = Bucket(bus, "totals", int)
         await bucket.put("de", 1)
         await bucket.put("fr", 2)
         async with aclosing(bucket.watch(lambda key: key != "fr")) as batches:  # type: ignore[type-var]
@@ -221,9 +223,9 @@ async def test_events_that_a_handler_returns_are_stored_with_their_cause_and_the
 
     async with connect() as bus:
         await bus.publish_all(orders(1, 2, 3))
-        async with running(bus.subscribe("bills", {Order: each(bill)})):
+        async with running(subscribe(bus, "bills", {Order: each(bill)})):
             await eventually(lambda: _holds(bus, "BILLS", 3))
-        async with running(bus.subscribe("bills", {Order: each(bill)})):
+        async with running(subscribe(bus, "bills", {Order: each(bill)})):
             await bus.publish(Order(number=4))
             await eventually(lambda: _holds(bus, "BILLS", 4))
         bills = await read(bus, "BILLS")
@@ -247,7 +249,7 @@ async def test_each_message_of_a_batch_has_its_own_outcome(connect: Connect) -> 
 
     async with connect() as bus:
         await bus.publish_all(orders(1, 2, 3))
-        async with running(bus.subscribe("bills", {Order: handle})):
+        async with running(subscribe(bus, "bills", {Order: handle})):
             await eventually(lambda: _holds(bus, "BILLS", 1))
             await eventually(lambda: _holds(bus, "DEAD", 1))
         (letter,) = await read(bus, "DEAD")
@@ -265,7 +267,7 @@ async def test_a_handler_that_leaves_out_an_outcome_fails_for_those_messages_alo
 
     async with connect() as bus:
         await bus.publish_all(orders(1, 2, 3))
-        async with running(bus.subscribe("bills", {Order: handle}, bounds=Bounds(linger_s=0.5))):
+        async with running(subscribe(bus, "bills", {Order: handle}, bounds=Bounds(linger_s=0.5))):
             await eventually(lambda: _holds(bus, "BILLS", 2))
             await eventually(lambda: _holds(bus, "DEAD", 1))
         bills, (letter,) = await read(bus, "BILLS"), await read(bus, "DEAD")
@@ -284,7 +286,7 @@ async def test_one_message_that_fails_among_many_is_dead_and_the_others_are_hand
 
     async with connect() as bus:
         await bus.publish_all(orders(*range(1, 9)))
-        async with running(bus.subscribe("bills", {Order: handle}, bounds=Bounds(linger_s=0.5))):
+        async with running(subscribe(bus, "bills", {Order: handle}, bounds=Bounds(linger_s=0.5))):
             await eventually(lambda: _holds(bus, "BILLS", 7))
             await eventually(lambda: _holds(bus, "DEAD", 1))
         (letter,) = await read(bus, "DEAD")
@@ -308,7 +310,7 @@ async def test_an_error_that_may_pass_is_tried_again(connect: Connect, by: str, 
 
     async with connect() as bus:
         await bus.publish_all(orders(1))
-        async with running(bus.subscribe("patient-bills", {Order: each(one) if by == "message" else several})):
+        async with running(subscribe(bus, "patient-bills", {Order: each(one) if by == "message" else several})):
             await eventually(lambda: _holds(bus, "BILLS", 1))
         assert await read(bus, "DEAD") == []
     assert handled == [1, 2]
@@ -330,7 +332,7 @@ async def test_an_error_that_stays_makes_a_dead_letter_at_once(connect: Connect,
 
     async with connect() as bus:
         await bus.publish_all(orders(1))
-        async with running(bus.subscribe("patient-bills", {Order: each(one) if by == "message" else several})):
+        async with running(subscribe(bus, "patient-bills", {Order: each(one) if by == "message" else several})):
             await eventually(lambda: _holds(bus, "DEAD", 1))
         (letter,) = await read(bus, "DEAD")
     assert handled == [1]
@@ -348,7 +350,7 @@ async def test_a_message_whose_handler_fails_costs_its_neighbours_no_second_hand
 
     async with connect() as bus:
         await bus.publish_all(orders(1, 2, 3))
-        async with running(bus.subscribe("bills", {Order: each(bill)}, bounds=Bounds(linger_s=0.5))):
+        async with running(subscribe(bus, "bills", {Order: each(bill)}, bounds=Bounds(linger_s=0.5))):
             await eventually(lambda: _holds(bus, "BILLS", 2))
             await eventually(lambda: _holds(bus, "DEAD", 1))
         (letter,) = await read(bus, "DEAD")
@@ -384,7 +386,7 @@ async def test_an_impossible_answer_costs_its_own_message_alone(connect: Connect
 
     async with connect() as bus:
         await bus.publish_all(orders(1, 2, 3))
-        async with running(bus.subscribe("bills", {Order: each(bill)})):
+        async with running(subscribe(bus, "bills", {Order: each(bill)})):
             await eventually(lambda: _holds(bus, "BILLS", 2))
             await eventually(lambda: _holds(bus, "DEAD", 1))
         (letter,) = await read(bus, "DEAD")
@@ -398,7 +400,7 @@ async def test_an_impossible_outcome_costs_its_own_message_alone(connect: Connec
 
     async with connect() as bus:
         await bus.publish_all(orders(1, 2, 3))
-        async with running(bus.subscribe("bills", {Order: handle})):
+        async with running(subscribe(bus, "bills", {Order: handle})):
             await eventually(lambda: _holds(bus, "BILLS", 2))
             await eventually(lambda: _holds(bus, "DEAD", 1))
         (letter,) = await read(bus, "DEAD")
@@ -416,7 +418,7 @@ async def test_a_group_of_errors_with_something_that_is_away_is_no_failure_of_th
 
     async with connect() as bus:
         await bus.publish_all(orders(1))
-        async with running(bus.subscribe("bills", {Order: each(bill)})):
+        async with running(subscribe(bus, "bills", {Order: each(bill)})):
             await eventually(lambda: _holds(bus, "BILLS", 1))
         assert await read(bus, "DEAD") == []
 
@@ -451,7 +453,9 @@ async def test_unreadable_messages_are_accounted_for_and_kept_whole(connect: Con
         await bus.publish_record(Record("shop.order.v1.de", {"Nats-Msg-Id": "bad"}, b"nonsense"))
         await bus.publish_record(Record("shop.order.v1.de", {"Nats-Msg-Id": "other"}, b'{"number": 9, "new": 1}'))
         await bus.publish_record(Record("shop.order.v1.fr", {"Nats-Msg-Id": "foreign"}, b'{"number": 9}'))
-        async with running(bus.subscribe("bills", {Order: each(handle)}, on_dead=account, bounds=Bounds(linger_s=0.5))):
+        async with running(
+            subscribe(bus, "bills", {Order: each(handle)}, on_dead=account, bounds=Bounds(linger_s=0.5))
+        ):
             await eventually(lambda: _holds(bus, "DEAD", 2))
             await eventually(lambda: true(handled))
         letters = {one.message.sequence: one.message for one in await read(bus, "DEAD")}
@@ -476,10 +480,10 @@ async def test_messages_that_a_killed_process_had_not_acked_are_delivered_again(
 
     async with connect() as bus:
         await bus.publish_all(orders(1, 2))
-        killed = asyncio.create_task(bus.subscribe("patient-bills", {Order: hang}).run())
+        killed = asyncio.create_task(subscribe(bus, "patient-bills", {Order: hang}).run())
         await begun.wait()
         await end(killed)
-        async with running(bus.subscribe("patient-bills", {Order: handle})):
+        async with running(subscribe(bus, "patient-bills", {Order: handle})):
             await eventually(lambda: true(len(again) >= 2))
     assert [number for number, _ in sorted(again)] == [1, 2]
     assert max(delivered for _, delivered in again) > 1
@@ -497,7 +501,7 @@ async def test_a_running_handler_keeps_its_message(connect: Connect) -> None:
 
     async with connect() as bus:
         await bus.publish(Order(number=1))
-        async with running(bus.subscribe("patient-bills", {Order: each(slow)})):
+        async with running(subscribe(bus, "patient-bills", {Order: each(slow)})):
             await eventually(lambda: _holds(bus, "BILLS", 1))
     assert seen == [1]
 
@@ -513,9 +517,9 @@ async def test_no_message_dies_while_a_dependency_is_away(connect: Connect) -> N
 
     async with connect() as bus:
         await bus.publish(Order(number=1))
-        async with running(bus.subscribe("bills", {Order: each(bill)})):
+        async with running(subscribe(bus, "bills", {Order: each(bill)})):
             await eventually(lambda: _holds(bus, "BILLS", 1))
-        assert await bus.last_sequence("DEAD") == 0
+        assert (await bus.extent("DEAD")).last == 0
     assert attempts == [1, 2, 3]
 
 
@@ -533,7 +537,7 @@ async def test_a_worker_takes_the_jobs_of_its_depot_and_done_jobs_are_gone(conne
     async with connect() as bus:
         parcels = [Parcel(number=1, depot="north"), Parcel(number=2, depot="north"), Parcel(number=1, depot="south")]
         await bus.publish_all(parcels)
-        async with running(bus.subscribe("depot-<depot>", {Parcel: each(take)}, parameters={"depot": "north"})):
+        async with running(subscribe(bus, "depot-<depot>", {Parcel: each(take)}, parameters={"depot": "north"})):
             await eventually(left)
     assert taken == [("north", 1), ("north", 2)]
 
@@ -546,7 +550,7 @@ async def test_two_processes_share_the_messages_of_one_consumer(connect: Connect
         return []
 
     async with connect() as one, connect() as two:
-        first, second = (bus.subscribe("bills", {Order: each(take)}, bounds=Bounds(batch=4)) for bus in (one, two))
+        first, second = (subscribe(bus, "bills", {Order: each(take)}, bounds=Bounds(batch=4)) for bus in (one, two))
         async with running(first, second):
             await one.publish_all(orders(*range(1, 41)))
             await eventually(lambda: true(len(taken) >= 40))
@@ -566,9 +570,9 @@ async def test_a_subscription_that_the_registry_does_not_declare_is_refused(conn
             ("depot-<depot>", {Parcel: each(handle)}, {}, "takes depot, not no parameters"),
         ):
             with pytest.raises(ConfigError, match=reason):
-                bus.subscribe(name, handlers, parameters=parameters)
+                subscribe(bus, name, handlers, parameters=parameters)
         with pytest.raises(ConfigError, match="the registry has no projection letters"):
-            bus.project("letters", kind=int, key_of=lambda _: "all", step=lambda _, __: 0)
+            project(bus, "letters", kind=int, key_of=lambda _: "all", step=lambda _, __: 0)
         assert bus.opened == set()
 
 
@@ -594,7 +598,7 @@ async def test_the_broker_reports_how_far_a_consumer_is(connect: Connect) -> Non
         return [Done()] * len(batch)
 
     async def info() -> _Info:
-        return await bus.ask("CONSUMER.INFO.ORDERS.bills", _Info)
+        return await ask(bus.nc, "CONSUMER.INFO.ORDERS.bills", _Info)
 
     async def settled() -> bool:
         now = await info()
@@ -603,7 +607,7 @@ async def test_the_broker_reports_how_far_a_consumer_is(connect: Connect) -> Non
     async with connect() as bus:
         assert (await info()).error["err_code"] == 10014
         await bus.publish_all(orders(1, 2, 3))
-        async with running(bus.subscribe("bills", {Order: hold})):
+        async with running(subscribe(bus, "bills", {Order: hold})):
             await held.wait()
             assert (await info()).num_ack_pending == 3
             release.set()
@@ -623,7 +627,8 @@ def counting(bus: Bus) -> Projection[list[int]]:
             raise ZeroDivisionError
         return [*(state or []), order.number]
 
-    return bus.project(
+    return project(
+        bus,
         "orders-by-country",
         kind=list[int],
         key_of=lambda received: received.message.country if isinstance(received.message, Order) else None,
@@ -706,7 +711,7 @@ async def test_a_reader_goes_on_with_new_messages_and_knows_when_it_is_at_the_en
 
 
 async def _holds(bus: Bus, stream: str, count: int) -> bool:
-    return await bus.last_sequence(stream) >= count
+    return (await bus.extent(stream)).last >= count
 
 
 async def _stands_at(bus: Bus, sequence: int) -> bool:

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.projection import Cursor, Position, Projection, positions
+from ratchet.bus.kv import Bucket
+from ratchet.bus.projection import Cursor, Position, Projection, positions, project
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Alert, Message, Trajectory
@@ -111,7 +112,7 @@ async def test_messages_that_were_gone_before_they_were_read_are_counted_and_rep
             await folded(projection, "abcfg")
             assert await projection.check() is None
         assert len(await alerts(bus)) == 1
-        cursor = await bus.bucket("baselines", Cursor).get("cursor-sessions")
+        cursor = await Bucket(bus, "baselines", Cursor).get("cursor-sessions")
         assert cursor is not None
         assert (cursor.value.sequence, cursor.value.lost) == (7, 2)
 
@@ -174,7 +175,7 @@ async def test_a_stream_restored_from_an_older_copy_is_noticed_although_its_crea
         async with running(projection := sessions(bus)):
             await publish(bus, "abc")
             await folded(projection, "abc")
-        cursors = bus.bucket("baselines", Cursor)
+        cursors = Bucket(bus, "baselines", Cursor)
         cursor = await cursors.get("cursor-sessions")
         assert cursor is not None
         await cursors.put("cursor-sessions", msgspec.structs.replace(cursor.value, sequence=9))
@@ -209,8 +210,8 @@ async def test_positions_name_every_projection_and_pass_over_messages_that_none_
     settings: SharedSettings,
 ) -> None:
     async with connected(settings) as bus:
-        projection = bus.project(
-            "preferences", kind=int, key_of=lambda _: "all", step=lambda state, _: (state or 0) + 1
+        projection = project(
+            bus, "preferences", kind=int, key_of=lambda _: "all", step=lambda state, _: (state or 0) + 1
         )
         for number in range(3):
             await bus.nc.jetstream().publish("agent.rl.feedback.v1", b"{}", headers={"Nats-Msg-Id": str(number)})

@@ -17,6 +17,7 @@ import pytest
 
 import ratchet.bus
 from ratchet.bus import Bus, BusSettings, Message
+from ratchet.bus.kv import Bucket
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.projection import Folded
 from ratchet.bus.testing import eventually
@@ -94,10 +95,10 @@ async def test_it_bills_on_the_real_server_and_stops_on_sigterm(
         await bus.publish_all(orders)
 
         async def handled() -> bool:
-            return (await bus.last_sequence("BILLS"), await bus.last_sequence("DEAD")) == (2, 1)
+            return ((await bus.extent("BILLS")).last, (await bus.extent("DEAD")).last) == (2, 1)
 
         async def folded() -> bool:
-            entry = await bus.bucket("customers", Folded[int]).get("spent.mia")
+            entry = await Bucket(bus, "customers", Folded[int]).get("spent.mia")
             return entry is not None and entry.value.state == 200
 
         await eventually(handled)

@@ -57,7 +57,7 @@ async def test_letters_are_listed_newest_first_and_read_by_number(shared_setting
     async with connected(shared_settings) as bus:
         await publish_dead_letters(bus)
         newest_first = [one.number for one in await newest(shared_settings, 10)]
-        last = await bus.last_sequence("RL_DEADLETTERS")
+        last = (await bus.extent("RL_DEADLETTERS")).last
         assert newest_first[:2] == [last, last - 1]
         assert (await read(shared_settings, last)).letter.sequence == 2
         with pytest.raises(NotFound, match=f"no dead letter {last + 1}"):
@@ -67,15 +67,15 @@ async def test_letters_are_listed_newest_first_and_read_by_number(shared_setting
 async def test_a_replay_is_a_new_message_of_the_same_event_and_counts_once(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus:
         await publish_dead_letters(bus)
-        number = await bus.last_sequence("RL_DEADLETTERS") - 1
-        before = await bus.last_sequence("RL_TRAJECTORIES")
+        number = (await bus.extent("RL_DEADLETTERS")).last - 1
+        before = (await bus.extent("RL_TRAJECTORIES")).last
         planned = await replay_letter(shared_settings, number, dry_run=True)
-        assert await bus.last_sequence("RL_TRAJECTORIES") == before
+        assert (await bus.extent("RL_TRAJECTORIES")).last == before
         for _ in range(2):
             assert await replay_letter(shared_settings, number, dry_run=False) == planned
         stored = await bus.nc.jetstream().get_msg("RL_TRAJECTORIES", before + 1)
         assert (stored.headers or {})["ce-id"] == planned.event_id == trajectory().event_id
-        assert await bus.last_sequence("RL_TRAJECTORIES") == before + 1
+        assert (await bus.extent("RL_TRAJECTORIES")).last == before + 1
 
 
 async def test_many_letters_are_read_with_few_requests(shared_settings: SharedSettings) -> None:
@@ -109,10 +109,10 @@ async def test_many_letters_are_read_with_few_requests(shared_settings: SharedSe
 async def test_a_letter_that_still_breaks_its_contract_is_not_replayed(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus:
         await publish_dead_letters(bus)
-        before = await bus.last_sequence("RL_TRAJECTORIES")
+        before = (await bus.extent("RL_TRAJECTORIES")).last
         with pytest.raises(Rejected, match="would die again"):
-            await replay_letter(shared_settings, await bus.last_sequence("RL_DEADLETTERS"), dry_run=False)
-        assert await bus.last_sequence("RL_TRAJECTORIES") == before
+            await replay_letter(shared_settings, (await bus.extent("RL_DEADLETTERS")).last, dry_run=False)
+        assert (await bus.extent("RL_TRAJECTORIES")).last == before
 
 
 async def test_many_are_sent_again_and_those_that_would_die_again_are_named(shared_settings: SharedSettings) -> None:
@@ -127,7 +127,7 @@ async def test_many_are_sent_again_and_those_that_would_die_again_are_named(shar
         assert len(numbers) == 5
         done = await replay_letters(shared_settings, numbers, dry_run=False)
         assert [one.refused is None for one in done] == [True, True, False, True, True]
-        assert await bus.last_sequence("RL_TRAJECTORIES") == 4
+        assert (await bus.extent("RL_TRAJECTORIES")).last == 4
 
 
 async def test_dropped_letters_are_gone_and_leave_no_hole_in_the_list(shared_settings: SharedSettings) -> None:
@@ -158,7 +158,7 @@ async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(shared_se
             await bus.publish(large)
 
             async def dead() -> bool:
-                return await bus.last_sequence("RL_DEADLETTERS") >= 2
+                return (await bus.extent("RL_DEADLETTERS")).last >= 2
 
             await eventually(dead)
             (one,) = await newest(shared_settings, 10)

@@ -40,7 +40,7 @@ async def stored(settings: ClientSettings, stream: str, kind: type) -> list:
     """Everything in a stream, oldest first."""
     async with connected(settings.shared) as bus:
         messages = []
-        for sequence in range(1, await bus.last_sequence(stream) + 1):
+        for sequence in range(1, (await bus.extent(stream)).last + 1):
             message = await bus.nc.jetstream().get_msg(stream, sequence)
             assert message.subject is not None
             headers = dict(message.headers or {})

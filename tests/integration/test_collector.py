@@ -241,7 +241,7 @@ async def test_rows_that_clickhouse_lost_are_read_again_from_the_streams(shared_
         assert (after["stored"], after["dead"], after["duplicate"], after["missing"]) == (42, 2, 1, 0)
         assert (before[0]["stored"], before[0]["dead"]) == (41, 2)
         assert (await stored(warehouse), await stored(warehouse, "turns")) == (rows[0] + 1, rows[1])
-        assert await bus.last_sequence("RL_FEEDBACK") == 0
+        assert (await bus.extent("RL_FEEDBACK")).last == 0
 
 
 async def test_an_older_backup_is_brought_up_to_date(shared_settings: SharedSettings) -> None:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.console.loop import PART_S
 from ratchet.core.contract import Alert, named_id
@@ -46,7 +47,7 @@ async def made(bus: Bus, *scopes: str) -> tuple[str, dict[str, str]]:
         created_at=datetime.now(UTC),
         created_by="test",
     )
-    await bus.bucket(KEYS, Key).put(key_id, key)
+    await Bucket(bus, KEYS, Key).put(key_id, key)
     return key_id, {"authorization": f"Bearer {secret}"}
 
 
@@ -161,7 +162,7 @@ async def test_a_store_that_is_away_is_named_the_rest_is_shown_and_all_is_as_bef
     objects = prepared_objects(shared_settings)
     card = objects.put(b"# a card", "cards", ".md")
     async with migrated(shared_settings), connected(shared_settings) as bus, consoling(shared_settings) as http:
-        await bus.bucket(JOBS, Job).put(JOB, finished_job(card.uri))
+        await Bucket(bus, JOBS, Job).put(JOB, finished_job(card.uri))
         paths = ("/v1/trajectories", f"/v1/jobs/{JOB}/card", "/v1/loop")
 
         async def statuses() -> list[int]:

@@ -14,6 +14,7 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Done
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
@@ -205,7 +206,7 @@ async def test_slots_are_not_exceeded_and_the_job_with_the_highest_priority_is_n
         status = (await workshop.api.get("/v1/status")).json()
         assert status["jobs"] == status["jobs"] | {"queued": 2, "dispatched": 1}
         assert status["slots"] == {"default": {"used": 1, "total": 1}}
-        stored_jobs = bus.bucket(JOBS, Job)
+        stored_jobs = Bucket(bus, JOBS, Job)
 
         async def both_wait() -> bool:
             entries = (await stored_jobs.items()).values()
@@ -291,7 +292,7 @@ async def test_a_queued_job_is_cancelled_at_once_and_a_running_one_by_its_worker
         assert cancelled.json()["state"] == "cancelled"
         asked = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/cancel")
         assert (asked.json()["state"], asked.json()["cancel_requested"]) == ("running", True)
-        stored_job = await bus.bucket(JOBS, Job).get(at_work["training_job_id"])
+        stored_job = await Bucket(bus, JOBS, Job).get(at_work["training_job_id"])
         assert stored_job is not None
         assert stored_job.value.cancel_requested
         at_once = await workshop.api.post(f"/v1/jobs/{at_work['training_job_id']}/cancel?now=true")
@@ -387,7 +388,7 @@ async def test_a_coordinator_that_died_between_taking_a_slot_and_publishing_disp
 ) -> None:
     left = job("left", state="dispatched", announced=False, snapshot=SnapshotRef(uri="s3://b/s.json", digest="a" * 64))
     taken_at = bus.now() - timedelta(seconds=age_s)
-    await bus.bucket(JOBS, Job).create(left.training_job_id, changed(left, updated_at=taken_at))
+    await Bucket(bus, JOBS, Job).create(left.training_job_id, changed(left, updated_at=taken_at))
     async with coordinating(shared_settings, bus) as workshop:
         dispatch = await workshop.dispatched(left.training_job_id, attempt)
         assert [each.attempt for each in workshop.dispatches] == [dispatch.attempt]
@@ -738,13 +739,13 @@ async def test_a_dry_run_checks_everything_and_creates_nothing(shared_settings: 
         for change, code in [({}, 200), ({"algorithm": "magic"}, 422), ({"base_model": "stable"}, 409)]:
             answer = await workshop.api.post("/v1/jobs", params={"dry_run": True}, json={**plain, **change})
             assert answer.status_code == code, answer.text
-        before = await bus.last_sequence("RL_TRAINING")
+        before = (await bus.extent("RL_TRAINING")).last
         misspelt = await workshop.api.post("/v1/jobs", params={"dryrun": True}, json=plain)
         assert (misspelt.status_code, "dryrun" in misspelt.text) == (422, True)
         would = (await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=plain)).json()
         assert (would["state"], would["algorithm"]) == ("queued", "rloo")
         assert (await workshop.api.get("/v1/jobs")).json() == {"jobs": [], "total": 0}
-        assert await bus.last_sequence("RL_TRAINING") == before
+        assert (await bus.extent("RL_TRAINING")).last == before
 
 
 async def test_jobs_are_filtered_and_come_in_pages(shared_settings: SharedSettings, bus: Bus) -> None:
@@ -760,7 +761,7 @@ async def test_jobs_are_filtered_and_come_in_pages(shared_settings: SharedSettin
 
 
 async def test_old_ended_jobs_leave_the_bucket(shared_settings: SharedSettings, bus: Bus) -> None:
-    bucket = bus.bucket(JOBS, Job)
+    bucket = Bucket(bus, JOBS, Job)
     for number, days in enumerate((200, 100, 1)):
         at = bus.now() - timedelta(days=days)
         old = job(f"old {number}", state="completed", created_at=at)

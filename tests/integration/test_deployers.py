@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
@@ -73,7 +74,7 @@ class Pair:
         self.first, self.second = deployers
 
     async def route(self) -> Route:
-        entry = await self.bus.bucket(POLICIES, Route).get(ROLE)
+        entry = await Bucket(self.bus, POLICIES, Route).get(ROLE)
         assert entry is not None
         return entry.value
 
@@ -84,7 +85,7 @@ class Pair:
 
     async def stage_is(self, version: int, stage: str) -> None:
         async def reached() -> bool:
-            entry = await self.bus.bucket(POLICIES, PolicyVersion).get(f"{ROLE}.{version}")
+            entry = await Bucket(self.bus, POLICIES, PolicyVersion).get(f"{ROLE}.{version}")
             return entry is not None and entry.value.stage == stage
 
         await eventually(reached)
@@ -96,7 +97,7 @@ class Pair:
         await self.bus.publish(finished_job(self.objects, 2))
 
         async def waits() -> bool:
-            entry = await self.bus.bucket(ROLLOUTS, Rollout).get(ROLE)
+            entry = await Bucket(self.bus, ROLLOUTS, Rollout).get(ROLE)
             return entry is not None and entry.value.state == "awaiting_approval"
 
         await eventually(waits)

@@ -12,6 +12,7 @@ from typing import Any
 
 import openai
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Turn
 from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
@@ -84,9 +85,9 @@ async def gateway(
         stage=PolicyStage.STABLE,
     )
     async with connected(shared) as bus:
-        await bus.bucket("policies", PolicyVersion).put(f"{ROLE}.1", made)
+        await Bucket(bus, "policies", PolicyVersion).put(f"{ROLE}.1", made)
         stable = ServedPolicy(version=1, name=name, digest=digest)
-        await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=2))
+        await Bucket(bus, "policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=2))
         urls = ",".join(one.url for one in engines)
         settings = Settings(shared=shared, port=0, grace_s=0.0, engine_url=urls)
         async with running_app(build(settings)) as app:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
@@ -129,7 +130,7 @@ async def test_serving_policies_are_exported_for_tensorzero(shared_settings: Sha
         code, _, err = await command(shared_settings, *words, **url)
         assert (code, "no policy serves any role" in err) == (1, True)
         stable = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)
-        await bus.bucket(POLICIES, Route).create("support", Route(role="support", stable=stable, next_version=2))
+        await Bucket(bus, POLICIES, Route).create("support", Route(role="support", stable=stable, next_version=2))
         code, out, err = await command(shared_settings, *words, **url)
         assert (code, json.loads(out)["roles"]) == (0, ["support"]), err
     assert tomllib.loads(file.read_text())["functions"]["support"]["experimentation"]["candidate_variants"] == {
@@ -145,10 +146,10 @@ async def test_feedback_on_an_unknown_trajectory_warns_and_a_wrong_role_is_refus
         running_app(build_gateway(GatewaySettings(shared=shared_settings, port=0, grace_s=0.0))) as gateway,
     ):
         url = {"RATCHET_GATEWAY_URL": f"http://127.0.0.1:{gateway.components[-1].port}"}  # type: ignore[attr-defined]
-        before = await bus.last_sequence("RL_FEEDBACK")
+        before = (await bus.extent("RL_FEEDBACK")).last
         code, _, err = await command(shared_settings, "feedback", BAD, "--thumbs", "up", "--role", "sales", **url)
         assert (code, "has the role support, not sales" in err) == (1, True)
-        assert await bus.last_sequence("RL_FEEDBACK") == before
+        assert (await bus.extent("RL_FEEDBACK")).last == before
 
         code, _, err = await command(shared_settings, "feedback", BAD, "--stars", "4", **url)
         assert (code, err) == (0, "")
@@ -159,6 +160,6 @@ async def test_feedback_on_an_unknown_trajectory_warns_and_a_wrong_role_is_refus
         assert json.loads(out)["feedback"][0]["trajectory_id"] == unknown
 
         async def published() -> bool:
-            return await bus.last_sequence("RL_FEEDBACK") == before + 2
+            return (await bus.extent("RL_FEEDBACK")).last == before + 2
 
         await eventually(published)

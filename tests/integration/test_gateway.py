@@ -11,6 +11,7 @@ import msgspec
 import openai
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Feedback, TrajectoryEnd, Turn
 from ratchet.core.contract.state import Route
@@ -107,7 +108,7 @@ async def test_the_canary_gets_its_share_until_its_lease_lapses(nats: RunningSer
     asked = [{"role": "user", "content": "hi"}]
     async with scene(nats, tmp_path, lease_s=3.0) as here:
         here.engine.resident.add(version(2).name)
-        bucket = here.bus.bucket("policies", Route)
+        bucket = Bucket(here.bus, "policies", Route)
         client, leases = here.client(), count(1)
 
         async def canaried() -> Any:

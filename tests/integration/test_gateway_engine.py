@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Turn
 from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
@@ -103,9 +104,9 @@ async def scene(nats: RunningServer, engine: RunningServer, published: Published
     async with connected(shared) as bus:
         versions = [_version(1, published.model), _version(2, published.adapter)]
         for version in versions:
-            await bus.bucket("policies", PolicyVersion).put(f"{ROLE}.{version.version}", version)
+            await Bucket(bus, "policies", PolicyVersion).put(f"{ROLE}.{version.version}", version)
         stable = ServedPolicy(version=2, name=versions[1].name, digest=versions[1].digest)
-        await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=3))
+        await Bucket(bus, "policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=3))
         settings = Settings(shared=shared, port=0, grace_s=0.0, engine_url=engine.url)
         async with running_app(build(settings)) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]
@@ -210,9 +211,9 @@ async def test_ten_roles_are_served_at_once_each_by_its_own_policy_and_all_on_on
         for role in roles:
             version = _version(1, publish_for_role(store, published, role), role)
             names[role] = version.name
-            await here.bus.bucket("policies", PolicyVersion).put(f"{role}.1", version)
+            await Bucket(here.bus, "policies", PolicyVersion).put(f"{role}.1", version)
             stable = ServedPolicy(version=1, name=version.name, digest=version.digest)
-            await here.bus.bucket("policies", Route).put(role, Route(role=role, stable=stable, next_version=2))
+            await Bucket(here.bus, "policies", Route).put(role, Route(role=role, stable=stable, next_version=2))
         await eventually(lambda: _listed(here.client, roles[-1]))
         assert len(set(names.values())) == 10
         for _ in range(2):

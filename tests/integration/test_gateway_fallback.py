@@ -12,6 +12,7 @@ import openai
 import pytest
 from prometheus_client import REGISTRY
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Turn
 from ratchet.core.contract.state import PolicyVersion, Route
@@ -40,7 +41,7 @@ def upstream(url: str, **models: str) -> UpstreamSettings:
 
 async def routed(here: Scene, **members: Any) -> None:
     """Change the role's route, and wait until the gateway has seen it."""
-    bucket = here.bus.bucket("policies", Route)
+    bucket = Bucket(here.bus, "policies", Route)
     changed = await bucket.change(ROLE, lambda old: msgspec.structs.replace(old or Route(role=ROLE), **members))
     versions = {
         policy.version for policy in (changed.stable, changed.canary.policy if changed.canary else None) if policy
@@ -313,7 +314,7 @@ async def test_a_kept_answer_needs_no_engine_trains_no_policy_and_does_not_outli
 
 async def test_the_newest_policy_of_an_algorithm_answers_to_its_variant(nats: RunningServer, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
-        versions = here.bus.bucket("policies", PolicyVersion)
+        versions = Bucket(here.bus, "policies", PolicyVersion)
         for number, stage, algorithm in ((3, "archived", "dpo"), (4, "refused", "dpo"), (5, "archived", "grpo")):
             made = msgspec.structs.replace(version(number), stage=stage, algorithm=algorithm)
             await versions.put(f"{ROLE}.{number}", made)

@@ -14,6 +14,7 @@ import httpx
 import msgspec
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract.state import Route
 from ratchet.core.errors import BusUnavailable
@@ -142,7 +143,7 @@ async def test_a_rollback_reaches_a_gateway_whose_broker_was_killed_within_the_p
 async def offer(bus: Bus, lease: int | None) -> None:
     """A canary that takes all traffic, or none."""
     canary = canary_route(lease=lease) if lease is not None else None
-    routes = bus.bucket("policies", Route)
+    routes = Bucket(bus, "policies", Route)
     await routes.change(ROLE, lambda old: msgspec.structs.replace(old or Route(role=ROLE), canary=canary))
 
 

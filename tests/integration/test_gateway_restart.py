@@ -15,6 +15,7 @@ import pytest
 import uuid_utils
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Start, Turn
 from ratchet.core.contract.state import Route
@@ -169,7 +170,7 @@ async def test_unreadable_entries_are_reported_and_everything_else_is_served(
 
 async def offer_canary(bus: Bus, lease: int) -> None:
     canary = canary_route(lease=lease)
-    await bus.bucket("policies", Route).change(
+    await Bucket(bus, "policies", Route).change(
         ROLE, lambda old: msgspec.structs.replace(old or Route(role=ROLE), canary=canary)
     )
 

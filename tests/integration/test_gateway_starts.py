@@ -13,6 +13,7 @@ import openai
 import pytest
 import uuid_utils
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Start, TrajectoryEnd, Turn
 from ratchet.core.contract.state import Route
@@ -29,7 +30,7 @@ async def offered(here: Scene, weight: float) -> None:
     """Offer a canary with centres, and wait until the gateway has seen it."""
     canary = msgspec.structs.replace(canary_route(weight=weight), centres={"failure": 0.25}, latency_scale_ms=800.0)
     here.engine.resident.add(version(2).name)
-    bucket = here.bus.bucket("policies", Route)
+    bucket = Bucket(here.bus, "policies", Route)
     await bucket.change(ROLE, lambda old: msgspec.structs.replace(old or Route(role=ROLE), canary=canary))
 
     async def seen() -> bool:
@@ -166,7 +167,7 @@ async def test_an_id_without_a_time_keeps_its_arm_on_a_second_gateway_at_a_later
             await offered(second, 0.5)
             steps = canary_route(weight=0.5).schedule
             later = [*steps, msgspec.structs.replace(steps[0], at=steps[0].at + timedelta(hours=1), weight=0.95)]
-            bucket = second.bus.bucket("policies", Route)
+            bucket = Bucket(second.bus, "policies", Route)
 
             def staged(old: Route | None) -> Route:
                 assert old is not None

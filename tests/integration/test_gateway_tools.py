@@ -8,6 +8,7 @@ import msgspec
 import openai
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Turn
 from ratchet.core.contract.state import PolicyVersion
@@ -36,7 +37,7 @@ ANSWERED: list[dict[str, Any]] = [
 async def takes_no_tools(here: Scene) -> None:
     """The deployer has seen it, and the gateway has read that."""
     known = msgspec.structs.replace(version(1), takes_tools=False)
-    await here.bus.bucket("policies", PolicyVersion).put(f"{ROLE}.1", known)
+    await Bucket(here.bus, "policies", PolicyVersion).put(f"{ROLE}.1", known)
 
     async def refused() -> bool:
         try:

@@ -16,6 +16,7 @@ import openai
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Feedback
 from ratchet.core.contract.state import KEYS, POLICIES, Key, PolicyStage, PolicyVersion
@@ -43,7 +44,7 @@ async def made(bus: Bus, *scopes: str, **members: Any) -> tuple[Key, str]:
         "created_by": "test",
     }
     key = msgspec.convert({**given, **members}, Key)
-    await bus.bucket(KEYS, Key).put(key_id, key)
+    await Bucket(bus, KEYS, Key).put(key_id, key)
     return key, secret
 
 
@@ -77,7 +78,7 @@ async def test_a_key_counts_within_a_second_in_every_gateway_and_not_once_it_is_
             assert await status_of(url, None, authorization=secret) == 401
             assert await status_of(url, None, authorization=f"bEARER {secret}") == 200
         revoked = msgspec.structs.replace(key, revoked_at=datetime.now(UTC))
-        await here.bus.bucket(KEYS, Key).put(key.key_id, revoked)
+        await Bucket(here.bus, KEYS, Key).put(key.key_id, revoked)
         for url in gateways:
             await within_a_second(url, secret, 401)
         _, short = await made(here.bus, f"infer:{ROLE}", expires_at=datetime.now(UTC) + timedelta(seconds=8))
@@ -137,7 +138,7 @@ async def test_a_key_reaches_its_roles_alone_and_a_version_that_was_refused_only
             await ask(asking["other"], HI)
         assert [one.id async for one in asking["other"].models.list()] == []
         refused = msgspec.structs.replace(version(2), stage=PolicyStage.REFUSED)
-        await here.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.2", refused)
+        await Bucket(here.bus, POLICIES, PolicyVersion).put(f"{ROLE}.2", refused)
         here.engine.resident.add(version(2).name)
 
         async def is_known() -> bool:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import Cause, named_id
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
@@ -83,9 +84,9 @@ def announced(trajectory_id: str, at: datetime, version: int = 1) -> Start:
 async def put(bus: Bus, *policies: PolicyVersion, stable: int | None = None) -> None:
     """Register policies as the deployer does."""
     for policy in policies:
-        await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{policy.version}", policy)
+        await Bucket(bus, POLICIES, PolicyVersion).put(f"{ROLE}.{policy.version}", policy)
     served = [ServedPolicy(version=p.version, name=p.name, digest=p.digest) for p in policies if p.version == stable]
-    await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served[0] if served else None))
+    await Bucket(bus, POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served[0] if served else None))
 
 
 async def lineage(workshop: Workshop, version: int, **query: int) -> dict[str, Any]:
@@ -162,7 +163,7 @@ async def test_missing_parts_of_a_lineage_are_named_and_the_rest_is_shown(
         await put(bus, policy)
         assert policy.training_job_id is not None
         assert policy.dataset_digest is not None
-        await bus.bucket(JOBS, Job).delete(policy.training_job_id)
+        await Bucket(bus, JOBS, Job).delete(policy.training_job_id)
         delete(Objects(shared_settings), shared_settings, policy.dataset_digest)
         shown = await lineage(workshop, 1)
         assert shown["missing"] == [f"snapshot {policy.dataset_digest} is not in the object store any more"]

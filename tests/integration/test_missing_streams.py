@@ -6,6 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.core.contract.state import KEYS, Key
 from ratchet.core.errors import BusUnavailable
 from ratchet.core.service.contracts import load_contracts
@@ -20,7 +21,7 @@ async def test_what_is_missing_is_named_once_until_it_is_made(nats: RunningServe
     bus = await Bus.connect(SharedSettings(nats_url=nats.url).bus, name="test", contracts=load_contracts())
     try:
         assert await bus.check() is None  # it was asked for nothing yet
-        bus.bucket(KEYS, Key)
+        Bucket(bus, KEYS, Key)
         with capture_logs() as logs:
             reasons = {await bus.check() for _ in range(3)}
         assert reasons == {f"the broker has no bucket keys: {MAKER}"}

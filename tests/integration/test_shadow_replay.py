@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.domain.rollout import Rollout
@@ -138,7 +139,7 @@ async def rollout_of(bus: Bus, version: int, state: str) -> Rollout:
     """The rollout of a version, once it is in a state."""
 
     async def reached() -> Rollout | None:
-        entry = await bus.bucket(ROLLOUTS, Rollout).get(ROLE)
+        entry = await Bucket(bus, ROLLOUTS, Rollout).get(ROLE)
         rollout = entry.value if entry else None
         return rollout if rollout and (rollout.candidate.version, rollout.state) == (version, state) else None
 
@@ -163,7 +164,7 @@ def replayed(rollout: Rollout) -> tuple[str, dict[str, Any]]:
 
 async def register(bus: Bus, *policies: PolicyVersion) -> None:
     for one in policies:
-        await bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{one.version}", one)
+        await Bucket(bus, POLICIES, PolicyVersion).put(f"{ROLE}.{one.version}", one)
 
 
 @dataclass
@@ -203,7 +204,7 @@ async def replaying(shared_settings: SharedSettings, bus: Bus, tmp_path: Path) -
     candidate = publish_policy(Objects(shared_settings), manifest)
     engine = FakeEngine(resident={served(1).name, policy_name(ROLE, 2, candidate.digest)})
     await register(bus, policy(1, stage="stable", training_job_id=None))
-    await bus.bucket(POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=3))
+    await Bucket(bus, POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=3))
     collector = CollectorSettings(shared=shared_settings, linger_s=0.01, idle_s=2, idle_interval_s=0.2)
     async with (
         migrated(shared_settings) as warehouse,

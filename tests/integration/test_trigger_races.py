@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.core.contract import TrainingRequest
 from ratchet.core.contract.state import JOBS, Job
 from ratchet.core.service.settings import SharedSettings
@@ -34,7 +35,7 @@ ROUNDS = 8
 def firer_on(bus: Bus) -> tuple[KvJobs, Firer]:
     """The triggers of one coordinator, which has read no job yet."""
     store, able = (
-        KvJobs(bus.bucket(JOBS, Job), bus.bucket("coordinator", str)),
+        KvJobs(Bucket(bus, JOBS, Job), Bucket(bus, "coordinator", str)),
         Abilities(True, frozenset({"rloo"}), AMOUNTS),
     )
     intake = Intake(
@@ -47,7 +48,7 @@ def firer_on(bus: Bus) -> tuple[KvJobs, Firer]:
     )
     planner = Planner(store=store, policies=UNASKED, data=UNASKED, abilities=able)
     jobs: Any = SimpleNamespace(store=store, intake=intake, planner=planner)
-    return store, Firer(jobs, bus.bucket("coordinator", Claim), bus.now)
+    return store, Firer(jobs, Bucket(bus, "coordinator", Claim), bus.now)
 
 
 async def test_every_kind_of_trigger_of_three_coordinators_at_one_moment_makes_one_job(

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.projection import Cursor
 from ratchet.canary_deployer.domain.rollout import WITH_TRAFFIC, Rollout, State
 from ratchet.core.contract import Start, named_id
@@ -34,7 +35,7 @@ async def rollout(bus: Bus, state: State, **places: int) -> None:
     record = Rollout(
         rollout_id="r", role="support", state=state, candidate=SERVED, created_at=AT, actor="test", **places
     )
-    await bus.bucket(ROLLOUTS, Rollout).put("support", record)
+    await Bucket(bus, ROLLOUTS, Rollout).put("support", record)
 
 
 def test_every_state_with_traffic_reads() -> None:
@@ -63,7 +64,7 @@ async def test_a_rollout_whose_record_cannot_be_read_keeps_everything_of_its_rol
     async with connected(settings) as bus:
         for role, number in (("planner", 1), ("support", 1), ("planner", 2)):
             await start(bus, role, number)
-        await bus.bucket(ROLLOUTS, msgspec.Raw).create("support", msgspec.Raw(body))
+        await Bucket(bus, ROLLOUTS, msgspec.Raw).create("support", msgspec.Raw(body))
         applied = await NatsReaders(bus, Streams(bus), []).read_up_to("RL_STARTS")
         assert applied["the rollout of support"] == 1
 
@@ -73,7 +74,7 @@ async def test_a_projection_keeps_the_messages_that_it_has_not_folded(settings: 
         await bus.publish_all([trajectory(str(n)) for n in range(5)])
         readers = NatsReaders(bus, Streams(bus), [])
         assert (await readers.read_up_to("RL_TRAJECTORIES"))["turn-history"] == 0
-        await bus.bucket("baselines", Cursor).put("cursor-turn-history", Cursor(3))
+        await Bucket(bus, "baselines", Cursor).put("cursor-turn-history", Cursor(3))
         assert (await readers.read_up_to("RL_TRAJECTORIES"))["turn-history"] == 3
         without = NatsReaders(bus, Streams(bus), ["reward_computer"])
         assert "turn-history" not in await without.read_up_to("RL_TRAJECTORIES")

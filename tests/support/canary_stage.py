@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.settings import Settings
@@ -51,7 +52,7 @@ class Stage:
 
     async def stage_is(self, version: int, *stages: str) -> PolicyVersion:
         """Wait until a policy is in one of these stages."""
-        bucket = self.bus.bucket(POLICIES, PolicyVersion)
+        bucket = Bucket(self.bus, POLICIES, PolicyVersion)
 
         async def reached() -> PolicyVersion | None:
             entry = await bucket.get(f"{ROLE}.{version}")
@@ -60,25 +61,25 @@ class Stage:
         return await eventually(reached, 40)
 
     async def rollout(self) -> Rollout:
-        entry = await self.bus.bucket(ROLLOUTS, Rollout).get(ROLE)
+        entry = await Bucket(self.bus, ROLLOUTS, Rollout).get(ROLE)
         assert entry is not None
         return entry.value
 
     async def route(self) -> Route:
-        entry = await self.bus.bucket(POLICIES, Route).get(ROLE)
+        entry = await Bucket(self.bus, POLICIES, Route).get(ROLE)
         assert entry is not None
         return entry.value
 
     async def play_until_decided(self, traffic: Traffic, version: int) -> PolicyVersion:
         """Traffic in small portions until the candidate has left the canary."""
-        bucket = self.bus.bucket(POLICIES, PolicyVersion)
+        bucket = Bucket(self.bus, POLICIES, PolicyVersion)
         for _ in range(200):
             await traffic.play(10)
             entry = await bucket.get(f"{ROLE}.{version}")
             assert entry is not None
             if entry.value.stage != "canary":
                 return entry.value
-            last = await self.bus.last_sequence("RL_REWARDS")
+            last = (await self.bus.extent("RL_REWARDS")).last
 
             async def folded() -> bool:
                 rollout = await self.rollout()

@@ -8,6 +8,7 @@ from typing import Any
 import uuid_utils
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import START
 from ratchet.core.contract import TrainingStatus, named_id
 from ratchet.core.contract.policy_manifest import PolicyManifest
@@ -43,7 +44,7 @@ class Traffic:
 
     def __init__(self, bus: Bus, success: dict[int, float], seed: int = 1) -> None:
         self._bus = bus
-        self._routes = bus.bucket(POLICIES, Route)
+        self._routes = Bucket(bus, POLICIES, Route)
         self._success = success
         self._random = random.Random(seed)
         self.compared = 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import START, FakeBus, FakeClock
 from ratchet.canary_deployer.app import ControllerFactory
 from ratchet.canary_deployer.controller import RolloutController
@@ -208,10 +209,10 @@ class FakeSource:
     behind: Behind | None = None
 
     async def newest_places(self) -> Places:
-        return Places(*[await self.bus.last_sequence(stream) for stream in STREAMS])
+        return Places(*[(await self.bus.extent(stream)).last for stream in STREAMS])
 
     async def open(self, role: str, places: Places) -> FakeEvents:
-        if places.start_seq > await self.bus.last_sequence("RL_STARTS"):
+        if places.start_seq > (await self.bus.extent("RL_STARTS")).last:
             raise EvidenceLost("RL_STARTS was made anew")
         return FakeEvents(self.bus, places, self)
 
@@ -233,7 +234,7 @@ class CanaryWorld:
         """Those that answer."""
         self.lead = FakeLead()
         self.policies = KvPolicies(
-            self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion), self.lead
+            Bucket(self.bus, POLICIES, Route), Bucket(self.bus, POLICIES, PolicyVersion), self.lead
         )
         self.traffic = FakeTraffic()
         self.history = FakeHistory()
@@ -256,8 +257,8 @@ class CanaryWorld:
         """Builds controllers on the fakes, or on what a test puts in their place."""
         plain: dict[str, Any] = {
             "policies": self.policies,
-            "rollouts": self.bus.bucket(ROLLOUTS, Rollout),
-            "chunks": self.bus.bucket(ROLLOUT_CHUNKS, Chunk),
+            "rollouts": Bucket(self.bus, ROLLOUTS, Rollout),
+            "chunks": Bucket(self.bus, ROLLOUT_CHUNKS, Chunk),
             "publish": self.bus.publish_all,
             "lead": self.lead,
             "announcer": Announcer("http://127.0.0.1:8080"),
@@ -290,17 +291,17 @@ class CanaryWorld:
     async def with_policies(self, *versions: int) -> CanaryWorld:
         """Register policies; the first one is stable already."""
         first, *others = versions
-        bucket = self.bus.bucket(POLICIES, PolicyVersion)
+        bucket = Bucket(self.bus, POLICIES, PolicyVersion)
         await bucket.put(f"{ROLE}.{first}", policy(first, stage="stable"))
         for version in others:
             await bucket.put(f"{ROLE}.{version}", policy(version))
         route = Route(role=ROLE, stable=served(first), next_version=max(versions) + 1)
-        await self.bus.bucket(POLICIES, Route).put(ROLE, route)
+        await Bucket(self.bus, POLICIES, Route).put(ROLE, route)
         return self
 
     async def rollout(self) -> Rollout:
         """The record as it is stored."""
-        entry = await self.bus.bucket(ROLLOUTS, Rollout).get(ROLE)
+        entry = await Bucket(self.bus, ROLLOUTS, Rollout).get(ROLE)
         assert entry is not None
         return entry.value
 
@@ -315,7 +316,7 @@ class CanaryWorld:
     async def until(self, *states: str, steps: int = 12) -> Rollout:
         """Step until the stored rollout is in one of `states`."""
         for _ in range(steps):
-            entry = await self.bus.bucket(ROLLOUTS, Rollout).get(ROLE)
+            entry = await Bucket(self.bus, ROLLOUTS, Rollout).get(ROLE)
             if entry is not None and entry.value.state in states and not entry.value.outbox:
                 return entry.value
             await self.controller.step()
@@ -350,5 +351,5 @@ class CanaryWorld:
 
     async def register(self, version: int) -> None:
         """Register one more candidate."""
-        await self.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.{version}", policy(version))
+        await Bucket(self.bus, POLICIES, PolicyVersion).put(f"{ROLE}.{version}", policy(version))
         self.controller.wake()

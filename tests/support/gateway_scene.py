@@ -12,6 +12,7 @@ from typing import Any
 import openai
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Message, named_id
 from ratchet.core.contract.state import CanaryRoute, PolicyVersion, Route, ServedPolicy, WeightStep
@@ -94,9 +95,9 @@ async def scene(
     engine = FakeEngine(resident={version(1).name})
     async with connected(shared) as bus, serving(engine) as engine_url:
         for made in (version(1, digest=digest), version(2)):
-            await bus.bucket("policies", PolicyVersion).put(f"{ROLE}.{made.version}", made)
+            await Bucket(bus, "policies", PolicyVersion).put(f"{ROLE}.{made.version}", made)
         stable = served(1, digest=digest)
-        await bus.bucket("policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=3))
+        await Bucket(bus, "policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=3))
         settings = Settings(shared=shared, port=0, **{"engine_url": engine_url, "grace_s": 0.0, **options})
         async with running_app(build(settings)) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]
@@ -111,9 +112,9 @@ async def scene(
 async def put_routes(bus: Bus, **stable: int) -> None:
     """Each role's stable version, registered and routed."""
     for role, number in stable.items():
-        await bus.bucket("policies", PolicyVersion).put(f"{role}.{number}", version(number, role))
+        await Bucket(bus, "policies", PolicyVersion).put(f"{role}.{number}", version(number, role))
         route = Route(role=role, stable=served(number, role), next_version=number + 1)
-        await bus.bucket("policies", Route).put(role, route)
+        await Bucket(bus, "policies", Route).put(role, route)
 
 
 async def _looked(here: Scene, options: dict[str, Any]) -> bool:

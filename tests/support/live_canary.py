@@ -18,6 +18,7 @@ import openai
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
@@ -67,7 +68,7 @@ class LiveCanary:
 
     async def policy(self, version: int) -> PolicyVersion | None:
         """A policy as the deployer has registered it."""
-        entry = await self.bus.bucket(POLICIES, PolicyVersion).get(f"{ROLE}.{version}")
+        entry = await Bucket(self.bus, POLICIES, PolicyVersion).get(f"{ROLE}.{version}")
         return entry.value if entry is not None else None
 
     async def stage_is(self, version: int, *stages: str) -> PolicyVersion:
@@ -105,7 +106,7 @@ class LiveCanary:
             return (await client.get(f"http://127.0.0.1:{self.settings.port}/v1/rollouts/{ROLE}")).json()
 
     async def route(self) -> Route:
-        entry = await self.bus.bucket(POLICIES, Route).get(ROLE)
+        entry = await Bucket(self.bus, POLICIES, Route).get(ROLE)
         assert entry is not None
         return entry.value
 

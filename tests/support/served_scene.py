@@ -11,6 +11,7 @@ from typing import Any
 import openai
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Turn
 from ratchet.core.contract.snapshot import TrajectoryRow
@@ -50,10 +51,10 @@ class ServedScene:
             created_at=AT,
             stage=PolicyStage.STABLE,
         )
-        await self.bus.bucket("policies", PolicyVersion).put(f"{self.role}.{number}", entry)
+        await Bucket(self.bus, "policies", PolicyVersion).put(f"{self.role}.{number}", entry)
         stable = ServedPolicy(version=number, name=name, digest=policy.digest)
         route = Route(role=self.role, stable=stable, next_version=number + 1)
-        await self.bus.bucket("policies", Route).put(self.role, route)
+        await Bucket(self.bus, "policies", Route).put(self.role, route)
 
         async def known() -> bool:
             return f"{self.role}@{number}" in [model.id async for model in self.client.models.list()]

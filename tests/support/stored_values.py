@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.core.contract.snapshot import ROWS
 from ratchet.core.datasets.parquet import read_rows
 from ratchet.core.stores.objects import Objects
@@ -30,7 +31,7 @@ async def check_buckets(bus: Bus, *names: str) -> set[str]:
     """Check every value of some buckets against the schema of its key; returns the schemas that were met."""
     met: set[str] = set()
     for name in names:
-        for key, entry in (await bus.bucket(name, msgspec.Raw).items()).items():
+        for key, entry in (await Bucket(bus, name, msgspec.Raw).items()).items():
             schema = schema_of(name, key)
             hold(schema, msgspec.json.decode(entry.value), f"{name}/{key}")
             met.add(schema)

@@ -15,6 +15,7 @@ import psutil
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import named_id
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import eventually
@@ -107,7 +108,7 @@ class World:
             request=request,
             **more,
         )
-        await self.bus.bucket(JOBS, Job).put(dispatch.training_job_id, job_of(dispatch))
+        await Bucket(self.bus, JOBS, Job).put(dispatch.training_job_id, job_of(dispatch))
         await self.bus.publish(dispatch)
         return dispatch
 
@@ -116,7 +117,7 @@ class World:
             assert job is not None
             return msgspec.structs.replace(job, **changes)
 
-        await self.bus.bucket(JOBS, Job).change(dispatch.training_job_id, changed)
+        await Bucket(self.bus, JOBS, Job).change(dispatch.training_job_id, changed)
 
     def config(self, algorithm: str = "sft", **hyper: Any) -> TrainingConfig:
         values = {"learning_rate": 5e-3, "batch_size": 8, "max_steps": 6, "lora": Lora(r=4, alpha=8), **hyper}

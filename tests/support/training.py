@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
 from ratchet.core.contract.reward import Reward, RewardComponent, RewardFunction, RewardMetadata
@@ -92,10 +93,10 @@ def registered(version: int, **changes: Any) -> PolicyVersion:
 
 async def promote(bus: Bus, policy: PolicyVersion) -> None:
     """Register a policy and make it the role's stable one."""
-    await bus.bucket(POLICIES, PolicyVersion).put(f"{policy.role}.{policy.version}", policy)
+    await Bucket(bus, POLICIES, PolicyVersion).put(f"{policy.role}.{policy.version}", policy)
     served = ServedPolicy(version=policy.version, name=policy.name, digest=policy.digest)
     route = Route(role=policy.role, stable=served, next_version=policy.version + 1)
-    await bus.bucket(POLICIES, Route).put(policy.role, route)
+    await Bucket(bus, POLICIES, Route).put(policy.role, route)
 
 
 def received(dispatch: TrainingDispatch) -> Received[TrainingDispatch]:

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBus
 from ratchet.core.contract.policy_manifest import ADAPTER, PolicyManifest
 from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
@@ -51,8 +52,8 @@ class World:
 
     async def copy(self) -> None:
         """One look of a tracker that was started just now."""
-        jobs, policies = self.bus.bucket(JOBS, Job), self.bus.bucket(POLICIES, PolicyVersion)
-        routes = self.bus.bucket(POLICIES, Route)
+        jobs, policies = Bucket(self.bus, JOBS, Job), Bucket(self.bus, POLICIES, PolicyVersion)
+        routes = Bucket(self.bus, POLICIES, Route)
         async with AsyncApiClient(Peer("the MLflow server", self._url)) as client:
             tracker = MlflowTracker(Mlflow(client), self.blobs, self.prefix)
             await Copier(jobs, policies, routes, tracker).copy()
@@ -93,7 +94,7 @@ def trained(world: World, directory: Path) -> Job:
 async def test_a_job_is_one_run_however_often_the_tracker_starts(server: str, tmp_path: Path) -> None:
     world = World(server, "runs")
     done = trained(world, tmp_path / "documents")
-    jobs: Any = world.bus.bucket(JOBS, Job)
+    jobs: Any = Bucket(world.bus, JOBS, Job)
     await jobs.put(done.training_job_id, msgspec.structs.replace(done, state="running", artifacts=None))
     await world.copy()
     assert [run["info"]["status"] for run in world.runs()] == ["RUNNING"]
@@ -115,7 +116,7 @@ async def test_a_job_is_one_run_however_often_the_tracker_starts(server: str, tm
 
 async def test_aliases_follow_the_rollout(server: str) -> None:
     world = World(server, "aliases")
-    policies = world.bus.bucket(POLICIES, PolicyVersion)
+    policies = Bucket(world.bus, POLICIES, PolicyVersion)
     await promote(world.bus, registered(1, stage="stable"))
     await policies.put("support.2", registered(2))
     await world.copy()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Outcome as Outcome,
         Retry as Retry,
         each as each,
+        subscribe as subscribe,
     )
     from ratchet.bus.contracts import Contracts as Contracts, Upgrade as Upgrade
     from ratchet.bus.deadletter import DeadLetter as DeadLetter
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from ratchet.bus.message import Cause as Cause, Message as Message, Value as Value, named_id as named_id
     from ratchet.bus.ordered_reader import OrderedReader as OrderedReader
     from ratchet.bus.outbox import Outbox as Outbox
-    from ratchet.bus.projection import Gap as Gap, Projection as Projection
+    from ratchet.bus.projection import Gap as Gap, Projection as Projection, project as project
     from ratchet.bus.received import Received as Received
     from ratchet.bus.registry import Bounds as Bounds
     from ratchet.bus.settings import BusSettings as BusSettings
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "ratchet.bus.connection": "BackgroundConnection Bus Extent Patience",
-    "ratchet.bus.consumer": "BatchHandler Consumer Dead Done Failed Outcome Retry each",
+    "ratchet.bus.consumer": "BatchHandler Consumer Dead Done Failed Outcome Retry each subscribe",
     "ratchet.bus.contracts": "Contracts Upgrade",
     "ratchet.bus.deadletter": "DeadLetter",
     "ratchet.bus.envelope": "Record Sealer",
@@ -63,7 +64,7 @@ _NAMES = {
     "ratchet.bus.message": "Cause Message Value named_id",
     "ratchet.bus.ordered_reader": "OrderedReader",
     "ratchet.bus.outbox": "Outbox",
-    "ratchet.bus.projection": "Gap Projection",
+    "ratchet.bus.projection": "Gap Projection project",
     "ratchet.bus.received": "Received",
     "ratchet.bus.registry": "Bounds",
     "ratchet.bus.settings": "BusSettings",

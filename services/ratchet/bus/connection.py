@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 import nats
@@ -20,27 +20,21 @@ from nats.js.api import ConsumerConfig, DiscardPolicy, KeyValueConfig, Retention
 from nats.protocol import command
 
 from ratchet.bus.clock import utc_now
-from ratchet.bus.consumer import Consumer, Handlers, OnDead
 from ratchet.bus.contracts import Contracts
-from ratchet.bus.envelope import HEADER_ROOM, SUMMARY, Headers, Record, Sealer, event_id_of, unseal
-from ratchet.bus.kv import Bucket
-from ratchet.bus.listener import Listener
-from ratchet.bus.message import Message, Value, encode
-from ratchet.bus.projection import KeyOf, OnGap, Projection
+from ratchet.bus.envelope import HEADER_ROOM, Headers, Record, Sealer, event_id_of, unseal
+from ratchet.bus.message import Message, encode
 from ratchet.bus.publisher import Publisher, Sending
-from ratchet.bus.pull_consumer import PullConsumer, asked
+from ratchet.bus.pull_consumer import PullConsumer, ask
 from ratchet.bus.received import Causing, Received
-from ratchet.bus.registry import AS_DECLARED, Bounds, Stream
+from ratchet.bus.registry import Stream
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.bus.tasks import end
-from ratchet.core.errors import BusUnavailable, ConfigError, InvalidMessage, NotFound, Rejected
+from ratchet.core.errors import BusUnavailable, InvalidMessage, Rejected
 
 log = structlog.get_logger()
 
-A = TypeVar("A", bound=msgspec.Struct)
-S = TypeVar("S")
-V = TypeVar("V")
-M = TypeVar("M", bound=Value)
+BUCKET = "KV_"
+"""Begins the name of a bucket's stream."""
 FIRST_ATTEMPTS = 1
 """How often nats-py itself tries again to connect for the first time: only a number above 0 is a bound. Without one it
 would try the same address for ever, and raise nothing."""
@@ -147,13 +141,13 @@ class Bus:
         self.now = now
         self._name = name
         self._sealer = Sealer(contracts, name, now)
-        self._replicas = replicas
+        self.replicas = replicas
         self.opened: set[str] = set()
         """Consumers and projections that were opened, by their names in the registry."""
         self._publishers: dict[str, Publisher] = {}
         self._ensures = False
-        self._used: set[str] = set()
-        """Streams, also those of buckets, that were asked for."""
+        self.used: set[str] = set()
+        """Streams, also those of buckets, that this program needs: `check` misses them."""
         self._held = frozenset[str]()
         """Those that the broker had when it was asked, on this connection."""
         self._reported = ""
@@ -237,14 +231,14 @@ class Bus:
         """Readiness: None while connected to a broker that has what this bus was asked for, else the reason."""
         if not self.is_connected:
             return "the broker is not connected"
-        if self._used <= self._held:
+        if self.used <= self._held:
             return None
         try:
-            self._held = await self._names()
+            self._held = await _stream_names(self.nc)
         except BusUnavailable as error:  # perhaps its user may not ask: what is not known is no reason
             log.debug("not known which streams there are", reason=str(error))
-            self._held = frozenset(self._used)
-        missing = ", no ".join(sorted(_in_words(name) for name in self._used - self._held))
+            self._held = frozenset(self.used)
+        missing = ", no ".join(sorted(_in_words(name) for name in self.used - self._held))
         if not missing:
             return None
         maker = self.contracts.made_by
@@ -253,15 +247,6 @@ class Bus:
             log.warning("streams or buckets are missing", reason=reason)
         self._reported = reason
         return reason
-
-    async def _names(self) -> frozenset[str]:
-        """The streams that the broker has, those of buckets included. Raises `BusUnavailable`."""
-        held: set[str] = set()
-        while True:
-            page = await asked(self.nc, "STREAM.NAMES", _StreamNames, {"offset": len(held)})
-            held.update(page.streams or ())
-            if len(held) >= page.total or not page.streams:
-                return frozenset(held)
 
     async def publish(self, message: Message, *, cause: Causing | None = None) -> None:
         """Check and store one message; returns when the stream has it.
@@ -283,21 +268,16 @@ class Bus:
 
         Raises `BusUnavailable`, or `Rejected`: also for one that is larger than the broker takes.
         """
-        if reason := self._too_large(record):
+        if reason := too_large(record, self.nc.max_payload):
             raise Rejected(reason)
         await self._enqueue(record)
 
     def seal(self, message: Message, cause: Causing | None = None) -> Record:
         """The record that `publish` would send. Raises `UnknownSubject` or `InvalidMessage`."""
         record = self._sealer.seal(message, cause)
-        if reason := self._too_large(record):
+        if reason := too_large(record, self.nc.max_payload):
             raise InvalidMessage(reason)
         return record
-
-    def _too_large(self, record: Record) -> str | None:
-        limit, size = self.nc.max_payload, record.size + HEADER_ROOM
-        too_large = 0 < limit < size
-        return f"headers and body of {size} bytes are larger than the broker takes ({limit})" if too_large else None
 
     def read(self, message: Msg, topics: Collection[str] = ()) -> tuple[Received[Message], int]:
         """A delivery as a typed message, and how many members its schema does not know.
@@ -325,69 +305,6 @@ class Bus:
         )
         return received, reading.unknown
 
-    def read_summary(self, message: Msg, kind: type[M]) -> M | None:
-        """The summary in a delivery's headers; None without a valid one: then the body says more."""
-        text = (message.headers or {}).get(SUMMARY)
-        if text is None:
-            return None
-        try:
-            return self.contracts.read_summary(message.subject, text, kind)
-        except InvalidMessage as error:
-            log.warning("summary not read", subject=message.subject, reason=str(error))
-            return None
-
-    async def fetch(self, message: Msg) -> Msg:
-        """A delivery with the body that its consumer leaves out (`headers_only`).
-
-        Raises `NotFound` when the stream no longer holds it, or `BusUnavailable`.
-        """
-        place = message.metadata
-        try:
-            stored = await self.nc.jetstream().get_msg(place.stream, place.sequence.stream)
-        except js_errors.NotFoundError as error:
-            raise NotFound(f"{place.stream} no longer holds {place.sequence.stream}") from error
-        except (nats.errors.Error, TimeoutError) as error:
-            raise BusUnavailable(f"{place.stream} does not hand out {place.sequence.stream}: {error!r}") from error
-        return Msg(self.nc, message.subject, message.reply, stored.data or b"", stored.headers)
-
-    def subscribe(
-        self,
-        name: str,
-        handlers: Handlers,
-        *,
-        parameters: Mapping[str, str] = MappingProxyType({}),
-        bounds: Bounds = AS_DECLARED,
-        on_dead: OnDead | None = None,
-    ) -> Consumer:
-        """The consumer that the registry calls `name`; its `run` hands messages to `handlers`, by their type.
-
-        `parameters` fill the places in its name, such as `<pool>`; `bounds` are this installation's own. `on_dead` is
-        called with the sequences of dead messages before their dead letters are published. Raises `ConfigError` unless
-        the registry has such a consumer, with these parameters and exactly these messages.
-        """
-        spec = _declared("consumer", name, self.contracts.consumers).filled(parameters)
-        consumer = Consumer(self, spec.within(bounds), handlers, on_dead)
-        self.opened.add(name)
-        return consumer
-
-    def project(
-        self,
-        name: str,
-        *,
-        kind: type[S],
-        key_of: KeyOf,
-        step: Callable[[S | None, Received[Message]], S],
-        on_gap: OnGap | None = None,
-    ) -> Projection[S]:
-        """The projection that the registry calls `name`: its `run` folds messages into states of `kind`.
-
-        `key_of` says which state a message belongs to, `step` is the next state and pure, `on_gap` makes the message
-        that tells people of lost ones. Raises `ConfigError` unless the registry has such a projection.
-        """
-        spec = _declared("projection", name, self.contracts.projections)
-        self.opened.add(name)
-        return Projection(self, spec, kind=kind, key_of=key_of, step=step, on_gap=on_gap)
-
     def send_unconfirmed(self, message: Message) -> bool:
         """Send a message to everyone who listens now, before this returns; its stream stores it if it can.
 
@@ -396,32 +313,10 @@ class Bus:
         """
         return self.is_connected and self.nc.send_now(message.subject, encode(message))
 
-    async def listen(self, subject: str, take: Callable[[bytes], None]) -> Listener:
-        """Hand the body of each message that is sent on `subject` from now on to `take`, also after a reconnect."""
-        listener = Listener(self.nc, subject, take)
-        await listener.open()
-        return listener
-
     def pull(self, stream: str, config: ConsumerConfig, *, batch: int, linger_s: float) -> PullConsumer:
         """Deliveries of a consumer with this configuration, in batches."""
-        self._used.add(stream)
+        self.used.add(stream)
         return PullConsumer(self.nc, stream, config, batch, linger_s)
-
-    def bucket(self, name: str, kind: type[V]) -> Bucket[V]:
-        """A key-value bucket whose values are of `kind`."""
-        self._used.add(f"{_BUCKET}{name}")
-        return Bucket(self, name, kind)
-
-    async def ask(self, question: str, kind: type[A]) -> A:
-        """The broker's own answer about a stream or a consumer, such as to `STREAM.INFO.<stream>`, read as `kind`.
-
-        Raises `BusUnavailable`.
-        """
-        return await asked(self.nc, question, kind)
-
-    async def last_sequence(self, stream: str) -> int:
-        """Sequence of the newest message of a stream, 0 when it has none. Raises `BusUnavailable`."""
-        return (await self.extent(stream)).last
 
     async def extent(self, stream: str) -> Extent:
         """Which messages a stream holds now, and which stream of its name it is. Raises `BusUnavailable`."""
@@ -441,42 +336,23 @@ class Bus:
         Raises `BusUnavailable`.
         """
         self._ensures = True
-        jetstream: Any = self.nc.jetstream(timeout=ENSURE_S)
-        try:
-            for stream in self.contracts.streams.values():
-                await self._ensure(jetstream, stream)
-            for bucket in self.contracts.buckets.values():
-                config = KeyValueConfig(
-                    bucket=bucket.name,
-                    history=bucket.history,
-                    ttl=bucket.max_age_s,
-                    max_bytes=bucket.max_bytes,
-                    replicas=self._replicas,
-                )
+        for name in self.contracts.streams:
+            await ensure_stream(self, name)
+        jetstream = self.nc.jetstream(timeout=ENSURE_S)
+        for bucket in self.contracts.buckets.values():
+            with _made(f"bucket {bucket.name}"):
                 try:
                     await jetstream.key_value(bucket.name)
                 except js_errors.BucketNotFoundError:
-                    await jetstream.create_key_value(config=config)
-        except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise BusUnavailable(f"the broker cannot make the streams and buckets: {error!r}") from error
-
-    async def ensure_stream(self, name: str) -> None:
-        """Create or update one stream: for a program that needs no other, of one that the broker holds in memory.
-
-        Raises `BusUnavailable`.
-        """
-        try:
-            await self._ensure(self.nc.jetstream(timeout=ENSURE_S), self.contracts.streams[name])
-        except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise BusUnavailable(f"the broker cannot make {name}: {error!r}") from error
-
-    async def _ensure(self, jetstream: Any, stream: Stream) -> None:
-        config = _stream_config(stream, self._replicas)
-        try:
-            await jetstream.stream_info(stream.name)
-            await jetstream.update_stream(config)
-        except js_errors.NotFoundError:
-            await jetstream.add_stream(config)
+                    await jetstream.create_key_value(
+                        config=KeyValueConfig(
+                            bucket=bucket.name,
+                            history=bucket.history,
+                            ttl=bucket.max_age_s,
+                            max_bytes=bucket.max_bytes,
+                            replicas=self.replicas,
+                        )
+                    )
 
     async def _connection_lost(self) -> None:
         """What is being published fails: its answers cannot come."""
@@ -487,20 +363,21 @@ class Bus:
         """The broker may have lost its data meanwhile: what services need is made again."""
         self._held = frozenset()
         if self._ensures and (self._restoring is None or self._restoring.done()):
-            self._restoring = asyncio.create_task(self._ensure_again())
 
-    async def _ensure_again(self) -> None:
-        while True:
-            try:
-                return await self.ensure_streams()
-            except BusUnavailable as error:
-                log.warning("streams are not made again yet", reason=str(error))
-                await asyncio.sleep(1.0)
+            async def restore() -> None:
+                while True:
+                    try:
+                        return await self.ensure_streams()
+                    except BusUnavailable as error:
+                        log.warning("streams are not made again yet", reason=str(error))
+                        await asyncio.sleep(1.0)
+
+            self._restoring = asyncio.create_task(restore())
 
     def _enqueue(self, record: Record) -> asyncio.Future[None]:
         stream = self.contracts.topic_of(record.subject).stream
         if stream not in self._publishers:
-            self._used.add(stream)
+            self.used.add(stream)
             atomic = self.contracts.streams[stream].allow_atomic
             self._publishers[stream] = Publisher(self.nc, stream, atomic=atomic)
         sending = Sending(record, asyncio.get_running_loop().create_future())
@@ -508,21 +385,48 @@ class Bus:
         return sending.done
 
 
-_BUCKET = "KV_"
-"""Begins the name of a bucket's stream."""
-
-
 def _in_words(stream: str) -> str:
-    return f"bucket {stream.removeprefix(_BUCKET)}" if stream.startswith(_BUCKET) else f"stream {stream}"
+    return f"bucket {stream.removeprefix(BUCKET)}" if stream.startswith(BUCKET) else f"stream {stream}"
 
 
-D = TypeVar("D")
+def too_large(record: Record, limit: int) -> str | None:
+    """Why a broker that takes `limit` bytes at most refuses a record; None if it does not."""
+    size = record.size + HEADER_ROOM
+    refused = 0 < limit < size
+    return f"headers and body of {size} bytes are larger than the broker takes ({limit})" if refused else None
 
 
-def _declared(what: str, name: str, declared: Mapping[str, D]) -> D:
-    if name not in declared:
-        raise ConfigError(f"the registry has no {what} {name}")
-    return declared[name]
+async def _stream_names(nc: Nats) -> frozenset[str]:
+    """The streams that the broker has, those of buckets included. Raises `BusUnavailable`."""
+    held: set[str] = set()
+    while True:
+        page = await ask(nc, "STREAM.NAMES", _StreamNames, {"offset": len(held)})
+        held.update(page.streams or ())
+        if len(held) >= page.total or not page.streams:
+            return frozenset(held)
+
+
+async def ensure_stream(bus: Bus, name: str) -> None:
+    """Create or update one stream: for a program that needs no other, of one that the broker holds in memory.
+
+    Raises `BusUnavailable`.
+    """
+    config = _stream_config(bus.contracts.streams[name], bus.replicas)
+    jetstream: Any = bus.nc.jetstream(timeout=ENSURE_S)
+    with _made(name):
+        try:
+            await jetstream.stream_info(name)
+            await jetstream.update_stream(config)
+        except js_errors.NotFoundError:
+            await jetstream.add_stream(config)
+
+
+@contextmanager
+def _made(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (nats.errors.Error, TimeoutError, OSError) as error:
+        raise BusUnavailable(f"the broker cannot make {what}: {error!r}") from error
 
 
 def _stream_config(stream: Stream, replicas: int) -> StreamConfig:

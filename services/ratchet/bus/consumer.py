@@ -8,7 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import msgspec
 import nats.errors
@@ -18,12 +19,13 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.errors import Error as JetStreamError
 from prometheus_client import Counter, Gauge, Histogram
 
+from ratchet.bus.connection import Bus
 from ratchet.bus.deadletter import with_body
 from ratchet.bus.failures import causes_of, failure, frames, reason_of
 from ratchet.bus.halving import in_halves
 from ratchet.bus.message import Cause, Message
 from ratchet.bus.received import Received
-from ratchet.bus.registry import ConsumerSpec, check_handled
+from ratchet.bus.registry import AS_DECLARED, Bounds, ConsumerSpec, check_handled, declared
 from ratchet.core.errors import (
     ContractError,
     DigestMismatch,
@@ -33,9 +35,6 @@ from ratchet.core.errors import (
     Rejected,
     Unavailable,
 )
-
-if TYPE_CHECKING:
-    from ratchet.bus.connection import Bus
 
 log = structlog.get_logger()
 
@@ -124,10 +123,31 @@ def each(handler: Callable[[Received[M]], Awaitable[Sequence[Message]]]) -> Batc
     return handle
 
 
+def subscribe(
+    bus: Bus,
+    name: str,
+    handlers: Handlers,
+    *,
+    parameters: Mapping[str, str] = MappingProxyType({}),
+    bounds: Bounds = AS_DECLARED,
+    on_dead: OnDead | None = None,
+) -> Consumer:
+    """The consumer that the registry calls `name`; its `run` hands messages to `handlers`, by their type.
+
+    `parameters` fill the places in its name, such as `<pool>`; `bounds` are this installation's own. `on_dead` is
+    called with the sequences of dead messages before their dead letters are published. Raises `ConfigError` unless
+    the registry has such a consumer, with these parameters and exactly these messages.
+    """
+    spec = declared("consumer", name, bus.contracts.consumers).filled(parameters)
+    consumer = Consumer(bus, spec.within(bounds), handlers, on_dead)
+    bus.opened.add(name)
+    return consumer
+
+
 class Consumer:
     """A durable consumer: pulls batches, hands them to handlers, and makes their outcomes true, until it is stopped.
 
-    Made by `Bus.subscribe`. One batch at a time goes through these steps:
+    Made by `subscribe`. One batch at a time goes through these steps:
 
     1. `_read`: each delivery becomes a typed message by the open view, or is dead.
     2. `_handle`: topic by topic, in the order of the registry. A batch whose handler raises is handled in halves.

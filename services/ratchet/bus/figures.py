@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nats.errors
 
+from ratchet.bus.connection import Bus
 from ratchet.core.errors import BusUnavailable
-
-if TYPE_CHECKING:
-    from ratchet.bus.connection import Bus
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import nats.errors
@@ -15,12 +15,10 @@ from nats.aio.msg import Msg
 from nats.js import errors as js_errors
 from nats.js.kv import KeyValue
 
+from ratchet.bus.connection import BUCKET, Bus
 from ratchet.bus.message import decode, mismatch
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.core.errors import BusUnavailable, Conflict, Rejected, Unreadable
-
-if TYPE_CHECKING:
-    from ratchet.bus.connection import Bus
 
 log = structlog.get_logger()
 
@@ -54,7 +52,8 @@ class Bucket(Generic[V]):
         self._bus = bus
         self._jetstream = bus.nc.jetstream()
         self._name = name
-        self._stream = f"KV_{name}"
+        self._stream = f"{BUCKET}{name}"
+        bus.used.add(self._stream)
         self._prefix = f"$KV.{name}."
         self._kind = kind
         self._kv: KeyValue | None = None

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import nats.errors
+import structlog
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import Error as JetStreamError
+from nats.js.errors import Error as JetStreamError, NotFoundError
 
+from ratchet.bus.connection import Bus
+from ratchet.bus.envelope import SUMMARY
+from ratchet.bus.message import Value
 from ratchet.bus.pull_consumer import ConsumerState
-from ratchet.core.errors import BusUnavailable
+from ratchet.core.errors import BusUnavailable, InvalidMessage, NotFound
 
-if TYPE_CHECKING:
-    from ratchet.bus.connection import Bus
+log = structlog.get_logger()
+
+M = TypeVar("M", bound=Value)
 
 BATCH = 512
 """Most messages of one batch."""
@@ -134,3 +139,30 @@ class OrderedReader:
     async def close(self) -> None:
         """Stop reading."""
         await self._deliveries.close()
+
+
+def read_summary(bus: Bus, message: Msg, kind: type[M]) -> M | None:
+    """The summary in a delivery's headers; None without a valid one: then the body says more."""
+    text = (message.headers or {}).get(SUMMARY)
+    if text is None:
+        return None
+    try:
+        return bus.contracts.read_summary(message.subject, text, kind)
+    except InvalidMessage as error:
+        log.warning("summary not read", subject=message.subject, reason=str(error))
+        return None
+
+
+async def fetch(bus: Bus, message: Msg) -> Msg:
+    """A delivery with the body that its consumer leaves out (`headers_only`).
+
+    Raises `NotFound` when the stream no longer holds it, or `BusUnavailable`.
+    """
+    place = message.metadata
+    try:
+        stored = await bus.nc.jetstream().get_msg(place.stream, place.sequence.stream)
+    except NotFoundError as error:
+        raise NotFound(f"{place.stream} no longer holds {place.sequence.stream}") from error
+    except (nats.errors.Error, TimeoutError) as error:
+        raise BusUnavailable(f"{place.stream} does not hand out {place.sequence.stream}: {error!r}") from error
+    return Msg(bus.nc, message.subject, message.reply, stored.data or b"", stored.headers)

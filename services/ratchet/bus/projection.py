@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 import nats.errors
@@ -29,16 +29,14 @@ from nats.aio.msg import Msg
 from nats.js.errors import Error as JetStreamError
 from prometheus_client import Counter
 
+from ratchet.bus.connection import Bus, Extent
 from ratchet.bus.failures import failure
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import Message
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.received import Received
-from ratchet.bus.registry import ProjectionSpec
+from ratchet.bus.registry import ProjectionSpec, declared
 from ratchet.core.errors import Conflict, ContractError, Unavailable, Unreadable
-
-if TYPE_CHECKING:
-    from ratchet.bus.connection import Bus, Extent
 
 log = structlog.get_logger()
 
@@ -120,8 +118,27 @@ OnGap = Callable[[Gap], Message]
 """The message that tells people what the states lack; it is published before the projection goes on."""
 
 
+def project(
+    bus: Bus,
+    name: str,
+    *,
+    kind: type[S],
+    key_of: KeyOf,
+    step: Callable[[S | None, Received[Message]], S],
+    on_gap: OnGap | None = None,
+) -> Projection[S]:
+    """The projection that the registry calls `name`: its `run` folds messages into states of `kind`.
+
+    `key_of` says which state a message belongs to, `step` is the next state and pure, `on_gap` makes the message
+    that tells people of lost ones. Raises `ConfigError` unless the registry has such a projection.
+    """
+    spec = declared("projection", name, bus.contracts.projections)
+    bus.opened.add(name)
+    return Projection(bus, spec, kind=kind, key_of=key_of, step=step, on_gap=on_gap)
+
+
 class Projection(Generic[S]):
-    """Keeps states in its bucket, under `<name>.<key>`. Made by `Bus.project`.
+    """Keeps states in its bucket, under `<name>.<key>`. Made by `project`.
 
     One process owns a projection. A second one is harmless: the fold is deterministic, and the one that loses a
     compare-and-set reads the state again and goes on from there.
@@ -145,7 +162,7 @@ class Projection(Generic[S]):
         self._step = step
         self._on_gap = on_gap
         self._skipped, self._gone = FAILED.labels(spec.name), LOST.labels(spec.name)  # 0 from now on: a rise shows
-        self._states: Bucket[Folded[S]] = bus.bucket(spec.bucket, Folded[kind])
+        self._states: Bucket[Folded[S]] = Bucket(bus, spec.bucket, Folded[kind])
         self._cursors = _cursors(bus, spec.bucket)
         self._folded: dict[str, Folded[S]] = {}
         self._revisions: dict[str, int] = {}
@@ -365,7 +382,7 @@ class Projection(Generic[S]):
 
 def _cursors(bus: Bus, bucket: str) -> Bucket[Any]:
     """Cursors, or the bare sequences that version 0.1 stored; `Any` because a bucket's kind is a class, not a union."""
-    return bus.bucket(bucket, cast("type[Any]", Cursor | int))
+    return Bucket(bus, bucket, cast("type[Any]", Cursor | int))
 
 
 async def _stored_cursor(cursors: Bucket[Any], projection: str) -> Cursor:

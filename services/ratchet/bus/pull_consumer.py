@@ -141,7 +141,7 @@ class PullConsumer:
         its state is asked.
         """
         await self._ask()
-        return await asked(self._nc, f"CONSUMER.INFO.{self._stream}.{self._name}", ConsumerState)
+        return await ask(self._nc, f"CONSUMER.INFO.{self._stream}.{self._name}", ConsumerState)
 
     def interrupt(self) -> None:
         """Let `next_batch` return at once, from now on, with what it has."""
@@ -221,7 +221,7 @@ class PullConsumer:
             self.reopened += 1
 
 
-async def asked(nc: Nats, question: str, kind: type[S], body: dict[str, int] | None = None) -> S:
+async def ask(nc: Nats, question: str, kind: type[S], body: dict[str, int] | None = None) -> S:
     """The broker's own answer about streams or a consumer. Raises `BusUnavailable`, with its words if it refuses.
 
     A `kind` with a field `error` gets the broker's refusals too.

@@ -127,6 +127,7 @@ class ProjectionSpec:
 
 
 D = TypeVar("D", "Topic", "Stream", "BucketSpec", "ConsumerSpec", "ProjectionSpec")
+D = TypeVar("D")
 
 
 def specs(kind: type[D], entries: Any, beside: Collection[str] = ()) -> dict[str, D]:
@@ -178,3 +179,10 @@ def _fill(template: str, parameters: Mapping[str, str]) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "no parameters"
+
+
+def declared(what: str, name: str, specs: Mapping[str, D]) -> D:
+    """The spec of that name. Raises `ConfigError` for one that the registry does not have."""
+    if name not in specs:
+        raise ConfigError(f"the registry has no {what} {name}")
+    return specs[name]

@@ -28,7 +28,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import each
+from ratchet.bus.consumer import each, subscribe
 from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer import template_watch, unloading
 from ratchet.canary_deployer.controller import RolloutController
@@ -115,13 +115,13 @@ def assembled(
     gates: Mapping[str, Gate],
 ) -> App:
     """The deployer on connections that are open."""
-    leadership = Leadership(bus.bucket(ROLLOUTS, Leader), settings.url, settings.takeover_s)
-    policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), leadership)
-    rollouts, announcer = bus.bucket(ROLLOUTS, Rollout), Announcer(settings.gateway_url, settings.platform_of)
+    leadership = Leadership(Bucket(bus, ROLLOUTS, Leader), settings.url, settings.takeover_s)
+    policies = KvPolicies(Bucket(bus, POLICIES, Route), Bucket(bus, POLICIES, PolicyVersion), leadership)
+    rollouts, announcer = Bucket(bus, ROLLOUTS, Rollout), Announcer(settings.gateway_url, settings.platform_of)
     new_controller = ControllerFactory(
         policies=policies,
         rollouts=rollouts,
-        chunks=bus.bucket(ROLLOUT_CHUNKS, Chunk),
+        chunks=Bucket(bus, ROLLOUT_CHUNKS, Chunk),
         publish=bus.publish_all,
         lead=leadership,
         announcer=announcer,
@@ -136,7 +136,7 @@ def assembled(
         now=clock,
     )
     controllers = Controllers(new_controller, policies, rollouts, leadership)
-    jobs, objects = bus.bucket(JOBS, Job), Objects(settings.shared)
+    jobs, objects = Bucket(bus, JOBS, Job), Objects(settings.shared)
     unloader = Unloader(engines, policies, settings.unload_after_s, time.monotonic)
     templates = TemplateWatch(
         engines=engines, policies=policies, publish=bus.publish_all, lead=leadership, announcer=announcer, now=clock
@@ -164,7 +164,7 @@ def assembled(
             WhileLeading(leadership, lambda: controllers),
             WhileLeading(leadership, lambda: Periodic(unloading.SWEEP_S, unloader.sweep, "unload policies")),
             WhileLeading(leadership, lambda: Periodic(template_watch.SWEEP_S, templates.sweep, "chat templates")),
-            WhileLeading(leadership, lambda: bus.subscribe(NAME, {TrainingStatus: each(handlers.on_training_status)})),
+            WhileLeading(leadership, lambda: subscribe(bus, NAME, {TrainingStatus: each(handlers.on_training_status)})),
             keys,
             http_server(settings, Authentication(api.app(), keys.caller_of)),
         ],

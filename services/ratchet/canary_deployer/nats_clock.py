@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.pull_consumer import ask
 from ratchet.core.contract import Start
 
 SYNCHRONIZE_S = 10.0
@@ -46,7 +47,7 @@ class BrokerClock:
     async def synchronize(self) -> None:
         """Ask the broker. Raises `BusUnavailable`; time goes on from the last answer then."""
         before = self._monotonic()
-        info = await self._bus.ask(f"STREAM.INFO.{self._stream}", _StreamInfo)
+        info = await ask(self._bus.nc, f"STREAM.INFO.{self._stream}", _StreamInfo)
         after = self._monotonic()
         if self._seen is None or after - before <= SHARP_S:
             self._seen = (info.ts.timestamp(), (before + after) / 2)

@@ -18,8 +18,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError, NotFoundError
 
 from ratchet.bus.connection import Bus, Extent
-from ratchet.bus.ordered_reader import PATIENCE_S, OrderedReader
-from ratchet.bus.pull_consumer import ANSWER_S
+from ratchet.bus.ordered_reader import PATIENCE_S, OrderedReader, fetch, read_summary
+from ratchet.bus.pull_consumer import ANSWER_S, ask
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
 from ratchet.core.contract import Alert, Message, Reward, Start, Turn, named_id
 from ratchet.core.contract.roles import role_subject
@@ -292,10 +292,10 @@ class _Tail:
         """What the fold sees of a delivery. Raises `ContractError`, `NotFound` or `BusUnavailable`."""
         stored_at = message.metadata.timestamp.timestamp()
         if self._headers_only:
-            summary = self._bus.read_summary(message, TurnSummary)
+            summary = read_summary(self._bus, message, TurnSummary)
             if summary is not None:
                 return call_of(summary, stored_at)
-            message = await self._bus.fetch(message)
+            message = await fetch(self._bus, message)
         return _event_of(self._bus.read(message)[0].message, stored_at)
 
     async def portion(self, goal: int, most: int) -> list[Event]:
@@ -409,7 +409,7 @@ class _Settled:
 
         `complete`: an instant up to which the stream holds every report now.
         """
-        progress = await self._bus.ask(f"CONSUMER.INFO.{self._stream}.{self._consumer}", _ConsumerProgress)
+        progress = await ask(self._bus.nc, f"CONSUMER.INFO.{self._stream}.{self._consumer}", _ConsumerProgress)
         if progress.error is not None:
             if progress.error.get("err_code") in DOES_NOT_EXIST:
                 self._seen.clear()
@@ -424,7 +424,7 @@ class _Settled:
         floor = int(progress.ack_floor.get("stream_seq", 0))
         while self._seen and self._seen[0][2] <= floor:
             self._settled_at, self._until, _ = self._seen.popleft()
-        info = await self._bus.ask(f"STREAM.INFO.{self._stream}", _StreamInfo)
+        info = await ask(self._bus.nc, f"STREAM.INFO.{self._stream}", _StreamInfo)
         now = info.ts.timestamp()
         if not self._seen or self._seen[-1][2] != info.state.last_seq:
             self._seen.append((now, min(now, complete), info.state.last_seq))

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 import typer
 
+from ratchet.bus.kv import Bucket
 from ratchet.cli.api import get
 from ratchet.cli.connections import connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
@@ -314,7 +315,7 @@ async def _stream(bus: Bus, name: str, report: StatusReport) -> None:
 
 async def _values(bus: Bus, bucket: str, kind: type[T]) -> dict[str, T]:
     """The values of a bucket; keys with a dot (`<role>.<version>`) hold values of another kind."""
-    entries = await bus.bucket(bucket, kind).items(lambda key: "." not in key)
+    entries = await Bucket(bus, bucket, kind).items(lambda key: "." not in key)
     return {key: entry.value for key, entry in entries.items()}
 
 

@@ -8,7 +8,7 @@ import msgspec
 import structlog
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.kv import Entry
+from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import decode
 from ratchet.bus.tasks import UntilStopped
 from ratchet.core.contract.state import POLICIES, Route
@@ -37,7 +37,7 @@ class Routes:
         self._working.stop()
 
     async def _follow(self) -> None:
-        bucket = self._bus.bucket(POLICIES, msgspec.Raw)
+        bucket = Bucket(self._bus, POLICIES, msgspec.Raw)
         async for changes in bucket.watch(lambda key: "." not in key):
             for role, entry in changes:
                 self._take_over(role, entry)

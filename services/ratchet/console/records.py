@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ratchet.bus.clock import utc_now
+from ratchet.bus.kv import Bucket
 from ratchet.console import annotation_api, rollouts_api, training_api, trajectories_api
 from ratchet.console.annotation import Annotation
 from ratchet.console.rollouts import Rollouts
@@ -42,7 +43,7 @@ def records_of(bus: Bus, warehouse: Warehouse, objects: Objects, now: Callable[[
         trajectories=Trajectories(warehouse, listing),
         tokens=Tokens(warehouse, objects),
         rollouts=Rollouts(warehouse, listing),
-        training=Training(warehouse, objects, bus.bucket(JOBS, Job)),
+        training=Training(warehouse, objects, Bucket(bus, JOBS, Job)),
         annotation=Annotation(warehouse, listing, bus, now),
     )
 

@@ -285,7 +285,7 @@ def open_spool(folder: Path, limit_bytes: int) -> Spool:
 def responses_bucket(broker: BackgroundConnection) -> Bucket[SealedResponse] | None:
     """Where responses are kept, while there is a connection."""
     bus = broker.connected
-    return bus.bucket(RESPONSES, SealedResponse) if bus is not None else None
+    return Bucket(bus, RESPONSES, SealedResponse) if bus is not None else None
 
 
 def policy_engines(settings: Settings) -> PolicyEngines:

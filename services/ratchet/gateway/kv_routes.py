@@ -120,7 +120,7 @@ class Routes:
         self._working.stop()
 
     async def _follow(self) -> None:
-        self._bucket = (await self._connect()).bucket(POLICIES, msgspec.Raw)
+        self._bucket = Bucket(await self._connect(), POLICIES, msgspec.Raw)
         async for changes in self._bucket.watch():
             for key, entry in changes:
                 with suppress(Unavailable):  # an unreadable entry: its last good value stays, and `check` names it

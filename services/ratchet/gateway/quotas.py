@@ -126,7 +126,7 @@ class Quotas:
         self._working.stop()
 
     async def _work(self) -> None:
-        self._bucket = bucket = (await self._connect()).bucket(KEY_USAGE, msgspec.Raw)
+        self._bucket = bucket = Bucket(await self._connect(), KEY_USAGE, msgspec.Raw)
         writing = asyncio.create_task(self._write_often(bucket))
         try:
             async for changes in bucket.watch():

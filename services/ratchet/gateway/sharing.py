@@ -20,10 +20,11 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
-from ratchet.bus.connection import Bus
+from ratchet.bus.connection import Bus, ensure_stream
 from ratchet.bus.listener import Listener
 from ratchet.bus.message import decode
 from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.bus.pull_consumer import ask
 from ratchet.bus.tasks import UntilStopped, end
 from ratchet.core.contract import GatewayNotes
 from ratchet.core.contract.gateway_notes import CallNote, UseNote
@@ -188,7 +189,8 @@ class Sharing:
 
         self._notes.listen(self._send, soon)
         bus = await self._connect()
-        self._listener = listener = await bus.listen(GatewayNotes.TOPIC, self.take)
+        self._listener = listener = Listener(bus.nc, GatewayNotes.TOPIC, self.take)
+        await listener.open()
         self._bus = bus
         hello_due_s, patient_until_s, failed_s = 0.0, loop.time() + HISTORY_S, -SETTLE_S
         while True:
@@ -262,13 +264,13 @@ class Sharing:
         """Take over what was sent before this process listened, or while its connection was away."""
         try:
             async with asyncio.timeout(HISTORY_S):
-                behind_s = self._now_s() - (await bus.ask(f"STREAM.INFO.{STREAM}", _Info)).ts.timestamp()
+                behind_s = self._now_s() - (await ask(bus.nc, f"STREAM.INFO.{STREAM}", _Info)).ts.timestamp()
                 start = datetime.fromtimestamp(self._well_s - behind_s - MARGIN_S, UTC) if self._well_s else 1
                 await self._read(OrderedReader(bus, STREAM, start=start), behind_s)
         except BusUnavailable as error:
             log.debug("notes of other gateways not read yet", reason=str(error))
             with suppress(BusUnavailable):  # tried again at the next tick
-                await bus.ensure_stream(STREAM)
+                await ensure_stream(bus, STREAM)
             return False
         except TimeoutError:
             log.warning("notes of other gateways not read to the end", stream=STREAM, after_s=HISTORY_S)

@@ -13,8 +13,9 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import subscribe
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.bus.projection import Projection
+from ratchet.bus.projection import Projection, project
 from ratchet.bus.registry import Bounds
 from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.rules.alerts import gap_alert
@@ -60,8 +61,8 @@ async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
     )
     bounds = Bounds(batch=settings.batch, linger_s=settings.linger_s, ack_wait_s=settings.ack_wait_s)
     consumers = [
-        bus.subscribe("reward-trajectories", {Trajectory: computer.first_rewards}, bounds=bounds),
-        bus.subscribe("reward-feedback", {Feedback: computer.revisions}, bounds=bounds),
+        subscribe(bus, "reward-trajectories", {Trajectory: computer.first_rewards}, bounds=bounds),
+        subscribe(bus, "reward-feedback", {Feedback: computer.revisions}, bounds=bounds),
     ]
     checks = {"broker": bus.check, "warehouse": warehouse.check}
     notes = {"turn-history": histories.check, "score-windows": windows.check}
@@ -71,8 +72,8 @@ async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
 def projections(bus: Bus) -> tuple[Projection[TurnHistory], Projection[ScoreWindows]]:
     """The turns that tasks take, and the recent scores of each component."""
     return (
-        bus.project("turn-history", kind=TurnHistory, key_of=task_type, step=add_trajectory, on_gap=gap_alert),
-        bus.project("score-windows", kind=ScoreWindows, key_of=function_of, step=add_reward, on_gap=gap_alert),
+        project(bus, "turn-history", kind=TurnHistory, key_of=task_type, step=add_trajectory, on_gap=gap_alert),
+        project(bus, "score-windows", kind=ScoreWindows, key_of=function_of, step=add_reward, on_gap=gap_alert),
     )
 
 

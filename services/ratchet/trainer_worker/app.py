@@ -20,7 +20,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Handlers
+from ratchet.bus.consumer import Handlers, subscribe
+from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.core.contract import TrainingDispatch
 from ratchet.core.contract.state import JOBS, Job
@@ -80,7 +81,7 @@ def own_directory(path: Path) -> Generator[None]:
 
 def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
     """The worker on connections that are open."""
-    jobs = bus.bucket(JOBS, Job)
+    jobs = Bucket(bus, JOBS, Job)
     on_ray = settings.engine == "ray"
     extras = "trainer,ray" if on_ray else "trainer"
     required = (*REQUIRED, "ray") if on_ray else REQUIRED
@@ -101,7 +102,7 @@ def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
     components: list[Component] = [slots] if warm is None else [warm, slots]
     if not missing:
         handlers: Handlers = {TrainingDispatch: Dispatches(slots, jobs, worker).on_dispatches}
-        components.append(bus.subscribe("trainer-<pool>", handlers, parameters={"pool": settings.pool}))
+        components.append(subscribe(bus, "trainer-<pool>", handlers, parameters={"pool": settings.pool}))
 
     async def extra() -> str | None:
         return f"{MissingExtra(extras, 'training')} (missing: {', '.join(missing)})" if missing else None

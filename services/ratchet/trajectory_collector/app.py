@@ -19,7 +19,7 @@ from functools import partial
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Consumer
+from ratchet.bus.consumer import Consumer, subscribe
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.registry import Bounds, ConsumerSpec
 from ratchet.core.contract import MESSAGES, Trajectory, TrajectoryEnd, Turn
@@ -135,4 +135,4 @@ def collected(contracts: Contracts) -> Mapping[str, ConsumerSpec]:
 def subscribed(bus: Bus, spec: ConsumerSpec, collector: Collector, bounds: Bounds) -> Consumer:
     """The consumer of one stream, with a handler for each of its topics."""
     handlers = {MESSAGES[topic]: collector.handler(topic) for topic in spec.topics}
-    return bus.subscribe(spec.name, handlers, bounds=bounds, on_dead=partial(collector.dead, spec.stream))
+    return subscribe(bus, spec.name, handlers, bounds=bounds, on_dead=partial(collector.dead, spec.stream))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.projection import positions
 from ratchet.core.contract import Start, Turn, Value, decode, role_subject
 from ratchet.core.contract.state import ROLLOUTS
@@ -64,7 +65,7 @@ class NatsReaders:
             return {}
         member, topic = TAILS[stream]
         read: dict[str, int] = {}
-        for key, entry in (await self._bus.bucket(ROLLOUTS, msgspec.Raw).items()).items():
+        for key, entry in (await Bucket(self._bus, ROLLOUTS, msgspec.Raw).items()).items():
             try:
                 tail = decode(bytes(entry.value), _Tail)
             except msgspec.DecodeError:

@@ -10,7 +10,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from ratchet.bus.consumer import BatchHandler, Dead, Outcome, each
+from ratchet.bus.consumer import BatchHandler, Dead, Outcome, each, subscribe
 from ratchet.bus.failures import failure
 from ratchet.bus.message import Message
 from ratchet.bus.received import Received
@@ -41,7 +41,7 @@ async def giving_up(batch: Sequence[Received[Order]]) -> Sequence[Outcome]:
 async def letter_of(bus: FakeBus, handler: BatchHandler) -> Undeliverable:
     """The dead letter of one order."""
     await bus.publish(Order(number=1))
-    async with running(bus.subscribe("bills", {Order: handler})):
+    async with running(subscribe(bus, "bills", {Order: handler})):
 
         async def dead() -> bool:
             return bool(bus.published(Undeliverable))

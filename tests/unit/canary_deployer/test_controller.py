@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import Cause
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.announcements import Announcer
@@ -102,7 +103,7 @@ async def test_decisions_answer_the_registration_and_everything_else_a_decision(
     world = await CanaryWorld().with_policies(1)
     completed = Cause(event_id=named_id("completed"), correlation_id=named_id("request"))
     candidate = policy(2, cause=completed)
-    await world.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.2", candidate)
+    await Bucket(world.bus, POLICIES, PolicyVersion).put(f"{ROLE}.2", candidate)
     world.gates["heldout_tasks"].outcome = FAILED
     await world.until("refused")
     events = world.bus.stored("RL_DEPLOYMENTS") + world.bus.stored("RL_ALERTS")
@@ -148,7 +149,7 @@ async def test_a_gate_that_fails_refuses_the_candidate_without_traffic() -> None
 
 async def test_the_first_policy_of_a_role_is_stable_after_load_and_warmup() -> None:
     world = CanaryWorld()
-    await world.bus.bucket("policies", type(policy(1))).put("support.1", policy(1))
+    await Bucket(world.bus, "policies", type(policy(1))).put("support.1", policy(1))
     rollout = await world.until("promoted")
     assert rollout.reason == "first policy of the role"
     assert (await world.route()).stable == served(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import Killed
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.operators import Act, Order
@@ -156,13 +157,13 @@ async def with_lost_chunks(in_their_place: bytes | None = None) -> CanaryWorld:
     await world.play(40, 0.7, 0.7)
     world.clock.advance(10)
     await world.controller.step()
-    chunks = world.bus.bucket(ROLLOUT_CHUNKS, Chunk)
+    chunks = Bucket(world.bus, ROLLOUT_CHUNKS, Chunk)
     names = await chunks.keys()
     assert names
     for name in names:
         await chunks.delete(name)
         if in_their_place is not None:
-            await world.bus.bucket(ROLLOUT_CHUNKS, msgspec.Raw).put(name, msgspec.Raw(in_their_place))
+            await Bucket(world.bus, ROLLOUT_CHUNKS, msgspec.Raw).put(name, msgspec.Raw(in_their_place))
     world.restart()
     return world
 
@@ -191,7 +192,7 @@ async def test_an_operator_need_not_wait_for_trajectories_that_are_gone(act: Act
 
 async def of_an_earlier_version(world: CanaryWorld) -> None:
     """The record as a version wrote it whose statistics looked otherwise, and a deployer that starts anew."""
-    records = world.bus.bucket(ROLLOUTS, msgspec.Raw)
+    records = Bucket(world.bus, ROLLOUTS, msgspec.Raw)
     members = msgspec.json.decode(msgspec.json.encode(await world.rollout()))
     watch = {"pending": {"a trajectory": ["stable", 0.1]}, "stable": {"mean": 0.5}}
     await records.put(ROLE, msgspec.Raw(msgspec.json.encode({**members, "watch": watch, "looks": [1, 2]})))
@@ -223,7 +224,7 @@ async def test_a_record_of_an_earlier_version_that_ended_or_waits_blocks_no_late
     assert (await world.operators.act(Act.APPROVE, Order("ann", "go"))).state == "running"
     await world.operators.act(Act.PROMOTE, Order("ann", "now", override=True))
     await of_an_earlier_version(world)
-    await world.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.3", policy(3))
+    await Bucket(world.bus, POLICIES, PolicyVersion).put(f"{ROLE}.3", policy(3))
     await world.controller.step()
     assert (await world.until("awaiting_approval")).candidate == served(3)
     assert (await world.operators.act(Act.REVERT, Order("ann", "back"))).candidate == served(1)
@@ -232,17 +233,17 @@ async def test_a_record_of_an_earlier_version_that_ended_or_waits_blocks_no_late
 
 async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_rollout() -> None:
     world = await CanaryWorld().with_policies(1, 3)
-    await world.bus.bucket(POLICIES, msgspec.Raw).put(f"{ROLE}.2", msgspec.Raw(b"{"))
-    await world.bus.bucket(POLICIES, msgspec.Raw).put(f"{ROLE}.notes", msgspec.Raw(b"{}"))
+    await Bucket(world.bus, POLICIES, msgspec.Raw).put(f"{ROLE}.2", msgspec.Raw(b"{"))
+    await Bucket(world.bus, POLICIES, msgspec.Raw).put(f"{ROLE}.notes", msgspec.Raw(b"{}"))
     assert (await world.until("running")).candidate == served(3)
-    await world.bus.bucket(POLICIES, msgspec.Raw).put(f"{ROLE}.4", msgspec.Raw(b"null"))
+    await Bucket(world.bus, POLICIES, msgspec.Raw).put(f"{ROLE}.4", msgspec.Raw(b"null"))
     new, is_new = await world.policies.register(ROLE, "another job", policy)
     assert (new.version, is_new) == (5, True)
 
 
 async def lose_entry(world: CanaryWorld, version: int, left: bytes | None) -> None:
     """Delete a policy's entry, or leave other bytes in its place."""
-    bucket = world.bus.bucket(POLICIES, msgspec.Raw)
+    bucket = Bucket(world.bus, POLICIES, msgspec.Raw)
     await bucket.delete(f"{ROLE}.{version}")
     if left is not None:
         await bucket.put(f"{ROLE}.{version}", msgspec.Raw(left))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.domain.estimates import forecast, takes_too_long
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.settings import Settings
@@ -77,7 +78,7 @@ async def test_a_rollout_that_takes_too_long_is_superseded_by_a_newer_candidate(
     await world.with_policies(1, 2)
     await world.until("awaiting_approval")
     await world.operators.act(Act.APPROVE, Order("ann", "we have time"))
-    await world.bus.bucket(POLICIES, PolicyVersion).put(f"{ROLE}.3", policy(3))
+    await Bucket(world.bus, POLICIES, PolicyVersion).put(f"{ROLE}.3", policy(3))
     world.controller.wake()
     await world.controller.step()
     rollout = await world.rollout()

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import Cause
 from ratchet.bus.received import Received
 from ratchet.bus.testing import START, FakeBus
@@ -63,11 +64,11 @@ class Registrar:
 
     def __post_init__(self) -> None:
         self.policies = KvPolicies(
-            self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion), FakeLead()
+            Bucket(self.bus, POLICIES, Route), Bucket(self.bus, POLICIES, PolicyVersion), FakeLead()
         )
         self.handlers = Handlers(
             policies=self.policies,
-            jobs=self.bus.bucket(JOBS, Job),
+            jobs=Bucket(self.bus, JOBS, Job),
             objects=self.objects,
             engine_kind_of=self.engines.get,
             on_registered=self.called.append,
@@ -113,8 +114,8 @@ def job(**changes: object) -> Job:
 
 async def test_a_completed_job_becomes_the_next_version() -> None:
     registrar = Registrar()
-    await registrar.bus.bucket(POLICIES, Route).put("support", Route(role="support", next_version=5))
-    await registrar.bus.bucket(JOBS, Job).put(JOB, job())
+    await Bucket(registrar.bus, POLICIES, Route).put("support", Route(role="support", next_version=5))
+    await Bucket(registrar.bus, JOBS, Job).put(JOB, job())
     (event,) = await registrar.deliver(status())
     policy = await registrar.policies.version("support", 5)
     assert (policy.name, policy.stage, policy.parent) == (f"support@5-{DIGEST[:8]}", "registered", 4)
@@ -208,7 +209,7 @@ async def test_a_reward_model_is_no_version_of_its_role_whatever_its_status_call
     """By its kind it is not registered at all; called an adapter, it has no manifest that gates would pass."""
     for kind in ("reward_model", "adapter"):
         registrar = Registrar(FakeObjects(manifest=msgspec.structs.replace(MANIFEST, kind="reward_model")))
-        await registrar.bus.bucket(JOBS, Job).put(JOB, job())
+        await Bucket(registrar.bus, JOBS, Job).put(JOB, job())
         await registrar.deliver(status(artifacts=Artifacts(final_checkpoint="s3://b/r.json", digest=DIGEST, kind=kind)))
         registered = await registrar.policies.versions("support")
         assert [policy.training_samples for policy in registered] == ([] if kind == "reward_model" else [None])
@@ -216,7 +217,7 @@ async def test_a_reward_model_is_no_version_of_its_role_whatever_its_status_call
 
 async def test_the_status_of_a_fenced_attempt_is_ignored() -> None:
     registrar = Registrar()
-    await registrar.bus.bucket(JOBS, Job).put(JOB, job(attempt=2))
+    await Bucket(registrar.bus, JOBS, Job).put(JOB, job(attempt=2))
     assert await registrar.deliver(status(attempt=1)) == []
     assert len(await registrar.deliver(status(attempt=2))) == 1
 
@@ -224,7 +225,7 @@ async def test_the_status_of_a_fenced_attempt_is_ignored() -> None:
 @pytest.mark.parametrize("fault", [NotFound("no such object"), DigestMismatch("other bytes")])
 async def test_a_broken_manifest_is_registered_for_the_gates_to_refuse(fault: Exception) -> None:
     registrar = Registrar(FakeObjects(fault))
-    await registrar.bus.bucket(JOBS, Job).put(JOB, job())
+    await Bucket(registrar.bus, JOBS, Job).put(JOB, job())
     await registrar.deliver(status())
     policy = await registrar.policies.version("support", 1)
     assert (policy.base_model, policy.training_samples, policy.algorithm) == ("s3://b/m.json", None, "rloo")
@@ -237,6 +238,6 @@ async def test_an_object_store_that_is_away_is_a_reason_to_retry() -> None:
 
 async def test_a_job_with_a_foreign_parent_has_no_parent_version() -> None:
     registrar = Registrar()
-    await registrar.bus.bucket(JOBS, Job).put(JOB, job(parent="billing@2-12345678"))
+    await Bucket(registrar.bus, JOBS, Job).put(JOB, job(parent="billing@2-12345678"))
     await registrar.deliver(status())
     assert (await registrar.policies.version("support", 1)).parent is None

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.rollout import PendingEvent, Rollout
 from ratchet.canary_deployer.http_api import Api
@@ -42,7 +43,7 @@ class Operator:
 
     async def register(self, version: int) -> None:
         """One more candidate."""
-        bucket = self.world.bus.bucket(POLICIES, PolicyVersion)
+        bucket = Bucket(self.world.bus, POLICIES, PolicyVersion)
         await bucket.put(f"{ROLE}.{version}", policy(version))
 
     async def get(self, path: str, status: int = 200) -> dict:
@@ -77,20 +78,20 @@ async def test_rollouts_and_policies_are_shown(operator: Operator) -> None:
 
 
 async def test_a_record_that_cannot_be_read_is_no_fault_of_the_request(operator: Operator) -> None:
-    await operator.world.bus.bucket(ROLLOUTS, msgspec.Raw).put(ROLE, msgspec.Raw(b"{"))
+    await Bucket(operator.world.bus, ROLLOUTS, msgspec.Raw).put(ROLE, msgspec.Raw(b"{"))
     answer = await operator.post(f"/v1/rollouts/{ROLE}/pause", ACT, 503)
     assert answer["error"]["message"].startswith(f"{ROLLOUTS}/{ROLE} cannot be read")
 
 
 async def test_a_role_that_a_new_leader_has_not_read_yet_is_asked_for_again_and_not_unknown(operator: Operator) -> None:
-    await operator.world.bus.bucket(POLICIES, PolicyVersion).put("planner.1", policy(1, role="planner"))
+    await Bucket(operator.world.bus, POLICIES, PolicyVersion).put("planner.1", policy(1, role="planner"))
     answer = await operator.post("/v1/rollouts/planner/rollback", ACT, 503)
     assert answer["error"]["message"].endswith("try again in a few seconds")
 
 
 @pytest.mark.parametrize("name", ["leader.canary_deployer", "*", "%3E", "%00", "a%0d%0ab", "%20", "%ff", "x" * 65])
 async def test_a_path_without_a_valid_role_reads_no_bucket(operator: Operator, name: str) -> None:
-    await operator.world.bus.bucket(ROLLOUTS, msgspec.Raw).put("leader.canary_deployer", msgspec.Raw(b"{}"))
+    await Bucket(operator.world.bus, ROLLOUTS, msgspec.Raw).put("leader.canary_deployer", msgspec.Raw(b"{}"))
     for path in (f"/v1/rollouts/{name}", f"/v1/rollouts/{name}/audit", f"/v1/policies/{name}"):
         assert "no such role" in (await operator.get(path, 404))["error"]["message"]
     await operator.post(f"/v1/rollouts/{name}/pause", ACT, 404)
@@ -224,7 +225,7 @@ async def test_a_decision_in_the_outbox_is_not_missing_from_the_log(operator: Op
     await operator.world.until("running")
     await operator.post(f"/v1/rollouts/{ROLE}/abort", ACT)
     start, abort = await operator.decisions_of(ROLE)
-    bucket = operator.world.bus.bucket(ROLLOUTS, Rollout)
+    bucket = Bucket(operator.world.bus, ROLLOUTS, Rollout)
     entry = await bucket.get(ROLE)
     assert entry is not None
     pending = PendingEvent(ModelRollout.TOPIC, encode(abort).decode())

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBus, FakeClock
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.operators import Act, Order
@@ -26,7 +27,7 @@ TAKEOVER_S = 5.0
 
 def deployer(bus: FakeBus, clock: FakeClock, name: str) -> Leadership:
     """A deployer's part in the election."""
-    return Leadership(bus.bucket(ROLLOUTS, Leader), f"http://{name}:8083", TAKEOVER_S, clock.monotonic)
+    return Leadership(Bucket(bus, ROLLOUTS, Leader), f"http://{name}:8083", TAKEOVER_S, clock.monotonic)
 
 
 async def test_the_first_leads_and_a_standby_names_it() -> None:
@@ -84,11 +85,11 @@ async def test_only_one_of_two_standbys_wins() -> None:
     for one in standbys:
         await one.beat()
     clock.advance(TAKEOVER_S)
-    entry = await bus.bucket(ROLLOUTS, Leader).get(KEY)
+    entry = await Bucket(bus, ROLLOUTS, Leader).get(KEY)
     assert entry is not None
     await standbys[0].beat()
     with pytest.raises(Conflict):  # it read before the other wrote
-        await bus.bucket(ROLLOUTS, Leader).update(KEY, entry.value, entry.revision)
+        await Bucket(bus, ROLLOUTS, Leader).update(KEY, entry.value, entry.revision)
     await standbys[1].beat()
     assert [one.leading for one in standbys] == [True, False]
 
@@ -98,7 +99,7 @@ async def test_a_key_that_cannot_be_read_is_replaced_and_the_next_term_is_higher
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     for _ in range(5):
         await first.beat()
-    await bus.bucket(ROLLOUTS, msgspec.Raw).put(KEY, msgspec.Raw(b"\xff"))
+    await Bucket(bus, ROLLOUTS, msgspec.Raw).put(KEY, msgspec.Raw(b"\xff"))
     with pytest.raises(NotLeading):
         await first.confirm()
     for one in (first, second):
@@ -169,7 +170,7 @@ class Pair:
 
     def _controller(self, lead: Leadership) -> RolloutController:
         bus = self.world.bus
-        policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion), lead)
+        policies = KvPolicies(Bucket(bus, POLICIES, Route), Bucket(bus, POLICIES, PolicyVersion), lead)
         return self.world.new_controller(policies=policies, lead=lead, longest_tick_s=LONGEST_TICK_S)
 
     async def take_over(self) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from ratchet.bus.kv import Entry
-from ratchet.bus.testing import FakeBucket
+from ratchet.bus.kv import Bucket, Entry
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.nats_events import Behind, Places
@@ -53,7 +52,7 @@ async def test_the_lease_grows_in_every_state_with_traffic(state: str) -> None:
 async def test_a_route_that_is_deleted_or_set_back_under_a_rollout_is_made_true_again() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    before, routes = await world.route(), world.bus.bucket(POLICIES, Route)
+    before, routes = await world.route(), Bucket(world.bus, POLICIES, Route)
     for damage in (None, Route(role=ROLE), Route(role=ROLE, stable=served(2))):
         await routes.delete(ROLE)
         if damage is not None:
@@ -153,7 +152,7 @@ async def test_operators_see_which_service_makes_outcomes_late_and_that_the_cana
 class UnwritableRecords:
     """The records of rollouts can be read and not changed, as on a full stream."""
 
-    def __init__(self, records: FakeBucket[Rollout]) -> None:
+    def __init__(self, records: Bucket[Rollout]) -> None:
         self._records = records
 
     async def get(self, key: str) -> Entry[Rollout] | None:
@@ -166,7 +165,7 @@ class UnwritableRecords:
 async def test_a_canary_whose_evidence_cannot_be_saved_is_not_kept_alive() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
-    records: Any = UnwritableRecords(world.bus.bucket(ROLLOUTS, Rollout))
+    records: Any = UnwritableRecords(Bucket(world.bus, ROLLOUTS, Rollout))
     world.controller = world.new_controller(rollouts=records)
     leases: list[int] = []
     for _ in range(10):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import START, FakeBus
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.kv_policies import KvPolicies
@@ -31,7 +32,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.policies = KvPolicies(
-            self.bus.bucket(POLICIES, Route), self.bus.bucket(POLICIES, PolicyVersion), self.lead
+            Bucket(self.bus, POLICIES, Route), Bucket(self.bus, POLICIES, PolicyVersion), self.lead
         )
         self.watch = self.started()
 
@@ -49,7 +50,7 @@ class World:
     async def serving(self, takes_tools: bool | None) -> World:
         """Stable, as its gate saw it."""
         stable = policy(3, stage=PolicyStage.STABLE, takes_tools=takes_tools)
-        await self.bus.bucket(POLICIES, PolicyVersion).create(f"{ROLE}.3", stable)
+        await Bucket(self.bus, POLICIES, PolicyVersion).create(f"{ROLE}.3", stable)
         await self.policies.change_route(ROLE, lambda _: Route(role=ROLE, stable=served(3), next_version=4))
         return self
 

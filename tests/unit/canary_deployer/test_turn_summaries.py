@@ -15,6 +15,7 @@ from nats.aio.msg import Msg
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.envelope import SUMMARY, Record, Sealer
+from ratchet.bus.ordered_reader import read_summary
 from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Call, Compared, Started, Terms, Window, call_of
@@ -44,7 +45,7 @@ def delivered(record: Record, *, body: bool) -> Msg:
 
 def by_header(bus: Bus, record: Record) -> Call | None:
     """What the deployer folds of a delivery without a body; None when it has to fetch that."""
-    summary = bus.read_summary(delivered(record, body=False), TurnSummary)
+    summary = read_summary(bus, delivered(record, body=False), TurnSummary)
     return None if summary is None else call_of(summary, STORED_AT)
 
 

@@ -23,7 +23,7 @@ def state(state_id: str = "resp_0", text: str = SECRET) -> ResponseState:
 
 
 def responses(bus: FakeBus) -> Responses:
-    return Responses(lambda: cast("Bucket[SealedResponse]", bus.bucket(RESPONSES, SealedResponse)), retry_s=0.01)
+    return Responses(lambda: cast("Bucket[SealedResponse]", Bucket(bus, RESPONSES, SealedResponse)), retry_s=0.01)
 
 
 async def test_another_gateway_finds_what_one_has_kept_and_deleted() -> None:
@@ -40,7 +40,7 @@ async def test_another_gateway_finds_what_one_has_kept_and_deleted() -> None:
 async def test_the_broker_sees_neither_text_nor_id() -> None:
     bus = fake_bus()
     await responses(bus).put_state(state())
-    entry = await bus.bucket(RESPONSES, SealedResponse).get(entry_key("resp_0"))
+    entry = await Bucket(bus, RESPONSES, SealedResponse).get(entry_key("resp_0"))
     assert entry is not None
     assert "resp_0" not in entry_key("resp_0")
     assert "tulip" not in entry.value.sealed
@@ -110,7 +110,7 @@ class FrozenBucket:
 
 async def test_no_answer_waits_for_a_frozen_broker_but_the_first_one_briefly() -> None:
     bus = fake_bus()
-    frozen = FrozenBucket(cast("Bucket[SealedResponse]", bus.bucket(RESPONSES, SealedResponse)))
+    frozen = FrozenBucket(cast("Bucket[SealedResponse]", Bucket(bus, RESPONSES, SealedResponse)))
     kept = Responses(lambda: cast("Bucket[SealedResponse]", frozen), wait_s=0.001)
     for number in range(20):
         assert await kept.put_state(state(f"resp_{number}"))

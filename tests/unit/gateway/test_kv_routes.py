@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBus, eventually
 from ratchet.core.contract.state import POLICIES, Route
 from ratchet.core.errors import NotFound, Unavailable
@@ -36,7 +37,7 @@ async def following(bus: Any, folder: Path, *, monotonic: Callable[[], float] = 
 
 
 async def put_stored(bus: FakeBus, key: str, stored: bytes) -> None:
-    await bus.bucket(POLICIES, msgspec.Raw).put(key, msgspec.Raw(stored))
+    await Bucket(bus, POLICIES, msgspec.Raw).put(key, msgspec.Raw(stored))
 
 
 async def until_served(routes: Routes, role: str, number: int) -> None:
@@ -110,7 +111,7 @@ async def test_the_check_no_longer_names_an_unreadable_version_that_was_deleted(
         await until_served(routes, "support", 1)
         with pytest.raises(Unavailable):
             await routes.version("support", 2)
-        await bus.bucket(POLICIES, msgspec.Raw).delete("support.2")
+        await Bucket(bus, POLICIES, msgspec.Raw).delete("support.2")
         await until_nothing_is_wrong(routes)
         with pytest.raises(NotFound):
             await routes.version("support", 2)
@@ -128,7 +129,7 @@ async def test_a_route_serves_its_stable_policy_also_when_the_version_is_unreada
 
 async def offer_canary(bus: FakeBus, lease: int) -> None:
     route = Route(role="support", stable=served(1), next_version=3, canary=canary_route(lease=lease))
-    await bus.bucket(POLICIES, Route).put("support", route)
+    await Bucket(bus, POLICIES, Route).put("support", route)
 
 
 async def until_lease(routes: Routes, lease: int) -> None:

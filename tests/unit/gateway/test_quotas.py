@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBroker, FakeClock, connect, eventually
 from ratchet.core.contract.gateway_notes import UseNote
 from ratchet.core.contract.state import KEY_USAGE, KeyLimits, KeyUsage
@@ -98,7 +99,7 @@ async def test_gateways_add_up_what_each_has_counted_also_after_a_restart() -> N
     later = quotas(clock, broker)
     async with running(later):
         await eventually(lambda: _is_refused(later, caller))
-        stored = (await (await connect(broker)).bucket(KEY_USAGE, KeyUsage).items()).values()
+        stored = (await Bucket(await connect(broker), KEY_USAGE, KeyUsage).items()).values()
         assert sorted((one.value.calls, one.value.tokens, one.value.usd) for one in stored) == [
             (1, 10, 0.5),
             (1, 10, 1.5),
@@ -111,7 +112,7 @@ async def _is_refused(used: Quotas, caller: Caller) -> bool:
 
 async def test_what_was_counted_last_is_written_at_a_stop() -> None:
     clock, broker, caller = FakeClock(NOON), fake_broker(), holder(usd_per_day=2.0)
-    used, bucket = quotas(clock, broker), (await connect(broker)).bucket(KEY_USAGE, KeyUsage)
+    used, bucket = quotas(clock, broker), Bucket(await connect(broker), KEY_USAGE, KeyUsage)
     await bucket.put("key_0000000000.a", KeyUsage(key_id="key_0000000000", day="2026-03-01", usd=2.0))
     async with running(used):
         await eventually(lambda: _is_refused(used, caller))
@@ -122,9 +123,9 @@ async def test_what_was_counted_last_is_written_at_a_stop() -> None:
 async def test_an_unreadable_value_hides_no_other() -> None:
     clock, broker, caller = FakeClock(NOON), fake_broker(), holder(usd_per_day=2.0)
     bus = await connect(broker)
-    await bus.bucket(KEY_USAGE, msgspec.Raw).put("key_0000000000.a", msgspec.Raw(b"{}"))
+    await Bucket(bus, KEY_USAGE, msgspec.Raw).put("key_0000000000.a", msgspec.Raw(b"{}"))
     value = KeyUsage(key_id="key_0000000000", day="2026-03-01", usd=2.0)
-    await bus.bucket(KEY_USAGE, KeyUsage).put("key_0000000000.b", value)
+    await Bucket(bus, KEY_USAGE, KeyUsage).put("key_0000000000.b", value)
     used = quotas(clock, broker)
     async with running(used):
         await eventually(lambda: _is_refused(used, caller))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBus, eventually
 from ratchet.core.contract import TrainingDispatch
 from ratchet.core.contract.state import JOBS, Job, JobState
@@ -28,7 +29,7 @@ class Bench:
 
     def __init__(self, slots: int = 1, exports: int = 4) -> None:
         self.bus: FakeBus = fake_bus(lambda: NOON)
-        self.store = KvJobs(self.bus.bucket(JOBS, Job), self.bus.bucket("coordinator", str))
+        self.store = KvJobs(Bucket(self.bus, JOBS, Job), Bucket(self.bus, "coordinator", str))
         self.begun: list[str] = []
         self.finish: dict[str, asyncio.Future[None]] = {}
         self.dispatcher = Dispatcher(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ratchet.bus.kv import Entry
-from ratchet.bus.testing import FakeBroker, FakeBucket, FakeBus, eventually
+from ratchet.bus.kv import Bucket, Entry
+from ratchet.bus.testing import FakeBroker, FakeBus, eventually
 from ratchet.core.contract.state import JOBS, Job
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from tests.support.fake_bus import fake_broker
@@ -16,7 +16,7 @@ from tests.support.training import changed, job, request
 
 def store_on(broker: FakeBroker) -> KvJobs:
     bus = FakeBus(broker)
-    return KvJobs(bus.bucket(JOBS, Job), bus.bucket("coordinator", str))
+    return KvJobs(Bucket(bus, JOBS, Job), Bucket(bus, "coordinator", str))
 
 
 def states(store: KvJobs) -> list[str]:
@@ -56,7 +56,7 @@ async def test_a_job_that_was_resumed_after_it_was_listed_as_old_stays_with_its_
     assert states(store) == ["queued"]
 
 
-class ResumedWhileRead(FakeBucket[Job]):
+class ResumedWhileRead(Bucket[Job]):
     """Another coordinator resumes a job between the read and the delete."""
 
     async def get(self, key: str) -> Entry[Job] | None:
@@ -69,13 +69,13 @@ class ResumedWhileRead(FakeBucket[Job]):
 async def test_a_job_that_is_resumed_while_it_is_removed_stays() -> None:
     bus = FakeBus(fake_broker())
     bucket = ResumedWhileRead(bus, JOBS, Job)
-    store, old = KvJobs(bucket, bus.bucket("coordinator", str)), job("old", state="failed")
+    store, old = KvJobs(bucket, Bucket(bus, "coordinator", str)), job("old", state="failed")
     await store.create_job(old)
     assert not await store.remove_job(old)
     assert await bucket.keys() == [old.training_job_id]
 
 
-class SlowBucket(FakeBucket[Job]):
+class SlowBucket(Bucket[Job]):
     """Sends what it read only once it may go on."""
 
     def __init__(self, bus: FakeBus) -> None:
@@ -92,7 +92,7 @@ class SlowBucket(FakeBucket[Job]):
 async def test_a_slot_that_is_taken_while_all_jobs_are_read_stays_taken() -> None:
     bus = FakeBus(fake_broker())
     bucket = SlowBucket(bus)
-    store = KvJobs(bucket, bus.bucket("coordinator", str))
+    store = KvJobs(bucket, Bucket(bus, "coordinator", str))
     queued, gone = job("queued"), job("gone", state="completed")
     for one in (queued, gone):
         await store.create_job(one)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBus
 from ratchet.core.contract.state import JOBS, Job
 from ratchet.core.contract.training import Artifacts, Dataset, SnapshotRef
@@ -35,7 +36,7 @@ def away(uri: str) -> bool:
 
 async def intake_with(ended: Job, exists: Any = kept, algorithms: frozenset[str] = frozenset({"rloo"})) -> Intake:
     bus = FakeBus(fake_broker(), now=lambda: after(60))
-    store = KvJobs(bus.bucket(JOBS, Job), bus.bucket("coordinator", str))
+    store = KvJobs(Bucket(bus, JOBS, Job), Bucket(bus, "coordinator", str))
     await store.create_job(ended)
     objects: Any = SimpleNamespace(exists=exists)
     feasibility = Feasibility(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import named_id
 from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.core.contract import TrainingRequest
@@ -42,7 +43,7 @@ class Coordinator:
     def __init__(self, broker: FakeBroker, recipe: Recipe | None = None) -> None:
         self.now = at(20, 12)
         self.bus = FakeBus(broker, now=lambda: self.now)
-        self.store = KvJobs(self.bus.bucket(JOBS, Job), self.bus.bucket("coordinator", str))
+        self.store = KvJobs(Bucket(self.bus, JOBS, Job), Bucket(self.bus, "coordinator", str))
         able = Abilities(True, frozenset({"rloo"}), AMOUNTS)
         intake = Intake(
             bus=self.bus,
@@ -54,13 +55,13 @@ class Coordinator:
         )
         planner = Planner(store=self.store, policies=UNASKED, data=UNASKED, abilities=able)
         jobs: Any = SimpleNamespace(store=self.store, intake=intake, planner=planner)
-        self.claims = self.bus.bucket("coordinator", Claim)
+        self.claims = Bucket(self.bus, "coordinator", Claim)
         self.firer = Firer(jobs, self.claims, lambda: self.now)
         self.recipe = recipe or Recipe(config=config(), threshold=10, cron=NIGHTLY)
         self.trigger = ScheduleTrigger(
             recipes={"*": self.recipe},
             roles=lambda: ["support"],
-            seen=self.bus.bucket("coordinator", datetime),
+            seen=Bucket(self.bus, "coordinator", datetime),
             firer=self.firer,
             now=lambda: self.now,
         )
@@ -140,7 +141,7 @@ async def test_a_coordinator_that_died_before_it_noted_the_time_asks_for_the_sam
     await one.tick(at(20, 12))
     await one.tick(at(21, 3))
     await one.finish()
-    await one.bus.bucket("coordinator", datetime).put(f"fired.support.{named_id('schedule', NIGHTLY)}", at(20, 3))
+    await Bucket(one.bus, "coordinator", datetime).put(f"fired.support.{named_id('schedule', NIGHTLY)}", at(20, 3))
     await Coordinator(one.bus.broker).tick(at(21, 3, 1))
     assert one.asked == 1
 

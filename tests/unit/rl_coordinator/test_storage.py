@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBus
 from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
 from ratchet.core.contract.training import Artifacts, SnapshotRef
@@ -57,11 +58,11 @@ class Bench:
         return self.store.add("snapshots", {"kind": "snapshot", **named})
 
     async def keep_job(self, one: Job) -> None:
-        await self.bus.bucket(JOBS, Job).put(one.training_job_id, one)
+        await Bucket(self.bus, JOBS, Job).put(one.training_job_id, one)
 
     async def register(self, version: int, uri: str, **changes: Any) -> None:
         policy = registered(version, uri=uri, digest=digest_of(uri), **changes)
-        await self.bus.bucket(POLICIES, PolicyVersion).put(f"{policy.role}.{version}", policy)
+        await Bucket(self.bus, POLICIES, PolicyVersion).put(f"{policy.role}.{version}", policy)
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ async def test_what_a_policy_its_lineage_and_its_data_need_stays_for_ever(bench:
 async def test_what_only_a_route_or_a_job_names_stays(bench: Bench) -> None:
     served, started, chosen = bench.policy("served"), bench.policy("started from"), bench.snapshot("chosen")
     route = Route(role="sales", stable=ServedPolicy(version=1, name="sales@1", digest=digest_of(served) or ""))
-    await bench.bus.bucket(POLICIES, Route).put("sales", route)
+    await Bucket(bench.bus, POLICIES, Route).put("sales", route)
     ref = SnapshotRef(uri=chosen, digest=digest_of(chosen) or "")
     await bench.keep_job(job("queued", snapshot=ref, artifacts=Artifacts(final_checkpoint=started)))
     bench.store.later(days=4000)
@@ -130,7 +131,7 @@ async def test_what_only_a_route_or_a_job_names_stays(bench: Bench) -> None:
 async def test_a_member_of_a_later_version_refers_to_objects_too(bench: Bench) -> None:
     named = bench.file("named by something new")["sha256"]
     future = {**msgspec.to_builtins(job("future")), "new_member": {"deep": [f"s3://test/blobs/{named}"]}}
-    await bench.bus.bucket(JOBS, msgspec.Raw).put("future", msgspec.Raw(msgspec.json.encode(future)))
+    await Bucket(bench.bus, JOBS, msgspec.Raw).put("future", msgspec.Raw(msgspec.json.encode(future)))
     bench.store.later(**OLD)
     assert await bench.sweep() == {}
 

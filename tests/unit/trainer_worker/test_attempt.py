@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.core.contract import Message, TrainingDispatch, TrainingStatus
 from ratchet.core.contract.state import JOBS, Job
@@ -114,7 +115,7 @@ def training_attempt(
     given = stored_dispatch(blobs, model(blobs, tmp_path / "base").uri)
     bus: Any = publisher
     objects: Any = blobs
-    jobs: Any = fake_bus().bucket(JOBS, Job)
+    jobs: Any = Bucket(fake_bus(), JOBS, Job)
     chosen = Settings(shared=SharedSettings(data_dir=tmp_path), worker="w1", retry_s=0.01, **settings)
     return Attempt(received(given), bus=bus, jobs=jobs, objects=objects, settings=chosen, slot=cast("Slot", slot))
 
@@ -207,7 +208,7 @@ def attempt(tmp_path: Path, publisher: Publisher, **hyper: Any) -> Attempt:
     settings = Settings(shared=SharedSettings(data_dir=tmp_path), worker="w1", retry_s=0.01)
     bus: Any = publisher
     blobs: Any = MemoryBlobs()
-    jobs: Any = fake_bus().bucket(JOBS, Job)
+    jobs: Any = Bucket(fake_bus(), JOBS, Job)
     return Attempt(received(dispatch), bus=bus, jobs=jobs, objects=blobs, settings=settings, slot=Slot("one"))
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from ratchet.bus.consumer import Done, Retry
+from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import TrainingDispatch, TrainingStatus
@@ -52,7 +53,7 @@ class Bench:
         self.started: list[FakeAttempt] = []
         places = [Slot("one", gpu=str(number)) for number in range(slots)]
         self.slots = Slots(places, cast("Any", self._make))
-        self.jobs: Any = fake_bus().bucket(JOBS, Job)
+        self.jobs: Any = Bucket(fake_bus(), JOBS, Job)
         self.dispatches = Dispatches(self.slots, self.jobs, Worker("w1", "one"))
 
     def _make(self, given: Received[TrainingDispatch], slot: Slot) -> Attempt:

@@ -1,8 +1,8 @@
 """What tests of a service need: a broker in memory, a clock that moves when a test says so, waiting without sleeping.
 
     broker = FakeBroker(contracts)
-    bus = FakeBus(broker)                       # a Bus: subscribe, project, publish, buckets
-    consumer = bus.subscribe("shop-bills", {Order: each(bill)})
+    bus = FakeBus(broker)                       # a Bus
+    consumer = subscribe(bus, "shop-bills", {Order: each(bill)})
     await bus.publish(Order(number=7))
     ...
     assert bus.published(Bill) == [Bill(number=7)]
@@ -14,7 +14,7 @@ durable consumers and the buckets. The same tests run against the fakes and agai
 
 from ratchet.bus.testing.broker import FakeBroker, Faults, Killed
 from ratchet.bus.testing.clock import START, FakeClock
-from ratchet.bus.testing.fakes import FakeBucket, FakeBus, connect
+from ratchet.bus.testing.fakes import FakeBus, connect
 from ratchet.bus.testing.waiting import eventually
 
-__all__ = ["START", "FakeBroker", "FakeBucket", "FakeBus", "FakeClock", "Faults", "Killed", "connect", "eventually"]
+__all__ = ["START", "FakeBroker", "FakeBus", "FakeClock", "Faults", "Killed", "connect", "eventually"]

@@ -6,17 +6,23 @@ import asyncio
 import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import msgspec
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, Header, PubAck, RawStreamMsg
+from nats.js.errors import APIError, NotFoundError
+from nats.js.kv import KeyValue
 
+from ratchet.bus.connection import BUCKET
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.envelope import Record
 from ratchet.bus.received import Received
 from ratchet.bus.registry import Stream, covers
-from ratchet.bus.testing.clock import FakeClock
+from ratchet.bus.testing.clock import START, FakeClock
 from ratchet.core.errors import BusUnavailable
 
 T = TypeVar("T")
@@ -59,11 +65,80 @@ class Faults:
 
 
 @dataclass
-class FakeConnection:
-    """The part of nats-py's client that is asked about the connection itself."""
+class Answer:
+    """What the broker answers to a question."""
 
-    is_connected: bool = True
-    max_payload: int = 1_000_000
+    data: bytes
+
+
+class FakeConnection:
+    """The part of nats-py's client that this library asks about the connection, streams, consumers and buckets."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.is_connected = True
+        self.max_payload = 1_000_000
+        self._broker = broker
+
+    async def request(self, subject: str, *_: object, **__: object) -> Answer:
+        """Answer `$JS.API.STREAM.NAMES`, `STREAM.INFO.<stream>` or `CONSUMER.INFO.<stream>.<consumer>`."""
+        self._broker.check()
+        what, _, name = subject.removeprefix("$JS.API.").partition(".INFO.")
+        if what == "STREAM.NAMES":
+            names = [*self._broker.streams, *(f"{BUCKET}{bucket}" for bucket in self._broker.contracts.buckets)]
+            return Answer(msgspec.json.encode({"streams": names, "total": len(names)}))
+        stream, _, consumer = name.partition(".")
+        held = self._broker.held(stream)
+        info = held.info() if what == "STREAM" else held.consumer_info(consumer)
+        return Answer(msgspec.json.encode({"ts": self._broker.now(), **info}))
+
+    def jetstream(self, **_: object) -> FakeJetStream:
+        """What buckets are made of."""
+        return FakeJetStream(self._broker)
+
+
+class FakeJetStream:
+    """The part of nats-py's `JetStreamContext` that buckets need, and what asks for single messages."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+
+    async def key_value(self, bucket: str) -> KeyValue:
+        """nats-py's own bucket, on this broker."""
+        self._broker.check()
+        context: Any = self
+        return KeyValue(bucket, f"{BUCKET}{bucket}", f"$KV.{bucket}.", context, direct=False)
+
+    async def stream_info(self, stream: str) -> Any:
+        """What nats-py says of a stream, in parts."""
+        self._broker.check()
+        held = self._broker.held(stream)
+        return SimpleNamespace(created=held.made, state=SimpleNamespace(first_seq=held.first, last_seq=held.last))
+
+    async def get_msg(
+        self, stream: str, seq: int | None = None, subject: str | None = None, **_: object
+    ) -> RawStreamMsg:
+        """A message by its sequence, or the newest of a subject."""
+        self._broker.check()
+        held = self._broker.held(stream)
+        sequence = seq or held.newest.get(subject or "")
+        if sequence not in held.messages:
+            raise NotFoundError
+        record = held.messages[sequence].record
+        return RawStreamMsg(record.subject, sequence, record.body, headers=dict(record.headers))
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, **_: object
+    ) -> PubAck:
+        """A write of a bucket. Raises nats-py's `APIError` where another writer was faster."""
+        self._broker.check()
+        _, bucket, key = subject.split(".", 2)
+        held, headers = self._broker.held(f"{BUCKET}{bucket}"), headers or {}
+        expected = headers.get(Header.EXPECTED_LAST_SUBJECT_SEQUENCE)
+        if expected is not None and int(expected) != held.newest.get(subject, 0):
+            raise APIError(code=400, err_code=10071, description="wrong last sequence")
+        write = partial(held.replace, Record(subject, headers, payload), self._broker.now())
+        sequence = write() if "KV-Operation" in headers else self._broker.faults.write(f"{bucket}/{key}", write)
+        return PubAck(stream=held.spec.name, seq=sequence)
 
 
 class FakeBroker:
@@ -73,7 +148,7 @@ class FakeBroker:
         """`now` stamps messages and ends the windows of deduplication; by default a `FakeClock`."""
         self.contracts = contracts
         self.now = now or FakeClock()
-        self.nc = FakeConnection()
+        self.nc = FakeConnection(self)
         self.faults = Faults()
         self.refusing = False
         """Connected, but publishing fails."""
@@ -89,12 +164,18 @@ class FakeBroker:
         self.readings: dict[tuple[str, int], Received[Any]] = {}
         """What was read of them, by stream and sequence."""
         self.streams = {name: FakeStream(spec) for name, spec in contracts.streams.items()}
-        self.buckets: dict[str, FakeStore] = {}
+        self._buckets: dict[str, FakeStream] = {}
 
     @property
     def ids(self) -> list[str]:
         """Event ids in the order in which they were stored."""
         return [record.headers["ce-id"] for record in self.stored]
+
+    def held(self, stream: str) -> FakeStream:
+        """A stream; that of a bucket is made on first use."""
+        if not stream.startswith(BUCKET):
+            return self.streams[stream]
+        return self._buckets.setdefault(stream, FakeStream(Stream(stream, (f"$KV.{stream.removeprefix(BUCKET)}.>",))))
 
     def go_away(self) -> None:
         """The connections are lost."""
@@ -146,7 +227,9 @@ class FakeStream:
         self.spec = spec
         self.messages: dict[int, Stored] = {}
         self.last = 0
-        self.made = "2026-01-01T00:00:00+00:00"
+        self.newest: dict[str, int] = {}
+        """Sequence of the newest message of each subject."""
+        self.made = START
         self.consumers: dict[str, FakeConsumer] = {}
         self.listeners: list[Callable[[], None]] = []
         """Called when there may be something to deliver."""
@@ -165,10 +248,20 @@ class FakeStream:
             return False
         if message_id:
             self._known[message_id] = now
+        self._append(record, now)
+        return True
+
+    def replace(self, record: Record, now: datetime) -> int:
+        """Store a message in place of the last one of its subject, as a bucket does; returns its sequence."""
+        self.messages.pop(self.newest.get(record.subject, 0), None)
+        self._append(record, now)
+        return self.last
+
+    def _append(self, record: Record, now: datetime) -> None:
         self.last += 1
         self.messages[self.last] = Stored(record, self.last, now)
+        self.newest[record.subject] = self.last
         self.wake()
-        return True
 
     def make_anew(self) -> None:
         """Lose everything, and count from 1 again."""
@@ -176,7 +269,8 @@ class FakeStream:
         self.consumers.clear()
         self._known.clear()
         self.last = 0
-        self.made = f"{self.made}+"
+        self.made += timedelta(seconds=1)
+        self.newest.clear()
 
     def remove(self, sequence: int) -> None:
         """Forget a message."""
@@ -229,8 +323,7 @@ class FakeConsumer:
         self._passed_over: set[int] = set()
         """Older messages of subjects, where only the newest of each is asked for."""
         if config.deliver_policy == DeliverPolicy.LAST_PER_SUBJECT:
-            newest = {stored.record.subject: sequence for sequence, stored in stream.messages.items()}
-            self._passed_over = set(stream.messages) - set(newest.values())
+            self._passed_over = set(stream.messages) - set(stream.newest.values())
         self._unacked: dict[int, _Delivery] = {}
 
     def waiting(self) -> Iterator[Stored]:
@@ -299,30 +392,3 @@ class FakeConsumer:
         record = stored.record
         client: Any = self  # `Msg` only publishes its answers
         return Msg(client, record.subject, reply, record.body, dict(record.headers))
-
-
-@dataclass
-class FakeStore:
-    """The bytes of one bucket."""
-
-    entries: dict[str, tuple[bytes, int]] = field(default_factory=dict[str, tuple[bytes, int]])
-    """Key -> value and revision."""
-    revision: int = 0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set at the next change; then there is another one."""
-
-    def put(self, key: str, value: bytes) -> int:
-        """Write a key; returns its revision."""
-        self._touch()
-        self.entries[key] = (value, self.revision)
-        return self.revision
-
-    def delete(self, key: str) -> None:
-        """Remove a key."""
-        self._touch()
-        self.entries.pop(key, None)
-
-    def _touch(self) -> None:
-        self.revision += 1
-        self.changed.set()
-        self.changed = asyncio.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -12,14 +12,13 @@ import msgspec
 from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig
 
-from ratchet.bus.connection import Bus, Extent
+from ratchet.bus.connection import Bus, too_large
 from ratchet.bus.envelope import Record
-from ratchet.bus.kv import POLL_S, Bucket, Entry, entry_of
 from ratchet.bus.message import Message
-from ratchet.bus.pull_consumer import ConsumerState, PullConsumer
+from ratchet.bus.pull_consumer import PullConsumer
 from ratchet.bus.received import Causing, Received
-from ratchet.bus.testing.broker import FakeBroker, FakeConsumer, FakeStore, Faults, Stored
-from ratchet.core.errors import BusUnavailable, Conflict, Rejected, Unreadable
+from ratchet.bus.testing.broker import FakeBroker, FakeConsumer, Faults, Stored
+from ratchet.core.errors import BusUnavailable, Rejected
 
 A = TypeVar("A", bound=msgspec.Struct)
 M = TypeVar("M", bound=Message)
@@ -58,7 +57,7 @@ class FakeBus(Bus):
 
     async def publish_record(self, record: Record) -> None:
         """Store a message that was sealed before."""
-        if reason := self._too_large(record):
+        if reason := too_large(record, self.nc.max_payload):
             raise Rejected(reason)
         await self.broker.take(record)
 
@@ -78,31 +77,9 @@ class FakeBus(Bus):
         every = [received.message for stream in self.broker.streams for received in self.stored(stream)]
         return [message for message in every if isinstance(message, kind)]
 
-    def bucket(self, name: str, kind: type[V]) -> FakeBucket[V]:
-        """A key-value bucket whose values are of `kind`."""
-        return FakeBucket(self, name, kind)
-
     def pull(self, stream: str, config: ConsumerConfig, *, batch: int, linger_s: float) -> PullConsumer:
         """Deliveries of a consumer with this configuration, in batches."""
         return _FakePullConsumer(self.broker, stream, config, batch, linger_s)
-
-    async def extent(self, stream: str) -> Extent:
-        """Which messages a stream holds now."""
-        self.broker.check()
-        held = self.broker.streams[stream]
-        return Extent(held.made, held.first, held.last)
-
-    async def ask(self, question: str, kind: type[A]) -> A:
-        """The broker's own answer to `STREAM.INFO.<stream>` or `CONSUMER.INFO.<stream>.<consumer>`, read as `kind`.
-
-        Raises `BusUnavailable`, also for an answer that is no `kind`: that there is no such consumer.
-        """
-        self.broker.check()
-        what, _, name = question.partition(".INFO.")
-        stream, _, consumer = name.partition(".")
-        held = self.broker.streams[stream]
-        info = held.info() if what == "STREAM" else held.consumer_info(consumer)
-        return _answer({"ts": self.broker.now(), **info}, question, kind)
 
     async def ensure_streams(self) -> None:
         """They are there."""
@@ -126,90 +103,6 @@ async def connect(broker: FakeBroker, name: str = "test") -> FakeBus:
     return FakeBus(broker, name=name)
 
 
-class FakeBucket(Bucket[V]):
-    """A typed view on the bytes of one bucket in memory."""
-
-    def __init__(self, bus: FakeBus, name: str, kind: type[V]) -> None:
-        self._broker = bus.broker
-        self._name = name
-        self._kind = kind
-
-    @property
-    def _store(self) -> FakeStore:
-        self._broker.check()
-        return self._broker.buckets.setdefault(self._name, FakeStore())
-
-    async def get(self, key: str) -> Entry[V] | None:
-        """See `Bucket`."""
-        stored = self._store.entries.get(key)
-        return entry_of(f"{self._name}/{key}", stored[0], stored[1], self._kind) if stored else None
-
-    async def create(self, key: str, value: V) -> int:
-        """See `Bucket`."""
-        if key in self._store.entries:
-            raise Conflict(f"{key} was changed by another writer")
-        return self._write(key, value)
-
-    async def update(self, key: str, value: V, revision: int) -> int:
-        """See `Bucket`."""
-        stored = self._store.entries.get(key)
-        if stored is None or stored[1] != revision:
-            raise Conflict(f"{key} was changed by another writer")
-        return self._write(key, value)
-
-    async def put(self, key: str, value: V) -> int:
-        """See `Bucket`."""
-        return self._write(key, value)
-
-    async def delete(self, key: str, revision: int | None = None) -> None:
-        """See `Bucket`."""
-        stored = self._store.entries.get(key)
-        if revision is not None and (stored is None or stored[1] != revision):
-            raise Conflict(f"{key} was changed by another writer")
-        self._store.delete(key)
-
-    async def keys(self, prefix: str | None = None) -> list[str]:
-        """See `Bucket`."""
-        return [key for key in sorted(self._store.entries) if prefix is None or key.startswith(f"{prefix}.")]
-
-    async def below(self, prefix: str) -> dict[str, Entry[V] | Unreadable]:
-        """See `Bucket`."""
-        entries: dict[str, Entry[V] | Unreadable] = {}
-        for key in await self.keys(prefix):
-            body, revision = self._store.entries[key]
-            try:
-                entries[key] = entry_of(f"{self._name}/{key}", body, revision, self._kind)
-            except Unreadable as error:
-                entries[key] = error
-        return entries
-
-    async def items(self, select: Callable[[str], bool] = lambda _: True) -> dict[str, Entry[V]]:
-        """See `Bucket`."""
-        entries = {key: await self.get(key) for key in sorted(self._store.entries) if select(key)}
-        return {key: entry for key, entry in entries.items() if entry is not None}
-
-    async def watch(
-        self, select: Callable[[str], bool] = lambda _: True
-    ) -> AsyncIterator[list[tuple[str, Entry[V] | None]]]:
-        """See `Bucket`."""
-        known: dict[str, int] = {}
-        while True:
-            changed = self._store.changed
-            now = await self.items(select)
-            newer = [(key, entry) for key, entry in now.items() if known.get(key) != entry.revision]
-            yield [*newer, *((key, None) for key in known.keys() - now.keys())]
-            known = {key: entry.revision for key, entry in now.items()}
-            try:
-                async with asyncio.timeout(POLL_S):
-                    await changed.wait()
-            except TimeoutError:
-                continue
-
-    def _write(self, key: str, value: V) -> int:
-        body, store = msgspec.json.encode(value), self._store
-        return self._broker.faults.write(f"{self._name}/{key}", lambda: store.put(key, body))
-
-
 class _FakePullConsumer(PullConsumer):
     """Deliveries from a stream in memory."""
 
@@ -217,7 +110,7 @@ class _FakePullConsumer(PullConsumer):
         nc: Any = broker.nc
         super().__init__(nc, stream, config, batch, linger_s)
         self._broker = broker
-        self._held = broker.streams[stream]
+        self._held = broker.held(stream)
         self._consumer: FakeConsumer | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -227,11 +120,6 @@ class _FakePullConsumer(PullConsumer):
         made = FakeConsumer(self._name, self._held, self._config)
         self._consumer = self._held.consumers.setdefault(self._name, made)
         self._held.listeners.append(self._fill)
-
-    async def state(self) -> ConsumerState:
-        self._broker.check()
-        info = {"ts": self._broker.now(), **self._held.consumer_info(self._name)}
-        return _answer(info, f"CONSUMER.INFO.{self._name}", ConsumerState)
 
     async def close(self) -> Sequence[Msg]:
         if self._fill in self._held.listeners:
@@ -262,11 +150,3 @@ class _FakePullConsumer(PullConsumer):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(due, self._fill) if due is not None else None
-
-
-def _answer(info: dict[str, Any], question: str, kind: type[A]) -> A:
-    """What the server says, read as the real bus reads it (`pull_consumer.asked`)."""
-    try:
-        return msgspec.convert(info, kind)
-    except msgspec.ValidationError as error:
-        raise BusUnavailable(f"cannot ask {question}: {error!r}") from error

@@ -139,7 +139,7 @@ class KnownKeys:
         self._working.stop()
 
     async def _follow(self) -> None:
-        bucket: Bucket[msgspec.Raw] = (await self._connect()).bucket(KEYS, msgspec.Raw)
+        bucket: Bucket[msgspec.Raw] = Bucket(await self._connect(), KEYS, msgspec.Raw)
         whole = True
         async for changes in bucket.watch():
             if whole:

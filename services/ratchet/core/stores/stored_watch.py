@@ -20,6 +20,7 @@ import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.bus.pull_consumer import ask
 from ratchet.core.contract import Stored
 from ratchet.core.errors import ContractError, Unavailable
 
@@ -46,6 +47,8 @@ class _Consumer(msgspec.Struct, frozen=True):
     """The broker's answer about a consumer: everything up to its floor is settled; no consumer yet, no floor."""
 
     ack_floor: _AckFloor = _AckFloor()
+    error: msgspec.Raw | None = None
+    """Before the collector has made its consumer."""
 
 
 @dataclass(slots=True)
@@ -144,7 +147,7 @@ class StoredWatch:
 
     async def _ask_for_floors(self) -> None:
         for stream, durable in self._durables.items():
-            answer = await self._bus.ask(f"CONSUMER.INFO.{stream}.{durable}", _Consumer)
+            answer = await ask(self._bus.nc, f"CONSUMER.INFO.{stream}.{durable}", _Consumer)
             self._settled[stream].raise_to(answer.ack_floor.stream_seq)
         self._asks_for_floor, self._asked_at = False, time.monotonic()
         await self._wake_waiters()

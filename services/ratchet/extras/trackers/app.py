@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component, Periodic
@@ -38,6 +39,6 @@ async def build(settings: Settings) -> AsyncIterator[App]:
 
 def copying(settings: Settings, bus: Bus, tracker: Tracker, name: str) -> Periodic:
     """The component that copies. A tracker that is away is tried again at the next look; nothing waits for it."""
-    jobs, policies = bus.bucket(JOBS, Job), bus.bucket(POLICIES, PolicyVersion)
-    copier = Copier(jobs, policies, bus.bucket(POLICIES, Route), tracker)
+    jobs, policies = Bucket(bus, JOBS, Job), Bucket(bus, POLICIES, PolicyVersion)
+    copier = Copier(jobs, policies, Bucket(bus, POLICIES, Route), tracker)
     return Periodic(settings.interval_s, copier.copy, f"copy_{name}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.http.rollouts import RolloutOut
 from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
@@ -41,17 +42,17 @@ class Connections:
 
     async def job(self, job_id: str) -> Job | None:
         """A job as it is now."""
-        entry = await self.bus.bucket(JOBS, Job).get(job_id)
+        entry = await Bucket(self.bus, JOBS, Job).get(job_id)
         return entry.value if entry else None
 
     async def route(self, role: str) -> Route | None:
         """Where a role's traffic goes."""
-        entry = await self.bus.bucket(POLICIES, Route).get(role)
+        entry = await Bucket(self.bus, POLICIES, Route).get(role)
         return entry.value if entry else None
 
     async def policies(self, role: str) -> Sequence[PolicyVersion]:
         """Every registered version of a role."""
-        route, bucket = await self.route(role), self.bus.bucket(POLICIES, PolicyVersion)
+        route, bucket = await self.route(role), Bucket(self.bus, POLICIES, PolicyVersion)
         numbers = range(1, route.next_version if route else 1)
         entries = [await bucket.get(f"{role}.{number}") for number in numbers]
         return [entry.value for entry in entries if entry is not None]

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ratchet.bus.kv import Bucket
 from ratchet.core.contract.http.rollouts import RolloutOut
 from ratchet.core.contract.state import JOBS, Job, PolicyVersion
 from ratchet.core.errors import RatchetError
@@ -82,7 +83,7 @@ class Observer:
 
     async def _jobs(self) -> list[Job]:
         """The demo's jobs; one that has ended is not read again."""
-        bucket = self._connections.bus.bucket(JOBS, Job)
+        bucket = Bucket(self._connections.bus, JOBS, Job)
         current = {key: entry.value for key, entry in (await bucket.items(lambda key: key not in self._ended)).items()}
         self._ended |= {key: job for key, job in current.items() if job.finished_at is not None}
         jobs = (self._ended | current).values()

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
 from ratchet.core.contract.http.keys import KeyCreatedOut, KeyIn, KeyOut, KeysOut, LimitsOut
 from ratchet.core.contract.state import KEYS, Key, KeyLimits
@@ -48,9 +49,9 @@ class KeyStore:
 
     def __init__(self, bus: Bus, own: Sequence[Key]) -> None:
         """`own`: the keys of the settings."""
-        self.bucket = bus.bucket(KEYS, Key)
+        self.bucket = Bucket(bus, KEYS, Key)
         self.own = own
-        self._raw = bus.bucket(KEYS, msgspec.Raw)
+        self._raw = Bucket(bus, KEYS, msgspec.Raw)
 
     async def all_keys(self) -> list[Key]:
         """Those of the settings, and every key of the bucket that can be read: the others open nothing, and must not

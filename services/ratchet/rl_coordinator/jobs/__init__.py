@@ -16,7 +16,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.consumer import Handlers, each
+from ratchet.bus.consumer import Handlers, each, subscribe
+from ratchet.bus.kv import Bucket
 from ratchet.core.contract import TrainingRequest, TrainingStatus
 from ratchet.core.contract.state import JOBS, Job
 from ratchet.core.datasets.clickhouse_preferences import Preferences
@@ -84,7 +85,7 @@ async def build_jobs(
 ) -> Jobs:
     """Jobs on open connections."""
     able, schedule = abilities(settings), Schedule(settings.slots, settings.ageing_s)
-    store = KvJobs(bus.bucket(JOBS, Job), bus.bucket(BUCKET, str))
+    store = KvJobs(Bucket(bus, JOBS, Job), Bucket(bus, BUCKET, str))
     await store.load()
     announcer, counts = Announcer(bus, store), Counts(warehouse)
     snapshots = Snapshots(objects, settings.shared.s3_bucket)
@@ -125,7 +126,7 @@ async def build_jobs(
     handlers: Handlers = {TrainingRequest: each(intake.on_request), TrainingStatus: each(reconciler.on_status)}
     components = [
         store,
-        bus.subscribe("coordinator-training", handlers),
+        subscribe(bus, "coordinator-training", handlers),
         Periodic(settings.tick_s, reconciler.tick, "reconciler"),
         dispatcher,
         Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),

@@ -69,7 +69,7 @@ class JobReconciler:
 
     async def tick(self) -> None:
         """Bring every job up to date once. Raises `Unavailable` while the broker is away."""
-        await self._bus.last_sequence(STREAM)
+        await self._bus.extent(STREAM)
         now = self._bus.now()
         self._listening = keep_listening(self._listening, now, self._gap_s)
         if self._pruned_at is None or abs((now - self._pruned_at).total_seconds()) > PRUNE_S:

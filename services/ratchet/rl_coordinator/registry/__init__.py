@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
 from ratchet.core.datasets.s3_snapshots import Snapshots
@@ -39,13 +40,13 @@ class Registry:
 
 def build_registry(settings: Settings, *, bus: Bus, warehouse: Warehouse, objects: Objects) -> Registry:
     """The registry on open connections."""
-    policies = KvPolicies(bus.bucket(POLICIES, Route), bus.bucket(POLICIES, PolicyVersion))
+    policies = KvPolicies(Bucket(bus, POLICIES, Route), Bucket(bus, POLICIES, PolicyVersion))
     snapshots, history = Snapshots(objects, settings.shared.s3_bucket), PolicyHistory(warehouse)
     span = timedelta(days=settings.history_days)
     trajectories = Trajectories(warehouse, settings.history_limit, span, bus.now)
     return Registry(
         policies=policies,
         history=history,
-        provenance=Provenance(policies=policies, jobs=bus.bucket(JOBS, Job), snapshots=snapshots, history=history),
+        provenance=Provenance(policies=policies, jobs=Bucket(bus, JOBS, Job), snapshots=snapshots, history=history),
         replay=Replay(policies=policies, snapshots=snapshots, history=history, trajectories=trajectories),
     )

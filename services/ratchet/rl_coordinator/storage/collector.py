@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
 from ratchet.core.contract.http.storage import StorageOut, SweptOut
 from ratchet.core.contract.state import ENDED, JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, JobState
@@ -84,7 +85,7 @@ class Collector:
         self._retention = retention
         self._every = timedelta(seconds=every_s)
         self._dry_run = dry_run
-        self._slot = bus.bucket("coordinator", datetime)
+        self._slot = Bucket(bus, "coordinator", datetime)
         self._read: dict[str, Manifest] = {}
         self._sweeping = asyncio.Lock()
 
@@ -156,7 +157,7 @@ class Collector:
         ended: dict[str, bool] = {}
         is_known = False
         for name in (JOBS, POLICIES, ROLLOUTS, ROLLOUT_CHUNKS):
-            for key, entry in (await self._bus.bucket(name, msgspec.Raw).items()).items():
+            for key, entry in (await Bucket(self._bus, name, msgspec.Raw).items()).items():
                 body, is_known = bytes(entry.value), True
                 digests |= digests_in(body.decode(errors="replace"))
                 if name == JOBS:

@@ -19,6 +19,7 @@ import structlog
 from msgspec.structs import replace
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.core.contract.http.status import FiredOut, TriggerOut
 from ratchet.core.contract.state import Job
 from ratchet.core.errors import RatchetError
@@ -102,14 +103,14 @@ def build_triggers(
     """Triggers on open connections. While training is disabled they count and do not fire."""
     watch = StoredWatch(bus, (counters.rewarded.stream, counters.preferences.stream))
     is_stored = stored_check(watch, History(warehouse))
-    firer = Firer(jobs, bus.bucket("coordinator", Claim), bus.now)
+    firer = Firer(jobs, Bucket(bus, "coordinator", Claim), bus.now)
     trigger = partial(ThresholdTrigger, jobs=jobs, is_stored=is_stored, firer=firer)
     rewarded = trigger(measure=REWARDED, counter=counters.rewarded, recipes=recipes.rewarded)
     preferences = trigger(measure=PREFERRED, counter=counters.preferences, recipes=recipes.preferences)
     schedule = ScheduleTrigger(
         recipes=recipes.rewarded,
         roles=rewarded.counts,
-        seen=bus.bucket("coordinator", datetime),
+        seen=Bucket(bus, "coordinator", datetime),
         firer=firer,
         now=bus.now,
     )

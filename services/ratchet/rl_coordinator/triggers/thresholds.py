@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.projection import Projection
+from ratchet.bus.projection import Projection, project
 from ratchet.core.rules.alerts import gap_alert
 from ratchet.core.stores.stored_watch import IsStored
 from ratchet.rl_coordinator.jobs import Jobs
@@ -96,7 +96,8 @@ class ThresholdTrigger:
 
 
 def _counting(bus: Bus, measure: Measure) -> Projection[int]:
-    return bus.project(
+    return project(
+        bus,
         measure.name,
         kind=int,
         key_of=lambda received: measure.role_of(received.message),

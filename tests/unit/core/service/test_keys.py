@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBroker, FakeClock, connect, eventually
 from ratchet.core.contract.state import KEYS, Key
 from ratchet.core.errors import Unavailable
@@ -143,7 +144,7 @@ async def test_hostile_keys_are_refused_without_being_echoed(tmp_path: Path) -> 
 
 async def test_a_key_counts_as_soon_as_it_is_created_and_not_once_it_is_revoked(tmp_path: Path) -> None:
     broker = fake_broker()
-    bucket = (await connect(broker)).bucket(KEYS, Key)
+    bucket = Bucket(await connect(broker), KEYS, Key)
     async with following(tmp_path, broker, own=(OWN,)) as keys:
         assert await status_of(keys, bearer("fresh")) == 401
         await bucket.put("key_0000000000", stored("fresh"))
@@ -160,7 +161,7 @@ async def test_a_key_counts_as_soon_as_it_is_created_and_not_once_it_is_revoked(
 
 async def test_a_key_expires_by_the_services_own_clock_also_without_a_broker(tmp_path: Path) -> None:
     broker, clock = fake_broker(), FakeClock(AT)
-    await (await connect(broker)).bucket(KEYS, Key).put("k", stored("short", expires_at=AT + timedelta(seconds=60)))
+    await Bucket(await connect(broker), KEYS, Key).put("k", stored("short", expires_at=AT + timedelta(seconds=60)))
     async with following(tmp_path, broker, at=clock) as keys:
         await until(keys, bearer("short"), 200)
         broker.go_away()
@@ -172,7 +173,7 @@ async def test_a_key_expires_by_the_services_own_clock_also_without_a_broker(tmp
 
 async def test_a_service_is_open_until_it_knows_a_key_and_never_again(tmp_path: Path) -> None:
     broker = fake_broker()
-    bucket = (await connect(broker)).bucket(KEYS, Key)
+    bucket = Bucket(await connect(broker), KEYS, Key)
     async with following(tmp_path, broker) as keys:
         for headers in ([], bearer("anything"), [(b"authorization", b"bare")], [(b"x-api-key", b"\xff" * 60_000)]):
             assert await keys.caller_of(headers) is ANYONE
@@ -198,7 +199,7 @@ async def test_beyond_loopback_a_service_without_keys_lets_no_caller_in(tmp_path
 
 async def test_without_a_broker_the_last_known_keys_count_and_their_secrets_are_not_on_disk(tmp_path: Path) -> None:
     broker = fake_broker()
-    bucket = (await connect(broker)).bucket(KEYS, Key)
+    bucket = Bucket(await connect(broker), KEYS, Key)
     await bucket.put("key_0000000000", stored("good"))
     await bucket.put("key_0000000001", stored("bad", number=1, revoked_at=AT))
     async with following(tmp_path, broker) as keys:
@@ -239,7 +240,7 @@ async def test_a_request_in_the_first_moment_waits_for_the_keys(tmp_path: Path) 
 async def test_a_damaged_file_closes_the_service_until_it_has_read_the_bucket(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_bytes(b'{"closed": false, "keys": {"x"')
     broker = fake_broker()
-    await (await connect(broker)).bucket(KEYS, Key).put("key_0000000000", stored("good"))
+    await Bucket(await connect(broker), KEYS, Key).put("key_0000000000", stored("good"))
     async with following(tmp_path, broker) as keys:
         await until(keys, bearer("good"), 200)
         assert not keys.is_open
@@ -248,12 +249,12 @@ async def test_a_damaged_file_closes_the_service_until_it_has_read_the_bucket(tm
 async def test_an_unreadable_entry_opens_nothing_is_reported_and_hides_no_other(tmp_path: Path) -> None:
     broker = fake_broker()
     bus = await connect(broker)
-    await bus.bucket(KEYS, Key).put("key_0000000000", stored("good"))
-    await bus.bucket(KEYS, Key).put("key_0000000001", stored("worse", number=1))
+    await Bucket(bus, KEYS, Key).put("key_0000000000", stored("good"))
+    await Bucket(bus, KEYS, Key).put("key_0000000001", stored("worse", number=1))
     async with following(tmp_path, broker) as keys:
         await until(keys, bearer("worse"), 200)
         raw = msgspec.Raw(b'{"key_id": "key_0000000001", "expires_at": "2026-01-01T00:00:00"}')
-        await bus.bucket(KEYS, msgspec.Raw).put("key_0000000001", raw)
+        await Bucket(bus, KEYS, msgspec.Raw).put("key_0000000001", raw)
         await until(keys, bearer("worse"), 401)
         assert await status_of(keys, bearer("good")) == 200
         assert "key_0000000001" in (await keys.check() or "")

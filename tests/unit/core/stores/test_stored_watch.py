@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from ratchet.bus.consumer import each
+from ratchet.bus.consumer import each, subscribe
 from ratchet.bus.received import Received
 from ratchet.bus.testing import FakeBroker, FakeBus, eventually
 from ratchet.core.contract import Message, Stored, Trajectory
@@ -88,7 +88,7 @@ async def test_a_message_that_was_settled_without_an_announcement_is_known_from_
         return ()
 
     await bus.publish_all([trajectory("one"), trajectory("two")])
-    collector = bus.subscribe("collector-trajectories", {Trajectory: each(silent)})
+    collector = subscribe(bus, "collector-trajectories", {Trajectory: each(silent)})
     async with running(collector), running(StoredWatch(bus, (STREAM,))) as watch:
         await watch.wait_for(STREAM, {1, 2}, 40)
         assert watch.is_settled(STREAM, 2)

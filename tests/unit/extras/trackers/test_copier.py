@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBus
 from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route
 from ratchet.core.contract.training import Artifacts
@@ -96,9 +97,9 @@ class FakeMlflow:
 
 
 def copier(bus: FakeBus, blobs: MemoryBlobs, fake: FakeMlflow) -> Copier:
-    jobs, policies = bus.bucket(JOBS, Job), bus.bucket(POLICIES, PolicyVersion)
+    jobs, policies = Bucket(bus, JOBS, Job), Bucket(bus, POLICIES, PolicyVersion)
     tracker = MlflowTracker(cast("Mlflow", fake), blobs, "ratchet")
-    return Copier(cast("Any", jobs), cast("Any", policies), cast("Any", bus.bucket(POLICIES, Route)), tracker)
+    return Copier(cast("Any", jobs), cast("Any", policies), cast("Any", Bucket(bus, POLICIES, Route)), tracker)
 
 
 async def test_a_second_look_and_a_second_start_copy_nothing_twice() -> None:
@@ -106,7 +107,7 @@ async def test_a_second_look_and_a_second_start_copy_nothing_twice() -> None:
     curves = blobs.put(b'{"step": 1, "seconds": 1.0, "loss": 0.5}\n', "metrics", ".jsonl")
     artifacts = Artifacts(training_curves=curves.uri)
     done = job(state="failed", started_at=after(1), finished_at=after(9), artifacts=artifacts)
-    await bus.bucket(JOBS, Job).put(done.training_job_id, done)
+    await Bucket(bus, JOBS, Job).put(done.training_job_id, done)
     one = copier(bus, blobs, fake)
     await one.copy()
     calls = fake.calls
@@ -121,7 +122,7 @@ async def test_a_second_look_and_a_second_start_copy_nothing_twice() -> None:
 
 async def test_what_a_retry_eased_does_not_change_a_runs_parameters() -> None:
     bus, fake = fake_bus(), FakeMlflow()
-    jobs = bus.bucket(JOBS, Job)
+    jobs = Bucket(bus, JOBS, Job)
     one = copier(bus, MemoryBlobs(), fake)
     first = job(state="running")
     await jobs.put(first.training_job_id, first)
@@ -141,7 +142,7 @@ async def test_a_job_that_is_refused_keeps_no_other_from_being_copied_and_one_th
     None
 ):
     bus, fake = fake_bus(), FakeMlflow()
-    jobs, one = bus.bucket(JOBS, Job), copier(bus, MemoryBlobs(), fake)
+    jobs, one = Bucket(bus, JOBS, Job), copier(bus, MemoryBlobs(), fake)
     fake.refused = "ratchet_sales"
     for name, role in (("a", "sales"), ("b", "support")):
         each = msgspec.structs.replace(job(name, state="running"), role=role)
@@ -166,6 +167,6 @@ async def test_a_renewed_lease_asks_the_registry_for_nothing() -> None:
         assert route is not None
         return msgspec.structs.replace(route, next_version=9)
 
-    await bus.bucket(POLICIES, Route).change("support", renewed)
+    await Bucket(bus, POLICIES, Route).change("support", renewed)
     await one.copy()
     assert fake.calls == calls
