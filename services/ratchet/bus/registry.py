@@ -127,7 +127,6 @@ class ProjectionSpec:
 
 
 D = TypeVar("D", "Topic", "Stream", "BucketSpec", "ConsumerSpec", "ProjectionSpec")
-D = TypeVar("D")
 
 
 def specs(kind: type[D], entries: Any, beside: Collection[str] = ()) -> dict[str, D]:

@@ -23,7 +23,7 @@ def state(state_id: str = "resp_0", text: str = SECRET) -> ResponseState:
 
 
 def responses(bus: FakeBus) -> Responses:
-    return Responses(lambda: cast("Bucket[SealedResponse]", Bucket(bus, RESPONSES, SealedResponse)), retry_s=0.01)
+    return Responses(lambda: Bucket(bus, RESPONSES, SealedResponse), retry_s=0.01)
 
 
 async def test_another_gateway_finds_what_one_has_kept_and_deleted() -> None:
@@ -110,7 +110,7 @@ class FrozenBucket:
 
 async def test_no_answer_waits_for_a_frozen_broker_but_the_first_one_briefly() -> None:
     bus = fake_bus()
-    frozen = FrozenBucket(cast("Bucket[SealedResponse]", Bucket(bus, RESPONSES, SealedResponse)))
+    frozen = FrozenBucket(Bucket(bus, RESPONSES, SealedResponse))
     kept = Responses(lambda: cast("Bucket[SealedResponse]", frozen), wait_s=0.001)
     for number in range(20):
         assert await kept.put_state(state(f"resp_{number}"))

@@ -82,11 +82,11 @@ class FakeConnection:
     async def request(self, subject: str, *_: object, **__: object) -> Answer:
         """Answer `$JS.API.STREAM.NAMES`, `STREAM.INFO.<stream>` or `CONSUMER.INFO.<stream>.<consumer>`."""
         self._broker.check()
-        what, _, name = subject.removeprefix("$JS.API.").partition(".INFO.")
+        what, name = (subject.removeprefix("$JS.API.").split(".INFO.") + [""])[:2]
         if what == "STREAM.NAMES":
             names = [*self._broker.streams, *(f"{BUCKET}{bucket}" for bucket in self._broker.contracts.buckets)]
             return Answer(msgspec.json.encode({"streams": names, "total": len(names)}))
-        stream, _, consumer = name.partition(".")
+        stream, consumer = (name.split(".") + [""])[:2]
         held = self._broker.held(stream)
         info = held.info() if what == "STREAM" else held.consumer_info(consumer)
         return Answer(msgspec.json.encode({"ts": self._broker.now(), **info}))
@@ -131,7 +131,7 @@ class FakeJetStream:
     ) -> PubAck:
         """A write of a bucket. Raises nats-py's `APIError` where another writer was faster."""
         self._broker.check()
-        _, bucket, key = subject.split(".", 2)
+        bucket, key = subject.split(".", 2)[1:]
         held, headers = self._broker.held(f"{BUCKET}{bucket}"), headers or {}
         expected = headers.get(Header.EXPECTED_LAST_SUBJECT_SEQUENCE)
         if expected is not None and int(expected) != held.newest.get(subject, 0):

@@ -47,7 +47,7 @@ class _Consumer(msgspec.Struct, frozen=True):
     """The broker's answer about a consumer: everything up to its floor is settled; no consumer yet, no floor."""
 
     ack_floor: _AckFloor = _AckFloor()
-    error: msgspec.Raw | None = None
+    error: object = None
     """Before the collector has made its consumer."""
 
 
