@@ -82,11 +82,11 @@ class FakeConnection:
     async def request(self, subject: str, *_: object, **__: object) -> Answer:
         """Answer `$JS.API.STREAM.NAMES`, `STREAM.INFO.<stream>` or `CONSUMER.INFO.<stream>.<consumer>`."""
         self._broker.check()
-        what, name = (subject.removeprefix("$JS.API.").split(".INFO.") + [""])[:2]
+        what, name = ([*subject.removeprefix("$JS.API.").split(".INFO."), ""])[:2]
         if what == "STREAM.NAMES":
             names = [*self._broker.streams, *(f"{BUCKET}{bucket}" for bucket in self._broker.contracts.buckets)]
             return Answer(msgspec.json.encode({"streams": names, "total": len(names)}))
-        stream, consumer = (name.split(".") + [""])[:2]
+        stream, consumer = ([*name.split("."), ""])[:2]
         held = self._broker.held(stream)
         info = held.info() if what == "STREAM" else held.consumer_info(consumer)
         return Answer(msgspec.json.encode({"ts": self._broker.now(), **info}))
