@@ -13,6 +13,7 @@ import httpx
 import psutil
 import pytest
 
+from ratchet.local.local_stack.orphans import is_running
 from ratchet.local.local_stack.ports import free_port
 from ratchet.local.local_stack.state import read_record
 from tests.support.command_lines import ratchet
@@ -95,6 +96,7 @@ def test_processes_that_a_killed_supervisor_left_are_named_and_can_be_ended(tmp_
     finally:
         down = ratchet("down", *directory, "--json")
     assert json.loads(down.stdout)["orphans"] == ["nats"]
+    assert broker is not None
     assert not psutil.pid_exists(broker)
 
 
@@ -148,7 +150,7 @@ def test_the_whole_way_from_up_to_down(tmp_path: Path) -> None:
     finally:
         down = ratchet("down", *directory)
     assert (down.returncode, down.stdout) == (0, "stopped\n")
-    assert not any(psutil.pid_exists(member.pid) for member in record.services.values())
+    assert not any(is_running(member) for member in record.services.values())
 
 
 def test_an_interrupt_during_start_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS: Mapping[str, Entry] = {
-    "up": Entry("stack", "Start the servers and all services on this machine; Ctrl-C stops them in order."),
+    "up": Entry("stack", "Start the servers and services on this machine; Ctrl-C stops them in order."),
     "down": Entry(
         "stack",
         "Stop a stack, wherever it was started, and the rest of one that was killed. Exit code 4: no stack runs.",

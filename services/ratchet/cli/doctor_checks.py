@@ -168,18 +168,25 @@ def check_processes(endpoints: Endpoints) -> Finding:
         return ok("none of a stack here")
     services = endpoints.record.services
     faults = [fault for name, member in services.items() if (fault := _fault_of(name, member))]
-    restarts = [f"{name} {member.restarts}" for name, member in services.items() if member.restarts]
+    restarts = [
+        f"{name} {member.restarts} (last: {member.restarted})" for name, member in services.items() if member.restarts
+    ]
     if faults and free_bytes(endpoints.directory) < LOW_BYTES:
         faults.append("on a full disk stack.json may be older than a restart")
     if faults:
         return failure("; ".join(faults), "`ratchet logs SERVICE` has its last lines; the supervisor restarts it")
-    sentence = f"{len(services)} run and answer"
+    later = [name for name, member in services.items() if member.pid is None]
+    sentence = f"{len(services) - len(later)} run and answer"
+    if later:
+        sentence += f"; {' and '.join(later)} {'starts' if len(later) == 1 else 'start'} when needed"
     if restarts:
         return warning(f"{sentence}; restarted: {', '.join(restarts)}", "`ratchet logs SERVICE` says why it ended")
     return ok(sentence)
 
 
 def _fault_of(name: str, member: MemberRecord) -> str | None:
+    if member.pid is None:
+        return None
     try:
         process = psutil.Process(member.pid)
         if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):

@@ -8,17 +8,18 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ratchet.bus.figures import stream_figures
-from ratchet.cli.api import get
+from ratchet.cli.api import INVALID_KEY, KEY_VARIABLE, get
 from ratchet.cli.connections import connected, objects_of, settings_of, warehouse_of
 from ratchet.cli.doctor_checks import Finding, failure, ok, warning
 from ratchet.cli.doctor_upstreams import check_upstreams
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import NoStack
 from ratchet.core.contract.http.rollouts import PoliciesOut
-from ratchet.core.errors import BusUnavailable, RatchetError
+from ratchet.core.errors import BusUnavailable, Forbidden, RatchetError
 from ratchet.core.resources import resource_dir
 from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.core.service.http_client import ApiClient, Peer
+from ratchet.local.local_stack.catalog import ENGINE
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
@@ -135,6 +136,9 @@ def check_objects(endpoints: Endpoints) -> Finding:
 
 def check_engine(endpoints: Endpoints) -> Finding:
     """Whether an engine answers, and has the policies that routes send calls to."""
+    record = endpoints.record
+    if record is not None and (engine := record.services.get(ENGINE)) is not None and engine.pid is None:
+        return ok("starts when needed: no role has a policy yet")
     peer = Peer("the engine", endpoints.url("engine"), {}, ANSWER_S)
     answer = ApiClient(peer).ask("GET", "/v1/models", dict[str, Any])
     loaded = {str(one["id"]) for one in answer.get("data", [])}
@@ -192,6 +196,8 @@ def _part(name: str, check: Callable[[Endpoints], Finding]) -> Callable[[Endpoin
         except NoStack as error:
             return ok(str(error))
         except RatchetError as error:
+            if error.code in (INVALID_KEY, Forbidden.code):
+                return warning(f"not checked: {error}", f"set {KEY_VARIABLE} to a key with the scope `view`")
             return failure(str(error), f"`ratchet logs {name}` has its last lines")
 
     return run

@@ -48,10 +48,10 @@ def check_upstreams(endpoints: Endpoints) -> Finding:
     return combined(asyncio.run(ask()))
 
 
-def _environment_of(pid: int) -> Mapping[str, str]:
+def _environment_of(pid: int | None) -> Mapping[str, str]:
     """The environment of the gateway, which has the keys; this process's own where that cannot be read."""
     try:
-        return psutil.Process(pid).environ() or os.environ
+        return os.environ if pid is None else psutil.Process(pid).environ() or os.environ
     except psutil.Error:
         return os.environ
 

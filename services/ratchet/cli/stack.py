@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,19 +18,20 @@ from typing import Annotated
 import typer
 
 from ratchet.cli.endpoints import locate
-from ratchet.cli.exit_codes import NoStack
+from ratchet.cli.exit_codes import ExitCode, NoStack
 from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import console, errors, follow_up, print_json, print_table, progress
 from ratchet.cli.started import how_far, started_document, where_to_go
 from ratchet.core.errors import ConfigError, RatchetError, Unavailable
 from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.service.settings_file import find_file
+from ratchet.local.local_stack.member import WELL
 from ratchet.local.local_stack.orphans import end_orphans, is_running
 from ratchet.local.local_stack.process import log_tail
 from ratchet.local.local_stack.program import Program
 from ratchet.local.local_stack.providers import UPSTREAMS, where_the_key_goes
 from ratchet.local.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
-from ratchet.local.local_stack.state import already_running, read_record, remove_record, stack_lock
+from ratchet.local.local_stack.state import StackRecord, already_running, read_record, remove_record, stack_lock
 
 app = typer.Typer()
 
@@ -47,7 +48,7 @@ def up(
         typer.Option("--port", help="NAME=PORT, NAME as in `ratchet status`; repeatable; also RATCHET_PORT_NAME=PORT."),
     ] = None,
     free_ports: Annotated[
-        bool, typer.Option("--free-ports", help="Use any free ports instead of the usual; later starts have the same.")
+        bool, typer.Option("--free-ports", help="Use any free ports in the place of those that are taken.")
     ] = False,
     only: Annotated[str, typer.Option("--only", help="Start only these, separated by commas.")] = "",
     upstream: Annotated[
@@ -65,7 +66,11 @@ def up(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start the servers and all services on this machine; Ctrl-C stops them in order."""
+    """Start the servers and services on this machine; Ctrl-C stops them in order.
+
+    The trainer and the engine start when a job or a policy first needs them, or at once with `--only`. The ports stay
+    those of the last start. Exit code 3 with `--detach`: something is not ready.
+    """
     from ratchet.local.local_stack.configuration import StackTable, stack_table  # noqa: PLC0415 - `down` and `env` read no settings
 
     file = find_file(os.environ)
@@ -158,17 +163,31 @@ def start_background(settings: StackSettings, as_json: bool) -> None:
                 raise Unavailable(_last_error(log, begin))
             is_ours = record is not None and record.pid == supervisor.pid
             services = record.services if record is not None and is_ours else {}
-            states = [one.state for one in services.values()]
-            bar(states.count("ready"), len(members), how_far([one.name for one in members], services, directory))
+            states = [member.state for member in services.values()]
+            bar(
+                sum(state in WELL for state in states),
+                len(members),
+                how_far([one.name for one in members], services, directory),
+            )
             time.sleep(POLL_S)
+    amiss = [name for name, member in record.services.items() if member.state not in WELL]
     if as_json:
         print_json(started_document(directory, record))
-        return
+    else:
+        _show_started(directory, record, amiss)
+    if amiss:
+        raise typer.Exit(ExitCode.PARTLY)
+
+
+def _show_started(directory: Path, record: StackRecord, amiss: Sequence[str]) -> None:
     for name, member in record.services.items():
         reason = f"  {member.reason}" if member.reason else ""
         console.print(f"{name:22} {member.state:10} {member.url}{reason}", markup=False)
-    down = follow_up("down", directory=directory)
     running = f"running in the background (pid {record.pid})"
+    if amiss:
+        status = follow_up("status", directory=directory)
+        running += f", but {', '.join(amiss)} {'is' if len(amiss) == 1 else 'are'} not ready: see `{status}`"
+    down = follow_up("down", directory=directory)
     console.print(f"{running}; `{down}` stops it, logs in {directory / 'logs'}", markup=False)
     for line in where_to_go(record):
         console.print(line, markup=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.local.local_stack.catalog import CONSOLE
+from ratchet.local.local_stack.member import WELL
 from ratchet.local.local_stack.state import MemberRecord, StackRecord
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ NAMED = 3
 
 def how_far(names: Sequence[str], services: Mapping[str, MemberRecord], directory: Path) -> str:
     """How many are ready, and the names of those that are not: why, and where the log is."""
-    waiting = [name for name in names if name not in services or services[name].state != "ready"]
+    waiting = [name for name in names if name not in services or services[name].state not in WELL]
     count = f"{len(names) - len(waiting)} of {len(names)} ready"
     if not waiting:
         return count

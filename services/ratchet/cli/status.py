@@ -31,7 +31,7 @@ from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.service.disk import LOW_BYTES, free_bytes, shortage
 from ratchet.core.service.readiness import readiness
 from ratchet.core.stores.ledger import ledger_balance
-from ratchet.local.local_stack.member import MemberState
+from ratchet.local.local_stack.member import WELL, MemberState
 from ratchet.local.local_stack.process import not_ready_for
 from ratchet.local.local_stack.state import MemberRecord, StackRecord
 
@@ -43,8 +43,8 @@ app = typer.Typer()
 
 T = TypeVar("T")
 COORDINATOR = "rl_coordinator"
-PART_S = 4.0
-"""A server that has not answered by then counts as dead for this report."""
+PART_S = 15.0
+"""A server that has not answered by then counts as dead for this report: beside other work an answer takes seconds."""
 COUNTED = ("trajectories", "turns", "rewards", "feedback")
 """Tables whose distinct events are counted."""
 RECENT_JOBS = 8
@@ -106,10 +106,13 @@ class ServiceStatus(msgspec.Struct, kw_only=True):
     """One process and, when it is not ready, why."""
 
     state: str
-    pid: int
+    pid: int | None
+    """Null while it starts when needed."""
     url: str
     restarts: int
     reason: str | None
+    restarted: str | None = None
+    """Why it was started again last."""
     health_url: str | None = None
     """Base of /healthz, /readyz and /metrics; null for the servers."""
     notes: dict[str, str] = {}
@@ -184,7 +187,7 @@ class StatusReport(msgspec.Struct, kw_only=True):
         """Done, partly if anything is not ready, or no stack if nothing answers at all."""
         if not self.running and len(self.errors) > 1:
             return ExitCode.NO_STACK
-        amiss = self.errors or any(service.state != "ready" for service in self.services.values())
+        amiss = self.errors or any(service.state not in WELL for service in self.services.values())
         return ExitCode.PARTLY if amiss else ExitCode.DONE
 
 
@@ -251,6 +254,7 @@ async def _service(member: MemberRecord) -> ServiceStatus:
     state, reason, health_url, notes = member.state, member.reason, None, dict[str, str]()
     if member.health_port is not None:
         health_url = f"http://127.0.0.1:{member.health_port}"
+    if health_url is not None and member.pid is not None:
         reason, notes = await asyncio.to_thread(readiness, f"{health_url}/readyz", PART_S)
         state = "ready" if reason is None else "not ready" if state == "ready" else state
     if state == MemberState.STARTING:
@@ -261,6 +265,7 @@ async def _service(member: MemberRecord) -> ServiceStatus:
         url=member.url,
         restarts=member.restarts,
         reason=reason or member.reason,
+        restarted=member.restarted,
         health_url=health_url,
         notes=notes,
     )
@@ -328,8 +333,9 @@ def show(report: StatusReport) -> None:
         console.print(
             f"no stack runs in {report.directory}; this is the system that the environment's addresses lead to"
         )
+    _section(("cannot read", "because"), list(report.errors.items()))
     services = [
-        (name, service.state, service.url, service.restarts or None, service.reason)
+        (name, service.state, service.url, service.restarts or None, service.reason or _again(service))
         for name, service in report.services.items()
     ]
     _section(("service", "state", "url", "restarts", "reason"), services)
@@ -359,7 +365,10 @@ def show(report: StatusReport) -> None:
     ids = listed_ids(job.training_job_id for job in report.jobs)
     jobs = [(ids[j.training_job_id], j.role, j.algorithm, j.state, j.percent, j.error) for j in recent]
     _section(("job", "role", "algorithm", "state", "%", "error"), jobs)
-    _section(("cannot read", "because"), list(report.errors.items()))
+
+
+def _again(service: ServiceStatus) -> str | None:
+    return f"restarted: {service.restarted}" if service.restarts and service.restarted else None
 
 
 def _show_training(report: TrainingStatusOut) -> None:

@@ -14,6 +14,7 @@ from ratchet.core.contract.http.console import ServiceOut
 from ratchet.core.contract.http.rollouts import RolloutOut, RolloutsOut
 from ratchet.core.contract.http.status import StatusOut, TrainingStatusOut
 from ratchet.core.errors import Unavailable
+from ratchet.core.service.discovery import WHEN_NEEDED, member_state
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 from ratchet.core.service.readiness import readiness_of
 
@@ -75,6 +76,8 @@ class HttpServices:
         try:
             reply = await self._health_paces[name].of(lambda: client.exchange("GET", "/readyz"))
         except Unavailable as error:
+            if await asyncio.to_thread(member_state, name) == WHEN_NEEDED:
+                return ServiceOut(name=name, state=WHEN_NEEDED, reason=None, notes={})
             return ServiceOut(name=name, state="away", reason=str(error), notes={})
         reason, notes = readiness_of(reply.status, reply.content)
         return ServiceOut(name=name, state="ready" if reason is None else "not ready", reason=reason, notes=notes)

@@ -236,6 +236,11 @@ def _app(
     keys = known_keys(settings.shared, "gateway", recording.broker.bus, more_keys)
     key_file = KeyFile(settings.api_keys_file, keys.replace_more) if settings.api_keys_file is not None else None
     routes, sharing, publishing = routing.routes, recognition.sharing, recording.publishing
+
+    async def engines() -> str | None:
+        # Before a role has a policy there may be no engine: the local stack starts one when it is needed.
+        return await routing.engines.check() if routes.roles() else None
+
     return App(
         "gateway",
         [
@@ -255,7 +260,7 @@ def _app(
         notes={
             "broker": recording.broker.check,
             "canaries": routes.check,
-            "engines": routing.engines.check,
+            "engines": engines,
             "spool": publishing.check,
             "unreadable_keys": keys.check,
             **({"key_file": key_file.check} if key_file is not None else {}),

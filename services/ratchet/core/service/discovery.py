@@ -12,7 +12,13 @@ import msgspec
 from ratchet.bus.message import decode
 
 STATE_FILE = "stack.json"
+WHEN_NEEDED = "starts when needed"
+"""State of a member that starts when a job or a policy needs it."""
 DIRECTORY_VARIABLE, DEFAULT_DIRECTORY = "RATCHET_DIR", Path(".ratchet")
+
+
+class _Member(msgspec.Struct, frozen=True):
+    state: str
 
 
 class _Stack(msgspec.Struct, frozen=True):
@@ -20,6 +26,7 @@ class _Stack(msgspec.Struct, frozen=True):
 
     pid: Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
     env: dict[str, str]
+    services: dict[str, _Member] = {}
 
 
 def address(variable: str) -> str | None:
@@ -35,16 +42,28 @@ def address(variable: str) -> str | None:
 
 
 def stack_env(directory: Path, user: int) -> dict[str, str]:
-    """The environment of the services of a local stack; empty when none runs, or its record cannot be read.
+    """The environment of the services of a local stack; empty when none runs, or its record cannot be read."""
+    stack = _running_stack(directory, user)
+    return {} if stack is None else stack.env
 
-    Only a record that `user` owns counts: in a folder that others write to, their record would lead to their servers.
-    """
+
+def member_state(name: str) -> str | None:
+    """The state of a member of the local stack that `RATCHET_DIR` names, as its supervisor last saw it; None without
+    that variable, stack or member."""
+    directory = os.environ.get(DIRECTORY_VARIABLE)
+    stack = None if not directory or sys.platform == "win32" else _running_stack(Path(directory), os.geteuid())
+    member = None if stack is None else stack.services.get(name)
+    return None if member is None else member.state
+
+
+def _running_stack(directory: Path, user: int) -> _Stack | None:
+    """Only a record that `user` owns counts: in a folder that others write to, theirs would lead to their servers."""
     try:
         with (directory / STATE_FILE).open("rb") as file:
             if os.fstat(file.fileno()).st_uid != user:
-                return {}
+                return None
             stack = decode(file.read(), _Stack)
         os.kill(stack.pid, 0)
     except (OSError, msgspec.DecodeError):
-        return {}
-    return stack.env
+        return None
+    return stack

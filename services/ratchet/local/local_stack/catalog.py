@@ -33,6 +33,11 @@ class ServiceSpec:
         return self.package or f"ratchet.{self.name}"
 
     @property
+    def starts_when_needed(self) -> bool:
+        """Importing torch takes half a minute of a core: it starts when a job or a policy needs it."""
+        return self.extra is not None
+
+    @property
     def port_variable(self) -> str:
         """Environment variable with its HTTP port."""
         return f"RATCHET_{self.short.upper()}_PORT"
@@ -48,6 +53,7 @@ class ServiceSpec:
         return f"RATCHET_{self.short.upper()}_URL"
 
 
+TRAINER = "trainer_worker"
 ENGINE, VLLM = "engine_local", "vllm"
 """What answers for policies: ours, or vLLM in its place and on its port."""
 CONSOLE = "console"
@@ -56,7 +62,7 @@ SERVICES = (
     ServiceSpec("trajectory_collector", "collector", 9101),
     ServiceSpec("reward_computer", "reward", 9102),
     ServiceSpec("rl_coordinator", "coordinator", 9103, port=8081),
-    ServiceSpec("trainer_worker", "trainer", 9104, needs=("rl_coordinator",), extra="trainer", drain_s=120.0),
+    ServiceSpec(TRAINER, "trainer", 9104, needs=("rl_coordinator",), extra="trainer", drain_s=120.0),
     ServiceSpec(ENGINE, "engine", 9106, port=8082, extra="engine", package="ratchet.local.engine_local"),
     ServiceSpec("gateway", "gateway", 9105, port=8080, needs=(ENGINE,), drain_s=120.0),
     ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=(ENGINE, "gateway")),

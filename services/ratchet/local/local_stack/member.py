@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ratchet.bus.tasks import end
 from ratchet.core.errors import RatchetError
+from ratchet.core.service.discovery import WHEN_NEEDED
 from ratchet.core.service.readiness import SILENCE, is_silent, not_ready
 from ratchet.local.local_stack.process import Process, StartFailed, ended, not_ready_for
 from ratchet.local.local_stack.program import Program
@@ -24,11 +25,18 @@ class MemberState(StrEnum):
     """Where a member is in its life."""
 
     WAITING = "waiting"
+    WHEN_NEEDED = WHEN_NEEDED
     STARTING = "starting"
     READY = "ready"
     NOT_READY = "not ready"
     CRASHED = "crashed"
     STOPPED = "stopped"
+
+
+IDLE = frozenset({MemberState.WAITING, MemberState.WHEN_NEEDED, MemberState.STOPPED})
+"""States without a process."""
+WELL = frozenset({MemberState.READY.value, MemberState.WHEN_NEEDED.value})
+"""States in which nothing is amiss, as `stack.json` has them."""
 
 
 class Member:
@@ -47,6 +55,8 @@ class Member:
         self.state = MemberState.WAITING
         self.reason: str | None = None
         self.restarts = 0
+        self.restarted: str | None = None
+        """Why it was started again last."""
         self.process: Process | None = None
         self.ready = asyncio.Event()
         """Set exactly while the state is `READY`."""
@@ -70,7 +80,11 @@ class Member:
     async def start(self) -> None:
         """Start and wait until ready. Raises `StartFailed`; one that lives but is not ready only says so."""
         async with self._busy:
-            process = self._launch()
+            try:
+                process = self._launch()
+            except (OSError, RatchetError) as error:
+                self._crashed(f"cannot start: {error}")
+                raise
             reminding = asyncio.create_task(self._remind())
             try:
                 await process.wait_ready(self._settings.start_s)
@@ -81,13 +95,20 @@ class Member:
                 if not await asyncio.to_thread(self._alive):
                     self._enter(MemberState.STARTING, self._slow())
                     raise
+                await self._look()
+            else:
+                self._heard()
+                self._enter(MemberState.READY, None)
             finally:
                 await end(reminding)
-            await self._look()
+
+    def leave_until_needed(self) -> None:
+        """Start it later."""
+        self._enter(MemberState.WHEN_NEEDED, None)
 
     async def watch(self) -> None:
         """One look: notice a crash or a long silence, start again when the pause is over, follow readiness."""
-        if self._busy.locked() or self.state in (MemberState.WAITING, MemberState.STOPPED):
+        if self._busy.locked() or self.state in IDLE:
             return
         async with self._busy:
             if self.state is MemberState.CRASHED:
@@ -125,19 +146,21 @@ class Member:
             return self.process.pid
 
     def record(self) -> MemberRecord | None:
-        """What `stack.json` says of it; None before its first start."""
-        if self.process is None:
+        """What `stack.json` says of it; None while it waits for its first start."""
+        process = self.process
+        if process is None and self.state is not MemberState.WHEN_NEEDED:
             return None
         return MemberRecord(
-            pid=self.process.pid,
-            started_at=self.process.started_at,
+            pid=process.pid if process is not None else None,
+            started_at=process.started_at if process is not None else 0.0,
             url=self.program.url,
             port=self.program.port,
             health_port=self.program.health_port,
             state=self.state.value,
             restarts=self.restarts,
             reason=self.reason,
-            born=self.process.born,
+            restarted=self.restarted,
+            born=process.born if process is not None else "",
         )
 
     def _launch(self) -> Process:
@@ -149,6 +172,7 @@ class Member:
         return self.process
 
     def _crashed(self, how: str) -> None:
+        self.restarted = how
         if time.monotonic() - self._began_at > self._settings.restart_forgiven_s:
             self._crashes = 0
         pause = min(self._settings.restart_first_s * 2**self._crashes, self._settings.restart_last_s)
@@ -170,14 +194,17 @@ class Member:
     async def _look(self) -> None:
         reason = await asyncio.to_thread(not_ready, self.program.ready_url, self._settings.answer_s)
         if reason is None or not reason.startswith(SILENCE) or await asyncio.to_thread(self._speaks):
-            self._heard_at, self._silent_looks = time.monotonic(), 0
-            self._silent_at = self._heard_at + self._settings.silent_s
+            self._heard()
         else:
             self._silent_looks += 1
         if reason is None:
             self._enter(MemberState.READY, None)
         elif self.state is not MemberState.STARTING or await asyncio.to_thread(self._alive):
             self._enter(MemberState.NOT_READY, reason)
+
+    def _heard(self) -> None:
+        self._heard_at, self._silent_looks = time.monotonic(), 0
+        self._silent_at = self._heard_at + self._settings.silent_s
 
     def _speaks(self) -> bool:
         return self.program.alive_url is not None and not is_silent(self.program.alive_url, self._settings.answer_s)

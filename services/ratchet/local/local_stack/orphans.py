@@ -37,6 +37,8 @@ def birth(pid: int) -> str:
 
 def is_running(recorded: StackRecord | MemberRecord) -> bool:
     """True when the recorded process still has its pid."""
+    if recorded.pid is None:
+        return False
     try:
         process = psutil.Process(recorded.pid)
         return process.status() != psutil.STATUS_ZOMBIE and _is_same(process, recorded)

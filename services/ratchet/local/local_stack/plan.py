@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from ratchet.core.errors import ConfigError, MissingExtra
 from ratchet.core.rules.torch_threads import PASSIVE
+from ratchet.core.service.discovery import DIRECTORY_VARIABLE
 from ratchet.core.service.settings import PREFIX, SharedSettings, faults, from_file, left_open
 from ratchet.core.service.settings_file import FILE_VARIABLE
 from ratchet.local.local_stack.catalog import (
@@ -56,6 +57,8 @@ class StackPlan:
     """Where everything is, for services, agents and commands."""
     ports: Mapping[str, int]
     """By name."""
+    when_needed: Set[str] = frozenset()
+    """Members that start when a job or a policy needs them."""
 
     @property
     def shared(self) -> SharedSettings:
@@ -94,7 +97,10 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
         needs[MLFLOW] = ()
         env["RATCHET_TRACKER_MLFLOW_URL"] = mlflow.url
     standing_in: dict[str, str] = {}
-    of_console = {HEALTH_URLS: health_urls(services, ports, has_own_engine=settings.vllm is None)}
+    of_console = {
+        HEALTH_URLS: health_urls(services, ports, has_own_engine=settings.vllm is None),
+        DIRECTORY_VARIABLE: str(settings.directory.resolve()),
+    }
     for spec in services:
         if spec.name == ENGINE and settings.vllm is not None:
             standing_in[ENGINE] = VLLM
@@ -107,7 +113,11 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     for spec in services:
         needed = (standing_in.get(name, name) for name in (*SERVERS, *spec.needs))
         needs[standing_in.get(spec.name, spec.name)] = tuple(name for name in needed if name in started)
-    return StackPlan(tuple(programs), needs, env, {name: ports[name] for name in names})
+    when_needed = frozenset(
+        spec.name for spec in services if spec.starts_when_needed and spec.name not in settings.only
+    )
+    used = {name: ports[name] for name in names}
+    return StackPlan(tuple(programs), needs, env, used, when_needed & started)
 
 
 def _engine_environment(settings: StackSettings) -> dict[str, str]:
@@ -125,14 +135,17 @@ def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:
 
 
 def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int], bool]) -> dict[str, int]:
-    """A port for each name. Raises `ConfigError` when one is taken or given twice."""
-    ports = default_ports() | dict(settings.ports)
+    """A port for each name: one that is chosen, else the one that the stack had, else the usual one or any free one.
+
+    Raises `ConfigError` when one is taken or given twice.
+    """
+    earlier = read_ports(settings.directory)
+    kept = _still_free(earlier, names, settings.ports, taken if settings.free_ports else lambda _: False)
+    ports = default_ports() | kept | dict(settings.ports)
     if settings.free_ports:
-        earlier = read_ports(settings.directory)
-        kept = _still_free(earlier, names, settings.ports, taken)
         open_names = [name for name in names if name not in settings.ports and name not in kept]
         excluded = [*settings.ports.values(), *earlier.values()]  # also those of members that this start leaves out
-        ports |= kept | dict(zip(open_names, free_ports(len(open_names), excluded), strict=True))
+        ports |= dict(zip(open_names, free_ports(len(open_names), excluded), strict=True))
     used: dict[int, str] = {}
     wrong: dict[str, str] = {}
     for name in names:
@@ -151,7 +164,7 @@ def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int
 def _still_free(
     kept: Mapping[str, int], names: list[str], chosen: Mapping[str, int], taken: Callable[[int], bool]
 ) -> dict[str, int]:
-    """Of the ports of an earlier start those that this one can have, each for the first name that has it."""
+    """Of the ports of earlier starts those that this one can have, each for the first name that has it."""
     free: dict[int, str] = {}
     for name in names:
         port = kept.get(name)

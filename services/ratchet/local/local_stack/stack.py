@@ -1,5 +1,7 @@
 """The supervisor: starts the stack in order, keeps it running, stops it in reverse order.
 
+Trainer and engine start when a job or a policy first needs them, unless they are asked for by name.
+
     async with Stack(StackSettings(free_ports=True, directory=tmp)) as stack:
         client = Client(base_url=stack.url("gateway"))
 
@@ -13,19 +15,22 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable, Mapping, Set
+from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Self
 
 import psutil
 
+from ratchet.bus.connection import Bus
 from ratchet.bus.tasks import end
-from ratchet.core.errors import NotFound
+from ratchet.core.errors import NotFound, RatchetError
+from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.bootstrap import bootstrap
 from ratchet.local.local_stack.catalog import SERVERS, SERVICES
+from ratchet.local.local_stack.demand import needed_members, start_when_needed
 from ratchet.local.local_stack.disk import cut_log
 from ratchet.local.local_stack.kept_ports import keep_ports
-from ratchet.local.local_stack.member import Member
+from ratchet.local.local_stack.member import Member, MemberState
 from ratchet.local.local_stack.orphans import STACK_ID_VARIABLE, birth, end_orphans
 from ratchet.local.local_stack.plan import StackPlan, make_plan
 from ratchet.local.local_stack.preflight import planned
@@ -60,6 +65,7 @@ class Stack:
         self._held = ExitStack()
         self._plan: StackPlan | None = None
         self._watching: list[asyncio.Task[None]] = []
+        self._connected = AsyncExitStack()
         self._recorded = True
         """False while `stack.json` is older than what it should say: the disk was full."""
         self._ready = False
@@ -85,8 +91,7 @@ class Stack:
                 self.ended_orphans = await asyncio.to_thread(end_orphans, left)
                 remove_record(self.settings.directory)
             self._plan = make_plan(self.settings, keep_secrets(self.settings.directory))
-            if self.settings.free_ports:
-                keep_ports(self.settings.directory, self._plan.ports)
+            keep_ports(self.settings.directory, self._plan.ports)
             logs, env = self.settings.directory / "logs", {STACK_ID_VARIABLE: self._id}
             for program in self._plan.programs:
                 log = logs / f"{program.name}.log"
@@ -99,12 +104,17 @@ class Stack:
             raise
         self._ready = True
         self._record()
-        looks = [self._every(self.settings.look_s, one.watch) for one in self.members.values()]
-        self._watching = [asyncio.create_task(one, name="watch") for one in (*looks, self._every(LOGS_S, self._tidy))]
+        self._watching.append(asyncio.create_task(self._every(LOGS_S, self._tidy), name="tidy"))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stop_all()
+
+    def start(self, name: str) -> None:
+        """Start a member that waits until it is needed; another one runs already."""
+        member = self._member(name)
+        if member.state is MemberState.WHEN_NEEDED:
+            self._watching.append(asyncio.create_task(self._begin(member), name=f"start {member.name}"))
 
     async def restart(self, name: str) -> None:
         """Stop one member in an orderly way, start it again, return when it is ready."""
@@ -128,7 +138,8 @@ class Stack:
                 member.process.kill()
 
     async def _start_all(self, plan: StackPlan) -> None:
-        """Everything starts as soon as what it needs is ready."""
+        """Everything starts as soon as what it needs is ready; what nothing needs yet is left, and others do not wait
+        for it."""
         events = {name: asyncio.Event() for name in (*plan.needs, *SERVERS, "bootstrap")}
         servers = [name for name in SERVERS if name in self.members]
 
@@ -137,19 +148,51 @@ class Stack:
                 await _all_set(events, servers)
                 write_version(self.settings.directory)  # first: an older program must not touch half an upgrade either
                 await bootstrap(plan.shared)
+            for name in await self._unneeded(plan):
+                self.members[name].leave_until_needed()
             events["bootstrap"].set()
 
         async def start(name: str) -> None:
             needs = plan.needs.get(name)
             await _all_set(events, () if needs is None else ("bootstrap", *needs))
-            await self.members[name].start()
+            member = self.members[name]
+            if member.state is not MemberState.WHEN_NEEDED:
+                await member.start()
             events[name].set()
+            self._watching.append(asyncio.create_task(self._every(self.settings.look_s, member.watch), name="watch"))
 
         tasks = [asyncio.create_task(prepare()), *(asyncio.create_task(start(name)) for name in self.members)]
         try:
             await asyncio.gather(*tasks)
         finally:
             await end(*tasks)
+
+    async def _unneeded(self, plan: StackPlan) -> Set[str]:
+        """The members that no job or policy needs yet; from now on those are watched."""
+        if not plan.when_needed:
+            return frozenset()
+        bus = await Bus.connect(plan.shared.bus, name="supervisor", contracts=load_contracts())
+        self._connected.push_async_callback(bus.close)
+        unneeded = plan.when_needed - await needed_members(bus)
+        if unneeded:
+            self._watching.append(asyncio.create_task(self._await_need(bus), name="demand"))
+        return unneeded
+
+    async def _await_need(self, bus: Bus) -> None:
+        """Start what comes to be needed. Whatever keeps us from knowing that counts as a need."""
+        try:
+            await start_when_needed(bus, self.start)
+        except RatchetError as error:
+            self._complain(f"trainer and engine start now, for jobs and policies cannot be watched: {error}")
+            for name in self._planned().when_needed:
+                self.start(name)
+
+    async def _begin(self, member: Member) -> None:
+        """Its watch starts it again where this fails."""
+        try:
+            await member.start()
+        except (OSError, RatchetError) as error:
+            self._complain(f"{member.name}: {error}")
 
     async def _every(self, pause_s: float, look: Callable[[], Awaitable[None]]) -> None:
         """Look, for ever. Each member has a watch of its own, so that one that hangs delays no other."""
@@ -181,6 +224,7 @@ class Stack:
 
         try:
             await end(*self._watching)
+            await self._connected.aclose()
             await asyncio.gather(*(stop(name) for name in self.members))
         finally:
             self.kill_all()

@@ -21,7 +21,8 @@ LOCK_FILE = "lock"
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the stack. `pid` and `born` together name it for ever."""
 
-    pid: int
+    pid: int | None
+    """None before it is first needed."""
     started_at: float
     """The kernel's start time of the process, seconds since the epoch: a clock that is set moves it."""
     url: str
@@ -30,6 +31,8 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     restarts: int
     reason: str | None
+    restarted: str | None = None
+    """Why it was started again last."""
     born: str = ""
     """`orphans.birth` of the process; empty in the record of an older program."""
 

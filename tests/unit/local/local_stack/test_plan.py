@@ -17,6 +17,7 @@ from ratchet.local.local_stack.catalog import (
     SERVERS,
     SERVICES,
     TRACKER,
+    TRAINER,
     VLLM,
     default_ports,
     owner_of,
@@ -165,6 +166,24 @@ def test_a_port_of_a_member_that_is_left_out_is_drawn_for_no_other(tmp_path: Pat
     keep_ports(tmp_path, {"gateway": next_port + 1, "deployer": next_port + 2})
     drawn = choose_ports(settings, names, never_taken)
     assert {drawn[name] for name in names}.isdisjoint({next_port + 1, next_port + 2})
+
+
+def test_ports_stay_without_the_option_that_drew_them(tmp_path: Path) -> None:
+    names = ["nats", "gateway"]
+    keep_ports(tmp_path, {"nats": 20000, "gateway": 20001})
+    later = choose_ports(StackSettings(tmp_path), [*names, "s3"], never_taken)
+    assert (later["nats"], later["gateway"], later["s3"]) == (20000, 20001, default_ports()["s3"])
+    named = choose_ports(StackSettings(tmp_path, ports={"nats": 20001}), names, never_taken)
+    assert (named["nats"], named["gateway"]) == (20001, default_ports()["gateway"])
+    with pytest.raises(ConfigError, match="port 20001 for gateway is taken"):
+        choose_ports(StackSettings(tmp_path), names, lambda port: port == 20001)
+
+
+def test_trainer_and_engine_wait_until_they_are_needed_or_named(tmp_path: Path) -> None:
+    secrets = StackSecrets()
+    assert make_plan(StackSettings(tmp_path, free_ports=True), secrets).when_needed == {TRAINER, ENGINE}
+    named = StackSettings(tmp_path, free_ports=True, only=("gateway", ENGINE))
+    assert make_plan(named, secrets).when_needed == set()
 
 
 def test_a_port_that_is_kept_for_two_names_goes_to_the_first(tmp_path: Path) -> None:

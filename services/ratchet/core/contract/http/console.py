@@ -89,7 +89,7 @@ class ServiceOut(Answer, frozen=True, kw_only=True):
     """A service, as its health port answers."""
 
     name: str
-    state: Annotated[str, listed("ready", "not ready", "away", "unknown")]
+    state: Annotated[str, listed("ready", "not ready", "away", "unknown", "starts when needed")]
     """unknown: the console has no address of it."""
     reason: str | None
     """Why it is not ready."""
