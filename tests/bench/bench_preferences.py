@@ -2,7 +2,7 @@
 
 FILE has trajectories in tau-bench's format. Pairs are derived as `ratchet preferences derive` does, then learnt with
 `dpo` and `reward_model` by a tiny random Llama, fold by fold: no task is in both parts, every pair is held out once. A
-cell, an algorithm with one seed, becomes a file below docs/learning/pairs when it ends; what is there is not measured
+cell, an algorithm with one seed, is added to docs/learning/pairs.json when it ends; what is there is not measured
 again. At the end docs/learning.md is drawn anew. A model that knows no language can only pick up the surface of what
 wins; a null result says nothing about a real base, overfitting does.
 """
@@ -50,12 +50,12 @@ from tools.learning.pairs import (
     Cell,
     Fold,
     HeldOutPair,
+    Pairs,
     Rule,
-    baselines_file,
-    file_of,
-    write_value,
+    read_pairs,
+    write_pairs,
 )
-from tools.learning.report import CELLS, write_report
+from tools.learning.report import PAIRS, write_report
 
 ROLE, BETA = "airline", 0.1
 LENGTH, WHOLE = 1024, 16_384
@@ -196,18 +196,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             texts = chat_texts([*pair.prompt, *side] for pair in pairs for side in (pair.chosen, pair.rejected))
             base = write_tiny_model(Path(folder) / "base", texts, vocabulary=600, seed=seed)
-            if not baselines_file(CELLS).is_file():
-                write_value(baselines_file(CELLS), rules_of(pairs, base))
+            known = read_pairs(PAIRS)
+            if known.baselines is None:
+                write_pairs(PAIRS, Pairs(rules_of(pairs, base), known.cells))
             for algorithm in (DPO, REWARD_MODEL):
-                measure_cell(algorithm, seed, pairs, base)
+                if (algorithm, seed) not in {(cell.algorithm, cell.seed) for cell in known.cells}:
+                    add_cell(measured_cell(algorithm, seed, pairs, base))
     write_report()
     return 0
 
 
-def measure_cell(algorithm: str, seed: int, pairs: Sequence[PairRow], base: Path) -> None:
-    file, began = file_of(CELLS, algorithm, seed), time.monotonic()
-    if file.is_file():
-        return
+def add_cell(cell: Cell) -> None:
+    known = read_pairs(PAIRS)
+    cells = sorted([*known.cells, cell], key=lambda measured: (measured.algorithm, measured.seed))
+    write_pairs(PAIRS, Pairs(known.baselines, cells))
+    say(f"{cell.algorithm}, seed {cell.seed}: {cell.seconds} s")
+
+
+def measured_cell(algorithm: str, seed: int, pairs: Sequence[PairRow], base: Path) -> Cell:
+    began = time.monotonic()
     folds = [measured(algorithm, pairs, fold, base, seed) for fold in folds_of(pairs, seed)]
     recipe = {
         "tokens of a row": LENGTH,
@@ -220,10 +227,7 @@ def measure_cell(algorithm: str, seed: int, pairs: Sequence[PairRow], base: Path
     }
     versions = {name: version(name) for name in ("torch", "transformers", "trl")}
     seconds = round(time.monotonic() - began, 1)
-    write_value(
-        file, Cell(algorithm=algorithm, seed=seed, recipe=recipe, versions=versions, seconds=seconds, folds=folds)
-    )
-    say(f"{algorithm}, seed {seed}: {seconds} s")
+    return Cell(algorithm=algorithm, seed=seed, recipe=recipe, versions=versions, seconds=seconds, folds=folds)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from datasets import Dataset
@@ -36,7 +35,7 @@ from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import Objective, Tokens, policy_loss, row_weights
 from ratchet.trainer_worker.training.learner.rows import Row
 from tests.support.tiny_models import write_tokenizer
-from tools.docs.training_speed import COMPARED, RATCHET, Compared, Report, Result, read_report, table
+from tools.docs.training_speed import COMPARED, RATCHET, Compared, Report, Result, read_report, table, written_report
 
 SYSTEM = 1565
 """Tokens of the system prompt and the first message."""
@@ -336,7 +335,7 @@ def main() -> int:
         say(f"\n{kind}: " + "\n".join(table(result)))
         report.results.append(result)
         if arguments.json:
-            arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+            arguments.json.write_bytes(written_report(report))
     for missed in report.missed():
         say(f"missed: {missed}")
     return 1 if arguments.floors and report.missed() else 0

@@ -237,6 +237,11 @@ def read_report(path: Path) -> Report:
     return msgspec.json.decode(path.read_bytes(), type=Report)
 
 
+def written_report(report: Report) -> bytes:
+    """What `read_report` reads, a case a line."""
+    return msgspec.json.encode(report).replace(b'{"kind"', b'\n{"kind"') + b"\n"
+
+
 def documents(root: Path) -> dict[Path, str]:
     """The page and its pictures, as the results in `root` make them."""
     report = read_report(root / RESULTS)

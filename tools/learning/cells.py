@@ -1,6 +1,6 @@
-"""The cells of the learning report: one variant of one experiment with one seed, each in a file of its own.
+"""The cells of the learning report: one variant of one experiment with one seed, each a line of one file.
 
-A cell is measured once, and the report is drawn from the files alone. Needs no torch.
+A cell is measured once, and the report is drawn from the file alone. Needs no torch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from ratchet.core.service.files import write_whole
 from ratchet.local.demo.exams import Exam, Proportion
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from ratchet_helpdesk.world import MISJUDGED
@@ -258,7 +259,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cell's file holds."""
+    """What was measured of a cell."""
 
     experiment: str
     variant: str
@@ -281,6 +282,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     refused: str | None = None
     """Why a training was refused or ended; the cell ends there."""
 
+    @property
+    def cell(self) -> Cell:
+        """What was measured."""
+        return Cell(self.experiment, self.variant, self.seed)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
@@ -293,11 +299,6 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.experiment}/{self.variant}/{self.seed}"
 
-    def file(self, folder: Path) -> Path:
-        """Where its result lies, below `folder`."""
-        words = self.variant.replace(",", "").replace(" ", "-")
-        return folder / self.experiment / f"{words}.{self.seed}.json"
-
 
 def all_cells() -> Iterator[Cell]:
     """Of every experiment."""
@@ -307,17 +308,22 @@ def all_cells() -> Iterator[Cell]:
                 yield Cell(experiment.name, variant.name, seed)
 
 
-def read_results(folder: Path) -> list[Result]:
+def read_results(file: Path) -> list[Result]:
     """Every cell that was measured, in the order of `all_cells`."""
-    cells = [cell.file(folder) for cell in all_cells()]
-    return [msgspec.json.decode(path.read_bytes(), type=Result) for path in cells if path.is_file()]
+    lines = file.read_bytes().splitlines() if file.is_file() else []
+    results = [msgspec.json.decode(line, type=Result) for line in lines]
+    return sorted(results, key=lambda result: _PLACE[result.cell])
 
 
-def result_file(result: Result) -> bytes:
-    """A cell's file: one exam a line, so that a change shows line by line."""
-    head = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(result, measured=[])), indent=1).decode()
-    exams = ",\n".join(f"  {msgspec.json.encode(one).decode()}" for one in result.measured)
-    return (head.replace('"measured": []', f'"measured": [\n{exams}\n ]') + "\n").encode()
+def add_result(file: Path, result: Result) -> None:
+    """Write a cell to its line, in the place of an earlier one. Only one process may do so at a time."""
+    kept = {known.cell: known for known in read_results(file)} | {result.cell: result}
+    lines = (msgspec.json.encode(kept[cell]) + b"\n" for cell in sorted(kept, key=_PLACE.__getitem__))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, b"".join(lines))
+
+
+_PLACE = {cell: number for number, cell in enumerate(all_cells())}
 
 
 def learner_digest() -> str:

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-PAIRS = "pairs"
-"""The folder below docs/learning."""
 DPO, REWARD_MODEL = "dpo", "reward_model"
 SEEDS = (0, 1, 2)
 DRAWS = 4000
@@ -42,7 +40,7 @@ class Fold(msgspec.Struct, frozen=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file holds: an algorithm with one seed, which draws model, folds and order anew."""
+    """An algorithm with one seed, which draws model, folds and order anew."""
 
     algorithm: str
     seed: int
@@ -67,35 +65,31 @@ class Baselines(msgspec.Struct, frozen=True):
     rules: Sequence[Rule]
 
 
-def file_of(folder: Path, algorithm: str, seed: int) -> Path:
-    """Where a cell lies."""
-    return folder / PAIRS / f"{algorithm}.{seed}.json"
+class Pairs(msgspec.Struct, frozen=True):
+    """All that was measured of pairs: what the file holds."""
+
+    baselines: Baselines | None = None
+    cells: Sequence[Cell] = ()
 
 
-def baselines_file(folder: Path) -> Path:
-    """Where the rules of thumb lie."""
-    return folder / PAIRS / "baselines.json"
+def read_pairs(file: Path) -> Pairs:
+    """What was measured; nothing without a file."""
+    return msgspec.json.decode(file.read_bytes(), type=Pairs) if file.is_file() else Pairs()
 
 
-def read_cells(folder: Path) -> list[Cell]:
-    """Every cell that was measured."""
-    files = [file_of(folder, algorithm, seed) for algorithm in (DPO, REWARD_MODEL) for seed in SEEDS]
-    return [msgspec.json.decode(file.read_bytes(), type=Cell) for file in files if file.is_file()]
-
-
-def write_value(file: Path, value: Cell | Baselines) -> None:
-    """Write one file, a pair a line."""
+def write_pairs(file: Path, pairs: Pairs) -> None:
+    """Write the file, a cell a line."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    text = msgspec.json.encode(value).decode().replace('],"', '],\n"').replace("},{", "},\n{")
+    text = msgspec.json.encode(pairs).decode().replace('{"algorithm"', '\n{"algorithm"')
     file.write_text(text + "\n")
 
 
-def draw_pairs(folder: Path) -> str | None:
+def draw_pairs(file: Path) -> str | None:
     """The section of the report; None where nothing was measured."""
-    cells = read_cells(folder)
-    if not cells or not baselines_file(folder).is_file():
+    measured = read_pairs(file)
+    cells, known = measured.cells, measured.baselines
+    if not cells or known is None:
         return None
-    known = msgspec.json.decode(baselines_file(folder).read_bytes(), type=Baselines)
     rows = ["| what | right | interval over tasks | seeds apart |", "|---|---|---|---|"]
     rows += [_row(rule.name, [list(rule.verdicts)]) for rule in known.rules]
     rows += [_row(name, [_verdicts(cell, judge) for cell in own]) for name, own, judge in _figures(cells)]

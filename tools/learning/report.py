@@ -1,8 +1,8 @@
 """The learning report: `python -m tools.learning.report` measures what is missing and writes docs/learning.md.
 
-A cell is one variant of an experiment with one seed; its file below docs/learning appears when it ends, so a run that
-was stopped goes on with the next one, and policies in `--work` of the same recipe and trainer are used again. To
-measure a cell again, delete its file. World, base model, trainer and engine are the product's; there is no bus,
+A cell is one variant of an experiment with one seed; its line in docs/learning/cells.jsonl appears when it ends, so a
+run that was stopped goes on with the next one, and policies in `--work` of the same recipe and trainer are used again.
+To measure a cell again, delete its line. World, base model, trainer and engine are the product's; there is no bus,
 service, gate or canary. With `--public` the cells are those on public tasks (`make bench-learning`, in the environment
 of `make tasks`), else those of the demo.
 """
@@ -19,24 +19,25 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from ratchet.core.errors import RatchetError
-from ratchet.core.service.files import write_whole
 from ratchet.local.demo.plan import DEMO
 from tools.learning.cells import (
     EXPERIMENTS,
     OF_MISJUDGED,
     OVERALL,
     Cell,
+    Result,
+    add_result,
     all_cells,
     is_public,
     read_results,
-    result_file,
 )
 from tools.learning.pairs import draw_pairs
 from tools.learning.public_tables import draw_public
 from tools.learning.tables import ClaimedRise, draw_tables
 from tools.learning.worlds import open_world
 
-REPORT, CELLS = Path("docs", "learning.md"), Path("docs", "learning")
+REPORT, FOLDER = Path("docs", "learning.md"), Path("docs", "learning")
+CELLS, PAIRS = FOLDER / "cells.jsonl", FOLDER / "pairs.json"
 WORK = Path(".cache", "learning")
 
 
@@ -52,27 +53,24 @@ def claimed_rises() -> list[ClaimedRise]:
     ]
 
 
-def measure_cell(cell: Cell, work: Path, cells: Path, threads: int = 1) -> None:
-    """Measure a cell and write its file."""
+def measure_cell(cell: Cell, work: Path, threads: int = 1) -> Result:
+    """Measure a cell."""
     # Torch takes seconds to import: only the processes that train need it.
     from tools.learning.measure import measure  # noqa: PLC0415
 
-    result = measure(cell, work, threads)
-    path = cell.file(cells)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, result_file(result))
+    return measure(cell, work, threads)
 
 
 def write_report() -> None:
-    """Draw the report from the files that there are."""
+    """Draw the report from what was measured."""
     REPORT.write_text(draw_report())
 
 
-def draw_report(cells: Path = CELLS) -> str:
+def draw_report(root: Path = Path()) -> str:
     """The report: of the demo's world, of few real pairs where they were measured, and of public tasks."""
-    results = read_results(cells)
-    few, public = draw_pairs(cells), draw_public([one for one in results if is_public(one)])
-    own = draw_tables([one for one in results if not is_public(one)], claimed_rises())
+    results = read_results(root / CELLS)
+    few, public = draw_pairs(root / PAIRS), draw_public([result for result in results if is_public(result)])
+    own = draw_tables([result for result in results if not is_public(result)], claimed_rises())
     return own + (f"\n{few}\n" if few else "") + f"\n{public}\n"
 
 
@@ -86,11 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, help="of torch, for a cell")
     parser.add_argument("--list", action="store_true", help="name the missing cells, and measure none")
     options = parser.parse_args(argv)
+    measured = {result.cell for result in read_results(CELLS)}
     missing = [
         cell
         for cell in all_cells()
         if is_public(cell) == options.public
-        and not cell.file(CELLS).is_file()
+        and cell not in measured
         and any(fnmatch(str(cell), pattern) for pattern in options.only)
     ]
     if options.list:
@@ -110,9 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure_all(cells: Sequence[Cell], options: argparse.Namespace) -> None:
     """Measure cells, and draw the report whenever one has ended."""
     with ProcessPoolExecutor(options.processes, get_context("spawn"), max_tasks_per_child=1) as pool:
-        waiting = {pool.submit(measure_cell, cell, options.work, CELLS, options.threads): cell for cell in cells}
+        waiting = {pool.submit(measure_cell, cell, options.work, options.threads): cell for cell in cells}
         for done in as_completed(waiting):
-            done.result()
+            add_result(CELLS, done.result())
             sys.stderr.write(f"{waiting[done]}\n")
             write_report()
 

@@ -18,12 +18,12 @@ from tools.learning.cells import (
     REJECTION,
     RLOO,
     SEEDS,
-    Cell,
+    all_cells,
     is_public,
     read_results,
 )
-from tools.learning.pairs import DPO, PAIRS, REWARD_MODEL, SEEDS as PAIR_SEEDS, read_cells
-from tools.learning.report import CELLS, REPORT, claimed_rises, draw_report
+from tools.learning.pairs import DPO, REWARD_MODEL, SEEDS as PAIR_SEEDS, read_pairs
+from tools.learning.report import CELLS, FOLDER, PAIRS, REPORT, claimed_rises, draw_report
 from tools.learning.tables import ClaimedRise, safety
 from tools.learning.worlds.helpdesk import recipe_of
 
@@ -32,17 +32,18 @@ ABSOLUTE = re.compile(r"(?<![\w.:/])/\w[\w.-]*/")
 ROOT = Path(__file__).parents[3]
 EVERY = read_results(ROOT / CELLS)
 RESULTS = [one for one in EVERY if not is_public(one)]
+ORDER = [str(cell) for cell in all_cells()]
 LONGEST_S = 40 * 60
 CLAIMS = pytest.mark.parametrize("claim", claimed_rises(), ids=lambda claim: f"{claim.run} {claim.kinds}")
 
 
 def test_the_report_is_drawn_from_the_cells() -> None:
-    assert (ROOT / REPORT).read_text() == draw_report(ROOT / CELLS)
+    assert (ROOT / REPORT).read_text() == draw_report(ROOT)
 
 
-def test_every_file_is_a_cell_of_an_experiment_by_its_name() -> None:
-    files = {path.relative_to(ROOT) for path in (ROOT / CELLS).rglob("*.json") if path.parent.name != PAIRS}
-    assert files == {Cell(one.experiment, one.variant, one.seed).file(CELLS) for one in EVERY}
+def test_every_line_is_a_cell_of_its_own() -> None:
+    assert [str(result.cell) for result in EVERY] == sorted({str(result.cell) for result in EVERY}, key=ORDER.index)
+    assert {path.relative_to(ROOT) for path in (ROOT / FOLDER).iterdir()} == {CELLS, PAIRS}
 
 
 def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
@@ -88,12 +89,12 @@ def test_intervals_of_the_demo_are_apart_whenever_the_rise_is_as_large_as_claime
 
 
 def test_the_files_name_no_path_of_the_machine_that_made_them() -> None:
-    for path in (ROOT / REPORT, *(ROOT / CELLS).rglob("*.json")):
+    for path in (ROOT / REPORT, ROOT / CELLS, ROOT / PAIRS):
         assert ABSOLUTE.findall(path.read_text()) == []
 
 
 def test_every_real_pair_was_held_out_once_by_both_algorithms_with_every_seed() -> None:
-    cells = read_cells(ROOT / CELLS)
+    cells = read_pairs(ROOT / PAIRS).cells
     assert {(one.algorithm, one.seed) for one in cells} == {(n, s) for n in (DPO, REWARD_MODEL) for s in PAIR_SEEDS}
     for cell in cells:
         assert sum(len(fold.pairs) for fold in cell.folds) == 46

@@ -19,13 +19,11 @@ from tools.learning.cells import (
     REJECTION,
     RLOO,
     SEEDS,
-    Cell,
     Count,
     Measured,
     Result,
-    all_cells,
+    add_result,
     read_results,
-    result_file,
 )
 from tools.learning.tables import ClaimedRise, OverSeeds, draw_tables, safety, student_below, student_quantile
 
@@ -139,10 +137,10 @@ def test_a_refused_training_is_named_with_its_reason_and_its_cell_is_measured() 
     assert "ppo/2" not in text
 
 
-def test_a_cell_is_read_back_from_its_file_and_no_two_share_one(tmp_path: Path) -> None:
-    cells = [*all_cells()]
-    assert len({cell.file(tmp_path) for cell in cells}) == len(cells)
-    path = Cell("algorithms", REJECTION, 1).file(tmp_path)
-    path.parent.mkdir()
-    path.write_bytes(result_file(RESULTS[0]))
-    assert read_results(tmp_path) == [RESULTS[0]]
+def test_a_cell_is_read_back_from_its_line_which_it_alone_has(tmp_path: Path) -> None:
+    file = tmp_path / "cells.jsonl"
+    again = msgspec.structs.replace(RESULTS[0], seconds=RESULTS[0].seconds + 1)
+    for measured in (RESULTS[1], RESULTS[0], again):
+        add_result(file, measured)
+    assert read_results(file) == [again, RESULTS[1]]
+    assert len(file.read_bytes().splitlines()) == 2

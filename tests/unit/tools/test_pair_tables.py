@@ -1,4 +1,4 @@
-"""The table of few real pairs: tasks are the observations, and a file says a pair a line what was measured."""
+"""The table of few real pairs: tasks are the observations, as the file of what was measured holds them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from tools.learning.pairs import (
     Cell,
     Fold,
     HeldOutPair,
+    Pairs,
     Rule,
-    baselines_file,
     draw_pairs,
-    file_of,
-    read_cells,
+    read_pairs,
     task_interval,
-    write_value,
+    write_pairs,
 )
 
 
@@ -38,16 +37,16 @@ def test_pairs_of_one_task_are_one_observation() -> None:
     assert (low, high) == (pytest.approx(0.60, abs=0.03), pytest.approx(0.86, abs=0.03))
 
 
-def test_the_table_shows_what_each_file_holds(tmp_path: Path) -> None:
-    assert draw_pairs(tmp_path) is None
-    write_value(baselines_file(tmp_path), Baselines("somewhere", [Rule("longer wins", [("a", 1.0), ("b", 0.5)])]))
+def test_the_table_shows_what_the_file_holds(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.json"
+    assert draw_pairs(file) is None
+    baselines = Baselines("somewhere", [Rule("longer wins", [("a", 1.0), ("b", 0.5)])])
     preferred = Fold([HeldOutPair("a", after=-1.0, before=-2.0)], 1.0), Fold([HeldOutPair("b", 1.0, 2.0)], 0.5)
     scored = Fold([HeldOutPair("a", after=0.5)], 1.0, auc=0.75), Fold([HeldOutPair("b", after=0.25)], 1.0, auc=0.25)
     cells = [cell(DPO, 0, *preferred), cell(REWARD_MODEL, 0, *scored)]
-    for one in cells:
-        write_value(file_of(tmp_path, one.algorithm, one.seed), one)
-    assert read_cells(tmp_path) == cells
-    drawn = draw_pairs(tmp_path)
+    write_pairs(file, Pairs(baselines, cells))
+    assert read_pairs(file) == Pairs(baselines, cells)
+    drawn = draw_pairs(file)
     assert drawn is not None
     lines = drawn.splitlines()
     assert "| longer wins | 0.75 | 0.50 to 1.00 |  |" in lines

@@ -19,6 +19,7 @@ from tools.docs.training_speed import (
     drawing,
     page,
     read_report,
+    written_report,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -30,6 +31,10 @@ def test_page_and_pictures_are_made_from_the_results() -> None:
     assert {path.name for path in (ROOT / FOLDER).iterdir()} == {path.name for path in made if path != PAGE} | {
         RESULTS.name
     }
+
+
+def test_the_results_are_written_as_they_are_read() -> None:
+    assert written_report(read_report(ROOT / RESULTS)) == (ROOT / RESULTS).read_bytes()
 
 
 def test_both_comparisons_were_measured_with_every_way_in_every_round() -> None:
