@@ -1,4 +1,7 @@
-"""Writes the dashboard "Loop Overview": `python tools/dashboard/loop_overview.py`; `--check` only compares."""
+"""Makes Grafana's dashboard "Loop Overview": `python tools/dashboard/loop_overview.py [FOLDER]` writes it.
+
+`make setup` writes it to deploy/grafana/dashboards, the build of Grafana's image into the image. Needs Python alone.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "dashboards" / "loop-overview.json"
+FILE = Path("deploy", "grafana", "dashboards", "loop-overview.json")
+"""Git ignores it."""
 DATASOURCE = {"type": "prometheus", "uid": "prometheus"}
 WIDTH, HEIGHT, PER_ROW = 8, 7, 3
 """Grafana's grid is 24 columns wide."""
@@ -419,17 +423,12 @@ def _thresholds(panel: Panel) -> dict[str, Any]:
     return {"mode": "absolute", "steps": [{"value": value, "color": colour} for value, colour in steps]}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Write, or compare."""
-    text = json.dumps(dashboard(), indent=2) + "\n"
-    if "--check" in arguments:
-        if TARGET.read_text() != text:
-            sys.stderr.write(f"{TARGET} is not what {Path(__file__).name} makes: run it\n")
-            return 1
-        return 0
-    TARGET.write_text(text)
-    return 0
+def main(arguments: Sequence[str]) -> None:
+    """Write it to a folder."""
+    folder = Path(arguments[0]) if arguments else FILE.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FILE.name).write_text(json.dumps(dashboard(), indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -149,7 +149,7 @@ def _head(results: Sequence[Result]) -> str:
     tickets, misjudged = exam.success(GREEDY).trials, exam.success(GREEDY, OF_MISJUDGED).trials
     return f"""# What Ratchet's algorithms learn
 
-Made by `make learning` from the files in [learning](learning), one for each cell: one variant with one seed. World,
+Made by `make learning` from [cells.jsonl](learning/cells.jsonl), a line a cell: one variant with one seed. World,
 base model, trainer and engine are those of `ratchet demo`, in one process: no bus, no services, no gate, no canary, and
 so no traffic of a canary to learn from. The model is random at first and has 0.7 million parameters: these figures
 compare algorithms with each other, and say nothing about a language model.

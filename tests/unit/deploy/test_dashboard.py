@@ -1,20 +1,22 @@
-"""The dashboard file: generated, described, with units, thresholds and metrics that exist."""
+"""The dashboard: written where it is asked for, described, with units, thresholds and metrics that exist."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from prometheus_client import REGISTRY
 
-from tests.support.compose import REPOSITORY
+from tests.support.compose import REPOSITORY, services
 from tests.support.eventful_exporter import import_all_metrics
-from tools.dashboard.loop_overview import TARGET, dashboard, main
+from tools.dashboard.loop_overview import dashboard, main
 
 PANELS: list[dict[str, Any]] = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+PROVISIONING = REPOSITORY / "deploy/grafana/provisioning"
 KEYWORDS = {"sum", "by", "rate", "increase", "max", "histogram_quantile", "unless"}
 
 
@@ -34,9 +36,18 @@ def known() -> set[str]:
     return samples
 
 
-def test_the_file_is_fresh() -> None:
-    assert main(["--check"]) == 0
-    assert json.loads(TARGET.read_text()) == dashboard()
+def test_the_file_lies_where_grafana_reads_it(tmp_path: Path) -> None:
+    main([str(tmp_path)])
+    (file,) = tmp_path.iterdir()
+    assert json.loads(file.read_text()) == dashboard()
+    build = (REPOSITORY / "deploy/grafana/Dockerfile").read_text()
+    (source,) = re.findall(r"COPY (tools/\S+) /\n", build)
+    (folder,) = re.findall(r"COPY --from=build /dashboards (\S+)", build)
+    assert f"RUN python /{Path(source).name} /dashboards" in build
+    (provider,) = yaml.safe_load((PROVISIONING / "dashboards/ratchet.yml").read_text())["providers"]
+    assert provider["options"]["path"] == folder
+    home = services()["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home == f"{folder}/{file.name}"
 
 
 def test_rows_follow_the_loop() -> None:
@@ -74,7 +85,6 @@ def test_alerts_read_metrics_that_exist() -> None:
 
 
 def test_every_panel_asks_the_provisioned_datasource() -> None:
-    folder = REPOSITORY / "deploy/grafana/provisioning/datasources"
-    (source,) = yaml.safe_load((folder / "prometheus.yml").read_text())["datasources"]
+    (source,) = yaml.safe_load((PROVISIONING / "datasources/prometheus.yml").read_text())["datasources"]
 
     assert {panel["datasource"]["uid"] for panel in PANELS} == {source["uid"]}

@@ -70,7 +70,7 @@ def test_beside_the_code_the_wheel_holds_schemas_registry_sql_a_template_and_pag
     pages = {path for path in files if path.is_relative_to("ratchet/console/static")}
     assert {path.suffix for path in pages} == {".html", ".css", ".js", ".svg"}
     shipped = {path for path in files - pages if path.suffix != ".py"}
-    others = {path for path in shipped if path.suffix not in (".sql", ".json")}
+    others = {path for path in shipped if path.suffix not in (".sql", ".json", ".yaml")}
     assert {path.name for path in others} <= {"embedded.conf", "py.typed", "smollm2.jinja"}
     assert Path("ratchet/py.typed") in shipped
     beside_code = {"py.typed", "smollm2.jinja"}
