@@ -11,9 +11,10 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.containers import require_engine
-from tests.support.servers import clickhouse, in_containers, nats, s3, shared_settings
+from tests.support.servers import broker_accounts, clickhouse, in_containers, nats, s3, shared_settings
+from tests.support.temporary import place_in_memory
 
-__all__ = ["clickhouse", "nats", "s3", "shared_settings"]
+__all__ = ["broker_accounts", "clickhouse", "nats", "s3", "shared_settings"]
 
 # A busy machine is slow, not wrong: no example has a deadline, and slow generation is no failure. Examples are the same
 # in every run, so that chance decides no result; `--hypothesis-profile=explore` looks for new ones.
@@ -22,8 +23,10 @@ settings.register_profile("same", settings.get_profile("explore"), derandomize=T
 settings.load_profile("same")
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
     """A run that asks for containers where there is no engine ends at once, with one line."""
+    place_in_memory(config)
     if in_containers(os.environ):
         require_engine()
 

@@ -29,14 +29,14 @@ from ratchet.core.service.settings import SharedSettings
 from tests.support.consuming import consuming, messages_of, projecting
 from tests.support.messages import AT, trajectory
 from tests.support.running import connected, running
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 TOPIC = Trajectory.TOPIC
 STREAM = "RL_TRAJECTORIES"
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> SharedSettings:
+def settings(nats: Broker) -> SharedSettings:
     return SharedSettings(nats_url=nats.url)
 
 
@@ -197,6 +197,7 @@ async def test_messages_on_their_way_to_a_consumer_that_stops_go_to_another_befo
             await eventually(lambda: _has(handled, 2000), deadline_s=20)  # ack_wait is 30 s
 
 
+@pytest.mark.own_broker
 async def test_a_broker_that_is_killed_loses_nothing_and_the_consumer_goes_on(
     settings: SharedSettings, nats: RunningServer
 ) -> None:
@@ -216,6 +217,7 @@ async def test_a_broker_that_is_killed_loses_nothing_and_the_consumer_goes_on(
         assert await count(bus, STREAM) == 40
 
 
+@pytest.mark.own_broker
 async def test_publishing_to_a_broker_that_dies_fails_with_the_connection(
     settings: SharedSettings, nats: RunningServer
 ) -> None:
@@ -257,6 +259,7 @@ async def test_a_connection_whose_reader_ended_reconnects(settings: SharedSettin
         await bus.close()
 
 
+@pytest.mark.own_broker
 async def test_a_bus_closes_while_the_broker_is_dead(settings: SharedSettings, nats: RunningServer) -> None:
     async with connected(settings) as bus:
         await asyncio.to_thread(nats.kill)
@@ -289,6 +292,7 @@ async def test_a_projection_survives_restarts_and_replays_to_the_same_state(sett
         assert projection.state("support") == [trajectory(str(n)).event_id for n in range(60)]
 
 
+@pytest.mark.own_broker
 async def test_a_projection_follows_through_the_death_of_the_broker(
     settings: SharedSettings, nats: RunningServer
 ) -> None:
@@ -320,6 +324,7 @@ async def test_compare_and_set_lets_exactly_one_writer_win(settings: SharedSetti
         assert entry.value == 12
 
 
+@pytest.mark.own_broker
 async def test_a_watch_reports_changes_also_after_the_broker_was_killed(
     settings: SharedSettings, nats: RunningServer
 ) -> None:

@@ -25,13 +25,13 @@ from ratchet.core.service.settings import SharedSettings
 from tests.support.consuming import consuming
 from tests.support.messages import trajectory
 from tests.support.running import connected, running
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 STREAM = "RL_TRAJECTORIES"
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> SharedSettings:
+def settings(nats: Broker) -> SharedSettings:
     return SharedSettings(nats_url=nats.url)
 
 
@@ -172,6 +172,7 @@ async def test_messages_that_wait_in_memory_are_bounded_in_bytes_and_all_arrive(
     assert most <= 3 * REQUEST_BYTES
 
 
+@pytest.mark.own_broker
 async def test_a_frozen_broker_delays_messages_and_loses_none(settings: SharedSettings, nats: RunningServer) -> None:
     handled: set[str] = set()
 
@@ -189,6 +190,7 @@ async def test_a_frozen_broker_delays_messages_and_loses_none(settings: SharedSe
         await eventually(lambda: true(len(handled) == 11))
 
 
+@pytest.mark.own_broker
 async def test_a_broker_that_lost_its_data_is_read_again_from_its_new_beginning(
     settings: SharedSettings, nats: RunningServer, tmp_path: Path
 ) -> None:

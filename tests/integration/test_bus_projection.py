@@ -21,13 +21,13 @@ from ratchet.core.service.settings import SharedSettings
 from tests.support.consuming import messages_of, projecting
 from tests.support.messages import trajectory
 from tests.support.running import connected, running
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 STREAM = "RL_TRAJECTORIES"
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> SharedSettings:
+def settings(nats: Broker) -> SharedSettings:
     return SharedSettings(nats_url=nats.url)
 
 
@@ -187,6 +187,7 @@ async def test_a_stream_restored_from_an_older_copy_is_noticed_although_its_crea
         assert "restored from an older copy" in alert
 
 
+@pytest.mark.own_broker
 async def test_a_broker_that_lost_everything_is_followed_from_the_beginning(
     settings: SharedSettings, nats: RunningServer, tmp_path: Path
 ) -> None:

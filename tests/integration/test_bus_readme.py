@@ -21,7 +21,7 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.projection import Folded
 from ratchet.bus.testing import eventually
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 README = Path(ratchet.bus.__file__).parent / "README.md"
 FILE = re.compile(r"^`([\w/.]+)`\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -44,7 +44,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def service(folder: Path, environment: dict[str, str], nats: RunningServer) -> Iterator[subprocess.Popen[bytes]]:
+def service(folder: Path, environment: dict[str, str], nats: Broker) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "billing.py"], cwd=folder, env={**environment, "NATS_URL": nats.url})
     try:
         yield process
@@ -85,7 +85,7 @@ def test_its_test_passes_without_a_server(folder: Path, environment: dict[str, s
 
 
 async def test_it_bills_on_the_real_server_and_stops_on_sigterm(
-    folder: Path, service: subprocess.Popen[bytes], nats: RunningServer
+    folder: Path, service: subprocess.Popen[bytes], nats: Broker
 ) -> None:
     billing = module_in(folder)
     bus = await Bus.connect(BusSettings(nats.url), name="test", contracts=billing.CONTRACTS)

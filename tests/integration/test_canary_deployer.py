@@ -28,7 +28,7 @@ from tests.support.canary_traffic import Traffic
 from tests.support.canary_world import ROLE
 from tests.support.consuming import messages_of
 from tests.support.running import http_client, running_app
-from tests.support.servers import RunningServer, variables
+from tests.support.servers import Broker, RunningServer, variables
 
 UNDECIDED = {
     "share_evidence": 1e-9,
@@ -43,7 +43,7 @@ UNDECIDED = {
 
 @pytest.mark.timeout(180)
 async def test_finished_jobs_become_stable_refused_promoted_or_rolled_back(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
+    nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with stage(nats, s3, tmp_path, (0.5, 0.2, 0.9, 0.92)) as test, running_app(build(test.settings)):
         await test.finish_job(1)
@@ -82,7 +82,7 @@ async def test_finished_jobs_become_stable_refused_promoted_or_rolled_back(
         assert [d.policy_version for d in deployed if d.state == "promoted"] == [1, 3]
 
 
-async def test_an_audit_finds_a_forged_decision(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> None:
+async def test_an_audit_finds_a_forged_decision(nats: Broker, s3: RunningServer, tmp_path: Path) -> None:
     async with stage(nats, s3, tmp_path) as test, running_app(build(test.settings)):
         await test.finish_job(1)
         await test.stage_is(1, "stable")
@@ -102,7 +102,7 @@ async def test_an_audit_finds_a_forged_decision(nats: RunningServer, s3: Running
 
 
 async def test_the_starts_of_one_role_are_counted_by_the_broker(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
+    nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with stage(nats, s3, tmp_path) as test:
         source = NatsEventSource(test.bus)
@@ -120,7 +120,7 @@ def start_of(trajectory_id: str, role: str) -> Start:
 
 
 async def test_a_policy_that_the_engine_cannot_verify_is_refused(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
+    nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with stage(nats, s3, tmp_path) as test, running_app(build(test.settings)):
         test.engine.broken.add(f"{ROLE}@1")
@@ -132,7 +132,7 @@ async def test_a_policy_that_the_engine_cannot_verify_is_refused(
         assert (await test.route()).stable is None
 
 
-async def test_a_rollback_reaches_the_route(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> None:
+async def test_a_rollback_reaches_the_route(nats: Broker, s3: RunningServer, tmp_path: Path) -> None:
     async with stage(nats, s3, tmp_path, (0.9, 0.9)) as test, running_app(build(test.settings)):
         await test.finish_job(1)
         await test.stage_is(1, "stable")
@@ -150,7 +150,7 @@ async def test_a_rollback_reaches_the_route(nats: RunningServer, s3: RunningServ
 
 @pytest.mark.timeout(180)
 async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
+    nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with stage(nats, s3, tmp_path, (0.7, 0.75), **UNDECIDED) as test:
         traffic = Traffic(test.bus, {1: 0.7, 2: 0.7})
@@ -193,6 +193,7 @@ async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
         assert first_break(await messages_of(test.bus, ModelRollout)) is None
 
 
+@pytest.mark.own_broker
 async def test_a_broker_that_was_killed_costs_no_trajectory(
     nats: RunningServer, s3: RunningServer, tmp_path: Path
 ) -> None:

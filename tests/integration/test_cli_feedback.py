@@ -12,11 +12,11 @@ from ratchet.core.service.settings import SharedSettings
 from tests.support.command_lines import ratchet
 from tests.support.gateway_scene import ROLE, ask, scene
 from tests.support.running import migrated
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 
 async def test_feedback_on_an_unknown_trajectory_asks_for_its_role_and_gives_nothing(
-    nats: RunningServer, shared_settings: SharedSettings, tmp_path: Path
+    nats: Broker, shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
     unknown, called = str(uuid.uuid4()), str(uuid.uuid4())
     async with migrated(shared_settings), scene(nats, tmp_path) as here:

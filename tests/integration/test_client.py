@@ -22,13 +22,13 @@ from ratchet.core.errors import InvalidMessage, Rejected
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.settings import SharedSettings
 from tests.support.running import connected
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 CONTRACTS = load_contracts()
 
 
 @pytest.fixture
-async def settings(nats: RunningServer, tmp_path: Path) -> ClientSettings:
+async def settings(nats: Broker, tmp_path: Path) -> ClientSettings:
     """Settings for a broker with all streams."""
     shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "data")
     async with connected(shared):
@@ -90,6 +90,7 @@ async def test_the_synchronous_client_flushes_when_it_is_closed(settings: Client
     assert [each.task_context.task_id for each in trajectories] == [str(n) for n in range(50)]
 
 
+@pytest.mark.own_broker
 async def test_an_outage_is_ridden_out_in_order(settings: ClientSettings, nats: RunningServer) -> None:
     async with AsyncClient(agent_id="a", settings=settings) as client:
         for n in range(10):
@@ -107,6 +108,7 @@ async def test_an_outage_is_ridden_out_in_order(settings: ClientSettings, nats: 
     assert [each.task_context.task_id for each in trajectories] == [str(n) for n in range(61)]
 
 
+@pytest.mark.own_broker
 async def test_a_frozen_broker_costs_neither_the_agents_time_nor_a_trajectory(
     settings: ClientSettings, nats: RunningServer
 ) -> None:
@@ -129,6 +131,7 @@ async def test_a_frozen_broker_costs_neither_the_agents_time_nor_a_trajectory(
     assert sorted({int(each.task_context.task_id) for each in trajectories}) == list(range(41))
 
 
+@pytest.mark.own_broker
 async def test_a_broker_that_lost_its_data_gets_everything_that_comes_after(
     settings: ClientSettings, nats: RunningServer, tmp_path: Path
 ) -> None:
@@ -151,6 +154,7 @@ async def spooled(client: AsyncClient) -> bool:
     return client.stats.pending >= 39
 
 
+@pytest.mark.own_broker
 async def test_trajectories_recorded_without_a_broker_are_published_by_the_next_process(
     settings: ClientSettings, nats: RunningServer
 ) -> None:
@@ -167,6 +171,7 @@ async def test_trajectories_recorded_without_a_broker_are_published_by_the_next_
     assert [each.task_context.task_id for each in trajectories] == ["1", "2", "3"]
 
 
+@pytest.mark.own_broker
 async def test_the_spool_is_bounded_and_its_overflow_counted(settings: ClientSettings, nats: RunningServer) -> None:
     nats.kill()
     small = settings.model_copy(update={"spool_bytes": 20_000, "close_s": 0.2})
@@ -186,6 +191,7 @@ async def test_the_spool_is_bounded_and_its_overflow_counted(settings: ClientSet
     assert [each.task_context.task_id for each in trajectories] == [str(n) for n in range(kept)]
 
 
+@pytest.mark.own_broker
 async def test_no_secret_reaches_the_broker_or_the_spool(settings: ClientSettings, nats: RunningServer) -> None:
     nats.kill()
     async with AsyncClient(agent_id="a", settings=settings) as client:
@@ -247,6 +253,7 @@ def play(client, task_id):
 """
 
 
+@pytest.mark.own_broker
 async def test_an_agent_without_a_broker_and_without_a_disk_works_all_the_same(
     settings: ClientSettings, nats: RunningServer
 ) -> None:
@@ -334,6 +341,7 @@ async def test_an_agent_without_settings_finds_the_local_stack(settings: ClientS
     assert len(await stored(settings, "RL_TRAJECTORIES", Trajectory)) == 1
 
 
+@pytest.mark.own_broker
 async def test_a_client_that_never_reached_a_broker_names_the_folder_of_its_spool(
     settings: ClientSettings, nats: RunningServer
 ) -> None:

@@ -298,6 +298,7 @@ async def test_messages_that_neither_clickhouse_nor_the_stream_holds_are_counted
         assert [alert.labels for alert in lost] == [{"stream": "RL_TRAJECTORIES", "messages": 5}]
 
 
+@pytest.mark.own_broker
 @pytest.mark.parametrize("incarnation", ["made anew", "restored from an older copy"])
 async def test_a_broker_that_gives_sequences_out_again_loses_nothing(
     shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path, incarnation: str

@@ -26,7 +26,7 @@ from ratchet.core.stores.warehouse import Warehouse
 from tests.support.consoles import News, consoling, listening
 from tests.support.coordinator import ROLE, coordinating
 from tests.support.running import connected, http_client, migrated, prepared_objects
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 from tests.support.training import request
 
 pytestmark = pytest.mark.timeout(240)
@@ -110,6 +110,7 @@ async def test_a_key_opens_what_its_scope_allows_and_the_owner_judges_and_names_
         assert (listed.status_code, listed.json()["total"]) == (200, 0)
 
 
+@pytest.mark.own_broker
 async def test_the_loop_shows_what_was_stored_and_an_outage_of_one_part_leaves_the_others(
     shared_settings: SharedSettings, nats: RunningServer
 ) -> None:
@@ -157,7 +158,7 @@ async def test_the_loop_shows_what_was_stored_and_an_outage_of_one_part_leaves_t
 
 
 async def test_a_store_that_is_away_is_named_the_rest_is_shown_and_all_is_as_before_when_it_is_back(
-    shared_settings: SharedSettings, nats: RunningServer, clickhouse: RunningServer, s3: RunningServer
+    shared_settings: SharedSettings, nats: Broker, clickhouse: RunningServer, s3: RunningServer
 ) -> None:
     objects = prepared_objects(shared_settings)
     card = objects.put(b"# a card", "cards", ".md")
@@ -203,6 +204,7 @@ def finished_job(card: str) -> Job:
     )
 
 
+@pytest.mark.own_broker
 async def test_every_page_of_every_console_hears_what_changes_also_after_the_broker_was_killed(
     shared_settings: SharedSettings, nats: RunningServer
 ) -> None:
@@ -221,6 +223,7 @@ async def test_every_page_of_every_console_hears_what_changes_also_after_the_bro
         await heard(bus, (one, two), 2)
 
 
+@pytest.mark.own_broker
 async def test_an_alert_needs_a_person_until_it_is_cleared_also_one_raised_before_the_console_began(
     shared_settings: SharedSettings, nats: RunningServer
 ) -> None:

@@ -21,13 +21,13 @@ from tests.support.command_lines import ratchet
 from tests.support.contract_files import ALL_SCHEMAS, SCHEMAS, SUMMARIES
 from tests.support.messages import trajectory
 from tests.support.running import connected
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 STREAM, SUBJECT = "RL_TRAJECTORIES", "agent.rl.trajectory.v1"
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> SharedSettings:
+def settings(nats: Broker) -> SharedSettings:
     return SharedSettings(nats_url=nats.url)
 
 

@@ -19,13 +19,13 @@ from tests.support.consuming import consuming, projecting
 from tests.support.messages import AT
 from tests.support.running import connected, running
 from tests.support.second_version import FeedbackV2, contracts
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 STREAM = "RL_FEEDBACK"
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> SharedSettings:
+def settings(nats: Broker) -> SharedSettings:
     return SharedSettings(nats_url=nats.url)
 
 

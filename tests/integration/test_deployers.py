@@ -31,7 +31,7 @@ from tests.support.canary_world import ROLE
 from tests.support.consuming import messages_of
 from tests.support.running import connected, http_client, prepared_objects, running
 from tests.support.scoring_engine import ScoringEngine
-from tests.support.servers import RunningServer, s3_settings, variables
+from tests.support.servers import Broker, RunningServer, s3_settings, variables
 
 TAKEN_OVER_S = 10.0
 """The promise. A gateway drops a canary that was not renewed for 20 s; a leader renews every 5 s."""
@@ -116,7 +116,7 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> AsyncIterator[Pair]:
+async def pair(nats: Broker, s3: RunningServer, tmp_path: Path) -> AsyncIterator[Pair]:
     """Servers, an engine, and two deployers; the first leads."""
     engine = HttpServer(ScoringEngine().app, "127.0.0.1", 0)
     bucket = f"deployers-{os.getpid()}-{time.monotonic_ns()}"
@@ -154,7 +154,7 @@ async def started_deployer(shared: SharedSettings, engine_port: int, data_dir: P
 
 @pytest.mark.timeout(400)
 async def test_a_standby_takes_over_from_a_killed_leader_before_the_canary_lapses(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
+    nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with pair(nats, s3, tmp_path) as both:
         await both.canary_runs()
@@ -168,7 +168,7 @@ async def test_a_standby_takes_over_from_a_killed_leader_before_the_canary_lapse
 
 @pytest.mark.timeout(400)
 async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_when_it_wakes_up(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
+    nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with pair(nats, s3, tmp_path) as both:
         await both.canary_runs()
@@ -191,7 +191,7 @@ async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_wh
 
 @pytest.mark.timeout(400)
 async def test_a_standby_shows_the_state_and_sends_orders_to_the_leader(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
+    nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with pair(nats, s3, tmp_path) as both:
         await both.canary_runs()

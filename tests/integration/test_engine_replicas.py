@@ -23,7 +23,7 @@ from ratchet.gateway.settings import Settings
 from tests.support.consuming import messages_of
 from tests.support.engine_process import AT, Published, publish, running_engine
 from tests.support.running import connected, running_app
-from tests.support.servers import RunningServer, s3_settings
+from tests.support.servers import Broker, RunningServer, s3_settings
 
 ROLE = "helpdesk"
 CALLERS = 6
@@ -98,7 +98,7 @@ async def gateway(
 
 
 async def test_a_killed_replica_costs_only_the_streams_that_it_had_begun(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
+    nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     store = s3_settings(s3, "engine-replicas-test")
     published = publish(store, tmp_path / "published", ROLE)

@@ -25,7 +25,7 @@ from tests.support.command_lines import ratchet
 from tests.support.consuming import messages_of
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.running import http_client, running_app
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 TASKS = 40
 RIGHT = {"role": "assistant", "content": "It arrives today."}
@@ -59,7 +59,7 @@ class Evaluated(Stage):
 
 
 @asynccontextmanager
-async def evaluated(nats: RunningServer, s3: RunningServer, folder: Path) -> AsyncIterator[Evaluated]:
+async def evaluated(nats: Broker, s3: RunningServer, folder: Path) -> AsyncIterator[Evaluated]:
     port, tasks, models = free_ports(1)[0], folder / "tasks.jsonl", FakeEngine()
     expect = {"contains": {"all_of": ["arrives"]}}
     lines = [
@@ -83,7 +83,7 @@ def heldout(policy: Any) -> dict[str, Any]:
 
 @pytest.mark.timeout(300)
 async def test_the_gate_plays_a_task_file_and_the_command_compares_by_it(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
+    nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with evaluated(nats, s3, tmp_path) as test:
         await test.finish_job(1)
@@ -130,7 +130,7 @@ async def test_the_gate_plays_a_task_file_and_the_command_compares_by_it(
 
 @pytest.mark.timeout(300)
 async def test_a_fault_of_the_engine_is_no_verdict_and_the_tasks_are_played_again(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
+    nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with evaluated(nats, s3, tmp_path) as test:
         await test.finish_job(1)
@@ -151,7 +151,7 @@ async def test_a_fault_of_the_engine_is_no_verdict_and_the_tasks_are_played_agai
 
 @pytest.mark.timeout(300)
 async def test_a_task_file_with_a_bad_line_asks_a_person_and_names_the_line(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
+    nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with evaluated(nats, s3, tmp_path) as test:
         test.tasks.write_text(test.tasks.read_text() + '\n{"id": "t00"}\n')

@@ -17,14 +17,12 @@ from ratchet.core.contract import Feedback, TrajectoryEnd, Turn
 from ratchet.core.contract.state import Route
 from tests.support.gateway_scene import ROLE, ask, canary_route, scene, version
 from tests.support.running import http_client
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 HUGE = b'{"model": "support", "messages": [{"role": "user", "content": "x"}], %s}'
 
 
-async def test_a_conversation_becomes_turns_whose_deltas_give_back_every_prompt(
-    nats: RunningServer, tmp_path: Any
-) -> None:
+async def test_a_conversation_becomes_turns_whose_deltas_give_back_every_prompt(nats: Broker, tmp_path: Any) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path) as here:
         client = here.client(default_headers={"x-ratchet-trajectory": trajectory, "x-ratchet-session": "s-1"})
@@ -50,7 +48,7 @@ async def test_a_conversation_becomes_turns_whose_deltas_give_back_every_prompt(
 
 
 async def test_an_answer_of_a_moved_distribution_is_shown_and_recorded_and_no_policy_learns_from_it(
-    nats: RunningServer, tmp_path: Any
+    nats: Broker, tmp_path: Any
 ) -> None:
     async with scene(nats, tmp_path) as here:
         asked = [{"role": "user", "content": "hi"}]
@@ -61,7 +59,7 @@ async def test_an_answer_of_a_moved_distribution_is_shown_and_recorded_and_no_po
         assert turn.latency_ms is not None
 
 
-async def test_the_end_follows_its_turns_and_counts_them(nats: RunningServer, tmp_path: Any) -> None:
+async def test_the_end_follows_its_turns_and_counts_them(nats: Broker, tmp_path: Any) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path) as here:
         client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")
@@ -80,7 +78,7 @@ async def test_the_end_follows_its_turns_and_counts_them(nats: RunningServer, tm
 
 
 async def test_a_version_is_pinned_by_name_and_looked_up_by_the_engine_that_does_not_hold_it(
-    nats: RunningServer, tmp_path: Any
+    nats: Broker, tmp_path: Any
 ) -> None:
     async with scene(nats, tmp_path) as here:
         asked = [{"role": "user", "content": "hi"}]
@@ -91,7 +89,7 @@ async def test_a_version_is_pinned_by_name_and_looked_up_by_the_engine_that_does
         assert {by_name.headers["x-ratchet-policy"], by_body.headers["x-ratchet-policy"]} == {version(2).name}
 
 
-async def test_a_model_answers_to_every_name_that_a_call_may_use(nats: RunningServer, tmp_path: Any) -> None:
+async def test_a_model_answers_to_every_name_that_a_call_may_use(nats: Broker, tmp_path: Any) -> None:
     async with scene(nats, tmp_path) as here:
         client = here.client()
         for name in (ROLE, f"{ROLE}@1", f"{ROLE}@2", version(2).name):
@@ -104,7 +102,7 @@ async def test_a_model_answers_to_every_name_that_a_call_may_use(nats: RunningSe
             assert (await http.post(f"/v1/models/{ROLE}")).status_code == 405
 
 
-async def test_the_canary_gets_its_share_until_its_lease_lapses(nats: RunningServer, tmp_path: Any) -> None:
+async def test_the_canary_gets_its_share_until_its_lease_lapses(nats: Broker, tmp_path: Any) -> None:
     asked = [{"role": "user", "content": "hi"}]
     async with scene(nats, tmp_path, lease_s=3.0) as here:
         here.engine.resident.add(version(2).name)
@@ -128,7 +126,7 @@ async def test_the_canary_gets_its_share_until_its_lease_lapses(nats: RunningSer
         assert again.headers["x-ratchet-policy"] == version(1).name
 
 
-async def test_secrets_are_taken_out_and_their_tokens_are_not_published(nats: RunningServer, tmp_path: Any) -> None:
+async def test_secrets_are_taken_out_and_their_tokens_are_not_published(nats: Broker, tmp_path: Any) -> None:
     trajectory = {"x-ratchet-trajectory": str(uuid.uuid4())}
     async with scene(nats, tmp_path) as here:
         messages: list[Any] = [{"role": "user", "content": "I am mia@example.com, where is it?"}]
@@ -142,7 +140,7 @@ async def test_secrets_are_taken_out_and_their_tokens_are_not_published(nats: Ru
         assert {one.prompt_token_ids, two.prompt_token_ids} == {None}
 
 
-async def test_feedback_is_checked_at_the_edge(nats: RunningServer, tmp_path: Any) -> None:
+async def test_feedback_is_checked_at_the_edge(nats: Broker, tmp_path: Any) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path) as here, http_client(base_url=here.url) as http:
         thumb = {"trajectory_id": trajectory, "kind": "thumbs", "value": True}
@@ -179,7 +177,7 @@ async def test_feedback_is_checked_at_the_edge(nats: RunningServer, tmp_path: An
     ],
 )
 async def test_bad_input_gets_a_clear_error_in_openais_shape(
-    nats: RunningServer, tmp_path: Any, path: str, body: bytes, status: int
+    nats: Broker, tmp_path: Any, path: str, body: bytes, status: int
 ) -> None:
     async with scene(nats, tmp_path, body_limit=2000) as here, http_client(base_url=here.url) as http:
         answer = await http.post(path, content=body, headers={"content-type": "application/json"})
@@ -187,7 +185,7 @@ async def test_bad_input_gets_a_clear_error_in_openais_shape(
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_a_wrong_key_is_refused(nats: RunningServer, tmp_path: Any) -> None:
+async def test_a_wrong_key_is_refused(nats: Broker, tmp_path: Any) -> None:
     async with scene(nats, tmp_path, api_keys=["good-key"]) as here:
         with pytest.raises(openai.AuthenticationError):
             await ask(here.client(api_key="bad-key"), [{"role": "user", "content": "x" * 5_000_000}])
@@ -195,7 +193,7 @@ async def test_a_wrong_key_is_refused(nats: RunningServer, tmp_path: Any) -> Non
 
 
 async def test_a_key_that_calls_too_often_gets_a_retry_after_and_other_keys_are_served(
-    nats: RunningServer, tmp_path: Any
+    nats: Broker, tmp_path: Any
 ) -> None:
     asked = [{"role": "user", "content": "hi"}]
     async with scene(nats, tmp_path, api_keys=["waiting", "busy", "calm"], requests_per_minute=100) as here:
@@ -208,7 +206,7 @@ async def test_a_key_that_calls_too_often_gets_a_retry_after_and_other_keys_are_
         await ask(here.client(api_key="calm"), asked)
 
 
-async def test_an_engine_that_fails_is_recorded_as_the_policys_failure(nats: RunningServer, tmp_path: Any) -> None:
+async def test_an_engine_that_fails_is_recorded_as_the_policys_failure(nats: Broker, tmp_path: Any) -> None:
     async with scene(nats, tmp_path) as here:
         here.engine.broken = True
         with pytest.raises(openai.InternalServerError):
@@ -217,6 +215,7 @@ async def test_an_engine_that_fails_is_recorded_as_the_policys_failure(nats: Run
         assert (turn.error, turn.trainable.reason, turn.response) == ("out of memory", "error", None)
 
 
+@pytest.mark.own_broker
 async def test_answers_go_on_while_the_broker_is_dead_and_the_turns_arrive_afterwards(
     nats: RunningServer, tmp_path: Any
 ) -> None:

@@ -14,13 +14,13 @@ from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, Scene, scene
 from tests.support.running import http_client, migrated, prepared_objects, running_app
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 CALLED = [tool_call("call_x")]
 
 
 async def test_a_run_known_only_by_its_base_url_is_assembled(
-    shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path
+    shared_settings: SharedSettings, nats: Broker, tmp_path: Path
 ) -> None:
     trajectory = str(uuid.uuid4())
     prepared_objects(shared_settings)

@@ -35,7 +35,7 @@ from tests.support.engine_process import (
 )
 from tests.support.fake_engine import TOOLS
 from tests.support.running import connected, http_client, running_app
-from tests.support.servers import RunningServer, s3_settings
+from tests.support.servers import Broker, RunningServer, s3_settings
 
 ROLE = "helpdesk"
 OPENING: list[Any] = [
@@ -99,7 +99,7 @@ def engine(store: SharedSettings, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @asynccontextmanager
-async def scene(nats: RunningServer, engine: RunningServer, published: Published, folder: Path) -> AsyncIterator[Scene]:
+async def scene(nats: Broker, engine: RunningServer, published: Published, folder: Path) -> AsyncIterator[Scene]:
     shared = SharedSettings(nats_url=nats.url, data_dir=folder)
     async with connected(shared) as bus:
         versions = [_version(1, published.model), _version(2, published.adapter)]
@@ -118,7 +118,7 @@ async def scene(nats: RunningServer, engine: RunningServer, published: Published
 
 
 async def test_a_learner_gets_back_exactly_the_tokens_that_the_policy_saw_and_drew(
-    nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
+    nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
         trajectory = await here.play(3, seed=11, temperature=0.8)
@@ -139,7 +139,7 @@ async def test_a_learner_gets_back_exactly_the_tokens_that_the_policy_saw_and_dr
 
 
 async def test_agents_that_call_at_the_same_time_are_kept_apart(
-    nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
+    nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
         trajectories = await asyncio.gather(*(here.play(2, seed=100 * n) for n in range(8)))
@@ -152,7 +152,7 @@ async def test_agents_that_call_at_the_same_time_are_kept_apart(
 
 
 async def test_calls_that_no_learner_may_use_carry_the_reason(
-    nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
+    nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
         reasons: list[str | None] = []
@@ -164,7 +164,7 @@ async def test_calls_that_no_learner_may_use_carry_the_reason(
 
 
 async def test_a_pinned_version_answers_with_the_members_that_the_agent_asked_for(
-    nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
+    nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
         plain = await here.ask(OPENING, str(uuid.uuid4()), model=f"{ROLE}@1")
@@ -177,7 +177,7 @@ async def test_a_pinned_version_answers_with_the_members_that_the_agent_asked_fo
 
 
 async def test_a_refusal_of_the_engine_reaches_the_agent_with_its_reason(
-    nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
+    nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
         with pytest.raises(openai.BadRequestError, match="presence_penalty"):
@@ -185,7 +185,7 @@ async def test_a_refusal_of_the_engine_reaches_the_agent_with_its_reason(
 
 
 async def test_a_dead_engine_is_a_clear_error_and_a_restarted_one_gets_its_policy_back(
-    nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
+    nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
         trajectory = str(uuid.uuid4())
@@ -203,7 +203,7 @@ async def test_a_dead_engine_is_a_clear_error_and_a_restarted_one_gets_its_polic
 
 
 async def test_ten_roles_are_served_at_once_each_by_its_own_policy_and_all_on_one_base(
-    nats: RunningServer, engine: RunningServer, published: Published, store: SharedSettings, tmp_path: Path
+    nats: Broker, engine: RunningServer, published: Published, store: SharedSettings, tmp_path: Path
 ) -> None:
     roles = [f"role_{number}" for number in range(10)]
     async with scene(nats, engine, published, tmp_path) as here:
@@ -232,7 +232,7 @@ async def test_ten_roles_are_served_at_once_each_by_its_own_policy_and_all_on_on
 
 
 async def test_a_real_engine_streams_and_completes_texts_and_token_ids(
-    nats: RunningServer, engine: RunningServer, published: Published, tmp_path: Path
+    nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
         plain = (await here.ask(OPENING, str(uuid.uuid4()), seed=3)).parse()

@@ -20,7 +20,7 @@ from ratchet.gateway.engines.base import EventReply, Reply
 from ratchet.gateway.engines.http_transport import Address, HttpTransport
 from ratchet.gateway.settings import UpstreamSettings
 from tests.support.gateway_scene import ROLE, scene
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 KEY = "zx/of-the=engine&7Kq2LmNn"
 SPELLINGS = [
@@ -83,7 +83,7 @@ async def listening(server: Telling) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("kind", ["engine", "upstream"])
 async def test_no_error_of_a_server_brings_the_gateways_key_to_agents_turns_and_logs(
-    nats: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     server, words = Telling(), dict[str, str]()
     monkeypatch.setenv("KEY_OF_SERVER", KEY)

@@ -22,7 +22,7 @@ from ratchet.local.local_stack.ports import free_ports
 from tests.support.fake_engine import FakeProvider, providing
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, scene, served, version
 from tests.support.running import http_client
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
 KEY_VARIABLE = "RATCHET_TEST_PROVIDER_KEY"
@@ -55,7 +55,7 @@ async def routed(here: Scene, **members: Any) -> None:
 
 
 async def test_a_canary_that_fails_is_replaced_by_stable_and_both_calls_are_recorded(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     trajectory = {"x-ratchet-trajectory": str(uuid.uuid4())}
     async with scene(nats, tmp_path) as here:
@@ -77,7 +77,7 @@ async def test_a_canary_that_fails_is_replaced_by_stable_and_both_calls_are_reco
 
 
 async def test_turns_say_what_the_engine_did_wrong_and_a_refused_call_is_no_fault_of_it(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     statuses = {500: "broke", 502: "broke", 408: "broke", 503: "unserved", 429: "unserved", 424: "unserved"}
     statuses |= {404: "unserved", 401: "unserved"}
@@ -95,7 +95,7 @@ async def test_turns_say_what_the_engine_did_wrong_and_a_refused_call_is_no_faul
 
 
 async def test_another_server_answers_when_stable_fails_too_and_leaves_training(
-    nats: RunningServer, tmp_path: Path, key: str
+    nats: Broker, tmp_path: Path, key: str
 ) -> None:
     provider = FakeProvider(key)
     async with (
@@ -116,7 +116,7 @@ async def test_another_server_answers_when_stable_fails_too_and_leaves_training(
 
 
 async def test_an_engine_that_is_not_there_is_not_asked_for_stable_as_well(
-    nats: RunningServer, tmp_path: Path, key: str
+    nats: Broker, tmp_path: Path, key: str
 ) -> None:
     (unused_port,) = free_ports(1)
     provider = FakeProvider(key)
@@ -132,7 +132,7 @@ async def test_an_engine_that_is_not_there_is_not_asked_for_stable_as_well(
             assert answered.engine.name == "provider"
 
 
-async def test_a_version_asked_for_by_name_is_never_replaced(nats: RunningServer, tmp_path: Path, key: str) -> None:
+async def test_a_version_asked_for_by_name_is_never_replaced(nats: Broker, tmp_path: Path, key: str) -> None:
     provider = FakeProvider(key)
     async with (
         providing(provider) as url,
@@ -145,9 +145,7 @@ async def test_a_version_asked_for_by_name_is_never_replaced(nats: RunningServer
         assert provider.asked == []
 
 
-async def test_a_role_without_a_policy_is_served_by_another_server(
-    nats: RunningServer, tmp_path: Path, key: str
-) -> None:
+async def test_a_role_without_a_policy_is_served_by_another_server(nats: Broker, tmp_path: Path, key: str) -> None:
     async with (
         providing(FakeProvider(key)) as url,
         scene(nats, tmp_path, upstreams=[upstream(url, newcomer="big-model")]) as here,
@@ -173,7 +171,7 @@ async def test_a_role_without_a_policy_is_served_by_another_server(
     ],
 )
 async def test_a_refusal_of_another_server_is_reported_as_the_agents_fault_or_as_ours(
-    nats: RunningServer, tmp_path: Path, key: str, refusal: HttpError, status: int, code: str
+    nats: Broker, tmp_path: Path, key: str, refusal: HttpError, status: int, code: str
 ) -> None:
     provider = FakeProvider(key, refusing=refusal)
     async with (
@@ -186,9 +184,7 @@ async def test_a_refusal_of_another_server_is_reported_as_the_agents_fault_or_as
 
 
 @pytest.mark.parametrize("status", [408, 429])
-async def test_a_server_that_is_busy_hands_the_call_on(
-    nats: RunningServer, tmp_path: Path, key: str, status: int
-) -> None:
+async def test_a_server_that_is_busy_hands_the_call_on(nats: Broker, tmp_path: Path, key: str, status: int) -> None:
     busy, free = FakeProvider(key, refusing=HttpError(status, "slow down")), FakeProvider(key)
     async with providing(busy) as first, providing(free) as second:
         upstreams = [upstream(url, newcomer="big-model") for url in (first, second)]
@@ -201,7 +197,7 @@ async def test_a_server_that_is_busy_hands_the_call_on(
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_another_servers_message_reaches_agent_and_turn_without_our_key(
-    nats: RunningServer, tmp_path: Path, key: str, status: int
+    nats: Broker, tmp_path: Path, key: str, status: int
 ) -> None:
     message = "Incorrect API key provided: sk-a1b2c3d4e5f6a7b8c9d0."
     provider = FakeProvider(key, refusing=HttpError(status, message))
@@ -220,7 +216,7 @@ async def test_another_servers_message_reaches_agent_and_turn_without_our_key(
 
 
 async def test_an_engine_may_ask_for_a_key_and_a_wrong_one_is_not_the_agents_fault(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     async with providing(FakeProvider("engine-key", model=version(1).name)) as url:
         engine_url = url.removesuffix("/v1")
@@ -232,9 +228,7 @@ async def test_an_engine_may_ask_for_a_key_and_a_wrong_one_is_not_the_agents_fau
             assert refused.value.code == "engine_refused"
 
 
-async def test_stable_takes_over_a_canarys_stream_as_long_as_it_has_no_content(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_stable_takes_over_a_canarys_stream_as_long_as_it_has_no_content(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, keep_alive_s=60) as here:
         await routed(here, canary=CANARY)
         here.engine.resident.add(version(2).name)
@@ -253,7 +247,7 @@ async def test_stable_takes_over_a_canarys_stream_as_long_as_it_has_no_content(
 
 
 async def test_a_canary_that_breaks_off_its_answer_is_charged_with_it_and_not_replaced(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     async with scene(nats, tmp_path, keep_alive_s=60) as here:
         await routed(here, canary=CANARY)
@@ -274,7 +268,7 @@ async def test_a_canary_that_breaks_off_its_answer_is_charged_with_it_and_not_re
         assert [asked["model"] for asked in here.engine.asked] == [version(2).name]
 
 
-async def test_an_engine_that_takes_too_long_is_a_time_out(nats: RunningServer, tmp_path: Path) -> None:
+async def test_an_engine_that_takes_too_long_is_a_time_out(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, engine_timeout_s=0.2) as here:
         here.engine.at_work.clear()
         with pytest.raises(openai.APIStatusError) as late:
@@ -287,7 +281,7 @@ async def test_an_engine_that_takes_too_long_is_a_time_out(nats: RunningServer, 
 
 
 async def test_a_kept_answer_needs_no_engine_trains_no_policy_and_does_not_outlive_its_own(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     async with scene(nats, tmp_path, cache_bytes=1 << 20) as here:
         client = here.client()
@@ -312,7 +306,7 @@ async def test_a_kept_answer_needs_no_engine_trains_no_policy_and_does_not_outli
         assert len(here.engine.asked) == asked + 1
 
 
-async def test_the_newest_policy_of_an_algorithm_answers_to_its_variant(nats: RunningServer, tmp_path: Path) -> None:
+async def test_the_newest_policy_of_an_algorithm_answers_to_its_variant(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         versions = Bucket(here.bus, "policies", PolicyVersion)
         for number, stage, algorithm in ((3, "archived", "dpo"), (4, "refused", "dpo"), (5, "archived", "grpo")):
@@ -331,14 +325,14 @@ async def _is_model(here: Scene, name: str) -> bool:
         return (await http.get(f"/v1/models/{name}")).status_code == 200
 
 
-async def test_a_variant_without_a_policy_is_not_found(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_variant_without_a_policy_is_not_found(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         with pytest.raises(openai.NotFoundError, match="no usable version that dpo trained") as missing:
             await ask(here.client(), HI, model=f"{ROLE}_dpo")
         assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
 
 
-async def test_keys_may_come_from_a_file_and_guard_every_route(nats: RunningServer, tmp_path: Path) -> None:
+async def test_keys_may_come_from_a_file_and_guard_every_route(nats: Broker, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("first-key\nsecond-key\n")
     async with scene(nats, tmp_path, api_keys=["setting-key"], api_keys_file=keys) as here:
@@ -351,7 +345,7 @@ async def test_keys_may_come_from_a_file_and_guard_every_route(nats: RunningServ
                 assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_a_much_too_large_body_is_refused_with_a_clear_error(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_much_too_large_body_is_refused_with_a_clear_error(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, body_limit=500_000) as here:
         huge = [{"role": "user", "content": "x" * 3_000_000}]
         with pytest.raises(openai.APIStatusError) as refused:
@@ -359,9 +353,7 @@ async def test_a_much_too_large_body_is_refused_with_a_clear_error(nats: Running
         assert (refused.value.status_code, refused.value.code) == (413, "body_too_large")
 
 
-async def test_unknown_model_names_cost_no_conversation_and_no_label(
-    nats: RunningServer, tmp_path: Path, key: str
-) -> None:
+async def test_unknown_model_names_cost_no_conversation_and_no_label(nats: Broker, tmp_path: Path, key: str) -> None:
     trajectory = {"x-ratchet-trajectory": str(uuid.uuid4())}
     async with scene(nats, tmp_path, conversation_bytes=1) as here:
         client = here.client()
@@ -375,7 +367,7 @@ async def test_unknown_model_names_cost_no_conversation_and_no_label(
     assert not _roles_in_metrics() & {"nobody", "nobody_dpo", "nobody@0"}
 
 
-async def test_every_other_name_of_a_model_stands_for_one_role(nats: RunningServer, tmp_path: Path, key: str) -> None:
+async def test_every_other_name_of_a_model_stands_for_one_role(nats: Broker, tmp_path: Path, key: str) -> None:
     provider = FakeProvider(key)
     names = ["gpt-4.1-mini", "openai/gpt-4o", "Qwen/Qwen2.5-7B-Instruct", "ft:gpt-4o:org::abc", "claude@20240229"]
     async with (
@@ -392,7 +384,7 @@ async def test_every_other_name_of_a_model_stands_for_one_role(nats: RunningServ
     assert not _roles_in_metrics() & {"made-up", "made-up@0"}
 
 
-async def test_an_alias_stands_for_a_role_and_is_listed(nats: RunningServer, tmp_path: Path) -> None:
+async def test_an_alias_stands_for_a_role_and_is_listed(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, aliases={"gpt-4.1-mini": ROLE, "pinned": f"{ROLE}@1"}) as here:
         await ask(here.client(), HI, model="gpt-4.1-mini")
         await ask(here.client(), HI, model="pinned")
@@ -403,7 +395,7 @@ async def test_an_alias_stands_for_a_role_and_is_listed(nats: RunningServer, tmp
             await ask(here.client(), HI, model="gpt-4o")
 
 
-async def test_a_provider_may_get_the_name_that_the_agent_used(nats: RunningServer, tmp_path: Path, key: str) -> None:
+async def test_a_provider_may_get_the_name_that_the_agent_used(nats: Broker, tmp_path: Path, key: str) -> None:
     provider = FakeProvider(key, model="gpt-4.1-mini")
     async with providing(provider) as url, scene(nats, tmp_path, upstreams=[upstream(url, **{"*": "*"})]) as here:
         await ask(here.client(), HI, model="gpt-4.1-mini")

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
@@ -22,7 +23,7 @@ from tests.support.gateway_process import gateway_process, terminate
 from tests.support.gateway_scene import ROLE, canary_route
 from tests.support.gateway_world import answers, call, has_asked, stored_turns, world
 from tests.support.running import http_client
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 FILES = 90
 IDLE = 160
@@ -35,7 +36,7 @@ STABLE_WITHIN_S = 4.0
 """The promise (C7 of docs/guarantees.md)."""
 
 
-async def test_a_gateway_without_files_reports_it_and_recovers(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_gateway_without_files_reports_it_and_recovers(nats: Broker, tmp_path: Path) -> None:
     many = {"RATCHET_GATEWAY_CONNECTIONS": "1000", "RATCHET_GATEWAY_CONNECTIONS_PER_ADDRESS": "1000"}
     async with world(nats, tmp_path) as here, http_client() as http:
         with gateway_process(nats.url, here.engine_url, tmp_path, files=FILES, **many) as gateway:
@@ -72,7 +73,7 @@ async def _reasons(http: httpx.AsyncClient, gateway: RunningServer) -> dict[str,
     return reasons
 
 
-async def test_readiness_is_false_first_and_calls_under_way_end(nats: RunningServer, tmp_path: Path) -> None:
+async def test_readiness_is_false_first_and_calls_under_way_end(nats: Broker, tmp_path: Path) -> None:
     async with world(nats, tmp_path) as here, http_client() as http:
         with gateway_process(nats.url, here.engine_url, tmp_path, RATCHET_GATEWAY_GRACE_S="4") as gateway:
             await eventually(lambda: answers(http, gateway.url))
@@ -92,9 +93,7 @@ async def test_readiness_is_false_first_and_calls_under_way_end(nats: RunningSer
             assert [(await one).status_code for one in (asking, late)] == [200, 200]
 
 
-async def test_a_kill_under_traffic_loses_at_most_the_turns_of_the_last_moments(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_a_kill_under_traffic_loses_at_most_the_turns_of_the_last_moments(nats: Broker, tmp_path: Path) -> None:
     answered: dict[str, float] = {}
 
     async def agent(http: httpx.AsyncClient, url: str) -> None:
@@ -122,6 +121,7 @@ async def test_a_kill_under_traffic_loses_at_most_the_turns_of_the_last_moments(
     assert len(stored) == len(set(stored))
 
 
+@pytest.mark.own_broker
 async def test_a_rollback_reaches_a_gateway_whose_broker_was_killed_within_the_promised_time(
     nats: RunningServer, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from ratchet.bus.testing import eventually
 from ratchet.core.contract import Turn
 from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, Scene, scene
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 # These warnings are about litellm's own use of pydantic.
 pytestmark = pytest.mark.filterwarnings(
@@ -32,14 +32,14 @@ CALLED = [tool_call("call_a")]
 
 
 @asynccontextmanager
-async def asking(nats: RunningServer, folder: Path, **options: Any) -> AsyncIterator[tuple[Scene, dict[str, Any]]]:
+async def asking(nats: Broker, folder: Path, **options: Any) -> AsyncIterator[tuple[Scene, dict[str, Any]]]:
     """A gateway, and the options of every litellm call."""
     async with scene(nats, folder, **options) as here:
         options = {"model": f"openai/{ROLE}", "api_base": f"{here.url}/v1", "api_key": "none", "max_retries": 0}
         yield here, options
 
 
-async def test_calls_and_streams_become_turns(nats: RunningServer, tmp_path: Path) -> None:
+async def test_calls_and_streams_become_turns(nats: Broker, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
     async with asking(nats, tmp_path) as (here, options):
         options["api_base"] = f"{here.url}/t/{trajectory}/v1"
@@ -59,7 +59,7 @@ async def test_calls_and_streams_become_turns(nats: RunningServer, tmp_path: Pat
         assert (first.trainable.ok, second.trainable.ok) == (True, True)
 
 
-async def test_the_synchronous_calls_work_too(nats: RunningServer, tmp_path: Path) -> None:
+async def test_the_synchronous_calls_work_too(nats: Broker, tmp_path: Path) -> None:
     def play(options: dict[str, Any]) -> tuple[str, str]:
         plain = litellm.completion(messages=HI, **options)
         streamed = [
@@ -71,7 +71,7 @@ async def test_the_synchronous_calls_work_too(nats: RunningServer, tmp_path: Pat
         assert await asyncio.to_thread(play, options) == (here.engine.answer, here.engine.answer)
 
 
-async def test_tools_are_called_in_an_answer_and_in_a_stream(nats: RunningServer, tmp_path: Path) -> None:
+async def test_tools_are_called_in_an_answer_and_in_a_stream(nats: Broker, tmp_path: Path) -> None:
     async with asking(nats, tmp_path) as (here, options):
         here.engine.tool_calls = CALLED
         plain = await litellm.acompletion(messages=HI, tools=TOOLS, **options)
@@ -87,14 +87,14 @@ async def test_tools_are_called_in_an_answer_and_in_a_stream(nats: RunningServer
             assert answer.choices[0].finish_reason == "tool_calls"
 
 
-async def test_a_version_is_pinned_by_the_extra_body(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_version_is_pinned_by_the_extra_body(nats: Broker, tmp_path: Path) -> None:
     async with asking(nats, tmp_path) as (here, options):
         await litellm.acompletion(messages=HI, extra_body={"adapter_id": f"{ROLE}@2"}, **options)
         (turn,) = await here.published(Turn, 1)
         assert (turn.policy.version, turn.policy.arm) == (2, "pinned")
 
 
-async def test_errors_are_litellms_own(nats: RunningServer, tmp_path: Path) -> None:
+async def test_errors_are_litellms_own(nats: Broker, tmp_path: Path) -> None:
     async with asking(nats, tmp_path, api_keys=["good-key"]) as (here, options):
         with pytest.raises(litellm.AuthenticationError):
             await litellm.acompletion(messages=HI, **options)
@@ -106,7 +106,7 @@ async def test_errors_are_litellms_own(nats: RunningServer, tmp_path: Path) -> N
             await litellm.acompletion(messages=HI, stream=True, **options)
 
 
-async def test_going_away_in_mid_stream_ends_the_engines_call(nats: RunningServer, tmp_path: Path) -> None:
+async def test_going_away_in_mid_stream_ends_the_engines_call(nats: Broker, tmp_path: Path) -> None:
     async with asking(nats, tmp_path, keep_alive_s=0.02) as (here, options):
         here.engine.at_work.clear()
         stream = await litellm.acompletion(messages=HI, stream=True, **options)

@@ -20,7 +20,7 @@ from ratchet.gateway.settings import UpstreamSettings
 from tests.support.fake_anthropic import FakeAnthropic, providing_messages
 from tests.support.fake_engine import TOOLS, FakeProvider, providing, tool_call
 from tests.support.gateway_scene import ROLE, Scene, ask, scene, version
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 KEY_VARIABLE = "RATCHET_TEST_PROVIDER_KEY"
 HI: list[Any] = [{"role": "user", "content": "Where is it?"}]
@@ -64,7 +64,7 @@ def compared(turn: Turn) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_policy_answers_and_the_turn_is_the_chats(nats: RunningServer, tmp_path: Path, streamed: bool) -> None:
+async def test_a_policy_answers_and_the_turn_is_the_chats(nats: Broker, tmp_path: Path, streamed: bool) -> None:
     async with scene(nats, tmp_path) as here, agent(here) as client:
         message = await message_of(client, streamed=streamed, system="Be brief.", tools=[LOOK_UP])
         assert (message.content[0].text, message.stop_reason) == ("It arrives today.", "end_turn")
@@ -79,7 +79,7 @@ async def test_a_policy_answers_and_the_turn_is_the_chats(nats: RunningServer, t
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_loop_of_tools_is_one_conversation(nats: RunningServer, tmp_path: Path, streamed: bool) -> None:
+async def test_a_loop_of_tools_is_one_conversation(nats: Broker, tmp_path: Path, streamed: bool) -> None:
     async with scene(nats, tmp_path) as here, agent(here, base_url=f"{here.url}/t/{uuid.uuid4()}") as client:
         here.engine.tool_calls = [tool_call(name, '{"order_id":"K47"}') for name in ("call_1", "call_2")]
         first = await message_of(client, streamed=streamed, tools=[LOOK_UP])
@@ -99,7 +99,7 @@ async def test_a_loop_of_tools_is_one_conversation(nats: RunningServer, tmp_path
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_upstream_that_has_the_api_gets_the_request_as_it_is(
-    nats: RunningServer, tmp_path: Path, key: str, streamed: bool
+    nats: Broker, tmp_path: Path, key: str, streamed: bool
 ) -> None:
     tool = {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {"order_id": "K47"}}
     provider = FakeAnthropic(key, blocks=[{"type": "text", "text": "Wait."}, tool], stop_reason="tool_use")
@@ -141,9 +141,7 @@ async def test_an_upstream_that_has_the_api_gets_the_request_as_it_is(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_upstream_of_chat_gets_the_translation(
-    nats: RunningServer, tmp_path: Path, key: str, streamed: bool
-) -> None:
+async def test_an_upstream_of_chat_gets_the_translation(nats: Broker, tmp_path: Path, key: str, streamed: bool) -> None:
     provider = FakeProvider(key)
     async with (
         providing(provider) as url,
@@ -158,7 +156,7 @@ async def test_an_upstream_of_chat_gets_the_translation(
         assert turn.response["content"] == "The provider says so."
 
 
-async def test_a_refusal_of_the_upstream_comes_in_its_own_words(nats: RunningServer, tmp_path: Path, key: str) -> None:
+async def test_a_refusal_of_the_upstream_comes_in_its_own_words(nats: Broker, tmp_path: Path, key: str) -> None:
     provider = FakeAnthropic(key, refusing=(400, "invalid_request_error", "prompt is too long: 9 tokens > 8 maximum"))
     async with (
         providing_messages(provider) as url,
@@ -173,7 +171,7 @@ async def test_a_refusal_of_the_upstream_comes_in_its_own_words(nats: RunningSer
 
 
 async def test_a_stream_that_the_upstream_breaks_off_raises_and_its_part_is_recorded(
-    nats: RunningServer, tmp_path: Path, key: str
+    nats: Broker, tmp_path: Path, key: str
 ) -> None:
     provider = FakeAnthropic(key, breaks_after=asyncio.Event())
     async with (
@@ -192,7 +190,7 @@ async def test_a_stream_that_the_upstream_breaks_off_raises_and_its_part_is_reco
         assert (turn.response["content"], turn.error) == ("Claude says so.", "Overloaded")
 
 
-async def test_what_a_policy_cannot_take_is_refused_in_anthropics_shape(nats: RunningServer, tmp_path: Path) -> None:
+async def test_what_a_policy_cannot_take_is_refused_in_anthropics_shape(nats: Broker, tmp_path: Path) -> None:
     search: Any = {"type": "web_search_20260318", "name": "web_search"}
     async with scene(nats, tmp_path) as here, agent(here) as client:
         with pytest.raises(anthropic.BadRequestError, match=r"tools\.0") as raised:
@@ -206,9 +204,7 @@ async def test_what_a_policy_cannot_take_is_refused_in_anthropics_shape(nats: Ru
         assert here.engine.asked[-1]["messages"] == HI
 
 
-async def test_tokens_are_counted_by_the_engine_that_would_answer(
-    nats: RunningServer, tmp_path: Path, key: str
-) -> None:
+async def test_tokens_are_counted_by_the_engine_that_would_answer(nats: Broker, tmp_path: Path, key: str) -> None:
     claude, provider = FakeAnthropic(key), FakeProvider(key)
     async with (
         providing_messages(claude) as claude_url,
@@ -239,9 +235,7 @@ async def test_tokens_are_counted_by_the_engine_that_would_answer(
             await client.messages.count_tokens(model=ROLE, messages=[])
 
 
-async def test_embeddings_come_from_the_upstream_that_maps_the_model(
-    nats: RunningServer, tmp_path: Path, key: str
-) -> None:
+async def test_embeddings_come_from_the_upstream_that_maps_the_model(nats: Broker, tmp_path: Path, key: str) -> None:
     provider = FakeProvider(key)
     async with (
         providing(provider) as url,
@@ -260,7 +254,7 @@ async def test_embeddings_come_from_the_upstream_that_maps_the_model(
             await client.embeddings.create(model=5, input="hi")  # type: ignore[arg-type]
 
 
-async def test_whoever_refuses_does_it_in_anthropics_shape(nats: RunningServer, tmp_path: Path) -> None:
+async def test_whoever_refuses_does_it_in_anthropics_shape(nats: Broker, tmp_path: Path) -> None:
     options: Any = {"api_keys": ["of the scene", "secret"], "body_limit": 4096, "requests_per_minute": 50}
     async with scene(nats, tmp_path, **options) as here:
         async with agent(here, auth_token="wrong") as client:
@@ -277,7 +271,7 @@ async def test_whoever_refuses_does_it_in_anthropics_shape(nats: RunningServer, 
             assert int(limited.value.response.headers["retry-after"]) > 0
 
 
-async def test_an_answer_names_its_turn_as_the_request(nats: RunningServer, tmp_path: Path) -> None:
+async def test_an_answer_names_its_turn_as_the_request(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here, agent(here) as client:
         message = await message_of(client, streamed=False)
         (turn,) = await here.published(Turn, 1)

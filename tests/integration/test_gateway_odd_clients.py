@@ -13,7 +13,7 @@ import pytest
 from ratchet.core.contract import Turn
 from tests.support.gateway_scene import ROLE, scene
 from tests.support.running import http_client
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 BODY = msgspec.json.encode({"model": ROLE, "messages": [{"role": "user", "content": "where is it?"}]})
 JSON = {"content-type": "application/json"}
@@ -28,7 +28,7 @@ NOT_ALLOWED = (
 """Method, path, and the methods that the path has."""
 
 
-async def test_every_way_to_write_the_path_is_the_same_path(nats: RunningServer, tmp_path: Path) -> None:
+async def test_every_way_to_write_the_path_is_the_same_path(nats: Broker, tmp_path: Path) -> None:
     paths = [
         "/v1/chat/completions",
         "/v1/chat/completions/",
@@ -54,7 +54,7 @@ async def test_every_way_to_write_the_path_is_the_same_path(nats: RunningServer,
         assert (await http.get(f"{here.url}/v1/responses", headers=upgrade)).status_code == 426
 
 
-async def test_azures_deployment_is_the_model_where_the_body_names_none(nats: RunningServer, tmp_path: Path) -> None:
+async def test_azures_deployment_is_the_model_where_the_body_names_none(nats: Broker, tmp_path: Path) -> None:
     unnamed = msgspec.json.encode({"messages": [{"role": "user", "content": "where is it?"}]})
     null = msgspec.json.encode({"model": None, "messages": [{"role": "user", "content": "where is it?"}]})
     async with scene(nats, tmp_path, roles=["planner"]) as here, http_client() as http:
@@ -73,7 +73,7 @@ async def test_azures_deployment_is_the_model_where_the_body_names_none(nats: Ru
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-async def test_a_packed_body_is_unpacked(nats: RunningServer, tmp_path: Path, encoding: str, pack: object) -> None:
+async def test_a_packed_body_is_unpacked(nats: Broker, tmp_path: Path, encoding: str, pack: object) -> None:
     assert callable(pack)
     headers = {**JSON, "content-encoding": encoding}
     async with scene(nats, tmp_path, body_limit=100_000) as here, http_client() as http:
@@ -90,7 +90,7 @@ async def test_a_packed_body_is_unpacked(nats: RunningServer, tmp_path: Path, en
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (415, "unsupported_media_type")
 
 
-async def test_only_pages_of_the_sites_that_the_operator_names_may_call(nats: RunningServer, tmp_path: Path) -> None:
+async def test_only_pages_of_the_sites_that_the_operator_names_may_call(nats: Broker, tmp_path: Path) -> None:
     asks = {"origin": SITE, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
     async with scene(nats, tmp_path, cors_origins=[SITE]) as here, http_client() as http:
         url = f"{here.url}/v1/chat/completions"

@@ -15,7 +15,7 @@ from ratchet.core.rules.redaction import MAX_SECRETS
 from ratchet.gateway.recorder_pool import RecorderPool
 from tests.support.gateway_scene import Scene, ask, scene
 from tests.support.running import http_client
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 
@@ -25,7 +25,7 @@ def recorders(here: Scene) -> RecorderPool:
     return the_recorders
 
 
-async def test_a_recorder_that_is_killed_again_and_again_loses_no_call(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_recorder_that_is_killed_again_and_again_loses_no_call(nats: Broker, tmp_path: Path) -> None:
     calls, kills, trajectory = 24, 3, str(uuid.uuid4())
     async with scene(nats, tmp_path, recorders=2) as here:
         client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")
@@ -52,7 +52,7 @@ async def test_a_recorder_that_is_killed_again_and_again_loses_no_call(nats: Run
         assert ended.turns == calls
 
 
-async def test_an_end_follows_its_turns_also_when_their_recorder_died(nats: RunningServer, tmp_path: Path) -> None:
+async def test_an_end_follows_its_turns_also_when_their_recorder_died(nats: Broker, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path) as here:
         client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")
@@ -69,7 +69,7 @@ async def test_an_end_follows_its_turns_also_when_their_recorder_died(nats: Runn
         assert kinds == [Turn, Turn, TrajectoryEnd]
 
 
-async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: Broker, tmp_path: Path) -> None:
     hostile = [{"role": "user", "content": "pwd=x " * MAX_SECRETS}]
     async with scene(nats, tmp_path) as here:
         await ask(here.client(), HI)
@@ -87,7 +87,7 @@ async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: Ru
         assert following.trainable.ok
 
 
-async def test_beyond_the_budget_only_the_fact_of_a_call_is_recorded(nats: RunningServer, tmp_path: Path) -> None:
+async def test_beyond_the_budget_only_the_fact_of_a_call_is_recorded(nats: Broker, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path, recording_bytes=20_000) as here:
         client = here.client(

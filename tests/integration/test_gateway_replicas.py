@@ -24,7 +24,7 @@ from ratchet.local.local_stack.ports import free_ports
 from tests.support.fake_engine import FakeEngine, FakeProvider, providing, serving
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, scene, version
 from tests.support.running import http_client
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
 CHUNK = {
@@ -79,7 +79,7 @@ def well() -> FakeEngine:
 
 @asynccontextmanager
 async def two(
-    nats: RunningServer, folder: Path, bad: BadReplica, **options: Any
+    nats: Broker, folder: Path, bad: BadReplica, **options: Any
 ) -> AsyncIterator[tuple[Scene, FakeEngine, str]]:
     """A gateway in front of a bad replica and a good one; yields the name of the good one too."""
     good = well()
@@ -152,7 +152,7 @@ STREAMED = {
     [*((kind, True) for kind in BAD), *((kind, False) for kind in BAD if kind not in STREAMED)],
 )
 async def test_agents_get_the_answer_of_another_replica_and_no_turn_has_failed(
-    nats: RunningServer, tmp_path: Path, kind: str, *, stream: bool
+    nats: Broker, tmp_path: Path, kind: str, *, stream: bool
 ) -> None:
     bad = BadReplica(BAD[kind].answer)
     async with two(nats, tmp_path, bad) as (here, good, name):
@@ -162,9 +162,7 @@ async def test_agents_get_the_answer_of_another_replica_and_no_turn_has_failed(
     assert [(turn.engine.replica, turn.error, turn.policy.arm) for turn in turns] == [(name, None, "stable")] * 12
 
 
-async def test_a_stream_that_broke_off_after_its_first_event_is_not_begun_anew(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_a_stream_that_broke_off_after_its_first_event_is_not_begun_anew(nats: Broker, tmp_path: Path) -> None:
     bad = BadReplica(STREAM + EVENT, well=False)
     async with two(nats, tmp_path, bad) as (here, good, _):
         client, broken = here.client(), 0
@@ -178,7 +176,7 @@ async def test_a_stream_that_broke_off_after_its_first_event_is_not_begun_anew(
     assert [turn.error is not None for turn in turns].count(True) == broken
 
 
-async def test_a_replica_that_hangs_does_not_take_all_calls(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_replica_that_hangs_does_not_take_all_calls(nats: Broker, tmp_path: Path) -> None:
     bad = BadReplica(hangs=True)
     async with two(nats, tmp_path, bad) as (here, good, _):
         client, calls = here.client(), list[asyncio.Task[list[str]]]()
@@ -198,7 +196,7 @@ async def _settled(call: asyncio.Task[list[str]], bad: BadReplica, before: int) 
     return call.done() or bad.calls > before
 
 
-async def test_a_replica_that_comes_back_gets_calls_again(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_replica_that_comes_back_gets_calls_again(nats: Broker, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     good, back = well(), BadReplica()
     async with (
@@ -218,7 +216,7 @@ async def test_a_replica_that_comes_back_gets_calls_again(nats: RunningServer, t
 
 
 async def test_an_engine_without_any_replica_falls_back_as_one_that_is_away(
-    nats: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEY_OF_PROVIDER", "provider-key")
     provider = FakeProvider("provider-key")
@@ -269,9 +267,7 @@ async def knows_all_roles(here: Scene) -> bool:
     return names >= {*ROLES, "sales"}
 
 
-async def test_ten_roles_are_served_by_one_engine_and_another_role_by_another_one(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_ten_roles_are_served_by_one_engine_and_another_role_by_another_one(nats: Broker, tmp_path: Path) -> None:
     async with two_engines() as (_, rest, entries), scene(nats, tmp_path, engines=entries) as here:
         await put_routes(here.bus, **dict.fromkeys((*ROLES, "sales"), 1))
         await eventually(lambda: knows_all_roles(here))
@@ -286,7 +282,7 @@ async def test_ten_roles_are_served_by_one_engine_and_another_role_by_another_on
         assert (counted.headers["x-ratchet-count"], len(rest.asked)) == ("exact", asked + 1)
 
 
-async def test_a_role_moves_to_another_engine_by_the_settings(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_role_moves_to_another_engine_by_the_settings(nats: Broker, tmp_path: Path) -> None:
     async with two_engines() as (_, _, [small, rest]):
         moved = [{**small, "roles": [*ROLES[1:], "sales"]}, rest]
         for entries, expected in (([small, rest], ["small", "small", "rest"]), (moved, ["rest", "small", "small"])):
@@ -296,9 +292,7 @@ async def test_a_role_moves_to_another_engine_by_the_settings(nats: RunningServe
                 assert list((await answers(here, ["role0", "role1", "sales"])).values()) == expected
 
 
-async def test_a_role_that_no_engine_serves_is_an_error_that_names_the_setting(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_a_role_that_no_engine_serves_is_an_error_that_names_the_setting(nats: Broker, tmp_path: Path) -> None:
     async with two_engines() as (_, _, [small, _]), scene(nats, tmp_path, engines=[small]) as here:
         words = f"no engine serves the role {ROLE}: .*RATCHET_ENGINES"
         with pytest.raises(openai.InternalServerError, match=words) as failed:

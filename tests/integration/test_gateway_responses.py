@@ -15,7 +15,7 @@ from ratchet.core.contract import Turn
 from tests.support.fake_engine import FakeProvider, providing, tool_call
 from tests.support.gateway_scene import ROLE, scene, version
 from tests.support.responses_app import ResponsesApp, serving_responses
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -40,7 +40,7 @@ def an_id() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_run_with_tools_is_captured_as_a_chat_agents(nats: RunningServer, tmp_path: Path, stream: bool) -> None:
+async def test_a_run_with_tools_is_captured_as_a_chat_agents(nats: Broker, tmp_path: Path, stream: bool) -> None:
     async with scene(nats, tmp_path) as here:
         client, headers = here.client(), an_id()
         here.engine.tool_calls = CALLED
@@ -81,7 +81,7 @@ async def test_a_run_with_tools_is_captured_as_a_chat_agents(nats: RunningServer
         assert by_api["responses"][1].trainable.ok
 
 
-async def test_a_stream_begins_with_the_response_and_ends_with_it_whole(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_stream_begins_with_the_response_and_ends_with_it_whole(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         raw = await here.client().responses.with_raw_response.create(model=ROLE, input="Where?", stream=True)
         events = [event async for event in raw.parse()]
@@ -97,7 +97,7 @@ async def test_a_stream_begins_with_the_response_and_ends_with_it_whole(nats: Ru
 
 
 async def test_a_response_is_continued_read_and_deleted_and_its_turns_hold_the_history(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     async with scene(nats, tmp_path) as here:
         client, headers = here.client(), an_id()
@@ -127,6 +127,7 @@ async def test_a_response_is_continued_read_and_deleted_and_its_turns_hold_the_h
     assert here.engine.asked[2]["messages"][1] == {"role": "assistant", "content": here.engine.answer}
 
 
+@pytest.mark.own_broker
 async def test_an_agent_goes_on_while_the_broker_is_frozen(nats: RunningServer, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         client = here.client(timeout=4.0)  # the broker's own answers are waited for longer
@@ -140,7 +141,7 @@ async def test_an_agent_goes_on_while_the_broker_is_frozen(nats: RunningServer, 
         assert [message["role"] for message in here.engine.asked[-1]["messages"]] == ["user", "assistant", "user"]
 
 
-async def test_what_is_not_stored_is_not_kept(nats: RunningServer, tmp_path: Path) -> None:
+async def test_what_is_not_stored_is_not_kept(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         client = here.client()
         first = await client.responses.create(model=ROLE, input="When?", store=False)
@@ -148,7 +149,7 @@ async def test_what_is_not_stored_is_not_kept(nats: RunningServer, tmp_path: Pat
             await client.responses.create(model=ROLE, input="?", previous_response_id=first.id)
 
 
-async def test_what_a_policy_cannot_do_is_refused_by_name_and_recorded(nats: RunningServer, tmp_path: Path) -> None:
+async def test_what_a_policy_cannot_do_is_refused_by_name_and_recorded(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         client = here.client()
         for stream in (False, True):
@@ -165,7 +166,7 @@ async def test_what_a_policy_cannot_do_is_refused_by_name_and_recorded(nats: Run
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_upstream_without_the_api_gets_a_chat(
-    nats: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "provider-key")
     provider = FakeProvider("provider-key")
@@ -184,9 +185,7 @@ async def test_an_upstream_without_the_api_gets_a_chat(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_upstream_that_has_the_api_gets_the_call_as_it_is(
-    nats: RunningServer, tmp_path: Path, stream: bool
-) -> None:
+async def test_an_upstream_that_has_the_api_gets_the_call_as_it_is(nats: Broker, tmp_path: Path, stream: bool) -> None:
     provider = ResponsesApp([{"reasoning_content": "Hm.", "content": "The provider answers."}])
     async with serving_responses(provider) as url:
         upstream = {"name": "provider", "base_url": url, "models": {"*": "big-model"}, "apis": ["responses"]}
@@ -213,7 +212,7 @@ async def test_an_upstream_that_has_the_api_gets_the_call_as_it_is(
 
 @pytest.mark.parametrize("members", [{"content": 5}, {"content": None, "tool_calls": [{"id": 5, "function": "x"}]}])
 async def test_a_chat_that_no_response_can_show_is_an_error_and_a_turn(
-    nats: RunningServer, tmp_path: Path, members: dict[str, Any]
+    nats: Broker, tmp_path: Path, members: dict[str, Any]
 ) -> None:
     async with scene(nats, tmp_path) as here:
         here.engine.messages[version(1).name] = {"role": "assistant", **members}

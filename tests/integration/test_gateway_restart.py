@@ -27,7 +27,7 @@ from ratchet.gateway.sharing import Sharing
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, version
 from tests.support.running import connected, running_app
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 
 @asynccontextmanager
@@ -45,6 +45,7 @@ async def gateway(settings: Settings) -> AsyncIterator[tuple[openai.AsyncOpenAI,
             yield client, app
 
 
+@pytest.mark.own_broker
 async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_the_turns(
     nats: RunningServer, tmp_path: Path
 ) -> None:
@@ -90,7 +91,7 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
 
 
 async def test_after_a_restart_a_canary_trajectory_without_a_lease_goes_on_with_stable_and_is_announced_once(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
     engine = FakeEngine(resident={version(1).name, version(2).name})
@@ -119,6 +120,7 @@ async def knows_of_others(app: App) -> bool:
     return any(part.has_others for part in app.components if isinstance(part, Sharing))
 
 
+@pytest.mark.own_broker
 async def test_a_canary_that_cannot_be_observed_is_not_served(nats: RunningServer, tmp_path: Path) -> None:
     shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
     engine = FakeEngine(resident={version(1).name, version(2).name})
@@ -139,9 +141,7 @@ async def test_a_canary_that_cannot_be_observed_is_not_served(nats: RunningServe
             assert time.monotonic() - began < settings.lease_s, "the lease ended the canary, not the lost messages"
 
 
-async def test_unreadable_entries_are_reported_and_everything_else_is_served(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_unreadable_entries_are_reported_and_everything_else_is_served(nats: Broker, tmp_path: Path) -> None:
     shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
     engine = FakeEngine(resident={version(1).name})
     async with connected(shared) as bus, serving(engine) as engine_url:

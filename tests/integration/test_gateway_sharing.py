@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import GatewayNotes, TrajectoryEnd, Turn
@@ -16,7 +17,7 @@ from tests.support.consuming import messages_of
 from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, version
 from tests.support.running import http_client
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 from tests.support.several_gateways import Several, several, sharing_of
 
 USER: dict[str, Any] = {"role": "user", "content": "Where is my order?"}
@@ -60,7 +61,7 @@ async def end(here: Several, at: int, trajectory_id: str) -> httpx.Response:
         return await client.post(url, json={"outcome": {"status": "success", "verified_by": "environment"}})
 
 
-async def test_a_run_without_a_name_is_one_trajectory_over_all_gateways(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_run_without_a_name_is_one_trajectory_over_all_gateways(nats: Broker, tmp_path: Path) -> None:
     async with several(nats, tmp_path, 3) as here:
         for tools in (False, True):
             answers = await converse(here, 6, f"order {tools}", tools=tools)
@@ -73,7 +74,7 @@ async def test_a_run_without_a_name_is_one_trajectory_over_all_gateways(nats: Ru
 
 
 async def test_a_gateway_records_what_a_call_adds_to_one_that_another_gateway_recorded(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     async with several(nats, tmp_path, 2) as here:
         first = await here.ask([USER], at=0)
@@ -95,7 +96,7 @@ async def _noted(here: Several, turn_id: str) -> bool:
     return any(call.turn_id == turn_id for notes in await messages_of(here.bus, GatewayNotes) for call in notes.calls)
 
 
-async def test_an_end_at_any_gateway_counts_the_turns_of_all(nats: RunningServer, tmp_path: Path) -> None:
+async def test_an_end_at_any_gateway_counts_the_turns_of_all(nats: Broker, tmp_path: Path) -> None:
     async with several(nats, tmp_path, 3) as here:
         answers = await converse(here, 5, "count")
         run = trajectory_of(answers[0])
@@ -112,9 +113,7 @@ async def test_an_end_at_any_gateway_counts_the_turns_of_all(nats: RunningServer
         assert await eventually(ends) == {5}
 
 
-async def test_a_retry_at_another_gateway_is_another_attempt_of_the_same_call(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_a_retry_at_another_gateway_is_another_attempt_of_the_same_call(nats: Broker, tmp_path: Path) -> None:
     async with several(nats, tmp_path, 2) as here:
         here.engine.failing.add(version(1).name)
         failed = await post(here, 0)
@@ -135,7 +134,7 @@ async def post(here: Several, at: int, **headers: str) -> httpx.Response:
         return await client.post(f"{here.scenes[at].url}/v1/chat/completions", json=body, headers=headers)
 
 
-async def test_a_gateway_that_joins_later_knows_what_was_answered_before(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_gateway_that_joins_later_knows_what_was_answered_before(nats: Broker, tmp_path: Path) -> None:
     async with several(nats, tmp_path, 2) as here:
         chat = [USER]
         first = await here.ask(chat, at=0)
@@ -147,6 +146,7 @@ async def test_a_gateway_that_joins_later_knows_what_was_answered_before(nats: R
         assert (by(again), trajectory_of(again)) == ("prefix", trajectory_of(first))
 
 
+@pytest.mark.own_broker
 async def test_gateways_share_again_what_they_answer_after_their_broker_died(
     nats: RunningServer, tmp_path: Path
 ) -> None:
@@ -167,6 +167,7 @@ async def test_gateways_share_again_what_they_answer_after_their_broker_died(
         assert trajectory_of(before[0]) == trajectory_of(before[1])
 
 
+@pytest.mark.own_broker
 async def test_equal_runs_are_cut_apart_and_never_mixed_while_the_broker_is_away_and_later(
     nats: RunningServer, tmp_path: Path
 ) -> None:
@@ -191,6 +192,7 @@ async def test_equal_runs_are_cut_apart_and_never_mixed_while_the_broker_is_away
         assert await go_on(here) == ["new", "new"]
 
 
+@pytest.mark.own_broker
 async def test_an_end_counts_no_turns_while_other_gateways_cannot_be_asked(nats: RunningServer, tmp_path: Path) -> None:
     async with several(nats, tmp_path, 2) as here, http_client() as http:
         begun = trajectory_of(await here.ask([USER], at=0))
@@ -203,7 +205,7 @@ async def test_an_end_counts_no_turns_while_other_gateways_cannot_be_asked(nats:
         assert (ended.trajectory_id, ended.turns) == (begun, None)
 
 
-async def test_requests_of_a_key_in_a_minute_count_at_all_gateways(nats: RunningServer, tmp_path: Path) -> None:
+async def test_requests_of_a_key_in_a_minute_count_at_all_gateways(nats: Broker, tmp_path: Path) -> None:
     keys = ["none", "of-this-test"]
     async with several(nats, tmp_path, 2, api_keys=keys, requests_per_minute=60) as here, http_client() as http:
 
@@ -220,7 +222,7 @@ async def test_requests_of_a_key_in_a_minute_count_at_all_gateways(nats: Running
 
 
 async def test_interleaved_runs_at_gateways_that_are_drawn_stay_apart_and_their_notes_keep_the_contract(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     async with several(nats, tmp_path, 3) as here:
         chats = {number: [{"role": "user", "content": f"Where is order {number}?"}] for number in range(6)}
@@ -241,7 +243,7 @@ async def test_interleaved_runs_at_gateways_that_are_drawn_stay_apart_and_their_
 
 
 async def test_a_named_run_whose_calls_come_to_all_gateways_at_once_has_all_its_turns(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     async with several(nats, tmp_path, 3) as here:
         headers = {"x-ratchet-trajectory": "team 7"}

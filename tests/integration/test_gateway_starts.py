@@ -21,7 +21,7 @@ from ratchet.core.rules.arms import draw
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, scene, served, version
 from tests.support.planted import Echo, answers_to
 from tests.support.running import http_client
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 
@@ -39,9 +39,7 @@ async def offered(here: Scene, weight: float) -> None:
     await eventually(seen)
 
 
-async def test_every_broken_answer_of_an_engine_gets_a_clean_status_and_a_turn(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_every_broken_answer_of_an_engine_gets_a_clean_status_and_a_turn(nats: Broker, tmp_path: Path) -> None:
     calls = len(answers_to(""))
     async with Echo().running() as echo, scene(nats, tmp_path, engine_url=echo) as here:
         async with http_client(base_url=here.url) as http:
@@ -54,7 +52,7 @@ async def test_every_broken_answer_of_an_engine_gets_a_clean_status_and_a_turn(
     assert [turn.error is None for turn in turns].count(True) == [answer.status_code for answer in answers].count(200)
 
 
-async def test_the_start_is_stored_while_the_engine_has_not_answered(nats: RunningServer, tmp_path: Path) -> None:
+async def test_the_start_is_stored_while_the_engine_has_not_answered(nats: Broker, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path) as here:
         await offered(here, 1.0)
@@ -78,7 +76,7 @@ async def test_the_start_is_stored_while_the_engine_has_not_answered(nats: Runni
 
 
 async def test_without_a_canary_a_start_names_stable_and_pinned_calls_announce_nothing(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     async with scene(nats, tmp_path) as here:
         await ask(here.client(), HI, model=f"{ROLE}@1")
@@ -88,7 +86,7 @@ async def test_without_a_canary_a_start_names_stable_and_pinned_calls_announce_n
         assert (start.policy.arm, start.policy.weight, start.rollout_id, start.centres) == ("stable", 0.0, None, None)
 
 
-async def test_each_role_of_a_trajectory_has_its_own_arm_start_and_end(nats: RunningServer, tmp_path: Path) -> None:
+async def test_each_role_of_a_trajectory_has_its_own_arm_start_and_end(nats: Broker, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path) as here:
         await put_routes(here.bus, planner=1)
@@ -115,7 +113,7 @@ async def test_each_role_of_a_trajectory_has_its_own_arm_start_and_end(nats: Run
         assert {(end.role, end.turns) for end in ends} == {("planner", 2), (ROLE, 1)}
 
 
-async def test_a_call_that_its_agent_gives_up_records_how_long_it_waited(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_call_that_its_agent_gives_up_records_how_long_it_waited(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         here.engine.at_work.clear()
         with pytest.raises(openai.APITimeoutError):
@@ -128,7 +126,7 @@ async def test_a_call_that_its_agent_gives_up_records_how_long_it_waited(nats: R
 
 @pytest.mark.parametrize(("status", "code"), [(400, "context_length_exceeded"), (422, "template_error")])
 async def test_a_refusal_of_the_policys_engine_counts_as_a_failure_of_the_policy(
-    nats: RunningServer, tmp_path: Path, status: int, code: str
+    nats: Broker, tmp_path: Path, status: int, code: str
 ) -> None:
     async with scene(nats, tmp_path) as here:
         await offered(here, 1.0)
@@ -140,7 +138,7 @@ async def test_a_refusal_of_the_policys_engine_counts_as_a_failure_of_the_policy
         assert (turn.policy.arm, turn.error, turn.trainable.reason) == ("canary", code, "error")
 
 
-async def test_a_policys_engine_that_is_busy_falls_back_to_stable(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_policys_engine_that_is_busy_falls_back_to_stable(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         await offered(here, 1.0)
         here.engine.refusing = {version(2).name: (429, "slow_down")}
@@ -151,7 +149,7 @@ async def test_a_policys_engine_that_is_busy_falls_back_to_stable(nats: RunningS
 
 
 async def test_an_id_without_a_time_keeps_its_arm_on_a_second_gateway_at_a_later_stage(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     trajectories = [str(uuid.UUID(int=n * 7919, version=4)) for n in range(12)]
 

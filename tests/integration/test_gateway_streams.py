@@ -16,13 +16,13 @@ from ratchet.core.service.problems import HttpError
 from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, Scene, scene, version
 from tests.support.running import http_client
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
 CALLED: list[Any] = [tool_call("call_a"), tool_call("call_b", "{}")]
 
 
-async def test_a_stream_arrives_in_chunks_with_the_headers_of_its_turn(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_stream_arrives_in_chunks_with_the_headers_of_its_turn(nats: Broker, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path) as here:
         here.engine.answer = "It was sent on Monday and arrives today."
@@ -48,7 +48,7 @@ async def test_a_stream_arrives_in_chunks_with_the_headers_of_its_turn(nats: Run
         assert turn.first_token_ms <= turn.latency_ms
 
 
-async def test_tool_calls_stream_and_the_next_call_continues_the_turn(nats: RunningServer, tmp_path: Path) -> None:
+async def test_tool_calls_stream_and_the_next_call_continues_the_turn(nats: Broker, tmp_path: Path) -> None:
     headers = {"x-ratchet-trajectory": str(uuid.uuid4())}
     async with scene(nats, tmp_path) as here:
         here.engine.tool_calls = CALLED
@@ -70,7 +70,7 @@ async def test_tool_calls_stream_and_the_next_call_continues_the_turn(nats: Runn
         assert first.finish_reason == "tool_calls"
 
 
-def test_the_synchronous_client_streams_too(nats: RunningServer, tmp_path: Path) -> None:
+def test_the_synchronous_client_streams_too(nats: Broker, tmp_path: Path) -> None:
     def read(url: str) -> str:
         with (
             openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
@@ -85,9 +85,7 @@ def test_the_synchronous_client_streams_too(nats: RunningServer, tmp_path: Path)
     asyncio.run(played())
 
 
-async def test_an_error_has_its_status_before_the_stream_and_an_event_within_it(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_an_error_has_its_status_before_the_stream_and_an_event_within_it(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, keep_alive_s=60) as here:
         here.engine.broken = True
         with pytest.raises(openai.InternalServerError) as early:
@@ -104,7 +102,7 @@ async def test_an_error_has_its_status_before_the_stream_and_an_event_within_it(
         assert {turn.error for turn in turns} == {"out of memory"}
 
 
-async def test_a_stream_sends_keep_alive_comments_while_the_engine_works(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_stream_sends_keep_alive_comments_while_the_engine_works(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, keep_alive_s=0.02) as here, http_client() as http:
         here.engine.at_work.clear()
         body = {"model": ROLE, "messages": HI, "stream": True}
@@ -117,7 +115,7 @@ async def test_a_stream_sends_keep_alive_comments_while_the_engine_works(nats: R
     assert rest[-1] == "data: [DONE]"
 
 
-async def test_an_agent_that_goes_away_in_mid_stream_ends_the_engines_call(nats: RunningServer, tmp_path: Path) -> None:
+async def test_an_agent_that_goes_away_in_mid_stream_ends_the_engines_call(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, keep_alive_s=0.02) as here:
         here.engine.at_work.clear()
         stream = await _streamed(here)
@@ -140,7 +138,7 @@ async def test_an_agent_that_goes_away_in_mid_stream_ends_the_engines_call(nats:
 
 
 async def test_an_agent_that_goes_away_before_a_plain_answer_ends_the_engines_call_too(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     async with scene(nats, tmp_path) as here:
         here.engine.at_work.clear()
@@ -161,7 +159,7 @@ async def test_an_agent_that_goes_away_before_a_plain_answer_ends_the_engines_ca
         assert turn.trainable.reason == "cancelled"
 
 
-async def test_each_chunk_arrives_before_the_engine_makes_the_next(nats: RunningServer, tmp_path: Path) -> None:
+async def test_each_chunk_arrives_before_the_engine_makes_the_next(nats: Broker, tmp_path: Path) -> None:
     arrived = asyncio.Queue[None]()
 
     async def before(number: int) -> None:
@@ -180,7 +178,7 @@ async def test_each_chunk_arrives_before_the_engine_makes_the_next(nats: Running
 
 @pytest.mark.parametrize("reported", [True, False])
 async def test_a_stream_that_breaks_off_is_an_error_for_the_agent_and_a_turn_with_its_part(
-    nats: RunningServer, tmp_path: Path, reported: bool
+    nats: Broker, tmp_path: Path, reported: bool
 ) -> None:
     async def before(number: int) -> None:
         if number == 3:
@@ -202,7 +200,7 @@ async def test_a_stream_that_breaks_off_is_an_error_for_the_agent_and_a_turn_wit
         assert (turn.trainable.ok, turn.trainable.reason) == (False, "error")
 
 
-async def test_the_part_that_an_agent_got_before_it_went_away_is_recorded(nats: RunningServer, tmp_path: Path) -> None:
+async def test_the_part_that_an_agent_got_before_it_went_away_is_recorded(nats: Broker, tmp_path: Path) -> None:
     never = asyncio.Event()
 
     async def before(number: int) -> None:
@@ -226,7 +224,7 @@ async def test_the_part_that_an_agent_got_before_it_went_away_is_recorded(nats: 
         assert turn.trainable.reason == "cancelled"
 
 
-async def test_a_silent_stream_ends_with_a_time_out(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_silent_stream_ends_with_a_time_out(nats: Broker, tmp_path: Path) -> None:
     never = asyncio.Event()
 
     async def before(number: int) -> None:
@@ -241,7 +239,7 @@ async def test_a_silent_stream_ends_with_a_time_out(nats: RunningServer, tmp_pat
         assert (turn.response["content"], turn.trainable.reason) == (here.engine.answer[:8], "error")
 
 
-async def test_several_answers_to_a_call_are_siblings(nats: RunningServer, tmp_path: Path) -> None:
+async def test_several_answers_to_a_call_are_siblings(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         client = here.client()
         plain = await client.chat.completions.create(model=ROLE, messages=HI, n=3)
@@ -255,7 +253,7 @@ async def test_several_answers_to_a_call_are_siblings(nats: RunningServer, tmp_p
         assert {turn.usage.completion for turn in turns} == {len(here.engine.answer)}
 
 
-async def test_text_completions_are_answered_streamed_and_captured(nats: RunningServer, tmp_path: Path) -> None:
+async def test_text_completions_are_answered_streamed_and_captured(nats: Broker, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path) as here:
         client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")

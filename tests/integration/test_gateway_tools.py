@@ -15,7 +15,7 @@ from ratchet.core.contract.state import PolicyVersion
 from tests.support.fake_engine import TOOLS
 from tests.support.gateway_scene import ROLE, Scene, ask, scene, version
 from tests.support.running import http_client
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 ASKED: list[Any] = [{"role": "user", "content": "where is K47?"}]
 SCHEMA = TOOLS[0]["function"]["parameters"]
@@ -50,7 +50,7 @@ async def takes_no_tools(here: Scene) -> None:
 
 
 async def test_a_call_with_tools_for_a_policy_without_them_is_refused_in_words_and_recorded(
-    nats: RunningServer, tmp_path: Any
+    nats: Broker, tmp_path: Any
 ) -> None:
     async with scene(nats, tmp_path) as here, http_client(base_url=here.url) as http:
         await takes_no_tools(here)
@@ -67,7 +67,7 @@ async def test_a_call_with_tools_for_a_policy_without_them_is_refused_in_words_a
         assert {turn.engine.fault for turn in refused} == {None}
 
 
-async def test_calls_that_need_no_template_for_tools_are_answered(nats: RunningServer, tmp_path: Any) -> None:
+async def test_calls_that_need_no_template_for_tools_are_answered(nats: Broker, tmp_path: Any) -> None:
     async with scene(nats, tmp_path) as here:
         await takes_no_tools(here)
         for members in ANSWERED:

@@ -15,14 +15,14 @@ from ratchet.local.local_stack.ports import free_ports
 from tests.support.coordinator import coordinating, played, stored
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, scene, version
 from tests.support.running import connected, http_client, migrated, prepared_objects
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 SHAPE = {"message", "type", "param", "code"}
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
 
 
 async def test_two_roles_infer_in_one_session_and_one_starts_a_training_through_one_base_url(
-    shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path
+    shared_settings: SharedSettings, nats: Broker, tmp_path: Path
 ) -> None:
     facts = [*played("first", 0.2, seconds=1), *played("second", 0.8, seconds=2)]
     prepared_objects(shared_settings)
@@ -72,7 +72,7 @@ async def trained(http: httpx.AsyncClient, role: str) -> None:
     assert "algorithm" in wrong.json()["error"]["message"]
 
 
-async def test_a_coordinator_that_is_away_is_a_clear_error(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_coordinator_that_is_away_is_a_clear_error(nats: Broker, tmp_path: Path) -> None:
     (unused_port,) = free_ports(1)
     async with (
         scene(nats, tmp_path, coordinator_url=f"http://127.0.0.1:{unused_port}") as here,

@@ -25,7 +25,7 @@ from ratchet.local.local_stack.ports import free_ports
 from tests.support.gateway_process import gateway_process, terminate
 from tests.support.gateway_world import BODY, answers, call, has_asked, stored_turns, world
 from tests.support.running import http_client
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 TWO = {"RATCHET_GATEWAY_WORKERS": "2"}
 CONNECTIONS = 40
@@ -81,7 +81,7 @@ async def call_each(gateway: RunningServer, number: int) -> None:
             assert answer.status_code == 200, answer.text
 
 
-async def test_two_workers_share_a_port_and_report_as_one(nats: RunningServer, tmp_path: Path) -> None:
+async def test_two_workers_share_a_port_and_report_as_one(nats: Broker, tmp_path: Path) -> None:
     async with world(nats, tmp_path) as here, http_client() as http:
         with gateway_process(nats.url, here.engine_url, tmp_path, **TWO) as gateway:
             workers = workers_of(gateway)
@@ -118,7 +118,7 @@ async def names_worker(http: httpx.AsyncClient, gateway: RunningServer, number: 
 
 
 async def test_a_worker_that_is_killed_under_traffic_loses_no_more_than_a_gateway_that_is(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     answered: dict[str, float] = {}
     ending = asyncio.Event()
@@ -168,7 +168,7 @@ def kill_supervisor(gateway: RunningServer) -> None:
     ids=["SIGTERM", "Ctrl-C", "SIGKILL"],
 )
 async def test_however_the_gateway_ends_the_calls_of_all_workers_end_well_and_no_process_is_left(
-    nats: RunningServer, tmp_path: Path, end: Callable[[RunningServer], None], status: int
+    nats: Broker, tmp_path: Path, end: Callable[[RunningServer], None], status: int
 ) -> None:
     async with world(nats, tmp_path) as here:
         with gateway_process(nats.url, here.engine_url, tmp_path, **TWO) as gateway:
@@ -213,7 +213,7 @@ async def is_closed(http: httpx.AsyncClient, url: str) -> bool:
     return False
 
 
-async def test_a_second_gateway_on_the_port_is_refused(nats: RunningServer, tmp_path: Path) -> None:
+async def test_a_second_gateway_on_the_port_is_refused(nats: Broker, tmp_path: Path) -> None:
     async with world(nats, tmp_path) as here:
         with gateway_process(nats.url, here.engine_url, tmp_path, **TWO) as gateway:
             for number in ("1", "2"):
@@ -253,6 +253,7 @@ def refusal(environment: Mapping[str, str]) -> str:
     return reason
 
 
+@pytest.mark.own_broker
 async def test_another_number_of_workers_loses_no_spooled_turn(nats: RunningServer, tmp_path: Path) -> None:
     calls = 30
     async with world(nats, tmp_path) as here, http_client() as http:

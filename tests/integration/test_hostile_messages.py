@@ -26,13 +26,13 @@ from tests.support.contract_files import CONTRACTS, example
 from tests.support.hostile import HEADERS, broken_bodies, extreme_bodies, valid_bodies
 from tests.support.messages import trajectory
 from tests.support.running import connected, migrated, running, running_app
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 PER_TOPIC = 24
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> SharedSettings:
+def settings(nats: Broker) -> SharedSettings:
     return SharedSettings(nats_url=nats.url)
 
 

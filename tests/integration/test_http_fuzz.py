@@ -18,7 +18,7 @@ from tests.support.engine_process import publish, running_engine
 from tests.support.gateway_scene import scene
 from tests.support.http_fuzz import fuzzed, fuzzed_live, unreached
 from tests.support.running import connected, migrated, prepared_objects, running_app
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 pytestmark = pytest.mark.timeout(240)
 ENDLESS = frozenset({"GET /v1/events"})
@@ -26,7 +26,7 @@ ENDLESS = frozenset({"GET /v1/events"})
 
 
 async def test_gateway_and_the_routes_that_it_forwards(
-    shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path
+    shared_settings: SharedSettings, nats: Broker, tmp_path: Path
 ) -> None:
     prepared_objects(shared_settings)
     async with (
@@ -41,7 +41,7 @@ async def test_gateway_and_the_routes_that_it_forwards(
     assert len(statuses) >= 10
 
 
-async def test_deployer(nats: RunningServer, s3: RunningServer, tmp_path: Path) -> None:
+async def test_deployer(nats: Broker, s3: RunningServer, tmp_path: Path) -> None:
     async with stage(nats, s3, tmp_path) as here, running_app(build_deployer(here.settings)):
         statuses = await fuzzed_live(f"http://127.0.0.1:{here.settings.port}")
     assert unreached(statuses) == []

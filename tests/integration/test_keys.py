@@ -25,7 +25,7 @@ from ratchet.core.service.settings import SharedSettings
 from tests.support.coordinator import coordinating, played, stored
 from tests.support.gateway_scene import ROLE, Scene, ask, scene, version
 from tests.support.running import connected, http_client, migrated, prepared_objects
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 COUNTS_S = 1.0
@@ -65,7 +65,7 @@ async def within_a_second(url: str, secret: str | None, status: int) -> None:
 
 
 async def test_a_key_counts_within_a_second_in_every_gateway_and_not_once_it_is_revoked_or_expired(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     async with scene(nats, tmp_path / "a") as here, scene(nats, tmp_path / "b") as other:
         gateways = (here.url, other.url)
@@ -90,6 +90,7 @@ async def _is(url: str, secret: str, status: int) -> bool:
     return await status_of(url, secret) == status
 
 
+@pytest.mark.own_broker
 async def test_while_the_broker_is_away_the_last_known_keys_count_and_after_it_the_new_ones(
     nats: RunningServer, tmp_path: Path
 ) -> None:
@@ -114,9 +115,7 @@ async def test_while_the_broker_is_away_the_last_known_keys_count_and_after_it_t
 @pytest.mark.parametrize(
     "hostile", [b"Bearer \xff\xfe", b"Bearer " + b"k" * 60_000, b"Bearer k\xc3\xb6y", b"Bearer a b"]
 )
-async def test_a_hostile_header_is_401_and_the_gateway_goes_on(
-    nats: RunningServer, tmp_path: Path, hostile: bytes
-) -> None:
+async def test_a_hostile_header_is_401_and_the_gateway_goes_on(nats: Broker, tmp_path: Path, hostile: bytes) -> None:
     async with scene(nats, tmp_path, api_keys=["good"]) as here, http_client(base_url=here.url) as http:
         answer = await http.get("/v1/models", headers={"authorization": hostile})
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
@@ -124,7 +123,7 @@ async def test_a_hostile_header_is_401_and_the_gateway_goes_on(
 
 
 async def test_a_key_reaches_its_roles_alone_and_a_version_that_was_refused_only_operators(
-    nats: RunningServer, tmp_path: Path
+    nats: Broker, tmp_path: Path
 ) -> None:
     async with scene(nats, tmp_path) as here:
         agent_key, agent = await made(here.bus, f"infer:{ROLE}", f"feedback:{ROLE}")
@@ -173,7 +172,7 @@ async def posted(here: Scene, path: str, secret: str, body: Mapping[str, Any]) -
 
 
 async def test_the_coordinator_creates_lists_and_revokes_and_records_who_asked(
-    shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path
+    shared_settings: SharedSettings, nats: Broker, tmp_path: Path
 ) -> None:
     prepared_objects(shared_settings)
     async with (

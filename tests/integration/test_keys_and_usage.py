@@ -19,7 +19,7 @@ from tests.support.command_lines import ratchet
 from tests.support.coordinator import coordinating
 from tests.support.gateway_scene import ROLE, ask, scene
 from tests.support.running import connected, migrated, prepared_objects, running_app
-from tests.support.servers import RunningServer, variables
+from tests.support.servers import Broker, variables
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 PRICE = {"prompt": 250_000.0, "completion": 500_000.0}
@@ -55,7 +55,7 @@ class Commands:
 
 
 async def test_a_keys_calls_and_their_cost_are_followed_until_it_is_revoked(
-    shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path
+    shared_settings: SharedSettings, nats: Broker, tmp_path: Path
 ) -> None:
     prepared_objects(shared_settings)
     collector = CollectorSettings(shared=shared_settings, linger_s=0.02, ack_wait_s=2.0)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.support.leaky_service import SECRETS
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 SCENES = [
     "periodic",
@@ -43,7 +43,7 @@ def test_a_full_disk_for_the_log_stops_no_program() -> None:
     assert done.stdout == b"went on"
 
 
-def test_no_log_line_of_a_failure_holds_a_secret_that_was_in_scope(nats: RunningServer) -> None:
+def test_no_log_line_of_a_failure_holds_a_secret_that_was_in_scope(nats: Broker) -> None:
     command = [sys.executable, "-m", "tests.support.leaky_service", nats.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == SCENES, done.stderr

@@ -12,12 +12,12 @@ from ratchet.core.errors import BusUnavailable
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.settings import SharedSettings
 from tests.support.messages import turn
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 MAKER = "`ratchet up`, or the deployer as it starts, makes it"
 
 
-async def test_what_is_missing_is_named_once_until_it_is_made(nats: RunningServer) -> None:
+async def test_what_is_missing_is_named_once_until_it_is_made(nats: Broker) -> None:
     bus = await Bus.connect(SharedSettings(nats_url=nats.url).bus, name="test", contracts=load_contracts())
     try:
         assert await bus.check() is None  # it was asked for nothing yet

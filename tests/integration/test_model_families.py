@@ -27,7 +27,7 @@ from ratchet.trainer_worker.training.policy import load_policy, probe_policy, sa
 from tests.support.engine_process import AT, running_engine
 from tests.support.real_templates import real_tokenizer
 from tests.support.served_scene import ServedScene, learning_row, served_scene
-from tests.support.servers import RunningServer, s3_settings
+from tests.support.servers import Broker, RunningServer, s3_settings
 from tests.support.tiny_models import publish_tiny_model, write_published
 from tests.support.trainer_runs import RecordingRun, job_spec
 
@@ -126,7 +126,7 @@ def learn(
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 async def test_a_family_is_served_with_tools_captured_trained_and_served_again(
-    family: Family, nats: RunningServer, s3: RunningServer, tmp_path: Path
+    family: Family, nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     store = s3_settings(s3, "model-families-test")
     objects = Objects(store)

@@ -11,7 +11,7 @@ from ratchet.core.service.runtime import Periodic
 from ratchet.core.service.settings import SharedSettings
 from tests.support.messages import turn
 from tests.support.running import connected, running
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 NEAR = timedelta(seconds=20)
 """The most that a busy machine puts between two readings of one clock."""
@@ -27,7 +27,7 @@ class HandMoved:
         return self.seconds
 
 
-async def test_now_is_the_brokers_clock_and_goes_on_without_it(nats: RunningServer) -> None:
+async def test_now_is_the_brokers_clock_and_goes_on_without_it(nats: Broker) -> None:
     async with connected(SharedSettings(nats_url=nats.url)) as bus:
         hand = HandMoved()
         clock = BrokerClock(bus, hand)

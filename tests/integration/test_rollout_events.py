@@ -20,13 +20,13 @@ from ratchet.core.service.settings import SharedSettings
 from tests.support.canary_world import reward_of
 from tests.support.messages import turn
 from tests.support.running import connected
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 ROLE = "support"
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> SharedSettings:
+def settings(nats: Broker) -> SharedSettings:
     return SharedSettings(nats_url=nats.url)
 
 

@@ -16,13 +16,13 @@ from ratchet.trajectory_collector.nats_readers import READING, NatsReaders
 from ratchet.trajectory_collector.nats_streams import Streams
 from tests.support.messages import AT, trajectory, turn
 from tests.support.running import connected
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 SERVED = ServedPolicy(version=2, digest="b" * 64, name="support@2")
 
 
 @pytest.fixture
-def settings(nats: RunningServer) -> SharedSettings:
+def settings(nats: Broker) -> SharedSettings:
     return SharedSettings(nats_url=nats.url)
 
 

@@ -20,7 +20,7 @@ from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.canary_stage import stage
 from tests.support.coordinator import ROLE, coordinating, played, stored
 from tests.support.running import connected, migrated, prepared_objects, running_app
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker, RunningServer
 from tests.support.training import config
 from tests.support.walks import first_missing, traced, walk
 
@@ -74,9 +74,7 @@ async def test_a_reward_leads_to_a_job_by_the_walk_of_the_page(shared_settings: 
     assert first_missing(walk("A reward to a job"), calls) is None
 
 
-async def test_a_job_leads_to_a_route_by_the_walk_of_the_page(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path
-) -> None:
+async def test_a_job_leads_to_a_route_by_the_walk_of_the_page(nats: Broker, s3: RunningServer, tmp_path: Path) -> None:
     async with stage(nats, s3, tmp_path, (0.5, 0.9)) as test:
         with traced() as calls:
             async with running_app(build_deployer(test.settings)):

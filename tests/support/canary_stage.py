@@ -26,7 +26,7 @@ from tests.support.canary_traffic import Traffic, finished_job
 from tests.support.canary_world import ROLE
 from tests.support.running import connected, prepared_objects, running
 from tests.support.scoring_engine import ScoringEngine
-from tests.support.servers import RunningServer, s3_settings
+from tests.support.servers import Broker, RunningServer, s3_settings
 from tests.support.stored_values import check_buckets
 
 HELDOUT = """
@@ -90,7 +90,7 @@ class Stage:
 
 
 def settings_of(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path, engine_port: int, changes: Mapping[str, Any]
+    nats: Broker, s3: RunningServer, tmp_path: Path, engine_port: int, changes: Mapping[str, Any]
 ) -> Settings:
     """A deployer that decides within seconds."""
     script = tmp_path / "heldout.py"
@@ -119,7 +119,7 @@ def settings_of(
 
 @asynccontextmanager
 async def stage(
-    nats: RunningServer, s3: RunningServer, tmp_path: Path, heldout: Sequence[float] = (), **changes: Any
+    nats: Broker, s3: RunningServer, tmp_path: Path, heldout: Sequence[float] = (), **changes: Any
 ) -> AsyncIterator[Stage]:
     """Servers and an engine; `heldout` is the held-out success of versions 1, 2, ...
 

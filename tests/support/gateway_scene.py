@@ -26,7 +26,7 @@ from tests.support.consuming import messages_of
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.messages import AT
 from tests.support.running import connected, running_app
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 ROLE = "support"
 
@@ -85,7 +85,7 @@ def canary_route(*, weight: float = 1.0, lease: int = 1) -> CanaryRoute:
 
 @asynccontextmanager
 async def scene(
-    nats: RunningServer, folder: Path, digest: str | None = None, *, engines: Sequence[Any] = (), **options: Any
+    nats: Broker, folder: Path, digest: str | None = None, *, engines: Sequence[Any] = (), **options: Any
 ) -> AsyncIterator[Scene]:
     """`digest`: of the stable policy, where the engine is a real one; `engines`: entries of `RATCHET_ENGINES`, in the
     place of the scene's own engine; `options`: further settings."""

@@ -25,7 +25,7 @@ from ratchet.gateway.settings import Settings
 from tests.support.consuming import messages_of
 from tests.support.messages import AT
 from tests.support.running import connected, running_app
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 from tests.support.training import trajectory
 
 
@@ -85,9 +85,7 @@ class ServedScene:
 
 
 @asynccontextmanager
-async def served_scene(
-    nats: RunningServer, folder: Path, engine_url: str, **options: Any
-) -> AsyncIterator[ServedScene]:
+async def served_scene(nats: Broker, folder: Path, engine_url: str, **options: Any) -> AsyncIterator[ServedScene]:
     """No policy is served yet. `options`: of the gateway's settings, and `role`."""
     role = options.pop("role", "support")
     shared = SharedSettings(nats_url=nats.url, data_dir=folder)

@@ -10,21 +10,30 @@ import asyncio
 import itertools
 import json
 import os
+import shutil
 import uuid
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from string import Template
 from typing import Any, Protocol
 
 import pytest
 
+from ratchet.core.resources import resource_dir
 from ratchet.core.service.settings import PREFIX, SharedSettings
-from ratchet.local.local_stack.ports import free_ports
+from ratchet.local.local_stack.ports import LOOPBACK, free_ports
 from ratchet.local.local_stack.process import Process
 from ratchet.local.local_stack.program import Program
-from ratchet.local.local_stack.servers import clickhouse_server, clickhouse_url, nats_server, seaweed_s3
+from ratchet.local.local_stack.servers import (
+    MAX_PAYLOAD_BYTES,
+    clickhouse_server,
+    clickhouse_url,
+    nats_server,
+    seaweed_s3,
+)
 from tests.support.containers import clickhouse_container, nats_container, running_container, s3_container
 
 START_S = 300.0
@@ -34,16 +43,26 @@ ACCESS_KEY, SECRET_KEY = "test-access", "test-secret"
 PASSWORD = "test-password"
 """The warehouse's."""
 
+ACCOUNTS = 100
+"""Accounts of one broker: each keeps its streams until the broker ends."""
+NO_BOUND = "1000TB"
+"""The broker sets aside what streams may take at most; those of all accounts take little."""
+
 CHOICE = "RATCHET_TEST_SERVERS"
 
 _numbers = itertools.count()
 
 
-class Server(Protocol):
-    """A server that tests may also kill and start again, on the same port and data."""
+class Broker(Protocol):
+    """Where a broker is."""
 
     @property
     def url(self) -> str: ...
+
+
+class Server(Broker, Protocol):
+    """A server that tests may also kill and start again, on the same port and data."""
+
     def kill(self) -> None: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -105,6 +124,44 @@ def running_nats(directory: Path) -> Iterator[RunningServer]:
         yield server
 
 
+@dataclass(frozen=True)
+class Account:
+    """A user's account on a broker that others use too: no other account has its subjects, streams and buckets."""
+
+    url: str
+
+
+def accounts(make_folder: Callable[[], Path]) -> Generator[Account]:
+    """New accounts without end; the broker of the last ones ends before the next one starts."""
+    while True:
+        folder = make_folder()
+        port, monitor_port = free_ports(2)
+        with running(_nats_with_accounts(folder, port, monitor_port), folder):
+            for number in range(ACCOUNTS):
+                yield Account(f"nats://user{number}:{PASSWORD}@{LOOPBACK}:{port}")
+        shutil.rmtree(folder)
+
+
+def _nats_with_accounts(folder: Path, port: int, monitor_port: int) -> Program:
+    """The stack's own broker and configuration, and `ACCOUNTS` accounts with one user each."""
+    program = nats_server(folder / "nats", port, monitor_port)
+    (config,) = program.files
+    text = Template((resource_dir("deploy") / "nats" / "embedded.conf").read_text()).substitute(
+        host=LOOPBACK,
+        port=port,
+        monitor_port=monitor_port,
+        max_payload=MAX_PAYLOAD_BYTES,
+        max_file_store=NO_BOUND,
+        max_memory_store=NO_BOUND,
+        store_dir=json.dumps(str(folder / "jetstream")),
+    )
+    listed = "\n".join(
+        f'  user{number} {{ jetstream: enabled, users: [{{ user: "user{number}", password: "{PASSWORD}" }}] }}'
+        for number in range(ACCOUNTS)
+    )
+    return replace(program, files={config: f"{text}\naccounts {{\n{listed}\n}}\n"})
+
+
 @contextmanager
 def running_clickhouse(directory: Path) -> Iterator[RunningServer]:
     (port,) = free_ports(1)
@@ -133,11 +190,21 @@ def chosen_server(name: str, directory: Path) -> AbstractContextManager[Server]:
     return running_container(specs[name]())
 
 
+@pytest.fixture(scope="session")
+def broker_accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Account]]:
+    """Accounts for the tests of this process."""
+    with closing(accounts(lambda: tmp_path_factory.mktemp("brokers"))) as made:
+        yield made
+
+
 @pytest.fixture
-def nats(tmp_path: Path) -> Iterator[Server]:
-    """A broker with empty streams, for this test alone (it starts in a fraction of a second)."""
-    with chosen_server("nats", tmp_path) as server:
-        yield server
+def nats(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    """A broker without streams: an account of a shared one, or, marked `own_broker`, one that the test may kill."""
+    if in_containers(os.environ) or request.node.get_closest_marker("own_broker"):
+        with chosen_server("nats", tmp_path) as server:
+            yield server
+    else:
+        yield next(request.getfixturevalue("broker_accounts"))
 
 
 @pytest.fixture(scope="session")
@@ -155,7 +222,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def shared_settings(nats: Server, clickhouse: Server, s3: Server, tmp_path: Path) -> SharedSettings:
+def shared_settings(nats: Broker, clickhouse: Server, s3: Server, tmp_path: Path) -> SharedSettings:
     """Settings for all three servers: a broker, a database and a bucket that no other test uses.
 
     Streams, buckets and tables are not made yet: `Bus.ensure_streams`, `Objects.ensure_bucket`, `Warehouse.migrate`.

@@ -19,7 +19,7 @@ from ratchet.gateway.sharing import Sharing
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, version
 from tests.support.running import connected, running_app
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 
 @dataclass
@@ -69,7 +69,7 @@ async def serves(scene: Scene) -> bool:
 
 
 @asynccontextmanager
-async def several(nats: RunningServer, folder: Path, number: int, **options: Any) -> AsyncIterator[Several]:
+async def several(nats: Broker, folder: Path, number: int, **options: Any) -> AsyncIterator[Several]:
     """So many gateways that know of each other."""
     shared = SharedSettings(nats_url=nats.url, data_dir=folder)
     engine = FakeEngine(resident={version(1).name})
