@@ -2,9 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 # Two cores are shared; torch reads this when it is first imported, so it stands before every other import.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Every HTTP client reads the authorities that it trusts, a few hundred, for tens of milliseconds: a test's peer is on
+# this machine and needs none. This folder holds none.
+if "SSL_CERT_FILE" not in os.environ:
+    os.environ.setdefault("SSL_CERT_DIR", str(Path(__file__).parent))
 
 import pytest
 import structlog

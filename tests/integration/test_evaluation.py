@@ -24,6 +24,7 @@ from tests.support.canary_world import ROLE
 from tests.support.command_lines import ratchet
 from tests.support.consuming import messages_of
 from tests.support.fake_engine import FakeEngine, serving
+from tests.support.gateway_alone import InThisProcess
 from tests.support.running import http_client, running_app
 from tests.support.servers import Broker, RunningServer
 
@@ -73,7 +74,7 @@ async def evaluated(nats: Broker, s3: RunningServer, folder: Path) -> AsyncItera
         test.models, test.tasks = models, tasks
         own = test.settings.shared.model_copy(update={"data_dir": folder / "gateway"})
         gateway = GatewaySettings(shared=own, port=port, grace_s=0.0, engine_url=engine_url)
-        async with running_app(build_gateway(gateway)), running_app(build(test.settings)):
+        async with running_app(build_gateway(gateway, recorders=InThisProcess())), running_app(build(test.settings)):
             yield test
 
 

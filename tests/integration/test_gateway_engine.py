@@ -34,6 +34,7 @@ from tests.support.engine_process import (
     running_engine,
 )
 from tests.support.fake_engine import TOOLS
+from tests.support.gateway_alone import InThisProcess
 from tests.support.running import connected, http_client, running_app
 from tests.support.servers import Broker, RunningServer, s3_settings
 
@@ -108,7 +109,7 @@ async def scene(nats: Broker, engine: RunningServer, published: Published, folde
         stable = ServedPolicy(version=2, name=versions[1].name, digest=versions[1].digest)
         await Bucket(bus, "policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=3))
         settings = Settings(shared=shared, port=0, grace_s=0.0, engine_url=engine.url)
-        async with running_app(build(settings)) as app:
+        async with running_app(build(settings, recorders=InThisProcess())) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]
             async with openai.AsyncOpenAI(
                 base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=60

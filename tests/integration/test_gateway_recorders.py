@@ -54,7 +54,7 @@ async def test_a_recorder_that_is_killed_again_and_again_loses_no_call(nats: Bro
 
 async def test_an_end_follows_its_turns_also_when_their_recorder_died(nats: Broker, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
-    async with scene(nats, tmp_path) as here:
+    async with scene(nats, tmp_path, recorders=1) as here:
         client = here.client(base_url=f"{here.url}/t/{trajectory}/v1")
         await ask(client, HI)
         await here.published(Turn, 1)
@@ -71,7 +71,7 @@ async def test_an_end_follows_its_turns_also_when_their_recorder_died(nats: Brok
 
 async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: Broker, tmp_path: Path) -> None:
     hostile = [{"role": "user", "content": "pwd=x " * MAX_SECRETS}]
-    async with scene(nats, tmp_path) as here:
+    async with scene(nats, tmp_path, recorders=1) as here:
         await ask(here.client(), HI)
         await here.published(Turn, 1)
         pid = recorders(here).processes[0].pid
@@ -89,7 +89,7 @@ async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: Br
 
 async def test_beyond_the_budget_only_the_fact_of_a_call_is_recorded(nats: Broker, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
-    async with scene(nats, tmp_path, recording_bytes=20_000) as here:
+    async with scene(nats, tmp_path, recorders=1, recording_bytes=20_000) as here:
         client = here.client(
             base_url=f"{here.url}/t/{trajectory}/v1", default_headers={"x-ratchet-agent": "mia@example.com"}
         )

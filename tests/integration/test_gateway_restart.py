@@ -25,6 +25,7 @@ from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
 from ratchet.gateway.sharing import Sharing
 from tests.support.fake_engine import FakeEngine, serving
+from tests.support.gateway_alone import InThisProcess
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, version
 from tests.support.running import connected, running_app
 from tests.support.servers import Broker, RunningServer
@@ -33,7 +34,7 @@ from tests.support.servers import Broker, RunningServer
 @asynccontextmanager
 async def gateway(settings: Settings) -> AsyncIterator[tuple[openai.AsyncOpenAI, App]]:
     """A gateway and its client, once it serves the role."""
-    async with running_app(build(settings)) as app:
+    async with running_app(build(settings, recorders=InThisProcess())) as app:
         port: int = app.components[-1].port  # type: ignore[attr-defined]
         url = f"http://127.0.0.1:{port}/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from datetime import datetime
 
-from ratchet.bus.contracts import Contracts
 from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.core.service.contracts import load_contracts
 
 
-@functools.cache
-def _contracts() -> Contracts:
-    """Compiled once for all tests."""
-    return load_contracts()
-
-
 def fake_broker(now: Callable[[], datetime] | None = None) -> FakeBroker:
     """A broker in memory."""
-    return FakeBroker(_contracts(), now)
+    return FakeBroker(load_contracts(), now)
 
 
 def fake_bus(now: Callable[[], datetime] | None = None) -> FakeBus:

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ratchet.bus.clock import utc_now
 from ratchet.bus.envelope import Sealer
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool
@@ -87,11 +89,18 @@ class Server:
 class InThisProcess:
     """Makes records at once, in this process."""
 
-    def __init__(self, sealer: Sealer) -> None:
-        self.maker = RecordMaker(sealer, Redactor(), 1_000_000)
+    def __init__(self, now: Callable[[], datetime] = utc_now) -> None:
+        self.maker = RecordMaker(Sealer(CONTRACTS, SOURCE, now), Redactor(), 1_000_000)
+        self._stopping = asyncio.Event()
 
     def submit(self, key: str, job: Job, finish: Finish) -> None:
         finish(self.maker.record(job))
+
+    async def run(self) -> None:
+        await self._stopping.wait()
+
+    async def stop(self) -> None:
+        self._stopping.set()
 
 
 @dataclass
@@ -128,10 +137,9 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
     server, broker, info = Server(), fake_broker(), EngineInfo(name="engine")
     routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
     outbox = Outbox(CONTRACTS, "gateway", NoSpool())
-    sealer = Sealer(CONTRACTS, SOURCE, lambda: AT)
     notes, memory = Notes(), StreamMemory(streams_bytes)
     spent = list[tuple[str, int, float]]()
-    recorder = Recorder(outbox, InThisProcess(sealer), 1_000_000, memory, notes, lambda *used: spent.append(used))
+    recorder = Recorder(outbox, InThisProcess(lambda: AT), 1_000_000, memory, notes, lambda *used: spent.append(used))
     upstreams = [OpenAiEngine(server, "provider", {"*": "model"})]
     models = Models(routes, upstreams, ModelNames(roles=["planner", "support"]))
     engine = PolicyEngine(Replicas("engine", {"one": server}, answer_s=60.0), info)

@@ -24,6 +24,7 @@ from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
 from tests.support.consuming import messages_of
 from tests.support.fake_engine import FakeEngine, serving
+from tests.support.gateway_alone import InThisProcess
 from tests.support.messages import AT
 from tests.support.running import connected, running_app
 from tests.support.servers import Broker
@@ -88,7 +89,7 @@ async def scene(
     nats: Broker, folder: Path, digest: str | None = None, *, engines: Sequence[Any] = (), **options: Any
 ) -> AsyncIterator[Scene]:
     """`digest`: of the stable policy, where the engine is a real one; `engines`: entries of `RATCHET_ENGINES`, in the
-    place of the scene's own engine; `options`: further settings."""
+    place of the scene's own engine; `options`: further settings. Without `recorders` this process records."""
     shared = SharedSettings(
         nats_url=nats.url, data_dir=folder, engines=tuple(map(EngineSettings.model_validate, engines))
     )
@@ -99,7 +100,8 @@ async def scene(
         stable = served(1, digest=digest)
         await Bucket(bus, "policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=3))
         settings = Settings(shared=shared, port=0, **{"engine_url": engine_url, "grace_s": 0.0, **options})
-        async with running_app(build(settings)) as app:
+        recorders = None if "recorders" in options else InThisProcess()
+        async with running_app(build(settings, recorders=recorders)) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]
             here = Scene(f"http://127.0.0.1:{port}", engine, bus, app)
             await eventually(lambda: _looked(here, options))

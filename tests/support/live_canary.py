@@ -31,6 +31,7 @@ from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
 from ratchet.local.local_stack.ports import free_ports
 from tests.support.canary_world import ROLE, reward_of
+from tests.support.gateway_alone import InThisProcess
 from tests.support.running import connected, http_client, running_app
 
 WAIT_S = 120.0
@@ -147,7 +148,7 @@ async def live_canary(shared: SharedSettings, urls: Sequence[str], folder: Path)
             engine_url=",".join(urls),
             grace_s=0.0,
         )
-        async with running_app(build_gateway(gateway)) as app:
+        async with running_app(build_gateway(gateway, recorders=InThisProcess())) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]
             address = f"http://127.0.0.1:{port}/v1"
             async with openai.AsyncOpenAI(base_url=address, api_key="none", max_retries=0, timeout=120) as agent:

@@ -23,6 +23,7 @@ from ratchet.core.stores.policies import Policy
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
 from tests.support.consuming import messages_of
+from tests.support.gateway_alone import InThisProcess
 from tests.support.messages import AT
 from tests.support.running import connected, running_app
 from tests.support.servers import Broker
@@ -90,7 +91,7 @@ async def served_scene(nats: Broker, folder: Path, engine_url: str, **options: A
     role = options.pop("role", "support")
     shared = SharedSettings(nats_url=nats.url, data_dir=folder)
     settings = Settings(shared=shared, port=0, **{"engine_url": engine_url, "grace_s": 0.0, **options})
-    async with connected(shared) as bus, running_app(build(settings)) as app:
+    async with connected(shared) as bus, running_app(build(settings, recorders=InThisProcess())) as app:
         port: int = app.components[-1].port  # type: ignore[attr-defined]
         address = f"http://127.0.0.1:{port}/v1"
         async with openai.AsyncOpenAI(base_url=address, api_key="none", max_retries=0, timeout=120) as client:

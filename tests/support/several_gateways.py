@@ -17,6 +17,7 @@ from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
 from ratchet.gateway.sharing import Sharing
 from tests.support.fake_engine import FakeEngine, serving
+from tests.support.gateway_alone import InThisProcess
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, version
 from tests.support.running import connected, running_app
 from tests.support.servers import Broker
@@ -43,7 +44,7 @@ class Several:
         folder = self.settings.shared.data_dir / str(len(self.scenes))
         shared = self.settings.shared.model_copy(update={"data_dir": folder})
         settings = self.settings.model_copy(update={"shared": shared})
-        app = await self.stack.enter_async_context(running_app(build(settings)))
+        app = await self.stack.enter_async_context(running_app(build(settings, recorders=InThisProcess())))
         port: int = app.components[-1].port  # type: ignore[attr-defined]
         scene = Scene(f"http://127.0.0.1:{port}", self.engine, self.bus, app)
         await eventually(lambda: serves(scene))

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - each run has a folder of its own in it, which only its user may read
+MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 << 30
 """Free there, or the files lie on the disk: a whole run takes less than half of it."""
 

@@ -63,21 +63,22 @@ from ratchet.gateway.publishing import OBSERVE_S, Publishing
 from ratchet.gateway.quotas import Quotas
 from ratchet.gateway.reading import RequestReader
 from ratchet.gateway.recorder import Recorder, StreamMemory
-from ratchet.gateway.recorder_pool import FINISH_S, RecorderPool
+from ratchet.gateway.recorder_pool import FINISH_S, RecorderPool, Recorders
 from ratchet.gateway.recorder_process import SOURCE
 from ratchet.gateway.settings import Settings
 from ratchet.gateway.sharing import Memory, Sharing
 
 
 @asynccontextmanager
-async def build(settings: Settings, seat: Seat | None = None) -> AsyncIterator[App]:
+async def build(settings: Settings, seat: Seat | None = None, recorders: Recorders | None = None) -> AsyncIterator[App]:
     """Put everything together. Without a broker the gateway serves the routes on disk and spools turns.
 
-    `seat`: its place, where it is one of several workers.
+    `seat`: its place, where it is one of several workers; `recorders`: by default processes of their own.
     """
     settings = settings if seat is None else settings.share_of(seat)
     contracts = load_contracts()
-    recording = _recording(settings, contracts)
+    pool = recorders or RecorderPool(settings.recorders, settings.conversation_bytes)
+    recording = _recording(settings, contracts, pool)
     routing = _routing(settings, recording)
     recognition = _recognition(settings, recording)
     reader = RequestReader()
@@ -118,19 +119,18 @@ class _Recording:
     broker: BackgroundConnection
     spool: Spool
     publishing: Publishing
-    pool: RecorderPool
+    pool: Recorders
     notes: Notes
     quotas: Quotas
     recorder: Recorder
 
 
-def _recording(settings: Settings, contracts: Contracts) -> _Recording:
+def _recording(settings: Settings, contracts: Contracts, pool: Recorders) -> _Recording:
     shared = settings.shared
     broker = BackgroundConnection(lambda: Bus.connect(shared.bus, name="gateway", contracts=contracts, echo=False))
     spool = open_spool(_folder(settings) / "spool", settings.spool_bytes)
     outbox = Outbox(contracts, SOURCE, spool, queue_limit=settings.queue_limit)
     publishing = Publishing(outbox, broker.bus, close_s=settings.close_s, patience_s=settings.lease_s)
-    pool = RecorderPool(settings.recorders, settings.conversation_bytes)
     notes = Notes(settings.conversation_bytes // 8)
     quotas = Quotas(broker.bus, utc_now, time.monotonic, notes, has_prices=settings.prices.are_set)
     streams = StreamMemory(settings.streams_bytes)

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from ratchet.bus.tasks import end
+from ratchet.core.service.runtime import Component
 from ratchet.gateway import metrics
 from ratchet.gateway.recorder_process import LENGTH, Job, Recorded
 
@@ -42,6 +43,10 @@ class JobRunner(Protocol):
     def submit(self, key: str, job: Job, finish: Finish) -> None:
         """Have a job recorded, after all earlier ones of the same key."""
         ...
+
+
+class Recorders(JobRunner, Component, Protocol):
+    """Makes records for as long as the gateway runs."""
 
 
 @dataclass(slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ratchet.bus.contracts import Contracts, Upgrades
 from ratchet.core.contract import MESSAGES
 from ratchet.core.resources import resource_dir
@@ -11,6 +13,7 @@ UPGRADES: Upgrades = {}
 """The functions that turn bodies of older topics into newer ones: every topic still has its first version."""
 
 
+@functools.cache
 def load_contracts() -> Contracts:
-    """Topics, streams, buckets and schemas of the running version."""
+    """Topics, streams, buckets and schemas of the running version, read once a process: nothing in them changes."""
     return Contracts.load(resource_dir("contracts"), MESSAGES, UPGRADES, masked)
