@@ -27,13 +27,14 @@ from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Spool
 from ratchet.core.contract.state import RESPONSES, SealedResponse
 from ratchet.core.errors import ConfigError
+from ratchet.core.rules.access import AGENT_SCOPES
 from ratchet.core.service.asgi import JsonApi
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.health import has_files
 from ratchet.core.service.http import Bounds, HttpServer
 from ratchet.core.service.http_client import AsyncApiClient, Peer
-from ratchet.core.service.keys import KnownKeys, known_keys
+from ratchet.core.service.keys import KnownKeys, known_keys, setting_key
 from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.core.service.seat import Seat
@@ -54,7 +55,6 @@ from ratchet.gateway.error_shapes import MessagesErrors, error_json
 from ratchet.gateway.guard import Guard, RateLimit
 from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.http_api import route_finder
-from ratchet.gateway.key_file import LOOK_S, KeyFile, agent_keys
 from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import ModelNames, Models
@@ -232,9 +232,8 @@ def _app(
     shared: bool,
 ) -> App:
     """What runs, and how it is; `shared`: the server's port."""
-    more_keys = agent_keys([one.get_secret_value() for one in settings.api_keys])
-    keys = known_keys(settings.shared, "gateway", recording.broker.bus, more_keys)
-    key_file = KeyFile(settings.api_keys_file, keys.replace_more) if settings.api_keys_file is not None else None
+    given = [setting_key(key.get_secret_value(), "agents", AGENT_SCOPES) for key in settings.api_keys]
+    keys = known_keys(settings.shared, "gateway", recording.broker.bus, given)
     routes, sharing, publishing = routing.routes, recognition.sharing, recording.publishing
 
     async def engines() -> str | None:
@@ -251,7 +250,6 @@ def _app(
             routes,
             keys,
             recording.quotas,
-            *([Periodic(LOOK_S, key_file.look, "key file")] if key_file is not None else []),
             Periodic(OBSERVE_S, publishing.observe, "observation"),
             Periodic(CHECK_EVERY_S, routing.engines.check_health, "replicas"),
             http_server(settings, guard, keys, shared=shared),
@@ -263,7 +261,6 @@ def _app(
             "engines": engines,
             "spool": publishing.check,
             "unreadable_keys": keys.check,
-            **({"key_file": key_file.check} if key_file is not None else {}),
         },
         drain_s=stop_s(settings),
     )

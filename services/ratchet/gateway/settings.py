@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -141,8 +140,6 @@ class Settings(ServiceSettings):
     """Bytes of the cache of answers at temperature 0; 0: no cache."""
     api_keys: list[SecretStr] = Field(default_factory=list[SecretStr])
     """API keys of agents, besides those of `ratchet keys`: they may use every role (`infer:*` and `feedback:*`)."""
-    api_keys_file: Path | None = None
-    """File with further such keys, one per line; the gateway reads it again when it changes."""
     requests_per_minute: int = Field(default=0, ge=0)
     """Most requests of one API key that has no limit of its own, or of one address where there are no keys; 0: no
     limit."""

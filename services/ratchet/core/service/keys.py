@@ -80,7 +80,6 @@ class KnownKeys:
         self._service = (service,) if service is not None else ()
         self._is_local = is_local
         self._now = now
-        self._more: tuple[Key, ...] = ()
         self._stored: dict[str, Key] | None = None
         """By id; None until this process knows what the bucket holds, or held."""
         self._closed = bool(own)
@@ -95,11 +94,6 @@ class KnownKeys:
     def is_open(self) -> bool:
         """Whether every caller may do everything."""
         return self._is_local and self._stored is not None and not self._closed
-
-    def replace_more(self, keys: Iterable[Key]) -> None:
-        """Take these keys, besides those of settings and bucket, instead of the ones that were given before."""
-        self._more, self._closed = tuple(keys), True
-        self._index()
 
     async def caller_of(self, headers: Headers) -> Caller:
         """Who sends a request with these headers. Raises `HttpError` (401) without a usable key where one is asked for,
@@ -180,7 +174,7 @@ class KnownKeys:
         """Keys of the settings count before those of the bucket."""
         if self._stored is not None:
             self._learned.set()
-        keys = [*(self._stored or {}).values(), *self._more, *self.own, *self._service]
+        keys = [*(self._stored or {}).values(), *self.own, *self._service]
         self._by_hash = {key.hash: (key, caller_with(key)) for key in keys}
 
     def _restore(self) -> None:
