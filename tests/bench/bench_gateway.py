@@ -187,7 +187,7 @@ Results = dict[tuple[Case, str], Measured]
 
 
 async def compare(options: argparse.Namespace) -> None:
-    async with all_ways(options.beside, set(options.without), options.workers) as (upstream, ways):
+    async with all_ways(options.beside, set(options.without)) as (upstream, ways):
         results: Results = {(case, way.name): Measured() for case in CASES for way in ways}
         for way in ways:
             for case in CASES:
@@ -281,9 +281,6 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument(
         "--beside", metavar="SERVICES", help="also the gateway of another checkout, by its services folder"
-    )
-    parser.add_argument(
-        "--workers", nargs="+", type=int, default=[], metavar="NUMBER", help="also gateways with so many workers each"
     )
     parser.add_argument("--calls", type=int, help="instead: memory of Ratchet's gateway over so many calls")
     options = parser.parse_args()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +59,6 @@ class Way:
     """Of the process that answers; its children count separately."""
     bus: Bus | None = None
     """Where it publishes what it records, if it does."""
-    supervised: bool = False
-    """The process does not answer itself: those that it starts do."""
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Of the calls of one trajectory."""
@@ -79,9 +77,7 @@ class Way:
     def _processes(self) -> tuple[list[psutil.Process], list[psutil.Process]]:
         """Those that answer, and the others."""
         process = psutil.Process(self.pid)
-        answering = process.children() if self.supervised else [process]
-        everyone = [process, *process.children(recursive=True)]
-        return answering, [one for one in everyone if one not in answering]
+        return [process], process.children(recursive=True)
 
     async def recorded(self) -> int:
         """Turns that are stored so far; 0 for a way that records none."""
@@ -94,13 +90,8 @@ def _spent_s(processes: Iterable[psutil.Process]) -> float:
 
 
 @asynccontextmanager
-async def all_ways(
-    beside: str | None, leave_out: set[str], workers: Sequence[int] = ()
-) -> AsyncIterator[tuple[str, list[Way]]]:
-    """The upstream's own address and the ways to it.
-
-    `beside`: the `services` folder of another checkout; `workers`: further gateways, each with so many.
-    """
+async def all_ways(beside: str | None, leave_out: set[str]) -> AsyncIterator[tuple[str, list[Way]]]:
+    """The upstream's own address and the ways to it. `beside`: the `services` folder of another checkout."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         upstream = stack.enter_context(mock_upstream(folder))
@@ -108,12 +99,6 @@ async def all_ways(
         ways = [Way(MOCK, mock, POLICY.name, upstream.pid)]
         if RATCHET not in leave_out:
             ways.append(await stack.enter_async_context(_ratchet(RATCHET, upstream.url, folder / "here", None)))
-        for number in workers:
-            name = f"{number} worker{'s' * (number > 1)}"
-            with_workers = {"RATCHET_GATEWAY_WORKERS": str(number)}
-            ways.append(
-                await stack.enter_async_context(_ratchet(name, upstream.url, folder / name, None, **with_workers))
-            )
         if beside is not None:
             ways.append(await stack.enter_async_context(_ratchet(BESIDE, upstream.url, folder / "beside", beside)))
         ways += [
@@ -134,7 +119,7 @@ def mock_upstream(folder: Path) -> Iterator[RunningServer]:
 
 
 @asynccontextmanager
-async def _ratchet(name: str, upstream: str, folder: Path, services: str | None, **settings: str) -> AsyncIterator[Way]:
+async def _ratchet(name: str, upstream: str, folder: Path, services: str | None) -> AsyncIterator[Way]:
     """The gateway on a broker of its own, capture and publishing on."""
     port, health_port = free_ports(2)
     with running_nats(folder) as nats:
@@ -146,7 +131,6 @@ async def _ratchet(name: str, upstream: str, folder: Path, services: str | None,
                 "RATCHET_HEALTH_PORT": str(health_port),
                 "RATCHET_GATEWAY_PORT": str(port),
                 "RATCHET_ENGINE_URL": upstream,
-                **settings,
             }
             if services is not None:
                 env["PYTHONPATH"] = services
@@ -154,8 +138,7 @@ async def _ratchet(name: str, upstream: str, folder: Path, services: str | None,
             ready = f"http://127.0.0.1:{health_port}/readyz"
             program = Program("gateway", (sys.executable, "-m", "ratchet.gateway"), ready, url, port, env=env)
             with running(program, folder) as server:
-                supervised = settings.get("RATCHET_GATEWAY_WORKERS", "1") != "1"
-                yield Way(name, f"{url}/v1", ROLE, server.pid, bus, supervised)
+                yield Way(name, f"{url}/v1", ROLE, server.pid, bus)
 
 
 @contextmanager

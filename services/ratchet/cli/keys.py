@@ -24,6 +24,11 @@ _NEEDS_PRICES = (
     "the limit in USD counts calls that have a price: set RATCHET_GATEWAY_ENGINE_PRICE, and `prices` of upstreams, "
     "of the gateway"
 )
+_CLOSES = (
+    "from now on every service refuses whoever sends no key (401): agents (`api_key`), the console, and these commands. "
+    "Set RATCHET_API_KEY to the key above, and give each agent one of its own: "
+    "ratchet keys create NAME --scope infer:ROLE --scope feedback:ROLE"
+)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -53,8 +58,8 @@ def create(
         ),
     ],
     expires: Annotated[str | None, typer.Option(help="When it expires: `90d`, `12h`, or an RFC 3339 time.")] = None,
-    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Requests of one gateway process.")] = None,
-    tokens_per_minute: Annotated[int | None, typer.Option(min=1, help="Tokens of one gateway process.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Requests at all gateways.")] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(min=1, help="Tokens at all gateways.")] = None,
     usd_per_day: Annotated[
         float | None, typer.Option(help="US dollars in a day (UTC) of all gateways; counts calls with a price.")
     ] = None,
@@ -78,10 +83,13 @@ def create(
     if dry_run:
         print_dry_run(f"POST {endpoints.url('coordinator')}/v1/keys", body, as_json)
         return
+    is_first = not as_json and not get(endpoints, "coordinator", "/v1/keys", KeysOut).keys
     created = post(endpoints, "coordinator", "/v1/keys", KeyCreatedOut, body)
     print_answer(created, as_json, lambda: console.print(created.key, markup=False))
     if not as_json:
         errors.print(f"{created.about.key_id}: keep the key above, it is shown only this once", markup=False)
+        if is_first:
+            errors.print(_CLOSES, markup=False)
         if usd_per_day is not None:
             errors.print(_NEEDS_PRICES, markup=False)
 

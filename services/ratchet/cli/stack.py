@@ -62,6 +62,9 @@ def up(
         Path | None,
         typer.Option(help="Run this program as an MLflow server, and the experiment tracker: .mlflow/bin/mlflow."),
     ] = None,
+    gateways: Annotated[
+        int | None, typer.Option(min=1, max=16, help="Gateways on one port, for one core each (Linux); else 1.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start in the background and return when ready.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -87,6 +90,7 @@ def up(
         mlflow or table.mlflow,
         upstream=upstream or table.upstream,
         file=file,
+        gateways=gateways or table.gateways,
     )
     members = tuple(name.strip() for name in only.split(",") if name.strip())
     try:
@@ -147,6 +151,7 @@ def start_background(settings: StackSettings, as_json: bool) -> None:
     command += ["--free-ports"] if settings.free_ports else []
     command += ["--only", ",".join(settings.only)] if settings.only else []
     command += ["--upstream", settings.upstream] if settings.upstream else []
+    command += ["--gateways", str(settings.gateways)] if settings.gateways > 1 else []
     command += ["--mlflow", str(settings.mlflow)] if settings.mlflow else []
     with log.open("ab") as output:  # a refused second start must not cut off the first one's log
         begin = output.seek(0, os.SEEK_END)

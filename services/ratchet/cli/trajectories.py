@@ -181,7 +181,7 @@ async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
                 raise NotFound(f"{recorded}: {end}; without an end it is shown after ten minutes without a call")
             raise NotFound(f"no trajectory {trajectory_id} is stored")
         rewards = await stored.rewards(trajectory_id)
-        feedback = await stored.feedback(trajectory_id)
+        feedback = await stored.feedback(trajectory_id, trajectory.role)
         run = await stored.run({trajectory_id, *ancestors(trajectory)})
         recorded_as = trajectory.recorded_as or trajectory_id
         calls, barred = await of_trajectory(warehouse, trajectory.role, recorded_as) or (0, [])

@@ -12,7 +12,7 @@ from ratchet.cli.options import AsJson, Directory
 from ratchet.cli.output import console, print_answer
 from ratchet.core.errors import NotFound
 from ratchet.core.service.discovery import DEFAULT_DIRECTORY
-from ratchet.local.local_stack.catalog import SERVICES, port_name
+from ratchet.local.local_stack.catalog import GATEWAY, SERVICES, health_port_name, port_name
 
 app = typer.Typer()
 
@@ -21,7 +21,6 @@ SERVERS = {
     "s3": "RATCHET_S3_ENDPOINT",
     "clickhouse": "RATCHET_CLICKHOUSE_URL",
 }
-GATEWAY = "gateway"
 
 
 @app.command("url")
@@ -69,4 +68,5 @@ def addresses(endpoints: Endpoints) -> dict[str, str]:
                 continue
         if (member := services.get(spec.name)) is not None and member.health_port is not None:
             known[f"{spec.short}_health"] = f"http://127.0.0.1:{member.health_port}"
-    return known
+    further = {name: member for name, member in services.items() if name.startswith(f"{GATEWAY}-")}
+    return known | {health_port_name(name): f"http://127.0.0.1:{one.health_port}" for name, one in further.items()}

@@ -72,6 +72,8 @@ TRUE = msgspec.Raw(b"true")
 
 ADAPTER_ID = "adapter_id"
 """The member that names a role or a version beside the model: it must exist."""
+EXTRA_BODY = "extra_body"
+"""OpenAI's Python client merges this argument into the body. Agents that write JSON themselves send it as a member."""
 
 PARAMETER_BYTES, MAX_PARAMETERS = 16 * 1024, 64
 """Bounds on the further members of a request that a turn records: of each, and of their number."""
@@ -202,6 +204,13 @@ def read_fields(body: bytes) -> Fields:
             value = value_of(fields, name)
             if isinstance(value, float) and value.is_integer() and -INTEGERS <= value < INTEGERS:
                 fields[name] = _raw(int(value))
+    if EXTRA_BODY in fields and ADAPTER_ID not in fields:
+        extra = value_of(fields, EXTRA_BODY)
+        if isinstance(extra, dict) and ADAPTER_ID in extra:
+            fields[ADAPTER_ID] = _raw(extra.pop(ADAPTER_ID))
+            fields[EXTRA_BODY] = _raw(extra)
+            if not extra:
+                del fields[EXTRA_BODY]
     return fields
 
 

@@ -37,7 +37,6 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.service.keys import KnownKeys, known_keys, setting_key
 from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
-from ratchet.core.service.seat import Seat
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import CallOpener, new_id
@@ -70,12 +69,11 @@ from ratchet.gateway.sharing import Memory, Sharing
 
 
 @asynccontextmanager
-async def build(settings: Settings, seat: Seat | None = None, recorders: Recorders | None = None) -> AsyncIterator[App]:
+async def build(settings: Settings, recorders: Recorders | None = None) -> AsyncIterator[App]:
     """Put everything together. Without a broker the gateway serves the routes on disk and spools turns.
 
-    `seat`: its place, where it is one of several workers; `recorders`: by default processes of their own.
+    `recorders`: by default processes of their own.
     """
-    settings = settings if seat is None else settings.share_of(seat)
     contracts = load_contracts()
     pool = recorders or RecorderPool(settings.recorders, settings.conversation_bytes)
     recording = _recording(settings, contracts, pool)
@@ -103,7 +101,7 @@ async def build(settings: Settings, seat: Seat | None = None, recorders: Recorde
     used = partial(recording.notes.used, requests=1)
     guard = Guard(api, recognition.limit, settings.requests_per_minute, settings.trusted_proxies, used=used)
     try:
-        yield _app(settings, recording, routing, recognition, guard, shared=seat is not None)
+        yield _app(settings, recording, routing, recognition, guard)
     finally:
         reader.close()
         await continuing.close()
@@ -222,16 +220,8 @@ def _completions(
     return Completions(calls, answering, continuing, settings.keep_alive_s)
 
 
-def _app(
-    settings: Settings,
-    recording: _Recording,
-    routing: _Routing,
-    recognition: _Recognition,
-    guard: Guard,
-    *,
-    shared: bool,
-) -> App:
-    """What runs, and how it is; `shared`: the server's port."""
+def _app(settings: Settings, recording: _Recording, routing: _Routing, recognition: _Recognition, guard: Guard) -> App:
+    """What runs, and how it is."""
     given = [setting_key(key.get_secret_value(), "agents", AGENT_SCOPES) for key in settings.api_keys]
     keys = known_keys(settings.shared, "gateway", recording.broker.bus, given)
     routes, sharing, publishing = routing.routes, recognition.sharing, recording.publishing
@@ -252,7 +242,7 @@ def _app(
             recording.quotas,
             Periodic(OBSERVE_S, publishing.observe, "observation"),
             Periodic(CHECK_EVERY_S, routing.engines.check_health, "replicas"),
-            http_server(settings, guard, keys, shared=shared),
+            http_server(settings, guard, keys),
         ],
         {"routes": routes.ready, "other_gateways": sharing.ready, "keys": keys.ready, "files": has_files},
         notes={
@@ -262,18 +252,13 @@ def _app(
             "spool": publishing.check,
             "unreadable_keys": keys.check,
         },
-        drain_s=stop_s(settings),
+        drain_s=settings.grace_s + settings.drain_s + FINISH_S,
     )
 
 
 def _folder(settings: Settings) -> Path:
     """Where the gateway keeps its files."""
     return settings.shared.data_dir / "gateway"
-
-
-def stop_s(settings: Settings) -> float:
-    """How much longer a stop takes than that of a service without open calls."""
-    return settings.grace_s + settings.drain_s + FINISH_S
 
 
 def open_spool(folder: Path, limit_bytes: int) -> Spool:
@@ -296,8 +281,8 @@ def policy_engines(settings: Settings) -> PolicyEngines:
     return PolicyEngines(settings.engines, limits)
 
 
-def http_server(settings: Settings, guard: Guard, keys: KnownKeys, *, shared: bool) -> HttpServer:
-    """The server behind API keys, within the bounds on connections; `shared`: its port."""
+def http_server(settings: Settings, guard: Guard, keys: KnownKeys) -> HttpServer:
+    """The server behind API keys, within the bounds on connections."""
     bounds = Bounds(
         connections=settings.connections,
         per_address=settings.connections_per_address,
@@ -309,4 +294,4 @@ def http_server(settings: Settings, guard: Guard, keys: KnownKeys, *, shared: bo
     )
     app, host = MessagesErrors(Authentication(guard, keys.caller_of)), settings.shared.http_host
     sites = Sites(settings.shared.allowed_hosts, settings.cors_origins)
-    return HttpServer(app, host, settings.port, sites=sites, bounds=bounds, shared=shared)
+    return HttpServer(app, host, settings.port, sites=sites, bounds=bounds, shared=settings.shares_port)

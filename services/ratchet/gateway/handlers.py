@@ -170,11 +170,14 @@ def _owner(request: Request) -> str:
 def _roles(caller: Caller, body: Mapping[str, Any], known: Sequence[str], *, knows_all: bool) -> list[str]:
     """The roles that a request is about: the one that it names, else those of `known` that the caller's key may rate.
 
-    `knows_all`: no other gateway knows more of the trajectory just now. Raises `BadRequest` when there is no role,
+    `knows_all`: no other gateway knows more of the trajectory just now. Raises `BadRequest` when there is no role, or
+    when all of its calls were in others than the one that is named,
     `Unavailable` when another gateway may know one, `Forbidden` when the key may not rate the one that is named.
     """
     if body.get("role"):
         caller.require(KeyScope.FEEDBACK, str(body["role"]))
+        if known and knows_all and body["role"] not in known:
+            raise BadRequest(f"the trajectory has no call in the role {str(body['role'])[:64]!r}", param="role")
         return [body["role"]]
     roles = [role for role in known if caller.allows(KeyScope.FEEDBACK, role)]
     if not knows_all and len(roles) != 1:

@@ -65,9 +65,6 @@ UNSENT_NOTES = Counter(
 UNREADABLE_NOTES = Counter(
     "ratchet_gateway_unreadable_notes_total", "Messages of other gateways that break their contract."
 )
-WORKER_DEATHS = Counter("ratchet_gateway_worker_deaths_total", "Workers that ended without being asked.")
-LARGEST = frozenset({"ratchet_gateway_lease_lapsed", "ratchet_gateway_replica_away"})
-"""Gauges of which the largest value is that of all workers; of the others it is the sum."""
 
 
 @lru_cache(maxsize=4096)

@@ -29,7 +29,6 @@ from ratchet.core.service.engine_list import (
     key_in,
     replica_urls,
 )
-from ratchet.core.service.seat import Seat
 from ratchet.core.service.setting_types import OptionalHttpAddress, Port
 from ratchet.core.service.settings import ServiceSettings
 from ratchet.dialects.answers import MODES
@@ -93,9 +92,9 @@ class Settings(ServiceSettings):
 
     port: Port = 8080
     """Port of the OpenAI-compatible API; 0 picks a free one."""
-    workers: int = Field(default=1, ge=1, le=64)
-    """Processes that answer calls on the port, on Linux: one for each core that the gateway may use. With several, one
-    more process starts them and reports for them. Bounds on memory, disk and connections are those of all together."""
+    shares_port: bool = False
+    """Whether other gateways of this user may listen on the port too: Linux spreads connections among them. The local
+    stack sets it (`ratchet up --gateways 2`)."""
     engine_url: ReplicasText = Field(
         default="http://127.0.0.1:8082", validation_alias=AliasChoices("RATCHET_ENGINE_URL", "engine_url")
     )
@@ -176,11 +175,11 @@ class Settings(ServiceSettings):
     """Memory for the arms of trajectories between their calls: 1 KB each."""
     identity_bytes: int = 64 * 1024 * 1024
     """Memory for what calls without a name are recognised by: ids of tool calls, and digests of answered conversations.
-    700 bytes for each answer, also of other gateways and workers: each knows all."""
+    700 bytes for each answer, also of other gateways: each knows all."""
     conversation_rest_s: float = Field(default=3600.0, gt=0)
     """How long a conversation may rest between two calls and be recognised by what was said in it."""
     recorders: int = Field(default=1, ge=1, le=16)
-    """Processes that redact, check and pack what agents and engines send, for each worker."""
+    """Processes that redact, check and pack what agents and engines send."""
     recording_bytes: int = 64 * 1024 * 1024
     """Most bytes of requests and answers that wait for a recorder; beyond it a turn holds only its call's metadata."""
     streams_bytes: int = 256 * 1024 * 1024
@@ -227,16 +226,6 @@ class Settings(ServiceSettings):
         """By engine, which distribution it logs, where its answers do not name one."""
         return {one.name: MODES[one.logprobs_mode] for one in self.engines if one.logprobs_mode is not None}
 
-    def share_of(self, seat: Seat) -> Settings:
-        """The settings of one of several workers: an equal share of each bound, and the port that they share."""
-
-        def share(total: int) -> int:
-            return -(-total // seat.workers)
-
-        shares = {name: share(getattr(self, name)) for name in _BOUNDS}
-        shares["bodies_bytes"] = max(shares["bodies_bytes"], self.body_limit)
-        return self.model_copy(update={**shares, "port": seat.port})
-
 
 def verify(settings: Settings, environment: Mapping[str, str]) -> None:
     """Raise `ConfigError` where the environment lacks the key of a server: known before a start."""
@@ -247,19 +236,3 @@ def verify(settings: Settings, environment: Mapping[str, str]) -> None:
 def _price(settings: PriceSettings) -> Price:
     """A price as the recorder takes it."""
     return Price(settings.prompt, settings.completion, settings.cached_prompt)
-
-
-_BOUNDS = (
-    "cache_bytes",
-    "connections",
-    "connections_per_address",
-    "bodies_bytes",
-    "conversation_bytes",
-    "arms_bytes",
-    "identity_bytes",
-    "recording_bytes",
-    "streams_bytes",
-    "queue_limit",
-    "spool_bytes",
-)
-"""What is set for all workers together."""

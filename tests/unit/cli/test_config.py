@@ -16,7 +16,7 @@ from ratchet.core.service.settings import read
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a settings file, and an environment without ours."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "ratchet.toml").write_text("log_level = 'warning'\n[gateway]\nworkers = 2\n")
+    (tmp_path / "ratchet.toml").write_text("log_level = 'warning'\n[gateway]\nrecorders = 2\n")
     monkeypatch.setenv("RATCHET_S3_SECRET_KEY", "hush")
     monkeypatch.setenv("RATCHET_CLICKHOUSE_URL", "http://ratchet:hush@host:8123")
     monkeypatch.setenv("RATCHET_NATS_URL", "ratchet:hush@nats:4222")
@@ -33,7 +33,7 @@ def test_what_is_set_is_shown_once_with_its_origin_and_secrets_are_masked(capsys
     assert of_all["log_level"] == ("warning", "log_level in ratchet.toml")
     assert of_all["s3_secret_key"] == ("(secret)", "RATCHET_S3_SECRET_KEY")
     assert of_all["clickhouse_url"] == ("http://***@host:8123", "RATCHET_CLICKHOUSE_URL")
-    assert services["gateway"] == [{"setting": "workers", "value": 2, "origin": "gateway.workers in ratchet.toml"}]
+    assert services["gateway"] == [{"setting": "recorders", "value": 2, "origin": "gateway.recorders in ratchet.toml"}]
     assert services["rl_coordinator"] == []
 
 

@@ -285,9 +285,9 @@ def test_prometheus_scrapes_every_service_at_its_health_port() -> None:
     config = yaml.safe_load((REPOSITORY / "deploy/prometheus/prometheus.yml").read_text())
 
     targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
-    assert set(targets) == {f"{name}:9100" for name in set(OURS) - {"engine_local"}}
-    of_profiles = config["scrape_configs"][0]["dns_sd_configs"][0]["names"]
-    assert of_profiles == ["engine_local", "trainer_gpu", TRACKER.name]
+    assert set(targets) == {f"{name}:9100" for name in set(OURS) - {"engine_local", "gateway"}}
+    by_name = config["scrape_configs"][0]["dns_sd_configs"][0]["names"]
+    assert by_name == ["gateway", "engine_local", "trainer_gpu", TRACKER.name]
     (vllm,) = config["scrape_configs"][1]["dns_sd_configs"]
     (port,) = (word for word in services()["engine_vllm"]["command"] if word.startswith("--port="))
     assert (vllm["names"], f"--port={vllm['port']}") == (["engine_vllm"], port)

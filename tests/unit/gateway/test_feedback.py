@@ -55,6 +55,16 @@ async def test_the_answer_to_feedback_on_an_unknown_trajectory_names_what_it_wai
     assert known.get("note") is None
 
 
+async def test_feedback_on_a_run_of_another_role_is_refused(tmp_path: Path) -> None:
+    async with alone(tmp_path) as here:
+        here.handlers.arms.open(TRAJECTORY, "clerk")
+        with pytest.raises(BadRequest, match="no call in the role 'support'") as refused:
+            await given(here, with_key("feedback:support"))
+        assert refused.value.param == "role"
+        here.handlers.arms.open(TRAJECTORY, "support")
+        assert (await given(here, with_key("feedback:support")))["role"] == "support"
+
+
 async def test_feedback_without_a_trajectory_names_the_missing_member(tmp_path: Path) -> None:
     async with alone(tmp_path) as here:
         for wrong, message in (({}, "is missing"), ({"trajectory_id": "a\nb"}, "printable")):

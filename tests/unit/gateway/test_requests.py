@@ -77,6 +77,26 @@ def test_a_wrong_member_is_refused_by_its_name(change: dict[str, Any], status: i
     assert (http_error(error.value).status, error.value.param) == (status, param)
 
 
+@pytest.mark.parametrize(("beside", "left"), [({}, None), ({"top_k": 3}, {"top_k": 3})])
+def test_adapter_id_within_extra_body_names_the_model(beside: dict[str, Any], left: dict[str, Any] | None) -> None:
+    sent = {**BODY, "extra_body": {"adapter_id": "support@3", **beside}}
+    request = read_chat(sent)
+    assert (request.model, request.named_by) == ("support@3", "adapter_id")
+    body = engine_body(CHAT, request, "support@3-x")
+    assert ("adapter_id" in body, body.get("extra_body")) == (False, left)
+
+
+def test_adapter_id_at_the_top_counts_before_one_within_extra_body() -> None:
+    sent = {**BODY, "adapter_id": "support@3", "extra_body": {"adapter_id": "support@4"}}
+    assert read_chat(sent).model == "support@3"
+
+
+@pytest.mark.parametrize("extra", [None, 7, [], {"top_k": 3}])
+def test_extra_body_without_an_adapter_id_passes_as_it_is(extra: object) -> None:
+    fields = read_fields(msgspec.json.encode({**BODY, "extra_body": extra}))
+    assert bytes(fields["extra_body"]) == msgspec.json.encode(extra)
+
+
 def test_an_adapter_id_names_the_model_whatever_the_model_is() -> None:
     request = read_chat({**BODY, "adapter_id": "support@3-1a2b3c4d"})
     assert (request.model, request.named_by) == ("support@3-1a2b3c4d", "adapter_id")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from prometheus_client import CONTENT_TYPE_LATEST, Gauge
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ratchet.core.errors import RatchetError
-from ratchet.core.service.reports import Family, Report, exposition, families_of, together
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns None when all is well, else the reason why not."""
@@ -24,14 +22,6 @@ FAILING = Gauge("ratchet_check_failing", "1 while a check of /readyz fails, or n
 
 CHECK_DEADLINE_S = 2.0
 """A check that takes longer counts as failed: the caller is waiting."""
-
-
-class Others(Protocol):
-    """Processes that do this service's work."""
-
-    async def report(self, *, metrics: bool) -> Report:
-        """What they say of themselves, as if they were one."""
-        ...
 
 
 @dataclass
@@ -43,7 +33,6 @@ class Health:
     checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
     notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
     """Faults that do not keep the service from its work."""
-    others: Others | None = None
     _shown: set[str] = field(default_factory=set[str])
     """Checks whose state the metrics have."""
 
@@ -51,24 +40,16 @@ class Health:
         """Report not ready from now on. Comes before anything is stopped, so that callers go elsewhere."""
         self.starting = "stopping"
 
-    async def report(self, *, metrics: bool) -> Report:
-        """The state of the service, of all its processes; `metrics`: with what they count."""
-        reasons, notes = await asyncio.gather(self._reasons(), _failing(self.notes))
-        if self.others is None:
-            return Report(reasons, notes, self._families({*reasons, *notes}) if metrics else ())
-        theirs = await self.others.report(metrics=metrics)
-        reasons, notes = theirs.reasons | reasons, theirs.notes | notes
-        own = self._families({*reasons, *notes}) if metrics else ()
-        return Report(reasons, notes, together([own, theirs.families]))
-
-    def _families(self, failing: Set[str]) -> tuple[Family, ...]:
-        """What this process counts, and which checks fail now."""
-        self._shown |= {"start", *self.checks, *self.notes, *failing}
+    async def state(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Why the service is not ready, by check, and its faults; the metrics say from then on which checks fail."""
+        reasons, notes = await asyncio.gather(self.reasons(), _failing(self.notes))
+        self._shown |= {"start", *self.checks, *self.notes}
         for name in self._shown:
-            FAILING.labels(name).set(name in failing)
-        return families_of()
+            FAILING.labels(name).set(name in reasons or name in notes)
+        return reasons, notes
 
-    async def _reasons(self) -> dict[str, str]:
+    async def reasons(self) -> dict[str, str]:
+        """Why the service is not ready, by check; empty when it is."""
         return {"start": self.starting} if self.starting is not None else await _failing(self.checks)
 
 
@@ -103,13 +84,12 @@ def health_app(health: Health) -> Starlette:
         return JSONResponse({"service": health.service, "status": "alive"})
 
     async def ready(_: Request) -> Response:
-        report = await health.report(metrics=False)
-        reasons, notes = report.reasons, report.notes
+        reasons, notes = await health.state()
         status = {"service": health.service, "ready": not reasons, "reasons": reasons, "notes": notes}
         return JSONResponse(status, status_code=503 if reasons else 200)
 
     async def metrics(_: Request) -> Response:
-        families = (await health.report(metrics=True)).families
-        return Response(exposition(families), media_type=CONTENT_TYPE_LATEST)
+        await health.state()
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     return Starlette(routes=[Route("/healthz", alive), Route("/readyz", ready), Route("/metrics", metrics)])

@@ -52,12 +52,8 @@ class _Output:
             sys.stderr.flush()
 
 
-def configure_logs(service: str, level: str, worker: int | None = None) -> None:
-    """Set up structlog, `logging` and the hooks for uncaught exceptions.
-
-    `service`, and `worker` where it is one of several, are members of every line.
-    """
-    origin: dict[str, str | int] = {"service": service, **({} if worker is None else {"worker": worker})}
+def configure_logs(service: str, level: str) -> None:
+    """Set up structlog, `logging` and the hooks for uncaught exceptions. `service` is a member of every line."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -70,9 +66,9 @@ def configure_logs(service: str, level: str, worker: int | None = None) -> None:
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Output())),
         cache_logger_on_first_use=True,
     )
-    structlog.contextvars.bind_contextvars(**origin)
+    structlog.contextvars.bind_contextvars(service=service)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LibraryLines(origin))
+    handler.setFormatter(LibraryLines(service))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread
@@ -108,16 +104,16 @@ def without_content(_logger: object, _method: str, line: Line) -> Line:
 class LibraryLines(logging.Formatter):
     """Lines of the standard library's loggers. Only the first line of a message: the others show objects."""
 
-    def __init__(self, origin: Mapping[str, str | int]) -> None:
-        """`origin`: members of every line."""
+    def __init__(self, service: str) -> None:
+        """`service`: a member of every line."""
         super().__init__()
-        self._origin = origin
+        self._service = service
 
     def format(self, record: logging.LogRecord) -> str:
         """One JSON object."""
         first, _, _ = record.getMessage().partition("\n")
         line: Line = {
-            **self._origin,
+            "service": self._service,
             "logger": record.name,
             "level": record.levelname.lower(),
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -18,10 +16,9 @@ import uvloop
 from ratchet.bus.tasks import end
 from ratchet.core.errors import ConfigError, RatchetError
 from ratchet.core.service.disk import room_check
-from ratchet.core.service.health import Check, Health, Others, health_app
+from ratchet.core.service.health import Check, Health, health_app
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.logs import configure_logs
-from ratchet.core.service.seat import Seat, SupervisorLink, refuse
 from ratchet.core.service.settings import ServiceSettings, SharedSettings, read
 
 log = structlog.get_logger()
@@ -53,8 +50,6 @@ class App:
     """Faults that /readyz reports and alerts name, but that do not keep the service from its work."""
     drain_s: float = 0.0
     """How much longer than `shutdown_s` a stop may take, so that open calls can end."""
-    others: Others | None = None
-    """Processes that do the work; health and metrics are those of all of them."""
 
 
 class Periodic:
@@ -87,48 +82,29 @@ class Periodic:
         self._stopping.set()
 
 
-def run(
-    name: str, build: Callable[[S], AbstractAsyncContextManager[App]], kind: type[S], seat: Seat | None = None
-) -> None:
+def run(name: str, build: Callable[[S], AbstractAsyncContextManager[App]], kind: type[S]) -> None:
     """Run the service until SIGTERM or SIGINT. Exits 1, with one line, when it cannot start or a component fails.
 
-    `kind`: the class of its settings, which are read here; `seat`: its place, where it is one of several workers. A
-    worker tells its supervisor, and no log, of a wrong setting: all others have the same.
+    `kind`: the class of its settings, which are read here.
     """
-    number = None if seat is None else seat.number
-    channel = None if seat is None else seat.open_channel()
-    if channel is not None:
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # a terminal sends it to all: the supervisor's is the one to act on
-    configure_logs(name, "info", number)
+    configure_logs(name, "info")
     try:
         settings = read(kind)
-        configure_logs(name, settings.shared.log_level, number)
+        configure_logs(name, settings.shared.log_level)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            healthy = runner.run(_serve(name, build(settings), settings.shared, channel))
+            healthy = runner.run(_serve(name, build(settings), settings.shared))
     except RatchetError as error:
-        if channel is not None and isinstance(error, ConfigError):
-            refuse(channel, str(error))
-            sys.exit(os.EX_CONFIG)
         log.error("cannot run", reason=str(error))
         sys.exit(1)
     sys.exit(0 if healthy else 1)
 
 
-async def _serve(
-    name: str, build: AbstractAsyncContextManager[App], settings: SharedSettings, channel: socket.socket | None
-) -> bool:
+async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: SharedSettings) -> bool:
     stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT) if channel is None else (signal.SIGTERM,):
+    for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     health = Health(name)
-    where: dict[str, int] = {}
-    if channel is None:
-        server = HttpServer(health_app(health), settings.http_host, settings.health_port)
-        where = {"health_port": server.port}
-    else:
-        server = SupervisorLink(channel, health, stopping.set)
+    server = HttpServer(health_app(health), settings.http_host, settings.health_port)
     serving = asyncio.create_task(server.run())
     entering = asyncio.create_task(build.__aenter__())
     asked = asyncio.create_task(stopping.wait())
@@ -142,10 +118,10 @@ async def _serve(
             return True
         app = entering.result()
         try:
-            health.checks, health.others = app.checks, app.others
+            health.checks = app.checks
             health.notes = {**app.notes, "disk": room_check(settings.data_dir)}
             health.starting = None
-            log.info("running", **where)
+            log.info("running", health_port=server.port)
             return await supervise(app, stopping, settings.shutdown_s + app.drain_s)
         finally:
             health.stop()

@@ -56,7 +56,7 @@ class ServiceSpec:
 TRAINER = "trainer_worker"
 ENGINE, VLLM = "engine_local", "vllm"
 """What answers for policies: ours, or vLLM in its place and on its port."""
-CONSOLE = "console"
+CONSOLE, GATEWAY = "console", "gateway"
 
 SERVICES = (
     ServiceSpec("trajectory_collector", "collector", 9101),
@@ -64,7 +64,7 @@ SERVICES = (
     ServiceSpec("rl_coordinator", "coordinator", 9103, port=8081),
     ServiceSpec(TRAINER, "trainer", 9104, needs=("rl_coordinator",), extra="trainer", drain_s=120.0),
     ServiceSpec(ENGINE, "engine", 9106, port=8082, extra="engine", package="ratchet.local.engine_local"),
-    ServiceSpec("gateway", "gateway", 9105, port=8080, needs=(ENGINE,), drain_s=120.0),
+    ServiceSpec(GATEWAY, GATEWAY, 9105, port=8080, needs=(ENGINE,), drain_s=120.0),
     ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=(ENGINE, "gateway")),
     ServiceSpec(CONSOLE, CONSOLE, 9109, port=8084),
 )
@@ -76,14 +76,29 @@ TRACKER = ServiceSpec("experiment_tracker", "tracker", 9108, needs=(MLFLOW,), pa
 NAMES = (*SERVERS, *(spec.name for spec in SERVICES))
 
 
-def default_ports() -> dict[str, int]:
+MOST_GATEWAYS = 16
+"""More would share the broker's memory for what gateways tell each other, and no machine has the cores for them."""
+
+
+def gateway_names(number: int) -> list[str]:
+    """The members that are gateways: `gateway`, `gateway-2`, ..."""
+    return [GATEWAY, *(f"{GATEWAY}-{place}" for place in range(2, number + 1))]
+
+
+def health_port_name(name: str) -> str:
+    """The port of a gateway's health among the ports: `gateway-2` has `gateway_2_health`."""
+    return f"{name.replace('-', '_')}_health"
+
+
+def default_ports(gateways: int = 1) -> dict[str, int]:
     """Every port that can be chosen, by name."""
     ports = {**SERVER_PORTS, MLFLOW: MLFLOW_PORT}
     for spec in (*SERVICES, TRACKER):
         if spec.port is not None:
             ports[spec.short] = spec.port
         ports[f"{spec.short}_health"] = spec.health_port
-    return ports
+    further = enumerate(gateway_names(gateways)[1:], 9112)  # 9109 is the last of the services
+    return ports | {health_port_name(name): port for port, name in further}
 
 
 def port_name(name: str) -> str:
@@ -100,4 +115,4 @@ def owner_of(port_name: str) -> str:
     for spec in (*SERVICES, TRACKER):
         if port_name in (spec.short, f"{spec.short}_health"):
             return spec.name
-    return port_name.removesuffix("_monitor")
+    return GATEWAY if port_name.startswith(f"{GATEWAY}_") else port_name.removesuffix("_monitor")

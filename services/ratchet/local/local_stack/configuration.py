@@ -42,6 +42,7 @@ class StackTable:
     only: tuple[str, ...] = ()
     mlflow: Path | None = None
     upstream: str = ""
+    gateways: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +150,14 @@ def _refusals(settings: EnvironmentSettings, environment: Mapping[str, str]) -> 
 def stack_table(file: SettingsFile) -> StackTable:
     """The table `[stack]`, with the ports that the tables of services name. Raises `ConfigError`."""
     given = dict(file.table(STACK))
-    known = ("ports", "free_ports", "only", "mlflow", "upstream")
+    known = ("ports", "free_ports", "only", "mlflow", "upstream", "gateways")
     if strange := next((name for name in given if name not in known), None):
         raise ConfigError(f"there is no setting {STACK}.{strange} in {file.path}{nearest(strange, known)}")
-    ports, free, only, mlflow, upstream = (given.get(name) for name in known)
+    ports, free, only, mlflow, upstream, gateways = (given.get(name) for name in known)
     if not isinstance(ports, dict | None) or not isinstance(free, bool | None) or not isinstance(mlflow, str | None):
         raise ConfigError(f"[{STACK}] in {file.path}: ports is a table, free_ports true or false, mlflow a path")
+    if not isinstance(gateways, int | None):
+        raise ConfigError(f"[{STACK}] in {file.path}: gateways is a number")
     if not isinstance(upstream, str | None):
         raise ConfigError(f"[{STACK}] in {file.path}: upstream is a provider or a URL")
     if without_passwords(upstream, "upstream") != upstream:
@@ -173,6 +176,7 @@ def stack_table(file: SettingsFile) -> StackTable:
         only=tuple(cast("list[str]", only or ())),
         mlflow=None if mlflow is None else Path(mlflow),
         upstream=upstream or "",
+        gateways=gateways or 1,
     )
 
 

@@ -71,6 +71,9 @@ class Member:
         self._silent_at = 0.0
         """When it will have been silent for too long, if it stays so."""
         self._silent_looks = 0
+        hasty_s = settings.answer_s if program.silent_s is None else program.silent_s / (SILENT_LOOKS + 1)
+        self._answer_s = min(settings.answer_s, hasty_s)
+        """The first look asks twice."""
         self._busy = asyncio.Lock()
 
     @property
@@ -192,7 +195,10 @@ class Member:
         return not_ready_for(time.monotonic() - self._began_at)
 
     async def _look(self) -> None:
-        reason = await asyncio.to_thread(not_ready, self.program.ready_url, self._settings.answer_s)
+        if self._silent_looks and self.program.alive_url is not None and not await asyncio.to_thread(self._speaks):
+            self._silent_looks += 1
+            return
+        reason = await asyncio.to_thread(not_ready, self.program.ready_url, self._answer_s)
         if reason is None or not reason.startswith(SILENCE) or await asyncio.to_thread(self._speaks):
             self._heard()
         else:
@@ -204,10 +210,10 @@ class Member:
 
     def _heard(self) -> None:
         self._heard_at, self._silent_looks = time.monotonic(), 0
-        self._silent_at = self._heard_at + self._settings.silent_s
+        self._silent_at = self._heard_at + (self.program.silent_s or self._settings.silent_s)
 
     def _speaks(self) -> bool:
-        return self.program.alive_url is not None and not is_silent(self.program.alive_url, self._settings.answer_s)
+        return self.program.alive_url is not None and not is_silent(self.program.alive_url, self._answer_s)
 
     def _alive(self) -> bool:
         return self._exit_code() is None and not_ready(self.program.alive_url or self.program.ready_url) is None

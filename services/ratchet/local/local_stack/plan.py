@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from ratchet.core.service.settings_file import FILE_VARIABLE
 from ratchet.local.local_stack.catalog import (
     CONSOLE,
     ENGINE,
+    GATEWAY,
     MLFLOW,
     SERVERS,
     SERVICES,
@@ -28,6 +29,8 @@ from ratchet.local.local_stack.catalog import (
     VLLM,
     ServiceSpec,
     default_ports,
+    gateway_names,
+    health_port_name,
     owner_of,
 )
 from ratchet.local.local_stack.configuration import variables_of
@@ -43,6 +46,8 @@ from ratchet.local.local_stack.vllm import LOGPROBS_MODE, vllm_engine
 
 HEALTH_URLS = "RATCHET_CONSOLE_HEALTH_URLS"
 """Tells the console where the other services' health ports are."""
+GATEWAY_SILENT_S = 10.0
+"""With its looks a gateway that hangs is ended within 15 s: agents on its connections wait until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     if settings.mlflow is not None:
         services = [*services, TRACKER]
     owners = {*servers, *(spec.name for spec in services), *(() if settings.mlflow is None else (MLFLOW,))}
-    names = [name for name in default_ports() if owner_of(name) in owners]
+    names = [name for name in default_ports(settings.gateways) if owner_of(name) in owners]
     ports = choose_ports(settings, names, is_taken)
     filed = left_open(SharedSettings, from_file(SharedSettings, settings.file), os.environ)
     env = stack_environment(ports, shared_of(filed), secrets) | _engine_environment(settings)
@@ -98,7 +103,7 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
         env["RATCHET_TRACKER_MLFLOW_URL"] = mlflow.url
     standing_in: dict[str, str] = {}
     of_console = {
-        HEALTH_URLS: health_urls(services, ports, has_own_engine=settings.vllm is None),
+        HEALTH_URLS: health_urls(services, ports, settings.gateways, has_own_engine=settings.vllm is None),
         DIRECTORY_VARIABLE: str(settings.directory.resolve()),
     }
     for spec in services:
@@ -108,11 +113,18 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
         else:
             given = env | of_console if spec.name == CONSOLE else env
             from_the_file = variables_of(spec, settings.file, {**os.environ, **given})
-            programs.append(service_program(spec, ports, {**from_the_file, **given}, data))
+            own = {**from_the_file, **given}
+            of_gateways = spec.name == GATEWAY and settings.gateways > 1
+            programs += (
+                shared_port_programs(spec, settings.gateways, ports, own, data)
+                if of_gateways
+                else [service_program(spec, ports, own, data)]
+            )
     started = {program.name for program in programs}
     for spec in services:
         needed = (standing_in.get(name, name) for name in (*SERVERS, *spec.needs))
-        needs[standing_in.get(spec.name, spec.name)] = tuple(name for name in needed if name in started)
+        names_of = gateway_names(settings.gateways) if spec.name == GATEWAY else [standing_in.get(spec.name, spec.name)]
+        needs |= dict.fromkeys(names_of, tuple(name for name in needed if name in started))
     when_needed = frozenset(
         spec.name for spec in services if spec.starts_when_needed and spec.name not in settings.only
     )
@@ -141,7 +153,7 @@ def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int
     """
     earlier = read_ports(settings.directory)
     kept = _still_free(earlier, names, settings.ports, taken if settings.free_ports else lambda _: False)
-    ports = default_ports() | kept | dict(settings.ports)
+    ports = default_ports(settings.gateways) | kept | dict(settings.ports)
     if settings.free_ports:
         open_names = [name for name in names if name not in settings.ports and name not in kept]
         excluded = [*settings.ports.values(), *earlier.values()]  # also those of members that this start leaves out
@@ -189,10 +201,28 @@ def stack_environment(ports: Mapping[str, int], shared: SharedSettings, secrets:
     }
 
 
-def health_urls(services: Iterable[ServiceSpec], ports: Mapping[str, int], *, has_own_engine: bool) -> str:
+def health_urls(
+    services: Iterable[ServiceSpec], ports: Mapping[str, int], gateways: int = 1, *, has_own_engine: bool
+) -> str:
     """Where our services, but for the console itself, say whether they are ready: the value of `HEALTH_URLS`."""
     others = [spec for spec in services if spec.name != CONSOLE and (has_own_engine or spec.name != ENGINE)]
-    return json.dumps({spec.name: f"http://{LOOPBACK}:{ports[f'{spec.short}_health']}" for spec in others})
+    names = {spec.name: f"{spec.short}_health" for spec in others}
+    if GATEWAY in names:
+        names |= {name: health_port_name(name) for name in gateway_names(gateways)}
+    return json.dumps({name: f"http://{LOOPBACK}:{ports[port]}" for name, port in names.items()})
+
+
+def shared_port_programs(
+    spec: ServiceSpec, number: int, ports: Mapping[str, int], env: Mapping[str, str], data: Path
+) -> list[Program]:
+    """Several gateways on one port, each with a health port of its own. They share the folder: whoever runs publishes
+    what one that has ended has spooled."""
+    shared = {**env, "RATCHET_GATEWAY_SHARES_PORT": "true"}
+    health = {name: ports[health_port_name(name)] for name in gateway_names(number)}
+    return [
+        replace(service_program(spec, {**ports, f"{spec.short}_health": port}, shared, data), name=name)
+        for name, port in health.items()
+    ]
 
 
 def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[str, str], data: Path) -> Program:
@@ -225,6 +255,7 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
         health_port=health_port,
         env={**env, **own},
         directories=(data / spec.name,),
+        silent_s=GATEWAY_SILENT_S if spec.name == GATEWAY else None,
         stop_s=STOP_S + drain_s,
     )
 

@@ -34,5 +34,7 @@ class Program:
     """Written before it starts, readable by this user only."""
     leftovers: tuple[Path, ...] = ()
     """Files that it leaves behind outside its own directory; removed when it has stopped."""
+    silent_s: float | None = None
+    """A process that has answered nothing for this long is ended; None: as the stack's settings say."""
     stop_s: float = STOP_S
     """From the polite signal to the other one."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.service.settings_file import SettingsFile
-from ratchet.local.local_stack.catalog import NAMES, default_ports, port_name
+from ratchet.local.local_stack.catalog import MOST_GATEWAYS, NAMES, default_ports, port_name
 from ratchet.local.local_stack.vllm import VllmSettings
 
 PORT_VARIABLE = "RATCHET_PORT_"
@@ -34,6 +34,8 @@ class StackSettings:
     """A vLLM to run in the place of `engine_local`; it needs a `start_s` of many minutes."""
     upstream: str = ""
     """A provider, or the URL of a server of OpenAI's API, that answers while a role has no policy."""
+    gateways: int = 1
+    """Members that answer calls on the gateway's port, for one core each."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the environment of every service."""
     file: SettingsFile = field(default_factory=SettingsFile)
@@ -62,7 +64,9 @@ class StackSettings:
         unknown = [name for name in self.only if name not in NAMES]
         if unknown:
             raise ConfigError(f"there is no service {unknown[0]!r}; there are {', '.join(NAMES)}")
-        known = default_ports()
+        if not 1 <= self.gateways <= MOST_GATEWAYS:
+            raise ConfigError(f"gateways={self.gateways} is not between 1 and {MOST_GATEWAYS}")
+        known = default_ports(self.gateways)
         for name, port in self.ports.items():
             if name not in known:
                 raise ConfigError(f"there is no port {name!r}; there are {', '.join(known)}")

@@ -54,7 +54,7 @@ def http_app(checks: Mapping[str, Check], subjects: Subjects, now: Callable[[], 
 
     async def health() -> tuple[int, HealthOut]:
         """Whether everything that training needs answers."""
-        reasons = (await Health("rl_coordinator", starting=None, checks=checks).report(metrics=False)).reasons
+        reasons = await Health("rl_coordinator", starting=None, checks=checks).reasons()
         return 503 if reasons else 200, HealthOut(status="degraded" if reasons else "ok", reasons=reasons)
 
     answers = {200: "Everything answers.", 503: "Something does not answer."}

@@ -17,7 +17,7 @@ log_level = "warning"
 stream_max_bytes = {TURNS = 1000}
 
 [gateway]
-workers = 2
+recorders = 2
 aliases = {"gpt-4.1-mini" = "support"}
 trusted_proxies = ["10.0.0.0/8"]
 log_level = "debug"
@@ -45,7 +45,7 @@ def written(folder: Path, text: str) -> dict[str, str]:
 def test_a_file_sets_what_each_service_has_and_what_all_share(tmp_path: Path) -> None:
     environment = written(tmp_path, ALL)
     gateway, canary = read(GatewaySettings, environment), read(CanarySettings, environment)
-    assert (gateway.workers, gateway.aliases, gateway.upstreams[0].name) == (2, {"gpt-4.1-mini": "support"}, "openai")
+    assert (gateway.recorders, gateway.aliases, gateway.upstreams[0].name) == (2, {"gpt-4.1-mini": "support"}, "openai")
     assert [str(one) for one in gateway.trusted_proxies] == ["10.0.0.0/8"]
     assert (canary.stages, canary.stage_min_s, canary.approval) == ((5, 25), (60,), True)
     assert (gateway.shared.log_level, canary.shared.log_level) == ("debug", "warning")
@@ -73,7 +73,10 @@ def test_the_file_is_the_working_directorys_unless_a_variable_names_another_or_n
     ("text", "message"),
     [
         ("[gateway]\nupstreems = []", r"there is no setting gateway.upstreems in .*; did you mean upstreams\?"),
-        ("[gateway]\nworkers = 65", r"wrong setting gateway.workers in .*: Input should be less than or equal to 64"),
+        (
+            "[gateway]\nrecorders = 17",
+            r"wrong setting gateway.recorders in .*: Input should be less than or equal to 16",
+        ),
         ("log_level = 'loud'", r"wrong setting log_level in .*: Input should be 'debug'"),
         ("s3_secret_key = 'k'", r"s3_secret_key is a secret.*set RATCHET_S3_SECRET_KEY"),
         ("clickhouse_url = 'http://u:p@h:8123'", r"the password in clickhouse_url is a secret"),
@@ -110,13 +113,13 @@ def test_a_named_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_faults_of_a_service_and_of_what_all_share_come_together() -> None:
-    environment = {"RATCHET_LOG_LEVEL": "loud", "RATCHET_GATEWAY_WORKERS": "0", "RATCHET_GATEWAY_WORKER": "2"}
+    environment = {"RATCHET_LOG_LEVEL": "loud", "RATCHET_GATEWAY_RECORDERS": "0", "RATCHET_GATEWAY_RECORDER": "2"}
     faults, settings = checked(GatewaySettings, SettingsFile(), environment)
     assert settings is None
     assert [fault.split(":")[0] for fault in faults] == [
         "wrong setting RATCHET_LOG_LEVEL",
-        "wrong setting RATCHET_GATEWAY_WORKERS",
-        "there is no variable RATCHET_GATEWAY_WORKER; did you mean RATCHET_GATEWAY_WORKERS?",
+        "wrong setting RATCHET_GATEWAY_RECORDERS",
+        "there is no variable RATCHET_GATEWAY_RECORDER; did you mean RATCHET_GATEWAY_RECORDERS?",
     ]
 
 
@@ -127,10 +130,10 @@ def test_faults_of_a_service_and_of_what_all_share_come_together() -> None:
             "RATCHET_GATEWAY_UPSTREEMS",
             "there is no variable RATCHET_GATEWAY_UPSTREEMS; did you mean RATCHET_GA",
         ),
-        ("ratchet_gateway_workrs", "did you mean RATCHET_GATEWAY_WORKERS?"),
+        ("ratchet_gateway_recordrs", "did you mean RATCHET_GATEWAY_RECORDERS?"),
         ("RATCHET_GATEWAY_SOMETHING_ELSE", None),
         ("RATCHET_GATEWAY_MY_PLUGIN_TOKEN", None),
-        ("RATCHET_GATEWAY_WORKERS", None),
+        ("RATCHET_GATEWAY_RECORDERS", None),
         ("RATCHET_GATEWAY_URL", None),
         ("RATCHET_CANARY_STAGEZ", None),
         ("RATCHET_GATEWAY_SERVICE_PORT_HTTP", None),
@@ -153,7 +156,7 @@ def test_a_variable_with_a_key_that_a_setting_names_may_be_called_anything() -> 
 def test_the_address_that_kubernetes_gives_the_name_of_a_port_sets_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    environment = {"RATCHET_GATEWAY_PORT": value, "ratchet_gateway_workers_port": value}
+    environment = {"RATCHET_GATEWAY_PORT": value, "ratchet_gateway_recorders_port": value}
     assert checked(GatewaySettings, SettingsFile(), environment)[0] == []
     assert read(GatewaySettings, environment).port == 8080
     assert read(GatewaySettings, {**environment, **written(tmp_path, "[gateway]\nport = 9000")}).port == 9000

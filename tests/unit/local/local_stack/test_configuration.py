@@ -36,7 +36,7 @@ def test_the_address_of_every_service_is_a_known_variable() -> None:
 
 
 def test_all_that_is_wrong_is_reported_at_once_and_each_thing_once() -> None:
-    text = "log_levl = 'x'\n[coordinator]\n[gatway]\n[gateway]\nworkers = 0\n[stack]\nport = {}\n"
+    text = "log_levl = 'x'\n[coordinator]\n[gatway]\n[gateway]\nrecorders = 0\n[stack]\nport = {}\n"
     environment = {"RATCHET_LOG_LEVEL": "loud", "RATCHET_REWARD_WINDOW": "x", "RATCHET_GATEWAY_UPSTREEMS": "[]"}
     assert [fault.split(":")[0] + ":" + fault.partition(": ")[2][:40] for fault in faults(text, environment)] == [
         "there is no setting log_levl in ratchet.toml; did you mean log_level?:",
@@ -45,7 +45,7 @@ def test_all_that_is_wrong_is_reported_at_once_and_each_thing_once() -> None:
         "there is no setting stack.port in ratchet.toml; did you mean ports?:",
         "wrong setting RATCHET_LOG_LEVEL:Input should be 'debug', 'info', 'warnin",
         "reward_computer:wrong setting RATCHET_REWARD_WINDOW: Inp",
-        "gateway:wrong setting gateway.workers in ratchet",
+        "gateway:wrong setting gateway.recorders in ratch",
         "gateway:there is no variable RATCHET_GATEWAY_UPS",
     ]
 
@@ -120,7 +120,7 @@ def test_an_upstream_of_the_file_holds_no_password() -> None:
 
 
 def origins(**given: Any) -> dict[str, tuple[object, str | None]]:
-    every = effective(GatewaySettings, file("[gateway]\nworkers = 3\ncache_bytes = 5\n"), **given)
+    every = effective(GatewaySettings, file("[gateway]\nrecorders = 3\ncache_bytes = 5\n"), **given)
     return {one.setting.name: (one.value, one.origin) for one in every}
 
 
@@ -129,10 +129,10 @@ def test_each_value_has_its_origin() -> None:
         environment={"RATCHET_GATEWAY_CACHE_BYTES": "7", "RATCHET_NATS_URL": "nats://a"},
         stack={"RATCHET_NATS_URL": "nats://b"},
     )
-    assert problems["workers"] == (3, "gateway.workers in ratchet.toml")
+    assert problems["recorders"] == (3, "gateway.recorders in ratchet.toml")
     assert problems["cache_bytes"] == (7, "RATCHET_GATEWAY_CACHE_BYTES")
     assert problems["nats_url"] == ("nats://b", "ratchet up (RATCHET_NATS_URL)")
-    assert problems["recorders"] == (1, None)
+    assert problems["keep_alive_s"] == (5.0, None)
 
 
 def test_a_start_gives_each_service_what_the_file_sets_and_the_environment_leaves_open(
