@@ -15,7 +15,7 @@ from ratchet.core.service.settings import SharedSettings
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, put_routes, version
 from tests.support.running import connected
-from tests.support.servers import RunningServer
+from tests.support.servers import Broker
 
 BODY: dict[str, Any] = {"model": ROLE, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -27,12 +27,12 @@ class World:
     bus: Bus
     engine: FakeEngine
     engine_url: str
-    nats: RunningServer
+    nats: Broker
     folder: Path
 
 
 @asynccontextmanager
-async def world(nats: RunningServer, folder: Path) -> AsyncIterator[World]:
+async def world(nats: Broker, folder: Path) -> AsyncIterator[World]:
     engine = FakeEngine(resident={version(1).name, version(2).name})
     shared = SharedSettings(nats_url=nats.url, data_dir=folder)
     async with connected(shared) as bus, serving(engine) as engine_url:
