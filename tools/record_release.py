@@ -166,6 +166,7 @@ def main() -> None:
     name = f"{parser.parse_args().version}.json"
     documents = {str(service): yaml.safe_load(openapi(service, CONTRACTS)) for service in Interface}
     for folder, text in ((CONTRACTS, recorded(CONTRACTS)), (CONTRACTS / "http", recorded_http(documents))):
+        (folder / "released").mkdir(exist_ok=True)
         with (folder / "released" / name).open("x") as file:
             file.write(text)
 

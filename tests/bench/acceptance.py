@@ -38,7 +38,7 @@ from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.settings import Settings
 from tests.support.consuming import messages_of
 from tests.support.messages import trajectory
-from tests.support.running import connected, migrated, running_app
+from tests.support.running import connected, prepared_warehouse, running_app
 from tests.support.servers import RunningServer, running_clickhouse, running_nats
 
 STREAM = "RL_TRAJECTORIES"
@@ -277,7 +277,7 @@ async def plane_of(scene: Scene, folder: Path) -> AsyncGenerator[Plane]:
             nats_url=nats.url, clickhouse_url=clickhouse.url, data_dir=folder / "data", clickhouse_timeout_s=10
         )
         settings = Settings(shared=shared, ack_wait_s=5.0, audit_interval_s=0.5)
-        async with connected(shared) as bus, migrated(shared) as warehouse, AsyncExitStack() as running:
+        async with connected(shared) as bus, prepared_warehouse(shared) as warehouse, AsyncExitStack() as running:
             plane = Plane(nats, clickhouse, folder, bus, warehouse)
             for wrong in scene.clocks:
 

@@ -26,7 +26,7 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.trajectory_list import TrajectoryList, TrajectoryPage
 from ratchet.core.stores.trajectory_search import FIRST, Place, TrajectoryFilter, at_millis
 from ratchet.core.stores.warehouse import Row, Warehouse
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 from tests.support.servers import running_clickhouse
 
 TRAJECTORIES, CALLS_EACH = 1_000_000, 10
@@ -58,7 +58,7 @@ SELECT number AS n, {at} AS at, {role} AS role, lower(hex(MD5(toString(number)))
 FROM numbers({first}, {count})
 """
 _TRAJECTORIES = """
-INSERT INTO trajectories (event_id, sequence, incarnation, trajectory_id, recorded_as, role, session_id, agent_id,
+INSERT INTO trajectories (event_id, sequence, generation, trajectory_id, recorded_as, role, session_id, agent_id,
     task_id, model, source, turn_count, outcome, policy_version, policy_digest, arm, started_at, ended_at, body,
     ingested_at)
 SELECT hash, n + 1, 'made/0', id, id, role, 's', concat('agent-', toString(n % 200)),
@@ -70,8 +70,8 @@ SELECT hash, n + 1, 'made/0', id, id, role, 's', concat('agent-', toString(n % 2
 FROM ({rows})
 """
 _TURNS = """
-INSERT INTO turns (event_id, sequence, incarnation, turn_id, trajectory_id, role, turn_index, attempt, policy_version,
-    policy_digest, arm, weight, trainable, reason, prompt_tokens, output_tokens, latency_ms, error, at, body,
+INSERT INTO turns (event_id, sequence, generation, turn_id, trajectory_id, role, turn_index, attempt, policy_version,
+    policy_digest, arm, weight, trainable, reason, prompt_tokens, completion_tokens, latency_ms, error, at, body,
     ingested_at)
 SELECT lower(hex(MD5(concat(id, toString(call))))) AS event, n * {calls} + call, 'made/0', event, id, role, call, 1,
     1 + intDiv(n, 50000), 'd', if(n % 10 = 3, 'canary', 'stable'), 0.1, reason IS NULL,
@@ -82,14 +82,14 @@ SELECT lower(hex(MD5(concat(id, toString(call))))) AS event, n * {calls} + call,
 FROM ({rows}) ARRAY JOIN range({calls}) AS call
 """
 _REWARDS = """
-INSERT INTO rewards (event_id, sequence, incarnation, reward_id, trajectory_id, role, revision, function_name,
+INSERT INTO rewards (event_id, sequence, generation, reward_id, trajectory_id, role, revision, function_name,
     function_version, total, confidence, at, body, ingested_at)
 SELECT concat(hash, toString(revision)) AS event, n * 2 + revision, 'made/0', event, id, role, revision, 'standard',
     '1', (cityHash64(n, revision) % 100000) / 100000., 1, at + revision * 3600, '{{}}', at + revision * 3600
 FROM ({rows}) ARRAY JOIN range(if(n % 20 = 0, 2, 1)) AS revision WHERE n % 20 != 5
 """
 _THUMBS = """
-INSERT INTO feedback (event_id, sequence, incarnation, feedback_id, trajectory_id, role, kind, rater, at, body,
+INSERT INTO feedback (event_id, sequence, generation, feedback_id, trajectory_id, role, kind, rater, at, body,
     ingested_at)
 SELECT hash, n, 'made/0', hash, id, role, 'thumbs', 'someone', at,
     if(n % 100 = 0, '{{"value":true}}', '{{"value":false}}'), at
@@ -153,7 +153,7 @@ async def main(trajectories: int, calls: int, directory: Path, *, random_ids: bo
         settings = SharedSettings(
             clickhouse_url=server.url, clickhouse_database="console", clickhouse_timeout_s=STATEMENT_S
         )
-        async with migrated(settings) as warehouse:
+        async with prepared_warehouse(settings) as warehouse:
             (stored,) = await warehouse.rows("SELECT count() AS rows FROM trajectories")
             if not stored["rows"]:
                 began = time.monotonic()

@@ -33,7 +33,7 @@ from ratchet.trajectory_collector.ledger import Account, Gap
 from ratchet.trajectory_collector.rows import TABLES
 from tests.support.messages import trajectory
 from tests.support.rewards import received
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 from tests.support.servers import running_clickhouse
 
 SIZES = (10_000, 1_000_000, 20_000_000)
@@ -53,11 +53,11 @@ PACE_S = 30
 ACCOUNT = Account("RL_TRAJECTORIES", "collector-trajectories", "made/0")
 
 _FILL = {
-    "trajectories": "event_id, sequence, incarnation, trajectory_id, role, session_id, agent_id, task_id, model,"
+    "trajectories": "event_id, sequence, generation, trajectory_id, role, session_id, agent_id, task_id, model,"
     " source, turn_count, started_at, ended_at, body, ingested_at",
-    "turns": "event_id, sequence, incarnation, turn_id, trajectory_id, role, turn_index, attempt, policy_version,"
+    "turns": "event_id, sequence, generation, turn_id, trajectory_id, role, turn_index, attempt, policy_version,"
     " policy_digest, arm, weight, trainable, at, body, ingested_at",
-    "rewards": "event_id, sequence, incarnation, reward_id, trajectory_id, role, revision, function_name,"
+    "rewards": "event_id, sequence, generation, reward_id, trajectory_id, role, revision, function_name,"
     " function_version, total, at, body, ingested_at",
 }
 _VALUES = {
@@ -182,7 +182,7 @@ async def measure(warehouse: Explaining, rows: int) -> dict[str, Measured]:
 
 
 async def explaining(settings: SharedSettings) -> Explaining:
-    """Connect to a migrated database."""
+    """Connect to a prepared_warehouse database."""
     warehouse = await Explaining.connect(settings)
     assert isinstance(warehouse, Explaining)
     return warehouse
@@ -194,7 +194,7 @@ async def main(sizes: Sequence[int]) -> None:
         settings = SharedSettings(
             clickhouse_url=server.url, clickhouse_database="history", clickhouse_timeout_s=STATEMENT_S
         )
-        async with migrated(settings) as plain:
+        async with prepared_warehouse(settings) as plain:
             warehouse = await explaining(settings)
             measured: list[dict[str, Measured]] = []
             parts: list[int] = []

@@ -41,7 +41,7 @@ def acting(console: FakeConsole, path: str, state: str) -> None:
             console.answers[f"GET {path}"] = after
         return after
 
-    for name in ("approve", "pause", "resume", "promote", "rollback", "abort", "revert", "start"):
+    for name in ("approve", "pause", "resume", "promote", "rollback", "revert", "start"):
         console.answers[f"POST {path}/{name}"] = act
 
 

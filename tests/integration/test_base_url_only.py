@@ -23,7 +23,7 @@ from ratchet.trajectory_collector.idle import IdleAssembler, Patience
 from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.settings import Settings
 from tests.support.messages import trajectory, trajectory_end, turn
-from tests.support.running import connected, migrated, running_app
+from tests.support.running import connected, prepared_warehouse, running_app
 
 IDLE_S = 600.0
 
@@ -70,7 +70,7 @@ def outcome_is(warehouse: Warehouse, status: str) -> Callable[[], Any]:
 async def test_silence_makes_one_trajectory_and_one_reward_although_a_collector_dies(
     shared_settings: SharedSettings,
 ) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with collector(shared_settings) as app:
             running = [asyncio.create_task(component.run()) for component in app.components]
             await bus.publish_all([turn("ride", 0), turn("ride", 1)])
@@ -108,7 +108,7 @@ async def assemble(bus: Bus, warehouse: Warehouse, later_s: float) -> int:
 
 
 async def test_a_trajectory_is_left_alone_until_it_is_silent_for_long_enough(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(collector(shared_settings)):
             await bus.publish_all([turn("ride"), turn("failed", error="engine away", response=None)])
             await eventually(has(warehouse, "turns", 2))
@@ -117,7 +117,7 @@ async def test_a_trajectory_is_left_alone_until_it_is_silent_for_long_enough(sha
 
 
 async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(collector(shared_settings)):
             await bus.publish(turn("ride"))
             await eventually(has(warehouse, "turns", 1))
@@ -142,7 +142,7 @@ async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(sha
 async def test_an_outcome_right_after_an_end_without_one_does_not_count_as_its_repetition(
     shared_settings: SharedSettings,
 ) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(collector(shared_settings)), running_app(rewards(shared_settings)):
             await bus.publish(turn("ride"))
             for outcome in (None, None, Outcome(status="failure"), Outcome(status="success")):
@@ -162,7 +162,7 @@ async def test_an_outcome_right_after_an_end_without_one_does_not_count_as_its_r
 async def test_a_later_trajectory_of_the_agents_own_client_replaces_the_assembled_one(
     shared_settings: SharedSettings,
 ) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(collector(shared_settings)):
             await bus.publish(turn("ride"))
             await eventually(has(warehouse, "turns", 1))
@@ -175,7 +175,7 @@ async def test_a_later_trajectory_of_the_agents_own_client_replaces_the_assemble
 
 
 async def test_turns_after_the_silence_make_the_same_trajectory_longer(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(collector(shared_settings)):
             await bus.publish(turn("ride", 0))
             await eventually(has(warehouse, "turns", 1))

@@ -15,12 +15,11 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.capture import of_trajectory, report
 from ratchet.core.stores.usage import GROUPS, SINCE as SINCE_OF_ROLE, hourly, usage
 from ratchet.core.stores.warehouse import Row, Warehouse
-from ratchet.trajectory_collector.clickhouse_calls import CallsFill
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.messages import turn
 from tests.support.rewards import received
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 
 AT = datetime(2026, 11, 20, 10, 30, tzinfo=UTC)
 SINCE = AT - timedelta(hours=2)
@@ -28,7 +27,7 @@ SINCE = AT - timedelta(hours=2)
 
 @pytest.fixture
 async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
-    async with migrated(shared_settings) as made:
+    async with prepared_warehouse(shared_settings) as made:
         yield made
 
 
@@ -162,30 +161,6 @@ async def test_the_view_of_usage_gives_operators_the_same(warehouse: Warehouse) 
 async def test_no_usage_is_no_group(warehouse: Warehouse) -> None:
     assert await usage(warehouse, "key", None, SINCE) == []
     assert await report(warehouse, None, SINCE) == []
-
-
-async def test_turns_from_before_the_table_of_calls_are_added_in_steps_and_once(warehouse: Warehouse) -> None:
-    await store(warehouse, *USED)
-    await store(warehouse, call("later", "u"))
-    whole = [await usage(warehouse, by, None, SINCE) for by in GROUPS]
-    await warehouse.command("TRUNCATE TABLE calls")
-    fill = CallsFill(warehouse, lambda: AT + timedelta(days=1), step_rows=1)
-
-    await fill.tick()
-    (newest,) = await usage(warehouse, "version", None, SINCE)
-    assert newest.calls == 1
-    for _ in range(4):
-        await fill.tick()
-        await CallsFill(warehouse, lambda: AT + timedelta(days=1)).tick()  # another collector
-    assert [await usage(warehouse, by, None, SINCE) for by in GROUPS] == whole
-
-    await warehouse.command("TRUNCATE TABLE calls")
-    await fill.tick()  # it has come to the end, and reads no turns again
-    assert await usage(warehouse, "version", None, SINCE) == []
-    await warehouse.command("TRUNCATE TABLE call_fills")
-    await fill.tick()
-    await CallsFill(warehouse, lambda: AT + timedelta(days=1)).tick()
-    assert [await usage(warehouse, by, None, SINCE) for by in GROUPS] == whole
 
 
 async def test_usage_reads_only_the_hours_that_are_asked_for(warehouse: Warehouse) -> None:

@@ -308,7 +308,7 @@ def test_of_several_roles_each_has_a_job_and_one_that_is_refused_keeps_no_other_
 
 
 def test_a_dry_run_of_an_order_exits_like_the_order(directory: Path, tmp_path: Path) -> None:
-    for order in ("start airline 1", "start no_such_role 1", "promote airline", "abort no_such_role"):
+    for order in ("start airline 1", "start no_such_role 1", "promote airline", "rollback no_such_role"):
         words = ["rollout", *order.split(), "--dir", str(directory)]
         real, tried = in_one_process(tmp_path, [words, [*words, "--dry-run"]])
         assert real == tried, order

@@ -11,7 +11,7 @@ from ratchet.core.contract import Feedback
 from ratchet.core.service.settings import SharedSettings
 from tests.support.command_lines import ratchet
 from tests.support.gateway_scene import ROLE, ask, scene
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 from tests.support.servers import Broker
 
 
@@ -19,7 +19,7 @@ async def test_feedback_on_an_unknown_trajectory_asks_for_its_role_and_gives_not
     nats: Broker, shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
     unknown, called = str(uuid.uuid4()), str(uuid.uuid4())
-    async with migrated(shared_settings), scene(nats, tmp_path) as here:
+    async with prepared_warehouse(shared_settings), scene(nats, tmp_path) as here:
         client = here.client(base_url=f"{here.url}/t/{called}/v1")
         await ask(client, [{"role": "user", "content": "hi"}])
         env = {

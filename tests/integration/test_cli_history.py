@@ -15,7 +15,7 @@ from ratchet.core.contract.deployment import RolloutStage
 from ratchet.core.service.settings import SharedSettings
 from tests.support.console_data import store
 from tests.support.messages import AT
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 
 
 def decision(number: int, verdict: str, role: str = "support", **changes: Any) -> ModelRollout:
@@ -40,7 +40,7 @@ async def test_decisions_are_shown_newest_first_and_those_of_other_roles_are_not
     monkeypatch.setenv("RATCHET_CLICKHOUSE_URL", shared_settings.clickhouse_url)
     monkeypatch.setenv("RATCHET_CLICKHOUSE_DATABASE", shared_settings.clickhouse_database)
     words = ["rollout", "history", "support", "--dir", str(tmp_path)]
-    async with migrated(shared_settings) as warehouse:
+    async with prepared_warehouse(shared_settings) as warehouse:
         await store(
             warehouse, *(decision(number, verdict) for number, verdict in enumerate(("start", "advance", "roll_back")))
         )

@@ -16,7 +16,7 @@ from ratchet.client import ClientSettings
 from ratchet.core.errors import InvalidMessage, Rejected, Unavailable
 from ratchet.core.service.settings import SharedSettings
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
-from tests.support.running import connected, migrated, prepared_objects
+from tests.support.running import connected, prepared_objects, prepared_warehouse
 from tests.support.servers import RunningServer, running_nats
 
 DEAD = "http://127.0.0.1:9"
@@ -36,7 +36,7 @@ async def workshop(shared_settings: SharedSettings) -> AsyncIterator[Workshop]:
     """A coordinator with one rewarded trajectory."""
     prepared_objects(shared_settings)
     async with (
-        migrated(shared_settings),
+        prepared_warehouse(shared_settings),
         connected(shared_settings) as bus,
         stored(shared_settings, bus, played("t1", 1.0)),
         coordinating(shared_settings, bus) as workshop,

@@ -13,7 +13,7 @@ from ratchet.trajectory_collector.domain import Run, child_id
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.messages import AT, trajectory, turn
 from tests.support.rewards import received
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 
 TURNS = 3
 
@@ -68,7 +68,7 @@ async def read(warehouse: Warehouse, *keys: RunKey, most: Most = MOST) -> dict[R
 async def test_a_batch_of_runs_takes_as_many_queries_as_one(shared_settings: SharedSettings) -> None:
     """Else ends wait behind each other where ClickHouse is slow, and outcomes come too late for any canary."""
     names = [f"run {number}" for number in range(40)]
-    async with migrated(shared_settings) as plain:
+    async with prepared_warehouse(shared_settings) as plain:
         await stored(plain, *(turn(name, index) for name in names for index in range(TURNS)))
         warehouse = await Counting.connect(shared_settings)
         assert isinstance(warehouse, Counting)
@@ -87,7 +87,7 @@ async def test_a_batch_of_runs_takes_as_many_queries_as_one(shared_settings: Sha
 async def test_each_run_of_a_batch_has_its_own_bounds_role_and_history(shared_settings: SharedSettings) -> None:
     """The long one is cut at its own place, and takes nothing from the others."""
     child = trajectory("child", trajectory_id=child_id("support", key("seen")[1], named_id("turn", "seen", 0)))
-    async with migrated(shared_settings) as warehouse:
+    async with prepared_warehouse(shared_settings) as warehouse:
         await stored(
             warehouse,
             *(turn("long", index) for index in range(5)),
@@ -116,7 +116,7 @@ async def test_each_run_of_a_batch_has_its_own_bounds_role_and_history(shared_se
 async def test_a_run_that_is_erased_while_it_is_read_is_empty_and_holds_up_no_other(
     shared_settings: SharedSettings,
 ) -> None:
-    async with migrated(shared_settings) as plain:
+    async with prepared_warehouse(shared_settings) as plain:
         await stored(plain, *(turn(name, index) for name in ("kept", "whole", "cut") for index in range(3)))
         warehouse = await Erasing.connect(shared_settings)
         assert isinstance(warehouse, Erasing)
@@ -132,7 +132,7 @@ async def test_a_run_that_is_erased_while_it_is_read_is_empty_and_holds_up_no_ot
 
 async def test_runs_that_do_not_fit_into_memory_together_are_all_read(shared_settings: SharedSettings) -> None:
     long = "answer " * 1_000_000
-    async with migrated(shared_settings) as warehouse:
+    async with prepared_warehouse(shared_settings) as warehouse:
         for name in ("one", "two", "three", "four"):
             await stored(warehouse, turn(name, response={"role": "assistant", "content": long}))
         runs = await read(warehouse, *map(key, ("one", "two", "three", "four", "none")))

@@ -28,10 +28,10 @@ from ratchet.trajectory_collector.domain import child_id
 from ratchet.trajectory_collector.settings import Settings
 from tests.support.consuming import messages_of
 from tests.support.messages import AT, trajectory, trajectory_end, turn
-from tests.support.running import connected, migrated, running_app
+from tests.support.running import connected, prepared_warehouse, running_app
 from tests.support.servers import RunningServer
 
-LEDGER = ("ledger_entries", "ledger_windows", "stream_lives")
+LEDGER = ("ledger_entries", "ledger_windows", "stream_generations")
 HUGE = msgspec.structs.replace(turn().policy, version=2**40)
 """A policy that the contract takes and ClickHouse cannot hold."""
 
@@ -64,7 +64,7 @@ def accounted(warehouse: Warehouse, number: int) -> Callable[[], Any]:
 
 
 async def test_an_event_becomes_a_row_and_is_accounted_for(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([trajectory(str(n)) for n in range(50)])
             await eventually(has(warehouse, 50))
@@ -79,7 +79,7 @@ async def test_an_event_becomes_a_row_and_is_accounted_for(shared_settings: Shar
 async def test_an_event_that_comes_twice_is_stored_once_and_counted_as_duplicate(
     shared_settings: SharedSettings,
 ) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish(trajectory())
             await eventually(accounted(warehouse, 1))
@@ -102,7 +102,7 @@ def acked(bus: Bus, sequence: int) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_stored_messages_are_announced_before_they_are_acked(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings):
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings):
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([trajectory(str(n)) for n in range(300)])
             await eventually(acked(bus, 300))
@@ -118,7 +118,7 @@ async def test_stored_messages_are_announced_before_they_are_acked(shared_settin
 
 
 async def test_storing_goes_on_when_announcing_fails(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         await bus.nc.jetstream().delete_stream("RL_STORED")
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([trajectory(str(n)) for n in range(3)])
@@ -127,7 +127,7 @@ async def test_storing_goes_on_when_announcing_fails(shared_settings: SharedSett
 
 
 async def test_a_dead_letter_is_accounted_for(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))) as app:
             await bus.nc.jetstream().publish(Trajectory.TOPIC, b"not json")
             await bus.publish(trajectory())
@@ -140,7 +140,7 @@ async def test_a_dead_letter_is_accounted_for(shared_settings: SharedSettings) -
 async def test_a_collector_killed_in_mid_batch_loses_nothing_and_stores_nothing_twice(
     shared_settings: SharedSettings,
 ) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         await bus.publish_all([trajectory(str(n)) for n in range(400)])
         async with build(settings_of(shared_settings)) as app:
             victims = [asyncio.create_task(component.run()) for component in app.components]
@@ -154,7 +154,7 @@ async def test_a_collector_killed_in_mid_batch_loses_nothing_and_stores_nothing_
 
 
 async def test_two_collectors_share_a_stream_and_the_ledger_still_balances(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         settings = settings_of(shared_settings)
         async with running_app(build(settings)), running_app(build(settings)):
             for part in range(10):
@@ -167,7 +167,7 @@ async def test_two_collectors_share_a_stream_and_the_ledger_still_balances(share
 async def test_a_trajectory_is_assembled_from_its_turns_once_they_are_all_stored(
     shared_settings: SharedSettings,
 ) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([turn("ride", 0), trajectory_end("ride", turns=2)])
             await eventually(has(warehouse, 1, "turns"))
@@ -197,7 +197,7 @@ async def test_a_silent_run_of_which_no_call_was_answered_is_a_failure(
         turn("answered, then left"),
         turn("answered, then left", 1, **cancelled),
     ]
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all(calls)
             await eventually(has(warehouse, len(calls), "turns"))
@@ -214,7 +214,7 @@ async def test_a_silent_run_of_which_no_call_was_answered_is_a_failure(
 
 
 async def test_rows_that_clickhouse_lost_are_read_again_from_the_streams(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         small = settings_of(shared_settings).model_copy(update={"batch": 16})
         async with running_app(build(small)):
             await bus.publish_all([turn("ride", 0), trajectory_end("ride", turns=1)])
@@ -245,7 +245,7 @@ async def test_rows_that_clickhouse_lost_are_read_again_from_the_streams(shared_
 
 
 async def test_an_older_backup_is_brought_up_to_date(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([trajectory(str(n)) for n in range(30)])
             await eventually(accounted(warehouse, 30))
@@ -265,7 +265,7 @@ async def test_rows_that_vanish_while_the_collector_runs_raise_an_alert_and_come
     shared_settings: SharedSettings,
 ) -> None:
     """The ledger's own entries balance all the while: only reading the rows shows the loss."""
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         few = settings_of(shared_settings).model_copy(update={"audit_window": 16, "audit_windows_per_tick": 2})
         async with running_app(build(few)) as app:
             await bus.publish_all([trajectory(str(n)) for n in range(100)])
@@ -281,7 +281,7 @@ async def test_rows_that_vanish_while_the_collector_runs_raise_an_alert_and_come
 async def test_messages_that_neither_clickhouse_nor_the_stream_holds_are_counted_and_reported_as_lost(
     shared_settings: SharedSettings,
 ) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([trajectory(str(n)) for n in range(10)])
             await eventually(accounted(warehouse, 10))
@@ -299,12 +299,12 @@ async def test_messages_that_neither_clickhouse_nor_the_stream_holds_are_counted
 
 
 @pytest.mark.own_broker
-@pytest.mark.parametrize("incarnation", ["made anew", "restored from an older copy"])
+@pytest.mark.parametrize("generation", ["made anew", "restored from an older copy"])
 async def test_a_broker_that_gives_sequences_out_again_loses_nothing(
-    shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path, incarnation: str
+    shared_settings: SharedSettings, nats: RunningServer, tmp_path: Path, generation: str
 ) -> None:
     copy, data = tmp_path / "older copy", tmp_path / "nats"
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))) as app:
             await bus.publish_all([trajectory(f"first-{n}") for n in range(5)])
             await eventually(accounted(warehouse, 5))
@@ -315,28 +315,30 @@ async def test_a_broker_that_gives_sequences_out_again_loses_nothing(
             await eventually(has(warehouse, 10))
             await asyncio.to_thread(nats.stop)
             await asyncio.to_thread(shutil.rmtree, data)
-            if incarnation == "restored from an older copy":
+            if generation == "restored from an older copy":
                 await asyncio.to_thread(shutil.copytree, copy, data)
             await asyncio.to_thread(nats.start)
             async with connected(shared_settings) as renewed:
                 await renewed.publish_all([trajectory(f"third-{n}") for n in range(8)])
                 await eventually(has(warehouse, 18))
                 await eventually(lambda: _is_ready(app))
-                await eventually(accounted(warehouse, 13))  # five and eight; an older life is not audited any more
-                kind = "rewound" if incarnation == "restored from an older copy" else "remade"
+                await eventually(accounted(warehouse, 13))  # five and eight; of the newest generation
+                kind = "rewound" if generation == "restored from an older copy" else "remade"
                 await eventually(lambda: _has_alert(renewed, f"{kind}:RL_TRAJECTORIES"))
         total = await balance(warehouse)
         assert (total["missing"], total["absent"], total["lost"], total["dead"]) == (0, 0, 0, 0)
         assert await stored(warehouse) == 18
-        lives = await warehouse.rows("SELECT count() AS n FROM stream_lives FINAL WHERE stream = 'RL_TRAJECTORIES'")
-        assert lives[0]["n"] == 2
+        generations = await warehouse.rows(
+            "SELECT count() AS n FROM stream_generations FINAL WHERE stream = 'RL_TRAJECTORIES'"
+        )
+        assert generations[0]["n"] == 2
 
 
 async def test_a_stream_that_fills_by_bytes_is_trimmed_up_to_its_slowest_reader(
     shared_settings: SharedSettings,
 ) -> None:
     alone = {"absent_readers": ["reward_computer"], "trim_keep_s": 0.0}
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         jetstream = bus.nc.jetstream()
         config = (await jetstream.stream_info("RL_TRAJECTORIES")).config
         config.max_bytes = 200_000
@@ -359,7 +361,7 @@ async def test_a_stream_is_not_trimmed_below_a_reader_that_is_behind_and_operato
     shared_settings: SharedSettings,
 ) -> None:
     """The reward computer never ran here: its consumer and its projection need everything."""
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         jetstream = bus.nc.jetstream()
         config = (await jetstream.stream_info("RL_TRAJECTORIES")).config
         config.max_msgs = 100
@@ -374,7 +376,7 @@ async def test_a_stream_is_not_trimmed_below_a_reader_that_is_behind_and_operato
 async def test_a_warehouse_outage_does_not_use_up_the_patience_with_an_end(
     shared_settings: SharedSettings, clickhouse: RunningServer
 ) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         brief = settings_of(shared_settings).model_copy(update={"assembly_patience_s": 2.0})
         async with running_app(build(brief)) as app:
             await bus.publish(trajectory_end("ride", turns=1))
@@ -395,7 +397,7 @@ async def test_a_warehouse_outage_does_not_use_up_the_patience_with_an_end(
 
 
 async def test_a_trajectory_in_two_roles_is_assembled_and_stored_in_each(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
             roles = ("planner", "support")
             calls = [
@@ -418,7 +420,7 @@ async def test_a_silent_trajectory_in_two_roles_is_assembled_in_each(
     """Both roles fall silent at once, or one when the other's trajectory is stored: neither is taken for the other."""
     calls = {role: turn("ride", role=role, turn_id=named_id(role)) for role in ("planner", "support")}
     silent = settings_of(shared_settings).model_copy(update={"idle_s": 0.3, "idle_interval_s": 0.1})
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(silent)):
             await bus.publish_all([calls[role] for role in first])
             await eventually(has(warehouse, len(first)))
@@ -445,7 +447,7 @@ async def test_every_conversation_under_one_id_is_stored_once_however_many_colle
     idle = settings_of(shared_settings).model_copy(
         update={"idle_s": 3600.0, "idle_interval_s": 0.1, "idle_s_by_role": {"support": 0.0}}
     )
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([*main, *workers, trajectory_end("run", turns=4)])
             await eventually(has(warehouse, 3))
@@ -471,7 +473,7 @@ async def test_every_conversation_under_one_id_is_stored_once_however_many_colle
 
 async def test_a_run_that_failed_and_ended_is_a_failure_with_its_error(shared_settings: SharedSettings) -> None:
     failed = turn("run", response=None, error="engine away")
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([failed, trajectory_end("run", turns=1, outcome=None)])
             await eventually(has(warehouse, 1))
@@ -482,7 +484,7 @@ async def test_a_run_that_failed_and_ended_is_a_failure_with_its_error(shared_se
 async def test_starts_are_stored_and_accounted_for(shared_settings: SharedSettings) -> None:
     async with (
         connected(shared_settings) as bus,
-        migrated(shared_settings) as warehouse,
+        prepared_warehouse(shared_settings) as warehouse,
         running_app(build(settings_of(shared_settings))),
     ):
         await bus.publish(
@@ -498,7 +500,7 @@ async def test_starts_are_stored_and_accounted_for(shared_settings: SharedSettin
 
 
 async def test_large_trajectories_are_stored_whole(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         many = [trajectory(str(n), labels={"text": _noise(50_000, n)}) for n in range(120)]
         large = [trajectory(f"l{n}", labels={"text": _noise(500_000, n)}) for n in range(12)]
         huge = [trajectory("huge", labels={"text": "word " * 4_000_000})]
@@ -514,7 +516,7 @@ async def test_large_trajectories_are_stored_whole(shared_settings: SharedSettin
 async def test_while_the_warehouse_is_away_nothing_is_acked_and_nothing_is_lost(
     shared_settings: SharedSettings, clickhouse: RunningServer
 ) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))) as app:
             await bus.publish(trajectory("before"))
             await eventually(has(warehouse, 1))

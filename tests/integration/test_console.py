@@ -25,7 +25,7 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
 from tests.support.consoles import News, consoling, listening
 from tests.support.coordinator import ROLE, coordinating
-from tests.support.running import connected, http_client, migrated, prepared_objects
+from tests.support.running import connected, http_client, prepared_objects, prepared_warehouse
 from tests.support.servers import Broker, RunningServer
 from tests.support.training import request
 
@@ -68,7 +68,7 @@ async def test_a_key_opens_what_its_scope_allows_and_the_owner_judges_and_names_
 ) -> None:
     prepared_objects(shared_settings)
     async with (
-        migrated(shared_settings),
+        prepared_warehouse(shared_settings),
         connected(shared_settings) as bus,
         coordinating(shared_settings, bus) as there,
         consoling(shared_settings, coordinator_url=str(there.api.base_url)) as http,
@@ -115,7 +115,7 @@ async def test_the_loop_shows_what_was_stored_and_an_outage_of_one_part_leaves_t
     shared_settings: SharedSettings, nats: RunningServer
 ) -> None:
     prepared_objects(shared_settings)
-    async with migrated(shared_settings) as warehouse, connected(shared_settings) as bus:
+    async with prepared_warehouse(shared_settings) as warehouse, connected(shared_settings) as bus:
         await stored_calls(warehouse)
         async with (
             coordinating(shared_settings, bus) as there,
@@ -162,7 +162,11 @@ async def test_a_store_that_is_away_is_named_the_rest_is_shown_and_all_is_as_bef
 ) -> None:
     objects = prepared_objects(shared_settings)
     card = objects.put(b"# a card", "cards", ".md")
-    async with migrated(shared_settings), connected(shared_settings) as bus, consoling(shared_settings) as http:
+    async with (
+        prepared_warehouse(shared_settings),
+        connected(shared_settings) as bus,
+        consoling(shared_settings) as http,
+    ):
         await Bucket(bus, JOBS, Job).put(JOB, finished_job(card.uri))
         paths = ("/v1/trajectories", f"/v1/jobs/{JOB}/card", "/v1/loop")
 
@@ -209,7 +213,7 @@ async def test_every_page_of_every_console_hears_what_changes_also_after_the_bro
     shared_settings: SharedSettings, nats: RunningServer
 ) -> None:
     async with (
-        migrated(shared_settings),
+        prepared_warehouse(shared_settings),
         connected(shared_settings) as bus,
         consoling(shared_settings) as first,
         consoling(shared_settings.model_copy(update={"data_dir": shared_settings.data_dir / "two"})) as second,
@@ -227,7 +231,7 @@ async def test_every_page_of_every_console_hears_what_changes_also_after_the_bro
 async def test_an_alert_needs_a_person_until_it_is_cleared_also_one_raised_before_the_console_began(
     shared_settings: SharedSettings, nats: RunningServer
 ) -> None:
-    async with migrated(shared_settings), connected(shared_settings) as bus:
+    async with prepared_warehouse(shared_settings), connected(shared_settings) as bus:
         await bus.publish(alert(1))
         async with consoling(shared_settings) as http:
             await eventually(lambda: seen(http, {"key-1"}))
@@ -247,7 +251,7 @@ async def seen(http: httpx.AsyncClient, keys: set[str]) -> bool:
 
 async def test_streams_end_with_the_console(shared_settings: SharedSettings) -> None:
     news = News()
-    async with migrated(shared_settings), connected(shared_settings), http_client(trust_env=False) as page:
+    async with prepared_warehouse(shared_settings), connected(shared_settings), http_client(trust_env=False) as page:
         async with consoling(shared_settings) as http:
             request = page.build_request("GET", http.base_url.join("/v1/events"))
             answer = await page.send(request, stream=True)

@@ -19,7 +19,7 @@ from tests.support.consuming import messages_of
 from tests.support.messages import AT, trajectory
 from tests.support.preferences import tried
 from tests.support.rewards import feedback
-from tests.support.running import connected, migrated
+from tests.support.running import connected, prepared_warehouse
 
 ADA = Caller("key_aaaaaaaaaa", "ada", frozenset({"annotate"}))
 BOB = Caller("key_bbbbbbbbbb", "bob", frozenset({"annotate"}))
@@ -29,7 +29,7 @@ NOW = AT + timedelta(days=1)
 
 @pytest.fixture
 async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
-    async with migrated(shared_settings) as made:
+    async with prepared_warehouse(shared_settings) as made:
         yield made
 
 

@@ -36,7 +36,7 @@ from ratchet.core.stores.warehouse import Warehouse
 from tests.support.callers import called_by
 from tests.support.console_data import console, store
 from tests.support.messages import AT, trajectory
-from tests.support.running import migrated, prepared_objects
+from tests.support.running import prepared_objects, prepared_warehouse
 from tests.support.training import request
 
 JOB = named_id("test", "console")
@@ -45,7 +45,7 @@ UNUSED: Any = None
 
 @pytest.fixture
 async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
-    async with migrated(shared_settings) as made:
+    async with prepared_warehouse(shared_settings) as made:
         yield made
 
 
@@ -57,7 +57,7 @@ def decision(number: int, verdict: str, rollout: str = "one", **changes: Any) ->
                 "failures": 1,
                 "failure_rate": 0.1,
                 "reward_mean": "no rewards",
-                "untold": 2,
+                "unscored": 2,
             },
             "canary": {"trajectories": 5, "x": True},
             "mixed": 0,
@@ -127,7 +127,7 @@ async def test_rollouts_show_their_decisions_their_evidence_and_what_went_worst(
         unknown = {"low": None, "high": None, "by_share": []}  # a decision of an earlier version has no interval
         assert last["differences"] == {"failure": {"difference": 0.02, "margin": 0.05, **unknown}}
         assert last["counts"] == {
-            "stable": {"trajectories": 10, "failures": 1, "failure_rate": 0.1, "unreported": 2},
+            "stable": {"trajectories": 10, "failures": 1, "failure_rate": 0.1, "unscored": 2},
             "canary": {"trajectories": 5},
         }
         assert last["e_values"] == {"rollback": {"failure": 1.5}}

@@ -14,7 +14,7 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
 from tests.support.console_data import console, store
 from tests.support.messages import trajectory
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 
 MANY = 2_000
 CROWD = 100_000
@@ -38,7 +38,7 @@ FROM trajectories CROSS JOIN numbers({many:UInt32}) AS numbered
 
 @pytest.fixture
 async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
-    async with migrated(shared_settings) as made:
+    async with prepared_warehouse(shared_settings) as made:
         yield made
 
 

@@ -12,7 +12,7 @@ import pytest
 from ratchet.bus.testing import eventually
 from ratchet.core.service.settings import SharedSettings
 from tests.support.consoles import NOWHERE, consoling
-from tests.support.running import connected, migrated, prepared_objects
+from tests.support.running import connected, prepared_objects, prepared_warehouse
 from tests.support.service_process import service_process
 
 pytestmark = pytest.mark.timeout(300)
@@ -30,7 +30,7 @@ async def test_a_killed_service_is_named_and_its_acts_are_refused_in_words_until
 ) -> None:
     prepared_objects(shared_settings)
     with ExitStack() as stack:
-        async with migrated(shared_settings), connected(shared_settings):
+        async with prepared_warehouse(shared_settings), connected(shared_settings):
             services = {
                 short: await asyncio.to_thread(
                     stack.enter_context,

@@ -19,14 +19,14 @@ from ratchet.core.stores.warehouse import Warehouse
 from tests.support.blobs import MemoryBlobs
 from tests.support.console_data import console, store
 from tests.support.messages import AT, turn
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 
 WORDS = ["<script>", "hello", "world", "\u202e"]
 
 
 @pytest.fixture
 async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
-    async with migrated(shared_settings) as made:
+    async with prepared_warehouse(shared_settings) as made:
         yield made
 
 

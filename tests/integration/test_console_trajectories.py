@@ -31,14 +31,14 @@ from ratchet.core.stores.warehouse import Row, Warehouse
 from tests.support.console_data import console, store
 from tests.support.messages import AT, trajectory, turn
 from tests.support.rewards import feedback
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 
 HOSTILE = "<script>alert(1)</script>\x00\x1b[31m\u202e\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16")
 
 
 @pytest.fixture
 async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
-    async with migrated(shared_settings) as made:
+    async with prepared_warehouse(shared_settings) as made:
         yield made
 
 

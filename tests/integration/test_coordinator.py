@@ -40,7 +40,7 @@ from ratchet.local.local_stack.ports import free_ports
 from tests.support.consuming import consuming
 from tests.support.coordinator import ROLE, coordinating, played, stored, tid
 from tests.support.preferences import preferred
-from tests.support.running import connected, migrated, prepared_objects, running
+from tests.support.running import connected, prepared_objects, prepared_warehouse, running
 from tests.support.servers import running_s3
 from tests.support.stored_values import check_buckets, check_objects
 from tests.support.training import (
@@ -60,7 +60,7 @@ from tests.support.training import (
 @pytest.fixture
 async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
     prepared_objects(shared_settings)
-    async with migrated(shared_settings), connected(shared_settings) as bus:
+    async with prepared_warehouse(shared_settings), connected(shared_settings) as bus:
         yield bus
 
 
@@ -250,7 +250,7 @@ async def test_a_dispatch_that_no_worker_takes_frees_its_slot_and_a_late_worker_
     async with (
         stored(shared_settings, bus, facts),
         coordinating(shared_settings, bus, claim_s=0.4) as workshop,
-        migrated(shared_settings) as warehouse,
+        prepared_warehouse(shared_settings) as warehouse,
     ):
         lost = (await workshop.ask())["training_job_id"]
         first = await workshop.dispatched(lost)

@@ -16,13 +16,13 @@ from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.messages import AT, trajectory
 from tests.support.rewards import received
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 from tests.support.training import reward
 
 
 @pytest.fixture
 async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
-    async with migrated(shared_settings) as made:
+    async with prepared_warehouse(shared_settings) as made:
         yield made
 
 

@@ -32,7 +32,7 @@ from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.command_lines import ratchet
 from tests.support.messages import AT, trajectory, turn
 from tests.support.rewards import feedback
-from tests.support.running import connected, migrated, prepared_objects, running_app
+from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.servers import variables
 
 DEAD = "http://127.0.0.1:9"
@@ -45,7 +45,12 @@ async def rewarded(shared: SharedSettings, number: int) -> AsyncIterator[Bus]:
     """Stored and rewarded trajectories of the role support, every second one a failure; an opinion on the first."""
     collector = build_collector(CollectorSettings(shared=shared, linger_s=0.02))
     computer = build_rewards(RewardSettings(shared=shared, linger_s=0.02))
-    async with connected(shared) as bus, migrated(shared) as warehouse, running_app(collector), running_app(computer):
+    async with (
+        connected(shared) as bus,
+        prepared_warehouse(shared) as warehouse,
+        running_app(collector),
+        running_app(computer),
+    ):
 
         async def revisions() -> int:
             return (await warehouse.rows("SELECT count() AS n FROM rewards FINAL"))[0]["n"]

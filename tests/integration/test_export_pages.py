@@ -22,7 +22,7 @@ from ratchet.extras.exporters.clickhouse_stored import PAGE, Stored
 from ratchet.extras.exporters.exporting import export
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.messages import AT, stored_at, trajectory, turn
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 
 
 def names_in(folder: Path) -> list[str]:
@@ -31,7 +31,7 @@ def names_in(folder: Path) -> list[str]:
 
 @pytest.fixture
 async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
-    async with migrated(shared_settings) as warehouse:
+    async with prepared_warehouse(shared_settings) as warehouse:
         yield warehouse
 
 

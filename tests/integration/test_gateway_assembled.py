@@ -13,7 +13,7 @@ from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, Scene, scene
-from tests.support.running import http_client, migrated, prepared_objects, running_app
+from tests.support.running import http_client, prepared_objects, prepared_warehouse, running_app
 from tests.support.servers import Broker
 
 CALLED = [tool_call("call_x")]
@@ -25,7 +25,7 @@ async def test_a_run_known_only_by_its_base_url_is_assembled(
     trajectory = str(uuid.uuid4())
     prepared_objects(shared_settings)
     async with (
-        migrated(shared_settings),
+        prepared_warehouse(shared_settings),
         scene(nats, tmp_path) as here,
         running_app(build_collector(CollectorSettings(shared=shared_settings, linger_s=0.01))),
     ):

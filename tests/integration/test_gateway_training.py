@@ -14,7 +14,7 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.local.local_stack.ports import free_ports
 from tests.support.coordinator import coordinating, played, stored
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, scene, version
-from tests.support.running import connected, http_client, migrated, prepared_objects
+from tests.support.running import connected, http_client, prepared_objects, prepared_warehouse
 from tests.support.servers import Broker
 
 SHAPE = {"message", "type", "param", "code"}
@@ -27,7 +27,7 @@ async def test_two_roles_infer_in_one_session_and_one_starts_a_training_through_
     facts = [*played("first", 0.2, seconds=1), *played("second", 0.8, seconds=2)]
     prepared_objects(shared_settings)
     async with (
-        migrated(shared_settings),
+        prepared_warehouse(shared_settings),
         connected(shared_settings) as bus,
         stored(shared_settings, bus, facts),
         coordinating(shared_settings, bus) as workshop,

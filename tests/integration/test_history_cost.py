@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ratchet.core.service.settings import SharedSettings
 from tests.bench.bench_history import explaining, fill, measure
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 
 SHORT, LONG = 25_000, 250_000
 SLACK = 10
@@ -13,7 +13,7 @@ SLACK = 10
 
 async def test_no_query_of_the_event_plane_reads_more_of_a_longer_history(shared_settings: SharedSettings) -> None:
     """Ten times the rows: a column read whole would be ten times the granules."""
-    async with migrated(shared_settings) as plain:
+    async with prepared_warehouse(shared_settings) as plain:
         warehouse = await explaining(shared_settings)
         try:
             granules: list[dict[str, int]] = []

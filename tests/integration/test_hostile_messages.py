@@ -25,7 +25,7 @@ from tests.support.consuming import consuming, messages_of
 from tests.support.contract_files import CONTRACTS, example
 from tests.support.hostile import HEADERS, broken_bodies, extreme_bodies, valid_bodies
 from tests.support.messages import trajectory
-from tests.support.running import connected, migrated, running, running_app
+from tests.support.running import connected, prepared_warehouse, running, running_app
 from tests.support.servers import Broker
 
 PER_TOPIC = 24
@@ -127,7 +127,7 @@ async def test_the_collector_accounts_for_every_legal_message_even_the_extreme_o
 ) -> None:
     messages = [message for topic in TABLES for message in legal(topic)]
     settings = Settings(shared=shared_settings, linger_s=0.05, audit_interval_s=0.2, assembly_patience_s=0.5)
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         for number, (subject, body) in enumerate(messages):
             await bus.nc.publish(subject, body, headers={"ce-id": f"event-{number}"})
         await bus.nc.flush()

@@ -17,7 +17,7 @@ from tests.support.coordinator import coordinating
 from tests.support.engine_process import publish, running_engine
 from tests.support.gateway_scene import scene
 from tests.support.http_fuzz import fuzzed, fuzzed_live, unreached
-from tests.support.running import connected, migrated, prepared_objects, running_app
+from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.servers import Broker, RunningServer
 
 pytestmark = pytest.mark.timeout(240)
@@ -30,7 +30,7 @@ async def test_gateway_and_the_routes_that_it_forwards(
 ) -> None:
     prepared_objects(shared_settings)
     async with (
-        migrated(shared_settings),
+        prepared_warehouse(shared_settings),
         connected(shared_settings) as bus,
         coordinating(shared_settings, bus) as there,
     ):
@@ -51,7 +51,7 @@ async def test_deployer(nats: Broker, s3: RunningServer, tmp_path: Path) -> None
 async def test_coordinator(shared_settings: SharedSettings) -> None:
     prepared_objects(shared_settings)
     async with (
-        migrated(shared_settings),
+        prepared_warehouse(shared_settings),
         connected(shared_settings) as bus,
         coordinating(shared_settings, bus) as here,
     ):
@@ -72,7 +72,7 @@ async def test_engine(shared_settings: SharedSettings, tmp_path: Path) -> None:
 async def test_console(shared_settings: SharedSettings) -> None:
     prepared_objects(shared_settings)
     async with (
-        migrated(shared_settings),
+        prepared_warehouse(shared_settings),
         connected(shared_settings) as bus,
         coordinating(shared_settings, bus) as there,
     ):

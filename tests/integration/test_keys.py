@@ -24,7 +24,7 @@ from ratchet.core.rules.access import hash_of, new_key
 from ratchet.core.service.settings import SharedSettings
 from tests.support.coordinator import coordinating, played, stored
 from tests.support.gateway_scene import ROLE, Scene, ask, scene, version
-from tests.support.running import connected, http_client, migrated, prepared_objects
+from tests.support.running import connected, http_client, prepared_objects, prepared_warehouse
 from tests.support.servers import Broker, RunningServer
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -176,7 +176,7 @@ async def test_the_coordinator_creates_lists_and_revokes_and_records_who_asked(
 ) -> None:
     prepared_objects(shared_settings)
     async with (
-        migrated(shared_settings),
+        prepared_warehouse(shared_settings),
         connected(shared_settings) as bus,
         stored(shared_settings, bus, [*played("first", 0.2, seconds=1), *played("second", 0.8, seconds=2)]),
         coordinating(shared_settings, bus) as workshop,

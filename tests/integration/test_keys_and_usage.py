@@ -18,7 +18,7 @@ from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.command_lines import ratchet
 from tests.support.coordinator import coordinating
 from tests.support.gateway_scene import ROLE, ask, scene
-from tests.support.running import connected, migrated, prepared_objects, running_app
+from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.servers import Broker, variables
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -60,7 +60,7 @@ async def test_a_keys_calls_and_their_cost_are_followed_until_it_is_revoked(
     prepared_objects(shared_settings)
     collector = CollectorSettings(shared=shared_settings, linger_s=0.02, ack_wait_s=2.0)
     async with (
-        migrated(shared_settings),
+        prepared_warehouse(shared_settings),
         connected(shared_settings) as bus,
         coordinating(shared_settings, bus) as workshop,
         running_app(build_collector(collector)),

@@ -35,7 +35,7 @@ from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
 from tests.support.preferences import preferred
-from tests.support.running import connected, migrated, prepared_objects, running, running_app
+from tests.support.running import connected, prepared_objects, prepared_warehouse, running, running_app
 from tests.support.scoring_engine import ScoringEngine
 from tests.support.training import NOON, changed, registered, reward, trajectory
 
@@ -43,7 +43,7 @@ from tests.support.training import NOON, changed, registered, reward, trajectory
 @pytest.fixture
 async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
     prepared_objects(shared_settings)
-    async with migrated(shared_settings), connected(shared_settings) as bus:
+    async with prepared_warehouse(shared_settings), connected(shared_settings) as bus:
         yield bus
 
 
@@ -263,7 +263,7 @@ async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alon
     # Ended a while ago by the clock: the reward computer looks at the time that it was stored only.
     played_only = [message for message in played("a", 1.0) if not isinstance(message, Reward)]
     async with (
-        migrated(shared_settings) as warehouse,
+        prepared_warehouse(shared_settings) as warehouse,
         running_app(build_collector(CollectorSettings(shared=shared_settings, linger_s=0.01))),
         running_app(build_rewards(RewardSettings(shared=shared_settings))),
         deploying(shared_settings),
@@ -355,7 +355,7 @@ async def test_outcome_times_are_measured_from_the_start_to_the_first_known_outc
         facts.append(reward(named, 0.0, revision=1, at=began + timedelta(minutes=minutes + 60)))
     unknown = msgspec.structs.replace(reward(trajectory(tid("u")), 0.5, at=began), reward_components={})
     facts += [announced(tid("u"), began), unknown, announced(tid("other"), began, version=2)]
-    async with migrated(shared_settings) as warehouse, coordinating(shared_settings, bus) as workshop:
+    async with prepared_warehouse(shared_settings) as warehouse, coordinating(shared_settings, bus) as workshop:
         async with running_app(build_collector(CollectorSettings(shared=shared_settings, linger_s=0.01))):
             await bus.publish_all(facts)
 

@@ -20,7 +20,7 @@ from ratchet.core.stores.trajectory_search import TrajectoryFilter
 from ratchet.core.stores.warehouse import Warehouse
 from tests.support.console_data import store
 from tests.support.messages import AT, trajectory, turn
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 
 NOW = AT + timedelta(hours=1)
 WITHOUT, EVERY = TrajectoryFilter(evaluation=False), TrajectoryFilter()
@@ -28,7 +28,7 @@ WITHOUT, EVERY = TrajectoryFilter(evaluation=False), TrajectoryFilter()
 
 @pytest.fixture
 async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
-    async with migrated(shared_settings) as made:
+    async with prepared_warehouse(shared_settings) as made:
         yield made
 
 

@@ -31,7 +31,7 @@ def assert_one_clear_line(done: subprocess.CompletedProcess[str], text: str, cod
     [
         ("jobs", "RATCHET_COORDINATOR_URL"),
         ("policies list", "RATCHET_DEPLOYER_URL"),
-        ("rollout abort support", "RATCHET_DEPLOYER_URL"),
+        ("rollout rollback support", "RATCHET_DEPLOYER_URL"),
     ],
 )
 def test_a_dead_service_is_one_clear_line(tmp_path: Path, command: str, variable: str) -> None:

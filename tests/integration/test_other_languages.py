@@ -31,7 +31,7 @@ from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, served, version
 from tests.support.messages import trajectory
-from tests.support.running import connected, migrated, running_app
+from tests.support.running import connected, prepared_warehouse, running_app
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/guides/other-languages.md").read_text()
@@ -76,7 +76,7 @@ class Scene:
 async def collecting(shared: SharedSettings) -> AsyncIterator[Scene]:
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(connected(shared))
-        warehouse = await stack.enter_async_context(migrated(shared))
+        warehouse = await stack.enter_async_context(prepared_warehouse(shared))
         settings = CollectorSettings(shared=shared, linger_s=0.02)
         await stack.enter_async_context(running_app(collector.build(settings)))
         yield Scene(bus, warehouse, shared)

@@ -49,7 +49,7 @@ from tests.support.coordinator import ROLE, Workshop, coordinating, stored
 from tests.support.messages import AT
 from tests.support.preferences import tried, tries
 from tests.support.real_data import AIRLINE, needs_real_data
-from tests.support.running import connected, migrated, prepared_objects, running_app
+from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
 from tests.support.training import changed, promote, registered
 
@@ -57,13 +57,13 @@ from tests.support.training import changed, promote, registered
 @pytest.fixture
 async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
     prepared_objects(shared_settings)
-    async with migrated(shared_settings), connected(shared_settings) as bus:
+    async with prepared_warehouse(shared_settings), connected(shared_settings) as bus:
         yield bus
 
 
 async def derive(shared: SharedSettings, bus: Bus, *roles: str, rule: Rule | None = None) -> DerivationReport:
     """Publish the pairs."""
-    async with migrated(shared) as warehouse:
+    async with prepared_warehouse(shared) as warehouse:
         deriver = Deriver(Tries(warehouse), StoredPreferences(warehouse), bus, rule or RewardMargin())
         return await deriver.derive(roles or (ROLE,), lambda _done, _total: None)
 
@@ -71,7 +71,7 @@ async def derive(shared: SharedSettings, bus: Bus, *roles: str, rule: Rule | Non
 async def derived(shared: SharedSettings, bus: Bus, *roles: str, rule: Rule | None = None) -> DerivationReport:
     """Publish the pairs, and wait until they are stored."""
     report = await derive(shared, bus, *roles, rule=rule)
-    async with migrated(shared) as warehouse:
+    async with prepared_warehouse(shared) as warehouse:
         await there(warehouse, report.pairs)
     return report
 
@@ -106,7 +106,7 @@ async def refused(workshop: Workshop, **asked: Any) -> str:
 async def test_tries_that_differ_become_pairs_and_deriving_twice_changes_nothing(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
-    async with stored(shared_settings, bus, tries()), migrated(shared_settings) as warehouse:
+    async with stored(shared_settings, bus, tries()), prepared_warehouse(shared_settings) as warehouse:
         report = await derived(shared_settings, bus)
         assert (report.tries, report.tasks, report.comparisons, report.pairs) == (13, 6, 8, 7)
         assert dict(report.by_rater) == {"verified-outcome": 7}
@@ -133,7 +133,7 @@ async def test_tries_with_and_without_retrieval_are_compared_by_their_labels(
         return [changed(run, labels={"rag": rag}), scored]
 
     facts = labelled("with retrieval", 0.9, True) + labelled("without", 0.1, "false") + labelled("unknown", 0.1, "?")
-    async with stored(shared_settings, bus, facts), migrated(shared_settings) as warehouse:
+    async with stored(shared_settings, bus, facts), prepared_warehouse(shared_settings) as warehouse:
         report = await derived(shared_settings, bus, rule=Retrieval())
         assert dict(report.by_rater) == {"rag-verified-outcome": 1}
         assert dict(report.skipped) == {"no_rag_label": 2}
@@ -146,7 +146,7 @@ async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_names_their_sources
 ) -> None:
     spoken = {"prompt": "Where?", "chosen": "Here.", "rejected": "There."}
     human = preference_of({**spoken, "metadata": {"rater": "reviewer-7"}}, ROLE)
-    async with stored(shared_settings, bus, tries() + tries("sales")), migrated(shared_settings) as warehouse:
+    async with stored(shared_settings, bus, tries() + tries("sales")), prepared_warehouse(shared_settings) as warehouse:
         await derived(shared_settings, bus, ROLE, "sales")
         await publish(bus, StoredPreferences(warehouse), [human], Published())
         await there(warehouse, 15)
@@ -319,7 +319,7 @@ async def rewarded(warehouse: Warehouse, number: int) -> None:
 async def imported(shared: SharedSettings, file: Path) -> AsyncIterator[Bus]:
     """The records of a file as stored trajectories, each with its reward."""
     async with (
-        migrated(shared) as warehouse,
+        prepared_warehouse(shared) as warehouse,
         connected(shared) as bus,
         running_app(build_collector(CollectorSettings(shared=shared, linger_s=0.02))),
         running_app(build_reward_computer(RewardSettings(shared=shared))),

@@ -24,7 +24,7 @@ from ratchet.core.preferences.clickhouse_stored import Selection, StoredPreferen
 from ratchet.core.service.settings import SharedSettings
 from tests.support.coordinator import ROLE, coordinating, stored
 from tests.support.preferences import tries
-from tests.support.running import connected, migrated, prepared_objects
+from tests.support.running import connected, prepared_objects, prepared_warehouse
 from tests.support.servers import variables
 from tests.support.tiny_models import write_tokenizer
 
@@ -32,7 +32,7 @@ from tests.support.tiny_models import write_tokenizer
 @pytest.fixture
 async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
     prepared_objects(shared_settings)
-    async with migrated(shared_settings), connected(shared_settings) as bus:
+    async with prepared_warehouse(shared_settings), connected(shared_settings) as bus:
         yield bus
 
 
@@ -68,7 +68,7 @@ def ratchet(
 
 async def there(shared: SharedSettings, number: int) -> None:
     """Wait until `number` preferences are stored."""
-    async with migrated(shared) as warehouse:
+    async with prepared_warehouse(shared) as warehouse:
 
         async def all_there() -> bool:
             counts = await StoredPreferences(warehouse).counts(Selection())

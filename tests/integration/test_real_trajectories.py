@@ -39,7 +39,7 @@ from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.messages import AT
 from tests.support.real_data import AIRLINE, needs_real_data
-from tests.support.running import connected, migrated, prepared_objects, running_app
+from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
 
 pytestmark = pytest.mark.timeout(300)
@@ -93,7 +93,7 @@ class Line:
 async def line(shared: SharedSettings) -> AsyncIterator[Line]:
     objects = prepared_objects(shared)
     async with AsyncExitStack() as stack:
-        warehouse = await stack.enter_async_context(migrated(shared))
+        warehouse = await stack.enter_async_context(prepared_warehouse(shared))
         bus = await stack.enter_async_context(connected(shared))
         await stack.enter_async_context(running_app(build_collector(CollectorSettings(shared=shared, linger_s=0.02))))
         await stack.enter_async_context(running_app(build_reward_computer(RewardSettings(shared=shared))))

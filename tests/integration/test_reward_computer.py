@@ -22,7 +22,7 @@ from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.messages import trajectory
 from tests.support.rewards import feedback
-from tests.support.running import connected, migrated, running, running_app
+from tests.support.running import connected, prepared_warehouse, running, running_app
 from tests.support.stored_values import check_buckets
 from tests.unit.reward_computer.test_reward_components import turns
 
@@ -39,7 +39,7 @@ def collector_of(shared: SharedSettings) -> CollectorSettings:
 async def loop(shared: SharedSettings) -> AsyncIterator[tuple[Bus, Warehouse]]:
     """Broker and warehouse made ready, and a collector that stores; at the end the baselines keep their contract."""
     collector = build_collector(collector_of(shared))
-    async with connected(shared) as bus, migrated(shared) as warehouse, running_app(collector):
+    async with connected(shared) as bus, prepared_warehouse(shared) as warehouse, running_app(collector):
         yield bus, warehouse
         assert await check_buckets(bus, BASELINES) == {"cursor.v1", "turn.history.v1", "score.windows.v1"}
 
@@ -202,7 +202,7 @@ async def folded(bus: Bus, rewards_seen: int) -> tuple[Mapping[str, Any], Mappin
 
 
 async def test_rewards_wait_for_the_collector_and_then_come(shared_settings: SharedSettings) -> None:
-    async with connected(shared_settings) as bus, migrated(shared_settings) as warehouse:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
 
         async def tried() -> bool:
             with suppress(NotFoundError):

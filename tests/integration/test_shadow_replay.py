@@ -38,7 +38,7 @@ from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.canary_world import ROLE, policy, served
 from tests.support.coordinator import Workshop, coordinating, tid
 from tests.support.fake_engine import FakeEngine, serving
-from tests.support.running import connected, migrated, prepared_objects, running, running_app
+from tests.support.running import connected, prepared_objects, prepared_warehouse, running, running_app
 from tests.support.scoring_engine import ScoringEngine
 from tests.support.training import NOON, conversation, reward, trajectory
 
@@ -207,7 +207,7 @@ async def replaying(shared_settings: SharedSettings, bus: Bus, tmp_path: Path) -
     await Bucket(bus, POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=3))
     collector = CollectorSettings(shared=shared_settings, linger_s=0.01, idle_s=2, idle_interval_s=0.2)
     async with (
-        migrated(shared_settings) as warehouse,
+        prepared_warehouse(shared_settings) as warehouse,
         running_app(build_collector(collector)),
         coordinating(shared_settings, bus) as workshop,
         serving(engine) as engine_url,
@@ -281,7 +281,7 @@ async def check_replays_are_left_out(workshop: Workshop, number: int) -> None:
 async def test_prompts_are_refused_where_the_data_of_the_lineage_is_unknown(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
-    async with migrated(shared_settings), coordinating(shared_settings, bus) as workshop:
+    async with prepared_warehouse(shared_settings), coordinating(shared_settings, bus) as workshop:
         await register(bus, policy(1), policy(2, parent=7, dataset_digest="d" * 64), policy(3, dataset_digest="d" * 64))
         answers = [
             await workshop.api.get("/v1/replay/prompts", params={"role": ROLE, "version": version})

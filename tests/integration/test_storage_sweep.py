@@ -15,7 +15,7 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.listing import StoredObject
 from ratchet.core.stores.objects import Objects
 from tests.support.coordinator import coordinating
-from tests.support.running import connected, migrated, prepared_objects
+from tests.support.running import connected, prepared_objects, prepared_warehouse
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_an_object_that_was_written_again_since_it_was_listed_stays(objects: Obj
 
 @pytest.fixture
 async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
-    async with migrated(shared_settings), connected(shared_settings) as bus:
+    async with prepared_warehouse(shared_settings), connected(shared_settings) as bus:
         yield bus
 
 

@@ -19,7 +19,7 @@ from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.canary_stage import stage
 from tests.support.coordinator import ROLE, coordinating, played, stored
-from tests.support.running import connected, migrated, prepared_objects, running_app
+from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.servers import Broker, RunningServer
 from tests.support.training import config
 from tests.support.walks import first_missing, traced, walk
@@ -31,7 +31,7 @@ LONGEST = 12
 @pytest.fixture
 async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
     prepared_objects(shared_settings)
-    async with migrated(shared_settings), connected(shared_settings) as bus:
+    async with prepared_warehouse(shared_settings), connected(shared_settings) as bus:
         yield bus
 
 
@@ -42,7 +42,7 @@ def test_no_walk_is_longer_than_a_reader_remembers() -> None:
 
 async def test_a_trajectory_reaches_its_row_by_the_walk_of_the_page(shared_settings: SharedSettings) -> None:
     settings = CollectorSettings(shared=shared_settings, linger_s=0.02)
-    async with connected(shared_settings), migrated(shared_settings) as warehouse:
+    async with connected(shared_settings), prepared_warehouse(shared_settings) as warehouse:
 
         async def there() -> bool:
             return bool(await warehouse.rows("SELECT 1 FROM trajectories"))

@@ -14,7 +14,7 @@ from ratchet.core.errors import Rejected, WarehouseTooSlow, WarehouseUnavailable
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.trajectory_search import WITHIN_TIME
 from ratchet.core.stores.warehouse import VALUE_CODES, Warehouse
-from tests.support.running import migrated
+from tests.support.running import prepared_warehouse
 
 
 async def test_instants_come_back_in_utc_with_their_time_zone(shared_settings: SharedSettings) -> None:
@@ -82,27 +82,27 @@ def test_every_code_that_is_the_values_fault_is_provoked_here() -> None:
 
 @pytest.mark.parametrize("code", VALUES)
 async def test_a_value_that_clickhouse_can_never_take_is_refused(shared_settings: SharedSettings, code: str) -> None:
-    async with migrated(shared_settings) as warehouse:
+    async with prepared_warehouse(shared_settings) as warehouse:
         with pytest.raises(Rejected, match=f"Code: {code}\\."):
             await warehouse.rows(VALUES[code], {"n": "x"})
 
 
 @pytest.mark.parametrize("code", FAULTS)
 async def test_every_other_fault_is_the_warehouses(shared_settings: SharedSettings, code: str) -> None:
-    async with migrated(shared_settings) as warehouse:
+    async with prepared_warehouse(shared_settings) as warehouse:
         await warehouse.command("CREATE TABLE kept (n UInt8) ENGINE = MergeTree ORDER BY n")
         with pytest.raises(WarehouseUnavailable, match=f"Code: {code}\\."):
             await warehouse.command(FAULTS[code])
 
 
 async def test_a_query_that_outlives_its_own_limit_is_too_slow(shared_settings: SharedSettings) -> None:
-    async with migrated(shared_settings) as warehouse:
+    async with prepared_warehouse(shared_settings) as warehouse:
         with pytest.raises(WarehouseTooSlow, match="took too long"):
             await warehouse.rows("SELECT max(sipHash64(number)) FROM numbers(1000000000000)" + WITHIN_TIME)
 
 
 async def test_rows_of_all_sizes_are_written_whole(shared_settings: SharedSettings) -> None:
-    async with migrated(shared_settings) as warehouse:
+    async with prepared_warehouse(shared_settings) as warehouse:
         await warehouse.command("CREATE TABLE texts (n UInt32, body String) ENGINE = MergeTree ORDER BY n")
         noise = os.urandom(20_000_000).hex()[:20_000_000]
         sizes = [1_000] * 300 + [50_000] * 60 + [500_000] * 8 + [20_000_000]
@@ -114,7 +114,7 @@ async def test_rows_of_all_sizes_are_written_whole(shared_settings: SharedSettin
 
 async def test_a_server_that_wrote_fewer_rows_than_it_was_sent_is_at_fault(shared_settings: SharedSettings) -> None:
     """A null table with a materialized view that fails to write counts otherwise than what was sent."""
-    async with migrated(shared_settings) as warehouse:
+    async with prepared_warehouse(shared_settings) as warehouse:
         await warehouse.command("CREATE TABLE source (n UInt32) ENGINE = Null")
         await warehouse.command("CREATE TABLE target (n UInt32) ENGINE = MergeTree ORDER BY n")
         await warehouse.command("CREATE MATERIALIZED VIEW half TO target AS SELECT n FROM source WHERE n % 2 = 0")

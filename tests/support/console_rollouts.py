@@ -183,7 +183,7 @@ def arm(started: int, settled: int, failures: int, reward: float | None, calls: 
         failures=failures,
         failure_rate=failures / settled if settled else "no trajectories",
         missing=settled // 60,
-        unreported=settled // 90,
+        unscored=settled // 90,
         reward_mean=reward if reward is not None else "no rewards",
         calls=calls,
         error_rate=0.0061 if calls else "no calls",

@@ -176,7 +176,7 @@ def call(index: int, now: datetime) -> CallOut:
         latency_ms=412.0 + 100 * index,
         first_token_ms=61.0,
         prompt_tokens=311 + 40 * index,
-        output_tokens=None if failed else 14,
+        completion_tokens=None if failed else 14,
         cost_usd=None if failed else 0.00031,
         finish_reason=None if failed else "stop" if index == 4 else "tool_calls",
         error="the engine took longer than 30 s" if failed else None,

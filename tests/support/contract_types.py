@@ -37,7 +37,7 @@ TYPES: dict[str, Any] = {
     "count.v1": Folded[int],
     "turn.history.v1": Folded[TurnHistory],
     "score.windows.v1": Folded[ScoreWindows],
-    "cursor.v1": Cursor | int,
+    "cursor.v1": Cursor,
     "request.alias.v1": str,
     "slot.v1": datetime,
     "claim.v1": Claim,

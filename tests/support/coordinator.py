@@ -30,7 +30,7 @@ from ratchet.rl_coordinator.settings import Settings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.consuming import consuming
-from tests.support.running import migrated, running, running_app
+from tests.support.running import prepared_warehouse, running, running_app
 from tests.support.stored_values import check_buckets, check_objects
 from tests.support.training import after, conversation, reward, trajectory
 
@@ -118,7 +118,7 @@ async def stored(shared: SharedSettings, bus: Bus, facts: Sequence[Message]) -> 
     """Publish facts and wait until the collector has stored them all."""
     async with running_app(build_collector(CollectorSettings(shared=shared, linger_s=0.01))):
         await bus.publish_all(facts)
-        async with migrated(shared) as warehouse:
+        async with prepared_warehouse(shared) as warehouse:
 
             async def all_there() -> bool:
                 counts = await warehouse.rows(

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 
 from ratchet.bus.connection import Bus
-from ratchet.core.resources import resource_dir
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component
 from ratchet.core.service.settings import SharedSettings
@@ -52,11 +51,11 @@ async def connected(settings: SharedSettings, name: str = "test") -> AsyncIterat
 
 
 @asynccontextmanager
-async def migrated(settings: SharedSettings) -> AsyncIterator[Warehouse]:
+async def prepared_warehouse(settings: SharedSettings) -> AsyncIterator[Warehouse]:
     """A warehouse with all tables made."""
     warehouse = await Warehouse.connect(settings)
     try:
-        await warehouse.migrate(resource_dir("deploy") / "clickhouse")
+        await warehouse.make_tables()
         yield warehouse
     finally:
         await warehouse.close()

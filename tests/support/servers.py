@@ -225,7 +225,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def shared_settings(nats: Broker, clickhouse: Server, s3: Server, tmp_path: Path) -> SharedSettings:
     """Settings for all three servers: a broker, a database and a bucket that no other test uses.
 
-    Streams, buckets and tables are not made yet: `Bus.ensure_streams`, `Objects.ensure_bucket`, `Warehouse.migrate`.
+    Nothing is made yet: `Bus.ensure_streams`, `Objects.ensure_bucket`, `Warehouse.make_tables`.
     """
     name = f"t{next(_numbers)}{uuid.uuid4().hex[:8]}"
     return s3_settings(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import msgspec
 import nats.errors
@@ -72,7 +72,7 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
     sequence: int
     """The last message of the stream that is folded, or is none of its."""
     made: str = ""
-    """When that stream was made (see `Extent`); empty in a cursor of version 0.1."""
+    """When that stream was made (see `Extent`); empty before the first message."""
     lost: int = 0
     """Messages that were gone before they could be folded, since the projection began."""
     recent: bytes = b""
@@ -95,7 +95,7 @@ async def positions(bus: Bus) -> list[Position]:
     """Where every projection of the contracts stands. Raises `BusUnavailable`."""
     places: list[Position] = []
     for spec in bus.contracts.projections.values():
-        cursor = await _stored_cursor(_cursors(bus, spec.bucket), spec.name)
+        cursor = await _stored_cursor(Bucket(bus, spec.bucket, Cursor), spec.name)
         places.append(Position(spec.name, spec.stream, cursor.sequence, cursor.made, cursor.lost))
     return places
 
@@ -163,7 +163,7 @@ class Projection(Generic[S]):
         self._on_gap = on_gap
         self._skipped, self._gone = FAILED.labels(spec.name), LOST.labels(spec.name)  # 0 from now on: a rise shows
         self._states: Bucket[Folded[S]] = Bucket(bus, spec.bucket, Folded[kind])
-        self._cursors = _cursors(bus, spec.bucket)
+        self._cursors = Bucket(bus, spec.bucket, Cursor)
         self._folded: dict[str, Folded[S]] = {}
         self._revisions: dict[str, int] = {}
         self._made = ""
@@ -380,13 +380,6 @@ class Projection(Generic[S]):
             self._revisions[key] = await self._states.create(name, folded)
 
 
-def _cursors(bus: Bus, bucket: str) -> Bucket[Any]:
-    """Cursors, or the bare sequences that version 0.1 stored; `Any` because a bucket's kind is a class, not a union."""
-    return Bucket(bus, bucket, cast("type[Any]", Cursor | int))
-
-
-async def _stored_cursor(cursors: Bucket[Any], projection: str) -> Cursor:
+async def _stored_cursor(cursors: Bucket[Cursor], projection: str) -> Cursor:
     entry = await cursors.get(f"cursor-{projection}")
-    if entry is None:
-        return Cursor(0)
-    return entry.value if isinstance(entry.value, Cursor) else Cursor(entry.value)
+    return entry.value if entry else Cursor(0)

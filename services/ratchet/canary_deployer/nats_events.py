@@ -68,7 +68,7 @@ class Places(msgspec.Struct, frozen=True):
     turn_seq: int = 0
     reward_seq: int = 0
     streams_made: str = ""
-    """When each of the streams was made: another one counts from 1 again. Empty in a record of an older version."""
+    """When each of the streams was made: another one counts from 1 again. Empty before the first message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import NoStack
 from ratchet.core.contract.http.rollouts import PoliciesOut
 from ratchet.core.errors import BusUnavailable, Forbidden, RatchetError
-from ratchet.core.resources import resource_dir
 from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.core.service.http_client import ApiClient, Peer
+from ratchet.core.stores.schema import schema_digest
 from ratchet.local.local_stack.catalog import ENGINE
 
 if TYPE_CHECKING:
@@ -114,16 +114,15 @@ def check_database(endpoints: Endpoints) -> Finding:
         async with warehouse_of(settings_of(endpoints)) as warehouse:
             (row,) = await warehouse.rows("SELECT version() AS version, now64(3, 'UTC') AS now")
             skew = _skew_s(row["now"])
-            done = {one["name"] for one in await warehouse.rows("SELECT name FROM migrations FINAL")}
+            stored = await warehouse.stored_schema()
         major, minor, *_ = (int(part) for part in row["version"].split(".")[:2])
         sentence = f"ClickHouse {row['version']}"
-        missing = sorted({path.name for path in (resource_dir("deploy") / "clickhouse").glob("*.sql")} - done)
         if (major, minor) < OLDEST_DATABASE:
             return failure(sentence, f"use {'.'.join(map(str, OLDEST_DATABASE))} or newer")
-        if missing:
-            return failure(
-                f"{sentence}; tables not made: {', '.join(missing)}", "the collector makes them when it starts"
-            )
+        if stored is None:
+            return failure(f"{sentence} has no tables of Ratchet", "start the stack: it makes them")
+        if stored != schema_digest():
+            return failure(f"{sentence} has tables of another version", "use that version, or an empty database")
         return _with_clock(sentence, skew)
 
     return asyncio.run(ask())

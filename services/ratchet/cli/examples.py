@@ -163,7 +163,6 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "ratchet rollout revert support --reason 'complaints since noon'",
         "ratchet rollout revert support --dry-run",
     ),
-    "rollout abort": ("ratchet rollout abort support", "ratchet rollout abort support --dry-run"),
     "rollout audit": ("ratchet rollout audit support", "ratchet rollout audit support --json"),
     "rollout history": ("ratchet rollout history support", "ratchet rollout history support --limit 100 --json"),
     "storage sweep": ("ratchet storage sweep --dry-run", "ratchet storage sweep --json"),

@@ -12,8 +12,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 _ROLLOUT = {
-    verb: f"rollout {verb}"
-    for verb in ("approve", "pause", "promote", "rollback", "revert", "abort", "history", "audit")
+    verb: f"rollout {verb}" for verb in ("approve", "pause", "promote", "rollback", "revert", "history", "audit")
 }
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     "": _ROLLOUT,

@@ -314,7 +314,7 @@ def lineage_tree(lineage: LineageOut) -> Tree:
         branch = tree.add(f"job {job.training_job_id} {escape(job.state)}{history}")
         times = [("created", job.created_at), ("finished", job.finished_at)]
         at = [(name, f"{value.astimezone():%Y-%m-%d %H:%M:%S}") for name, value in times if value]
-        _add_facts(branch, [("algorithm", job.algorithm), ("asked by", f"{job.requester} ({job.trigger})"), *at])
+        _add_facts(branch, [("algorithm", job.algorithm), ("asked by", f"{job.requester} ({job.trigger_reason})"), *at])
     if lineage.snapshot is not None:
         _add_snapshot(tree, lineage, lineage.snapshot)
     for sentence in lineage.missing:

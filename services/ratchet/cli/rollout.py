@@ -169,9 +169,6 @@ def revert(
     _act(directory, f"{segment(role)}/revert", _order(actor, reason), dry_run, as_json)
 
 
-_steered_by("abort", "rolled back by hand", "The older name of `rollback`.", verb="rollback")
-
-
 @app.command()
 def audit(role: RoleArgument, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
     """Check a role's log of decisions by its hash chain; exit code 1: it was changed."""

@@ -227,13 +227,10 @@ def stop_stack(directory: Path, as_json: bool) -> None:
 def _notices(settings: StackSettings) -> Iterator[str]:
     """What the user of a start should know of it beforehand: where a key goes, and which variables nothing reads."""
     from ratchet.local.local_stack.configuration import warnings_of  # noqa: PLC0415 - `down` and `env` read no settings
-    from ratchet.local.local_stack.state_version import upgrade_ahead  # noqa: PLC0415
 
     if settings.upstream:
         with suppress(ConfigError):  # reported with all else that keeps the stack from starting
             yield from filter(None, [where_the_key_goes(settings.upstream, os.environ)])
-    with suppress(ConfigError):
-        yield from filter(None, [upgrade_ahead(settings.directory)])
     yield from warnings_of(settings.file, {**os.environ, **settings.env})
 
 

@@ -70,7 +70,7 @@ COORDINATOR: Sequence[Passed] = (
 )
 DEPLOYER: Sequence[Passed] = (
     _passed("GET", rf"/v1/rollouts(/{ROLE.pattern}(/audit|/trail)?)?|/v1/policies(/{ROLE.pattern})?"),
-    _passed("POST", rf"/v1/rollouts/{ROLE.pattern}/(start|approve|pause|resume|promote|rollback|abort|revert)"),
+    _passed("POST", rf"/v1/rollouts/{ROLE.pattern}/(start|approve|pause|resume|promote|rollback|revert)"),
 )
 GATEWAY: Sequence[Passed] = (
     _passed("GET", r"/v1/models"),

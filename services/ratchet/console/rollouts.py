@@ -172,4 +172,4 @@ def _numbers(value: object) -> dict[str, float]:
     """The numbers of an object; a share of nothing is a text there."""
     members = _object(value)
     numbers = {name: one for name, one in members.items() if isinstance(one, int | float) and not isinstance(one, bool)}
-    return {"unreported" if name == "untold" else name: float(one) for name, one in numbers.items()}
+    return {name: float(number) for name, number in numbers.items()}

@@ -182,7 +182,7 @@ def _call(row: Row, arms: set[str]) -> CallOut:
         latency_ms=row["latency_ms"],
         first_token_ms=row["first_token_ms"],
         prompt_tokens=row["prompt_tokens"],
-        output_tokens=row["output_tokens"],
+        completion_tokens=row["completion_tokens"],
         cost_usd=row["cost_usd"],
         finish_reason=row["finish_reason"],
         error=row["error"],

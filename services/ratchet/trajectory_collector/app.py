@@ -4,7 +4,7 @@ RL_TRAJECTORIES ┐                   handlers.Collector ─┬─ Facts ── 
 RL_STARTS       │   one consumer          │             └─ Ledger ─ ClickHouse: ledger
 RL_TURNS        ├── per stream ───────────┘   └─ TrajectoryEnd -> Trajectory (published by the loop)
 RL_REWARDS      │
-RL_FEEDBACK     │   incarnations.Incarnations: which life of a stream a sequence belongs to
+RL_FEEDBACK     │   generations.Generations: which generation of a stream a sequence belongs to
 RL_TRAINING     │   audit.Auditor: ledger against the ack floor and the rows; restore.Restorer reads again
 RL_DEPLOYMENTS  ┘   trim.Trimmer: streams that fill, down to what every reader needs
                     idle.IdleAssembler: silent trajectories -> Trajectory (published here)
@@ -28,14 +28,13 @@ from ratchet.core.service.runtime import App, Component, Periodic
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.audit import Auditor, AuditRules
-from ratchet.trajectory_collector.clickhouse_calls import FILL_INTERVAL_S, CallsFill
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Most
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
 from ratchet.trajectory_collector.clickhouse_retention import RETENTION_INTERVAL_S, Retention
 from ratchet.trajectory_collector.domain import Inference
+from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.handlers import Collector
 from ratchet.trajectory_collector.idle import IdleAssembler, Patience
-from ratchet.trajectory_collector.incarnations import Incarnations
 from ratchet.trajectory_collector.nats_readers import NatsReaders
 from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.restore import Restorer
@@ -68,16 +67,16 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[
     tables = {stream: [TABLES[topic].name for topic in spec.topics] for stream, spec in specs.items()}
     streams, ledger, alerts = Streams(bus), Ledger(warehouse, tables), Alerts(bus)
     facts = Facts(warehouse, Most(settings.assembly_turns, settings.assembly_bytes))
-    incarnations = Incarnations(streams, ledger, alerts, now)
+    generations = Generations(streams, ledger, alerts, now)
     inference = Inference(
         {role: frozenset(tools) for role, tools in settings.final_tools.items()}, settings.failure_by_error
     )
-    collector = partial(Collector, facts, ledger, incarnations, now=now, publish=bus.publish, inference=inference)
+    collector = partial(Collector, facts, ledger, generations, now=now, publish=bus.publish, inference=inference)
     patience = timedelta(seconds=settings.assembly_patience_s)
     collectors = {stream: collector(durable, patience=patience) for stream, durable in durables.items()}
     restorer = Restorer(bus, collectors, max(spec.batch for spec in specs.values()), settings.restore_per_tick)
     auditor = Auditor(
-        streams, ledger, incarnations, restorer, alerts, consumers=durables, now=now, rules=audit_rules(settings)
+        streams, ledger, generations, restorer, alerts, consumers=durables, now=now, rules=audit_rules(settings)
     )
     trimmer = Trimmer(
         streams,
@@ -105,7 +104,6 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[
         Periodic(settings.audit_interval_s, auditor.tick, "audit"),
         Periodic(settings.audit_interval_s, trimmer.tick, "trim"),
         Periodic(settings.idle_interval_s, idle.tick, "idle trajectories"),
-        Periodic(FILL_INTERVAL_S, CallsFill(warehouse, now).tick, "calls"),
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
     ]
     return App(NAME, components, {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check})

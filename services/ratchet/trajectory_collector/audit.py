@@ -16,8 +16,8 @@ import structlog
 from ratchet.core.errors import RatchetError
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.alerts import Alerts
-from ratchet.trajectory_collector.clickhouse_ledger import FOREVER, Ledger, Life
-from ratchet.trajectory_collector.incarnations import Incarnations
+from ratchet.trajectory_collector.clickhouse_ledger import FOREVER, Generation, Ledger
+from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.ledger import DEAD, LOST, Account, Balance, Entry, Gap, size, span_of, window_of
 from ratchet.trajectory_collector.nats_streams import Progress, Streams
 from ratchet.trajectory_collector.restore import Restorer
@@ -46,7 +46,7 @@ class AuditRules:
 class _Position:
     """How far the audit of one stream is."""
 
-    life: Life
+    generation: Generation
     up_to: int = 0
     """Every sequence up to here was audited."""
     uneven: dict[int, Balance] = field(default_factory=dict[int, Balance])
@@ -54,7 +54,7 @@ class _Position:
     older: int | None = None
     """The older window whose turn is next; None: begin with the oldest."""
     seen: Progress | None = None
-    """The stream as of the last pass: as long as it is unchanged, its life is."""
+    """The stream as of the last pass: as long as it is unchanged, its generation is."""
 
     @property
     def problem(self) -> str | None:
@@ -75,7 +75,7 @@ class Auditor:
         self,
         streams: Streams,
         ledger: Ledger,
-        incarnations: Incarnations,
+        generations: Generations,
         restorer: Restorer,
         alerts: Alerts,
         *,
@@ -86,7 +86,7 @@ class Auditor:
         """`consumers`: durable by stream."""
         self._streams = streams
         self._ledger = ledger
-        self._incarnations = incarnations
+        self._generations = generations
         self._restorer = restorer
         self._alerts = alerts
         self._consumers = consumers
@@ -120,13 +120,13 @@ class Auditor:
         progress = await self._streams.progress(stream, consumer)
         position = self._positions.get(stream)
         if position is None or position.seen != progress:
-            life = await self._incarnations.verified(stream, consumer, progress)
-            if position is None or position.life != life:
-                audited = await self._ledger.audited(Account(stream, consumer, life.incarnation))
+            generation = await self._generations.verified(stream, consumer, progress)
+            if position is None or position.generation != generation:
+                audited = await self._ledger.audited(Account(stream, consumer, generation.name))
                 up_to = audited.up_to if audited.uneven is None else audited.uneven * self._rules.width
-                position = self._positions[stream] = _Position(life, max(life.first - 1, up_to))
+                position = self._positions[stream] = _Position(generation, max(generation.first - 1, up_to))
             position.seen = progress
-        account = Account(stream, consumer, position.life.incarnation)
+        account = Account(stream, consumer, position.generation.name)
         for window in sorted(position.uneven)[: self._rules.windows]:
             await self._audit_window(account, position, window, progress)
         for _ in range(self._rules.windows):  # the messages that were settled since the last pass
@@ -156,7 +156,7 @@ class Auditor:
 
         An imbalance is reported before the repair: a restore takes its time, or may fail.
         """
-        span = span_of(window, self._rules.width, position.life.first, max(progress.floor, position.up_to))
+        span = span_of(window, self._rules.width, position.generation.first, max(progress.floor, position.up_to))
         since = self._not_expired(self._rules.facts_age)
         before = balance = await self._ledger.balance(account, window, span, since)
         if not before.is_even:
@@ -190,7 +190,7 @@ class Auditor:
         metrics.STORED.labels(account.stream, LOST).inc(len(entries))
         log.error("messages are lost", stream=account.stream, messages=len(entries), first=lost[0].first)
         await self._alerts.raise_alert(
-            f"lost:{account.stream}:{account.incarnation}:{lost[0].first}:{lost[-1].last}",
+            f"lost:{account.stream}:{account.generation}:{lost[0].first}:{lost[-1].last}",
             f"{len(entries)} messages of {account.stream}, from {lost[0].first} to {lost[-1].last}, are neither in"
             " ClickHouse nor in the stream any more.",
             {"stream": account.stream, "messages": len(entries)},

@@ -92,9 +92,9 @@ with one from before their last turn. The query reads only turns that were store
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a message: the life of its stream, and the sequence."""
+    """The place of a message: the generation of its stream, and the sequence."""
 
-    incarnation: str
+    generation: str
     sequence: int
 
 
@@ -142,7 +142,7 @@ class Facts:
         """By event id, the place under which each message of a batch that is stored was stored first."""
         where, parameters = _where(table, batch)
         rows = await self._warehouse.rows(
-            "SELECT event_id, argMin((incarnation, sequence), ingested_at) AS place"  # noqa: S608 - our own table map
+            "SELECT event_id, argMin((generation, sequence), ingested_at) AS place"  # noqa: S608 - our own table map
             f" FROM {table.name} WHERE {where} GROUP BY event_id",
             parameters,
         )
@@ -152,10 +152,12 @@ class Facts:
         """By event id, how the stored trajectories of these events were reported."""
         where, parameters = _where(table, batch)
         rows = await self._warehouse.rows(
-            f"SELECT event_id, body, retold_by FROM {table.name} FINAL WHERE {where}",  # noqa: S608 - our own table map
+            f"SELECT event_id, body, superseded_by FROM {table.name} FINAL WHERE {where}",  # noqa: S608 - our own table map
             parameters,
         )
-        return {row["event_id"]: report_of(decode(row["body"].encode(), Trajectory), row["retold_by"]) for row in rows}
+        return {
+            row["event_id"]: report_of(decode(row["body"].encode(), Trajectory), row["superseded_by"]) for row in rows
+        }
 
     async def insert(self, table: str, rows: Sequence[Row], *, again: bool = False) -> None:
         """Insert rows in blocks of bounded size; inserting the same events again soon changes nothing.
@@ -181,7 +183,7 @@ class Facts:
 
     async def replace(self, table: str, row: Row, by: int) -> None:
         """Replace the stored row by a newer version of it, which came with the message `by`."""
-        await self._warehouse.insert(table, [row | {"retold_by": by}], token=None)
+        await self._warehouse.insert(table, [row | {"superseded_by": by}], token=None)
 
     async def idle(
         self, after: Silence, before: datetime, limit: int, roles: Roles = EVERY_ROLE

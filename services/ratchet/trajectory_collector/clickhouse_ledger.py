@@ -13,7 +13,7 @@ from ratchet.trajectory_collector.ledger import Account, Balance, Entry, Gap, ra
 FOREVER = datetime(1970, 1, 1, tzinfo=UTC)
 """Before the first message that was ever stored."""
 
-_OF_ACCOUNT = "stream = {stream:String} AND consumer = {consumer:String} AND incarnation = {incarnation:String}"
+_OF_ACCOUNT = "stream = {stream:String} AND consumer = {consumer:String} AND generation = {generation:String}"
 _ENTRIES = f"FROM ledger_entries WHERE {_OF_ACCOUNT} AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}}"
 _COUNTS = f"""
 SELECT outcome, count() AS n
@@ -32,14 +32,14 @@ ORDER BY sequence
 """  # noqa: S608
 """`<rows>`: the sequences in the fact tables; `since`: the row of an older entry may have expired."""
 _ROWS = (
-    "SELECT sequence FROM {table} WHERE incarnation = {{incarnation:String}}"
+    "SELECT sequence FROM {table} WHERE generation = {{generation:String}}"
     " AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}}"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """One life of a stream: since it was made, or since it was restored from an older copy."""
+class Generation:
+    """One generation of a stream: since it was made, or since it was restored from an older copy."""
 
     created: str
     number: int
@@ -47,8 +47,8 @@ class Life:
     """The first sequence that it accounts for."""
 
     @property
-    def incarnation(self) -> str:
-        """The life's name in rows and entries."""
+    def name(self) -> str:
+        """The generation's name in rows and entries."""
         return f"{self.created}/{self.number}"
 
 
@@ -62,7 +62,7 @@ class Audited:
 
 
 class Ledger:
-    """Reads and writes entries, windows and lives."""
+    """Reads and writes entries, windows and generations."""
 
     def __init__(self, warehouse: Warehouse, tables: Mapping[str, Sequence[str]]) -> None:
         """`tables`: the fact tables that hold the messages of a stream."""
@@ -147,25 +147,31 @@ class Ledger:
         )
         return rows[0]["window"] if rows[0]["number"] else None
 
-    async def life(self, stream: str, created: str) -> Life | None:
-        """The newest life of a stream that was made at `created`."""
+    async def generation(self, stream: str, created: str) -> Generation | None:
+        """The newest generation of a stream that was made at `created`."""
         rows = await self._warehouse.rows(
-            "SELECT life, first_sequence FROM stream_lives FINAL"
-            " WHERE stream = {stream:String} AND created = {created:String} ORDER BY life DESC LIMIT 1",
+            "SELECT number, first_sequence FROM stream_generations FINAL"
+            " WHERE stream = {stream:String} AND created = {created:String} ORDER BY number DESC LIMIT 1",
             {"stream": stream, "created": created},
         )
-        return Life(created, rows[0]["life"], rows[0]["first_sequence"]) if rows else None
+        return Generation(created, rows[0]["number"], rows[0]["first_sequence"]) if rows else None
 
-    async def has_lived(self, stream: str) -> bool:
-        """Whether the ledger knows any life of the stream."""
+    async def has_generation(self, stream: str) -> bool:
+        """Whether the ledger knows any generation of the stream."""
         where = "stream = {stream:String} LIMIT 1"
-        return bool(await self._warehouse.rows(f"SELECT 1 FROM stream_lives WHERE {where}", {"stream": stream}))  # noqa: S608
+        return bool(await self._warehouse.rows(f"SELECT 1 FROM stream_generations WHERE {where}", {"stream": stream}))  # noqa: S608
 
-    async def begin(self, stream: str, life: Life, at: datetime) -> None:
-        """Write that a life began. Every collector that notices it writes the same."""
-        row = {"stream": stream, "created": life.created, "life": life.number, "first_sequence": life.first, "at": at}
-        await self._warehouse.insert("stream_lives", [row], token=None)
+    async def begin(self, stream: str, generation: Generation, at: datetime) -> None:
+        """Write that a generation began. Every collector that notices it writes the same."""
+        row = {
+            "stream": stream,
+            "created": generation.created,
+            "number": generation.number,
+            "first_sequence": generation.first,
+            "at": at,
+        }
+        await self._warehouse.insert("stream_generations", [row], token=None)
 
 
 def _columns_of(account: Account) -> dict[str, Any]:
-    return {"stream": account.stream, "consumer": account.consumer, "incarnation": account.incarnation}
+    return {"stream": account.stream, "consumer": account.consumer, "generation": account.generation}

@@ -33,7 +33,7 @@ from ratchet.trajectory_collector.domain import (
     reported,
     update_of,
 )
-from ratchet.trajectory_collector.incarnations import Incarnations
+from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.ledger import DEAD, DUPLICATE, STORED, Account, Entry, ranges
 from ratchet.trajectory_collector.rows import TABLES, Table, row_of
 
@@ -49,7 +49,7 @@ class Collector:
 
     facts: Facts
     ledger: Ledger
-    incarnations: Incarnations
+    generations: Generations
     consumer: str
     now: Callable[[], datetime]
     patience: timedelta
@@ -72,18 +72,18 @@ class Collector:
         """
         stream = batch[0].stream
         with self._stopping_the_clock():
-            incarnation = await self.incarnations.of(self.consumer, batch)
-            places = {received.event_id: Place(incarnation, received.sequence) for received in reversed(batch)}
+            generation = await self.generations.of(self.consumer, batch)
+            places = {received.event_id: Place(generation, received.sequence) for received in reversed(batch)}
             known = await self.facts.known(table, batch)
             first = places | known
-            repeated = [r for r in batch if first[r.event_id] != Place(incarnation, r.sequence)]
+            repeated = [r for r in batch if first[r.event_id] != Place(generation, r.sequence)]
             duplicates = {received.sequence for received in repeated}
             fresh = [r for r in batch if r.event_id not in known and r.sequence not in duplicates]
             at = self.now()
-            await self.facts.insert(table.name, [row_of(table, one, incarnation, at) for one in fresh], again=again)
+            await self.facts.insert(table.name, [row_of(table, one, generation, at) for one in fresh], again=again)
             updates = await self._supersede(table, repeated, first) if table is TABLES[Trajectory.TOPIC] else {}
             entries = [Entry(r.sequence, DUPLICATE if r.sequence in duplicates else STORED, r.time) for r in batch]
-            await self.ledger.write(Account(stream, self.consumer, incarnation), entries, self.now())
+            await self.ledger.write(Account(stream, self.consumer, generation), entries, self.now())
         for entry in entries:
             metrics.STORED.labels(stream, entry.outcome).inc()
         for received in fresh:
@@ -92,10 +92,10 @@ class Collector:
                 metrics.COLLECTED.labels(kind, domain).inc()
                 metrics.LENGTH.observe(len(trajectory.turns))
         if stream in AWAITED and not again:
-            await self._announce(incarnation, batch)
+            await self._announce(generation, batch)
         return [Done(updates.get(received.sequence, ())) for received in batch]
 
-    async def _announce(self, incarnation: str, batch: Batch) -> None:
+    async def _announce(self, generation: str, batch: Batch) -> None:
         """Publish that the batch is stored, before any message of it is acked.
 
         A service that waits for the announcement is late without it, and not wrong: so storing never depends on it.
@@ -103,7 +103,7 @@ class Collector:
         stored = ranges(sorted({received.sequence for received in batch}))
         sequences = [SequenceRange(first=one.first, last=one.last) for one in stored]
         try:
-            await self.publish(Stored(stream=batch[0].stream, incarnation=incarnation, sequences=sequences))
+            await self.publish(Stored(stream=batch[0].stream, generation=generation, sequences=sequences))
         except RatchetError as error:
             log.warning("stored messages are not announced", stream=batch[0].stream, reason=str(error))
 
@@ -120,7 +120,7 @@ class Collector:
             stored = reports.get(received.event_id)
             if stored is not None and is_fuller(received.message, stored):
                 place = first[received.event_id]
-                row = row_of(table, received, place.incarnation, self.now()) | {"sequence": place.sequence}
+                row = row_of(table, received, place.generation, self.now()) | {"sequence": place.sequence}
                 stored = reports[received.event_id] = report_of(received.message, superseded_by=received.sequence)
                 await self.facts.replace(table.name, row, received.sequence)
                 metrics.SUPERSEDED.inc()
@@ -181,9 +181,9 @@ class Collector:
 
     async def dead(self, stream: str, sequences: Sequence[int]) -> None:
         """Write dead letters into the ledger."""
-        incarnation = await self.incarnations.current(stream, self.consumer)
+        generation = await self.generations.current(stream, self.consumer)
         entries = [Entry(sequence, DEAD) for sequence in sequences]
-        await self.ledger.write(Account(stream, self.consumer, incarnation), entries, self.now())
+        await self.ledger.write(Account(stream, self.consumer, generation), entries, self.now())
         for sequence in sequences:
             self._waiting_since.pop(sequence, None)
         metrics.STORED.labels(stream, DEAD).inc(len(sequences))

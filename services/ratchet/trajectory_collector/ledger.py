@@ -12,11 +12,11 @@ STORED, DEAD, DUPLICATE, ERASED, LOST = "stored", "dead", "duplicate", "erased",
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The ledger of one consumer, in one life of its stream."""
+    """The ledger of one consumer, in one generation of its stream."""
 
     stream: str
     consumer: str
-    incarnation: str
+    generation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,5 +89,5 @@ def window_of(sequence: int, width: int) -> int:
 
 
 def span_of(window: int, width: int, first: int, floor: int) -> Gap:
-    """The sequences of a window from the life's `first` one up to the `floor`."""
+    """The sequences of a window from the generation's `first` one up to the `floor`."""
     return Gap(max(first, window * width + 1), min(floor, (window + 1) * width))

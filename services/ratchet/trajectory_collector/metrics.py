@@ -9,7 +9,7 @@ MISSING = Gauge("ratchet_ledger_missing", "Settled messages that the ledger does
 ABSENT = Gauge("ratchet_ledger_absent", "Messages that are stored by the ledger and have no row.", ["stream"])
 IDLE = Counter("ratchet_idle_trajectories_total", "Trajectories assembled because their agent fell silent.")
 SUPERSEDED = Counter(
-    "ratchet_retold_trajectories_total", "Trajectories reported after they had been assembled as idle."
+    "ratchet_superseded_trajectories_total", "Trajectories reported after they had been assembled as idle."
 )
 UNASSEMBLED = Counter("ratchet_unassembled_trajectories_total", "Idle trajectories whose turns do not fit together.")
 LEFT_OUT = Counter(

@@ -1,7 +1,7 @@
 """Messages as rows: the table of each topic, and the members that become its columns.
 
-The collector writes a column that a query needs of new rows. ClickHouse computes a column that old rows need as well,
-from `body` (`MATERIALIZED`, see `deploy/clickhouse/005_answered.sql`).
+The collector writes a column that a query needs of new rows. ClickHouse computes the one that old rows need as well,
+from `body` (`MATERIALIZED`, see `turns.answered` in `deploy/clickhouse/schema.sql`).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Table:
         return tuple(str(getattr(message, name)) for name in self.key)
 
 
-def row_of(table: Table, received: Received[Message], incarnation: str, ingested_at: datetime) -> Row:
-    """The whole row of one delivery. `incarnation`: the life of the stream that its sequence belongs to."""
+def row_of(table: Table, received: Received[Message], generation: str, ingested_at: datetime) -> Row:
+    """The whole row of one delivery. `generation`: the generation of the stream that its sequence belongs to."""
     columns = table.columns(received.message)
     return {
         "event_id": received.event_id,
         "sequence": received.sequence,
-        "incarnation": incarnation,
+        "generation": generation,
         **columns,
         **{name: min(max(columns[name], EARLIEST), received.time) for name in table.client_times},
         "body": received.body.decode(),
@@ -90,7 +90,7 @@ def trajectory_columns(m: Trajectory) -> Row:
         "total_cost_usd": meta.total_cost_usd,
         "turn_count": len(m.turns),
         "outcome": outcome.status if outcome else None,
-        "completion": outcome.completion_percentage if outcome else None,
+        "completion_percentage": outcome.completion_percentage if outcome else None,
         "score": outcome.score if outcome else None,
         "verified_by": outcome.verified_by if outcome else None,
         "policy_version": policy.version if policy else None,
@@ -98,7 +98,7 @@ def trajectory_columns(m: Trajectory) -> Row:
         "arm": policy.arm if policy else None,
         "started_at": m.start_timestamp,
         "ended_at": m.end_timestamp,
-        "retold_by": 0,
+        "superseded_by": 0,
     }
 
 
@@ -144,7 +144,7 @@ def turn_columns(m: Turn) -> Row:
         "trainable": m.trainable.ok,
         "reason": m.trainable.reason,
         "prompt_tokens": m.usage.prompt if m.usage else None,
-        "output_tokens": m.usage.completion if m.usage else None,
+        "completion_tokens": m.usage.completion if m.usage else None,
         "cached_tokens": m.usage.cached if m.usage else None,
         "reasoning_tokens": m.usage.reasoning if m.usage else None,
         "cost_usd": m.cost_usd,
@@ -172,7 +172,7 @@ def call_of(turn: Row) -> Row:
         "cancelled": turn["finish_reason"] == CANCELLED,
         "prompt_tokens": turn["prompt_tokens"] or 0,
         "cached_tokens": turn["cached_tokens"] or 0,
-        "completion_tokens": turn["output_tokens"] or 0,
+        "completion_tokens": turn["completion_tokens"] or 0,
         "reasoning_tokens": turn["reasoning_tokens"] or 0,
     }
 
@@ -225,7 +225,7 @@ def training_request_columns(m: TrainingRequest) -> Row:
         "role": m.role,
         "algorithm": m.training_config.algorithm,
         "requester": m.requester,
-        "trigger": m.trigger_reason,
+        "trigger_reason": m.trigger_reason,
         "at": m.timestamp,
     }
 
@@ -252,7 +252,7 @@ def deployment_columns(m: ModelDeployed) -> Row:
         "role": m.role,
         "state": m.state,
         "policy_version": m.policy_version,
-        "traffic": m.deployment_config.traffic_percentage,
+        "traffic_percentage": m.deployment_config.traffic_percentage,
         "reason": m.reason,
         "at": m.timestamp,
     }

@@ -350,7 +350,7 @@ async def test_an_abort_ends_a_gate_that_is_still_running() -> None:
     gate = world.gates["probe"] = EndlessGate()
     working = asyncio.create_task(world.controller.run())
     await gate.entered.wait()
-    await world.operators.act(Act.ABORT, Order("ann", "never mind"))
+    await world.operators.act(Act.ROLLBACK, Order("ann", "never mind"))
     await gate.left.wait()
     assert (await world.rollout()).state == "aborted"
     await world.controller.stop()

@@ -142,7 +142,7 @@ async def test_a_second_deployer_on_the_same_role_reads_again_instead_of_overwri
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     other = world.new_controller()
-    await other.operators.act(Act.ABORT, Order("bob", "from the other one"))
+    await other.operators.act(Act.ROLLBACK, Order("bob", "from the other one"))
     with pytest.raises(Conflict):
         await world.operators.act(Act.PROMOTE, Order("ann", "at the same time", override=True))
     current = await world.controller.current()
@@ -194,8 +194,8 @@ async def of_an_earlier_version(world: CanaryWorld) -> None:
     """The record as a version wrote it whose statistics looked otherwise, and a deployer that starts anew."""
     records = Bucket(world.bus, ROLLOUTS, msgspec.Raw)
     members = msgspec.json.decode(msgspec.json.encode(await world.rollout()))
-    watch = {"pending": {"a trajectory": ["stable", 0.1]}, "stable": {"mean": 0.5}}
-    await records.put(ROLE, msgspec.Raw(msgspec.json.encode({**members, "watch": watch, "looks": [1, 2]})))
+    statistics = {"pending": {"a trajectory": ["stable", 0.1]}, "stable": {"mean": 0.5}}
+    await records.put(ROLE, msgspec.Raw(msgspec.json.encode({**members, "statistics": statistics, "looks": [1, 2]})))
     world.restart()
 
 

@@ -160,7 +160,7 @@ async def test_a_dry_run_is_refused_as_the_act_itself_is(
 async def test_a_dry_run_answers_what_an_act_would_lead_to_and_changes_nothing(operator: Operator) -> None:
     await operator.world.until("running")
     before = (operator.world.bus.faults.writes, await operator.world.rollout(), await operator.world.route())
-    for act, state in (("pause", "paused"), ("rollback", "rolled_back"), ("abort", "rolled_back")):
+    for act, state in (("pause", "paused"), ("rollback", "rolled_back")):
         assert (await operator.post(f"/v1/rollouts/{ROLE}/{act}", {**ACT, "dry_run": True}))["state"] == state
     promotion = {**ACT, "override": True, "dry_run": True}
     assert (await operator.post(f"/v1/rollouts/{ROLE}/promote", promotion))["state"] == "promoted"
@@ -196,24 +196,24 @@ async def test_a_broker_that_is_away_is_a_503(operator: Operator) -> None:
 
 async def test_an_untouched_log_is_whole(operator: Operator) -> None:
     await operator.world.until("running")
-    await operator.post(f"/v1/rollouts/{ROLE}/abort", ACT)
+    await operator.post(f"/v1/rollouts/{ROLE}/rollback", ACT)
     audit = await operator.get(f"/v1/rollouts/{ROLE}/audit")
     assert (audit["decisions"], audit["whole"], audit["complete"], audit["first_break"]) == (2, True, True, None)
 
 
 async def test_a_changed_decision_is_named(operator: Operator) -> None:
     await operator.world.until("running")
-    await operator.post(f"/v1/rollouts/{ROLE}/abort", ACT)
-    start, abort = await operator.decisions_of(ROLE)
-    operator.log = [start, msgspec.structs.replace(abort, actor="mallory")]
+    await operator.post(f"/v1/rollouts/{ROLE}/rollback", ACT)
+    start, rollback = await operator.decisions_of(ROLE)
+    operator.log = [start, msgspec.structs.replace(rollback, actor="mallory")]
     audit = await operator.get(f"/v1/rollouts/{ROLE}/audit")
     assert (audit["whole"], audit["problem"]) == (False, "it is not what was decided")
-    assert (audit["first_break"]["event_id"], audit["first_break"]["actor"]) == (abort.event_id, "mallory")
+    assert (audit["first_break"]["event_id"], audit["first_break"]["actor"]) == (rollback.event_id, "mallory")
 
 
 async def test_a_log_without_its_end_is_noticed(operator: Operator) -> None:
     await operator.world.until("running")
-    await operator.post(f"/v1/rollouts/{ROLE}/abort", ACT)
+    await operator.post(f"/v1/rollouts/{ROLE}/rollback", ACT)
     operator.log = (await operator.decisions_of(ROLE))[:1]
     audit = await operator.get(f"/v1/rollouts/{ROLE}/audit")
     assert (audit["whole"], audit["problem"]) == (False, "the newest decisions are missing from the log")
@@ -223,12 +223,12 @@ async def test_a_log_without_its_end_is_noticed(operator: Operator) -> None:
 
 async def test_a_decision_in_the_outbox_is_not_missing_from_the_log(operator: Operator) -> None:
     await operator.world.until("running")
-    await operator.post(f"/v1/rollouts/{ROLE}/abort", ACT)
-    start, abort = await operator.decisions_of(ROLE)
+    await operator.post(f"/v1/rollouts/{ROLE}/rollback", ACT)
+    start, rollback = await operator.decisions_of(ROLE)
     bucket = Bucket(operator.world.bus, ROLLOUTS, Rollout)
     entry = await bucket.get(ROLE)
     assert entry is not None
-    pending = PendingEvent(ModelRollout.TOPIC, encode(abort).decode())
+    pending = PendingEvent(ModelRollout.TOPIC, encode(rollback).decode())
     await bucket.put(ROLE, msgspec.structs.replace(entry.value, outbox=(pending,)))
     restarted = Operator(operator.world)
     restarted.log = [start]

@@ -206,7 +206,7 @@ async def test_a_new_leader_claims_the_record_before_it_acts_and_renews_the_leas
 async def test_a_frozen_leader_that_wakes_up_writes_nothing() -> None:
     both = await pair()
     await both.take_over()
-    await both.operators[1].act(Act.ABORT, Order("bob", "from the new leader"))
+    await both.operators[1].act(Act.ROLLBACK, Order("bob", "from the new leader"))
     writes = both.world.bus.faults.writes
     for _ in range(3):
         with pytest.raises(NotLeading):
@@ -232,7 +232,7 @@ async def test_a_write_that_was_delayed_beyond_the_takeover_changes_nothing_in_t
         confirmed += 1
         if confirmed == held_up:
             await both.take_over()
-            await both.operators[1].act(Act.ABORT, Order("bob", "the new leader's"))
+            await both.operators[1].act(Act.ROLLBACK, Order("bob", "the new leader's"))
 
     frozen.confirm = freezing  # type: ignore[method-assign]
     with pytest.raises((NotLeading, Conflict)):

@@ -108,7 +108,6 @@ def test_what_can_be_no_role_is_one_line_everywhere(capsys: pytest.CaptureFixtur
         "train A/b",
         "jobs --role A/b",
         "policies list A/b",
-        "rollout abort A/b",
         "import tau-bench f --role A/b",
     ):
         assert main(line.split()) == ExitCode.USAGE

@@ -49,4 +49,3 @@ def test_valid_examples_that_readers_would_refuse_are_named(tmp_path: Path) -> N
     assert not verdict.compatible
     assert {change.what for change in verdict.changes} == {"became required"}
     assert "examples/alert.v1/valid/minimal.json" in verdict.examples
-    assert "released/0.1.json#/examples/alert.v1/minimal" in verdict.examples

@@ -33,7 +33,7 @@ JOB = {
     "algorithm": "rloo",
     "state": "completed",
     "requester": "ann",
-    "trigger": "manual",
+    "trigger_reason": "manual",
     "created_at": "2026-11-21T12:00:00+00:00",
     "from_history": False,
     "events": {},

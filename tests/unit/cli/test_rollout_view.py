@@ -26,7 +26,7 @@ ARM: dict[str, Any] = {
     "failures": 1,
     "failure_rate": 0.25,
     "missing": 1,
-    "untold": 0,
+    "unscored": 0,
     "reward_mean": "no rewards",
     "calls": 30,
     "error_rate": 0.0,

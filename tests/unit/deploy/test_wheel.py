@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+from ratchet.core.stores.schema import schema_statements
 from tests.support.compose import REPOSITORY
 
 WHEEL = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
@@ -20,11 +21,12 @@ from ratchet.core.contract.directory import releases
 from ratchet.local.local_stack.servers import nats_server
 from ratchet.core.resources import resource_dir
 from ratchet.core.service.contracts import load_contracts
+from ratchet.core.stores.schema import schema_statements
 
 print(json.dumps({
     "topics": len(load_contracts().topics),
     "releases": sorted(releases(resource_dir("contracts"))),
-    "migrations": len(list((resource_dir("deploy") / "clickhouse").glob("*.sql"))),
+    "statements": len(schema_statements()),
     "example": ratchet_helpdesk.__file__,
     "broker": (resource_dir("deploy") / "nats" / "embedded.conf").is_file(),
 }))
@@ -57,7 +59,7 @@ def test_an_installed_package_finds_everything_that_it_reads(tmp_path: Path) -> 
     read = json.loads(done.stdout)
     assert read["topics"] == len(json.loads((REPOSITORY / "contracts" / "topics.json").read_text())["topics"])
     assert read["releases"] == [path.stem for path in sorted((REPOSITORY / "contracts" / "released").glob("*.json"))]
-    assert read["migrations"] == len(list((REPOSITORY / "deploy" / "clickhouse").glob("*.sql")))
+    assert read["statements"] == len(schema_statements())
     assert read["broker"] is True
     assert Path(read["example"]).is_relative_to(tmp_path)
 
@@ -71,7 +73,7 @@ def test_beside_the_code_the_wheel_holds_schemas_registry_sql_a_template_and_pag
     assert {path.suffix for path in pages} == {".html", ".css", ".js", ".svg"}
     shipped = {path for path in files - pages if path.suffix != ".py"}
     others = {path for path in shipped if path.suffix not in (".sql", ".json", ".yaml")}
-    assert {path.name for path in others} <= {"embedded.conf", "py.typed", "smollm2.jinja"}
+    assert {path.name for path in others} <= {"README.md", "embedded.conf", "py.typed", "smollm2.jinja"}
     assert Path("ratchet/py.typed") in shipped
     beside_code = {"py.typed", "smollm2.jinja"}
     assert all(path.parts[:2] == ("ratchet", "_resources") for path in shipped if path.name not in beside_code)

@@ -11,8 +11,8 @@ from ratchet.bus.testing import FakeBus, FakeClock
 from ratchet.core.errors import BusUnavailable, RatchetError, WarehouseUnavailable
 from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.audit import Auditor, AuditRules
-from ratchet.trajectory_collector.clickhouse_ledger import Audited, Ledger, Life
-from ratchet.trajectory_collector.incarnations import Incarnations
+from ratchet.trajectory_collector.clickhouse_ledger import Audited, Generation, Ledger
+from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.ledger import LOST, Account, Balance, Entry, Gap, ranges
 from ratchet.trajectory_collector.nats_streams import Progress, Streams
 from ratchet.trajectory_collector.restore import Restored, Restorer
@@ -38,14 +38,14 @@ class Broker(Streams):
         return Progress(40, self.first, 40, 41 - self.first, 0, None, None, "made", refuses=True)
 
 
-class OneLife(Incarnations):
+class OneLife(Generations):
     """Streams that were never made anew."""
 
     def __init__(self) -> None:
         pass
 
-    async def verified(self, stream: str, consumer: str, progress: Progress) -> Life:
-        return Life(progress.created, 0, 1)
+    async def verified(self, stream: str, consumer: str, progress: Progress) -> Generation:
+        return Generation(progress.created, 0, 1)
 
 
 class Books(Ledger):

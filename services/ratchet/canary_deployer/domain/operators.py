@@ -26,8 +26,6 @@ class Act(StrEnum):
     """Make the canary stable now; past an undecided canary only with override."""
     ROLLBACK = "rollback"
     """End a canary at once, or withdraw a candidate that had no traffic yet."""
-    ABORT = "abort"
-    """The older name of `rollback`."""
     REVERT = "revert"
     """Undo the last promotion, whatever runs, and park the queue."""
 
@@ -55,7 +53,7 @@ def decision_for(rollout: Rollout, act: Act, order: Order, rules: Rules) -> Deci
     """The decision that an act on this rollout stands for. Raises `IllegalMove`, or `Conflict` for an undecided one."""
     approval, reason = None, order.reason
     match act:
-        case Act.ROLLBACK | Act.ABORT:
+        case Act.ROLLBACK:
             if not rollout.active:
                 raise IllegalMove(rollout.state, act)
             verdict = Verdict.ROLL_BACK if rollout.state in WITH_TRAFFIC else Verdict.ABORT

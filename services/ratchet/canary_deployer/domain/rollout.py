@@ -210,7 +210,7 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Finished canary trajectories when the stage began."""
     age_s: float = 0.0
     """For how long a deployer has watched the rollout since it began, or was last resumed."""
-    statistics: Statistics = msgspec.field(default_factory=Statistics, name="watch")
+    statistics: Statistics = msgspec.field(default_factory=Statistics)
     noticed: tuple[str, ...] = ()
     """Concerns that the deployer has asked an operator about (`verdicts.concerns`)."""
     start_seq: int = 0
@@ -218,7 +218,7 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     forecast: Forecast | None = None
     """How long it was expected to take when it began; None where too little traffic allowed no forecast."""
     horizon: Horizon | None = None
-    """Frozen when it started; None before that, and in records that are older than this member: the setting holds."""
+    """Frozen when it started; None before that: the setting holds."""
     turn_seq: int = 0
     """Last message of RL_TURNS that is in `statistics`."""
     reward_seq: int = 0
@@ -261,7 +261,7 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
         return Compared(self.rollout_id, self.stable.version if self.stable else 0, self.candidate.version, weights)
 
 
-STATISTICS = frozenset({"watch", "forecast", "horizon"})
+STATISTICS = frozenset({"statistics", "forecast", "horizon"})
 """JSON members of a record whose shapes change from version to version. The decisions stand in the others."""
 
 

@@ -112,7 +112,7 @@ def comparison(statistics: Statistics, rules: Rules) -> JsonObject:
 
 
 def _interval(shown: Evidence, metric: str) -> JsonObject:
-    """The limits of a difference, as a whole and by share of traffic; nothing in records that are older than they."""
+    """The limits of a difference, as a whole and by share of traffic."""
     whole = shown.limits.get(metric)
     if whole is None:
         return {}
@@ -180,7 +180,7 @@ def _arm(counts: ArmCounts) -> JsonObject:
         "failures": counts.failures,
         "failure_rate": ratio(counts.failures, counts.trajectories, "no trajectories"),
         "missing": counts.missing,
-        "untold": counts.unscored,
+        "unscored": counts.unscored,
         "reward_mean": round(mean, 4) if mean is not None else "no rewards",
         "calls": counts.calls,
         "error_rate": ratio(counts.errors, counts.calls, "no calls"),

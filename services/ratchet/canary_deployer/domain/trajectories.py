@@ -192,7 +192,7 @@ class ArmCounts(msgspec.Struct):
     failures: int = 0
     missing: int = 0
     moved: int = 0
-    unscored: int = msgspec.field(default=0, name="untold")
+    unscored: int = 0
     rewarded: int = 0
     reward_total: float = 0.0
     timed: int = 0

@@ -43,7 +43,7 @@ class Stored(Message, frozen=True, kw_only=True, omit_defaults=True):
     TOPIC: ClassVar[str] = "agent.rl.stored.v1"
 
     stream: str
-    incarnation: str
+    generation: str
     """The life of the stream: a stream that was lost and created anew counts from 1 again."""
     sequences: list[SequenceRange]
     """Their places in the stream, as ranges without gaps."""

@@ -32,7 +32,7 @@ class Call(Value, frozen=True, kw_only=True, omit_defaults=False):
     prompt_token_ids: list[int]
     """The whole prompt."""
     output_token_ids: list[int]
-    behavior_logprobs: list[float] = msgspec.field(name="logprobs")
+    behavior_logprobs: list[float]
     """Of the output tokens, under the policy that wrote them, after division by `temperature`."""
     temperature: float
     policy_version: int | None = None
@@ -104,7 +104,7 @@ class TrajectoryRow(Value, frozen=True, kw_only=True, omit_defaults=False):
     """The conversation: since its agent compacted it, if it did."""
     tools: list[JsonObject]
     calls: list[Call]
-    """The model calls as files of version 0.1 and exported JSON have them; else they are `spans` of `sequences`."""
+    """The model calls as exported JSON has them; in files they are `spans` of `sequences`."""
     learn_from: int = 0
     """Index of the first of `messages` to learn from: answers before it stand in an earlier part."""
     earlier: list[ChatPart] = msgspec.field(default_factory=list[ChatPart])

@@ -91,8 +91,9 @@ class History:
         """
         sql = """
             SELECT sequence, any(toString(outcome)) AS outcome FROM ledger_entries
-            WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)} AND incarnation = (
-                SELECT argMax(concat(created, '/', toString(life)), at) FROM stream_lives WHERE stream = {stream:String}
+            WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)} AND generation = (
+                SELECT argMax(concat(created, '/', toString(number)), at) FROM stream_generations
+                WHERE stream = {stream:String}
             )
             GROUP BY sequence
         """

@@ -2,7 +2,6 @@
 
 model/               weights, their configuration and the tokenizer: PEFT and transformers load it as it is
 base/                of an adapter on a stored model: that model, named by the adapter as it lies here
-critic/              that of PPO, which earlier versions stored
 tokenizer/           tokenizer and chat template alone
 config.json          the effective training configuration
 metrics.jsonl        one line per train step

@@ -55,7 +55,7 @@ class _Consumer(msgspec.Struct, frozen=True):
 class _Settled:
     """The settled messages of one stream."""
 
-    incarnation: str = ""
+    generation: str = ""
     floor: int = 0
     beyond: set[int] = field(default_factory=set[int])
 
@@ -135,10 +135,10 @@ class StoredWatch:
 
     def _add(self, stored: Stored) -> None:
         settled = self._settled[stored.stream]
-        if stored.incarnation != settled.incarnation:
-            if settled.incarnation:  # the stream was made anew: its sequences began again
+        if stored.generation != settled.generation:
+            if settled.generation:  # the stream was made anew: its sequences began again
                 settled.floor, settled.beyond, self._asks_for_floor = 0, set(), True
-            settled.incarnation = stored.incarnation
+            settled.generation = stored.generation
         for part in stored.sequences:
             settled.beyond.update(range(max(part.first, part.last - REMEMBERED), part.last + 1))
         if len(settled.beyond) > REMEMBERED:

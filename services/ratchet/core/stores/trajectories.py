@@ -61,7 +61,7 @@ FROM turns WHERE role = {role:String} AND trajectory_id = {id:String}
 """
 _CALLS = """
 SELECT turn_id, turn_index, attempt, at, role, policy_version, arm, provider_model, latency_ms, first_token_ms,
-    prompt_tokens, output_tokens, cost_usd, finish_reason, substring(error, 1, 4000) AS error, trainable,
+    prompt_tokens, completion_tokens, cost_usd, finish_reason, substring(error, 1, 4000) AS error, trainable,
     coalesce(nullIf(toString(reason), ''), 'unknown') AS bar, answered,
     JSONExtractString(body, 'engine', 'name') AS engine, JSONHas(body, 'output_token_ids') AS has_tokens
 FROM turns FINAL WHERE role = {role:String} AND trajectory_id = {id:String}

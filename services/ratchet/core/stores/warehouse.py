@@ -1,12 +1,10 @@
-"""ClickHouse: queries, idempotent inserts and numbered migrations."""
+"""ClickHouse: queries, idempotent inserts and the tables of the schema."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,8 +12,9 @@ import aiohttp
 import clickhouse_connect
 from clickhouse_connect.driver.exceptions import ClickHouseError as DriverError, DatabaseError, DataError
 
-from ratchet.core.errors import Rejected, WarehouseTooSlow, WarehouseUnavailable
+from ratchet.core.errors import ConfigError, Rejected, WarehouseTooSlow, WarehouseUnavailable
 from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.schema import schema_digest, schema_statements
 
 Row = dict[str, Any]
 """A row by column name; `Any` because each column has its own type."""
@@ -23,12 +22,11 @@ Row = dict[str, Any]
 CONNECT_S = 5.0
 """The deadline for a new connection."""
 
-_STATEMENT_END = re.compile(r";\s*(?:\n|$)")
 _ERROR_CODE = re.compile(r"Code: (\d+)")
 VALUE_CODES = frozenset({"6", "27", "38", "41", "53", "69", "70", "72", "131", "457", "691"})
 """ClickHouse's codes for a value that it cannot hold or read: text that is not a number, date or enum, a value out of
 bounds, of a wrong type, or too large. Every other code, also an unknown one, is the warehouse's fault: a table that is
-detached or not migrated, a disk, a restart, a password, a body that was cut off on its way."""
+detached or missing, a disk, a restart, a password, a body that was cut off on its way."""
 
 TOO_SLOW = "159"
 """The code for a query that ran for longer than its `max_execution_time`."""
@@ -118,28 +116,31 @@ class Warehouse:
         if summary.written_rows != len(rows):
             raise WarehouseUnavailable(f"ClickHouse wrote {summary.written_rows} of {len(rows)} rows into {table}")
 
-    async def migrate(self, folder: Path) -> list[str]:
-        """Run the numbered `*.sql` files of `folder` that have not run yet; returns their names."""
-        scripts = await asyncio.to_thread(
-            lambda: {path.name: path.read_text() for path in sorted(folder.glob("*.sql"))}
-        )
+    async def make_tables(self) -> None:
+        """Make the tables and views that are missing. Raises `ConfigError` for those of another schema."""
+        own, stored = schema_digest(), await self.stored_schema()
+        if stored not in (own, None):
+            raise ConfigError(
+                f"the tables in the database {self._database} are those of another version of Ratchet (schema"
+                f" {stored or 'unknown'}, this version's is {own}): use that version, or an empty database"
+            )
+        # The digest first: what a start that was cut off has made is then known to be ours.
         await self.command(
-            "CREATE TABLE IF NOT EXISTS migrations (name String, at DateTime DEFAULT now())"
-            " ENGINE = ReplacingMergeTree ORDER BY name"
+            "CREATE TABLE IF NOT EXISTS schemas (digest String) ENGINE = ReplacingMergeTree ORDER BY digest"
         )
-        done = {row["name"] for row in await self.rows("SELECT name FROM migrations FINAL")}
-        fresh = [name for name in scripts if name not in done]
-        for name in fresh:
-            for statement in statements(scripts[name]):
-                await self.command(statement)
-            await self.insert("migrations", [{"name": name}], token=name)
-        return fresh
+        if stored is None:
+            await self.insert("schemas", [{"digest": own}], token=own)
+        for statement in schema_statements():
+            await self.command(statement)
 
-
-def statements(script: str) -> list[str]:
-    """The statements of an SQL script, without comment lines."""
-    code = "\n".join(line for line in script.splitlines() if not line.lstrip().startswith("--"))
-    return [part.strip() for part in _STATEMENT_END.split(code) if part.strip()]
+    async def stored_schema(self) -> str | None:
+        """The digest of the schema that made the tables: None without tables, empty where none was noted."""
+        tables = await self.rows(
+            "SELECT name FROM system.tables WHERE database = {name:String}", {"name": self._database}
+        )
+        names = {row["name"] for row in tables}
+        digests = await self.rows("SELECT digest FROM schemas LIMIT 1") if "schemas" in names else []
+        return digests[0]["digest"] if digests else "" if "trajectories" in names else None
 
 
 @contextmanager

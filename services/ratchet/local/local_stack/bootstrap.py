@@ -7,7 +7,6 @@ import sys
 
 from ratchet.bus.connection import Bus
 from ratchet.core.errors import RatchetError
-from ratchet.core.resources import resource_dir
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.settings import SharedSettings, read
 from ratchet.core.stores.objects import Objects
@@ -27,7 +26,7 @@ async def bootstrap(settings: SharedSettings) -> None:
     async def tables() -> None:
         warehouse = await Warehouse.connect(settings)
         try:
-            await warehouse.migrate(resource_dir("deploy") / "clickhouse")
+            await warehouse.make_tables()
         finally:
             await warehouse.close()
 

@@ -1,4 +1,4 @@
-"""`version.json`: which program has written a state last, so that an older one does not write into it."""
+"""`version.json`: which program has written a state last, so that one of another schema does not write into it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 
 from ratchet.core.errors import ConfigError
-from ratchet.core.resources import resource_dir
 from ratchet.core.service.files import PUBLIC, write_whole
+from ratchet.core.stores.schema import schema_digest
 
 VERSION_FILE = "version.json"
 FORMAT = 1
-"""Of the state directory itself; tables have their migrations, streams and buckets the contract."""
+"""Of the state directory itself; tables have their schema, streams and buckets the contract."""
 
 
 class StateVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,18 +22,17 @@ class StateVersion(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     program: str
     """The version of Ratchet."""
-    migrations: list[str]
-    """The scripts that its tables have seen."""
+    schema: str = ""
+    """The digest of its tables' schema."""
 
 
 def own_version() -> StateVersion:
     """What this program brings a state to."""
-    scripts = sorted(path.name for path in (resource_dir("deploy") / "clickhouse").glob("*.sql"))
-    return StateVersion(format=FORMAT, program=version("ratchet-rl"), migrations=scripts)
+    return StateVersion(format=FORMAT, program=version("ratchet-rl"), schema=schema_digest())
 
 
 def read_version(directory: Path) -> StateVersion | None:
-    """The version of a state; None for one that has not been started, or was by a program that noted none.
+    """The version of a state; None for one that has not been started.
 
     Raises `ConfigError`.
     """
@@ -47,40 +46,18 @@ def read_version(directory: Path) -> StateVersion | None:
 
 
 def write_version(directory: Path) -> None:
-    """Note that this program writes the state, before it does: it knows all that the state has. Raises `OSError`."""
+    """Note that this program writes the state, before it does. Raises `OSError`."""
     if read_version(directory) != own_version():
         text = msgspec.json.format(msgspec.json.encode(own_version()), indent=1)
         write_whole(directory / VERSION_FILE, text, mode=PUBLIC)
 
 
 def require_readable(state: StateVersion | None, where: Path) -> None:
-    """Raise `ConfigError` for a state that a newer program has written."""
+    """Raise `ConfigError` for a state that a program of another schema has written."""
     own = own_version()
-    if state is None:
-        return
-    unknown = [name for name in state.migrations if name not in own.migrations]
-    if unknown or state.format > own.format:
-        what = f"migration {unknown[-1]}" if unknown else f"format {state.format}"
+    if state is not None and (state.format, state.schema) != (own.format, own.schema):
         raise ConfigError(
-            f"the state in {where} was written by Ratchet {state.program} ({what}), which is newer than this"
-            f" {own.program}: use that version, or `ratchet restore` a backup from before the upgrade"
+            f"the state in {where} was written by another version of Ratchet ({state.program}, schema"
+            f" {state.schema or 'unknown'}; this is {own.program}, schema {own.schema}): use that version, or start"
+            " with another --dir"
         )
-
-
-def upgrade_ahead(directory: Path) -> str | None:
-    """What to know before a start that changes a state's tables for good; None where it changes nothing."""
-    state, own = read_version(directory), own_version()
-    if state is None:
-        old = any((directory / "data" / "clickhouse" / "metadata").glob("*.sql"))  # a start has made tables
-        return _notice(directory, "a version that is not noted", "its tables may change") if old else None
-    new = [name for name in own.migrations if name not in state.migrations]
-    if not new:
-        return None
-    return _notice(directory, f"Ratchet {state.program}", ", ".join(new))
-
-
-def _notice(directory: Path, before: str, what: str) -> str:
-    return (
-        f"this start brings the state in {directory} from {before} to {own_version().program} ({what});"
-        f" there is no way back but a backup: `ratchet backup` while the stack is stopped"
-    )

@@ -11,8 +11,6 @@ from bisect import bisect_left
 from hashlib import blake2b
 from itertools import groupby
 
-import msgspec
-
 from ratchet.bus.received import Received
 from ratchet.core.contract import Message, Trajectory, Value
 from ratchet.reward_computer.domain.window import Stats, stats_of
@@ -30,8 +28,8 @@ class TurnHistory(Value, frozen=True, kw_only=True):
     calls: list[int]
     marks: list[str]
     """Ends of their ids: the same trajectory published again does not count again."""
-    domains: list[str] = msgspec.field(default_factory=list[str])
-    """Digests of their domains. A state of version 0.1 has none; no key leads to it any more."""
+    domains: list[str]
+    """Digests of their domains."""
 
     def before(self, trajectory: Trajectory, sequence: int, window: int) -> Stats:
         """Calls per trajectory among the last `window` of its task type that were published before `sequence`."""

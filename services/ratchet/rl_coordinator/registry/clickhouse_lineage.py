@@ -46,7 +46,7 @@ ORDER BY at, kind DESC, event_id
 LIMIT 200
 """
 _REQUEST = """
-SELECT event_id, algorithm, requester, trigger, at
+SELECT event_id, algorithm, requester, trigger_reason, at
 FROM training_requests FINAL
 WHERE role = {role:String} AND training_job_id = {job:String}
 LIMIT 1

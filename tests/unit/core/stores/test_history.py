@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.core.resources import resource_dir
 from ratchet.core.stores.history import REWARD_COLUMNS, latest_rewards
+from ratchet.core.stores.schema import schema_statements
 from ratchet.core.stores.usage import hourly
-from ratchet.core.stores.warehouse import statements
 
 
 def test_the_view_of_latest_rewards_is_what_services_join() -> None:
-    script = (resource_dir("deploy") / "clickhouse" / "009_latest_rewards.sql").read_text()
     columns = [name for name in REWARD_COLUMNS if name != "is_rewarded"]
-    view = " ".join(f"CREATE OR REPLACE VIEW latest_rewards AS {latest_rewards(*columns, where='')[1:-1]}".split())
-    assert [" ".join(statement.split()) for statement in statements(script)] == [view]
+    assert view("latest_rewards") == squeezed(latest_rewards(*columns, where="")[1:-1])
 
 
 def test_a_condition_is_one_on_the_columns_of_rewards() -> None:
@@ -29,9 +26,14 @@ def test_a_column_that_no_reward_has_is_refused() -> None:
 
 
 def test_the_view_of_usage_is_what_the_command_asks() -> None:
-    script = (resource_dir("deploy") / "clickhouse" / "012_calls.sql").read_text()
-    view = " ".join(f"CREATE OR REPLACE VIEW hourly_usage AS {hourly()}".split())
-    assert squeezed(statements(script)[-1]) == squeezed(view)
+    assert view("hourly_usage") == squeezed(hourly())
+
+
+def view(name: str) -> str:
+    """The query of a view of the schema."""
+    begins = f"CREATE VIEW IF NOT EXISTS {name} AS"
+    (query,) = [text.removeprefix(begins) for text in schema_statements() if text.startswith(begins)]
+    return squeezed(query)
 
 
 def squeezed(sql: str) -> str:

@@ -35,9 +35,9 @@ async def running(component: C) -> AsyncIterator[C]:
         await task
 
 
-def announced(*ranges: tuple[int, int], incarnation: str = "first/0") -> Stored:
+def announced(*ranges: tuple[int, int], generation: str = "first/0") -> Stored:
     parts = [SequenceRange(first=first, last=last) for first, last in ranges]
-    return Stored(stream=STREAM, incarnation=incarnation, sequences=parts)
+    return Stored(stream=STREAM, generation=generation, sequences=parts)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_a_stream_that_was_made_anew_begins_again(bus: FakeBus) -> None:
     async with running(StoredWatch(bus, (STREAM,))) as watch:
         await bus.publish(announced((1, 5)))
         await watch.wait_for(STREAM, {5}, 40)
-        await bus.publish(announced((1, 2), incarnation="second/0"))
+        await bus.publish(announced((1, 2), generation="second/0"))
 
         async def begun_again() -> bool:
             return not watch.is_settled(STREAM, 5)

@@ -23,11 +23,10 @@ from ratchet.local.local_stack.state_version import (
     StateVersion,
     own_version,
     read_version,
-    upgrade_ahead,
     write_version,
 )
 
-NEWER = StateVersion(format=1, program="9.9", migrations=[*own_version().migrations, "999_later.sql"])
+FOREIGN = StateVersion(format=1, program="9.9", schema="another")
 
 
 @pytest.fixture
@@ -298,9 +297,10 @@ def test_a_restore_takes_no_folder_that_something_came_into(state: Path, tmp_pat
     assert (target / "data").is_dir()
 
 
-def test_a_newer_state_is_refused_in_one_line_by_a_start_and_by_a_restore(state: Path, tmp_path: Path) -> None:
-    (state / VERSION_FILE).write_bytes(msgspec.json.encode(NEWER))
-    problem = r"written by Ratchet 9\.9 \(migration 999_later\.sql\), which is newer than this"
+@pytest.mark.parametrize("version", [FOREIGN, {"format": 1, "program": "0.1.0"}], ids=["another", "none noted"])
+def test_state_of_another_schema_is_refused_by_start_and_restore(state: Path, tmp_path: Path, version: object) -> None:
+    (state / VERSION_FILE).write_bytes(msgspec.json.encode(version))
+    problem = "was written by another version of Ratchet"
     with pytest.raises(ConfigError, match=problem):
         planned(StackSettings(directory=state, free_ports=True))
     back_up(state, tmp_path / "backup")
@@ -308,25 +308,9 @@ def test_a_newer_state_is_refused_in_one_line_by_a_start_and_by_a_restore(state:
         restore(tmp_path / "backup", tmp_path / "other")
 
 
-def test_an_upgrade_suggests_a_backup_beforehand_and_notes_what_it_did(state: Path) -> None:
-    assert upgrade_ahead(state) is None
-    older = StateVersion(format=1, program="0.0.9", migrations=own_version().migrations[:-1])
-    (state / VERSION_FILE).write_bytes(msgspec.json.encode(older))
-
-    notice = upgrade_ahead(state)
-    assert notice is not None
-    assert own_version().migrations[-1] in notice
-    assert "ratchet backup" in notice
+def test_write_version_notes_the_program_and_its_schema(state: Path) -> None:
     write_version(state)
     assert read_version(state) == own_version()
-    (state / VERSION_FILE).unlink()
-    assert upgrade_ahead(state) is None
-    (state / "data" / "clickhouse" / "metadata").mkdir(parents=True)
-    assert upgrade_ahead(state) is None
-    (state / "data" / "clickhouse" / "metadata" / "ratchet.sql").touch()
-    assert "a version that is not noted" in (upgrade_ahead(state) or "")
-    shutil.rmtree(state)
-    assert upgrade_ahead(state) is None
 
 
 @pytest.mark.parametrize(

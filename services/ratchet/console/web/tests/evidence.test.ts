@@ -73,7 +73,7 @@ test("the sample ratio is the canary's share of what started", () => {
 
 test("a state has the acts that make sense", () => {
   assert.deepEqual(actsFor(null), ["start", "revert"]);
-  assert.deepEqual(actsFor(rollout({ state: "awaiting_approval" })), ["approve", "abort", "revert"]);
+  assert.deepEqual(actsFor(rollout({ state: "awaiting_approval" })), ["approve", "rollback", "revert"]);
   assert.deepEqual(actsFor(rollout()), ["pause", "promote", "rollback", "revert"]);
   assert.deepEqual(actsFor(rollout({ state: "promoted", parked: true })), ["resume", "start", "revert"]);
 });

@@ -6,7 +6,7 @@ import { paths as policies } from "../src/views/policies/paths.ts";
 import { paths as rollouts } from "../src/views/rollouts/paths.ts";
 
 const RATCHET = new URL("../../../../../.venv/bin/ratchet", import.meta.url);
-const ACTS = ["approve", "pause", "resume", "promote", "rollback", "abort", "revert", "start"];
+const ACTS = ["approve", "pause", "resume", "promote", "rollback", "revert", "start"];
 
 interface Operation {
   readonly parameters?: readonly { readonly name: string; readonly in: string }[];

@@ -272,7 +272,7 @@ class CallOut(Answer, frozen=True, kw_only=True):
     latency_ms: float | None
     first_token_ms: float | None
     prompt_tokens: int | None
-    output_tokens: int | None
+    completion_tokens: int | None
     cost_usd: float | None
     finish_reason: str | None
     error: str | None

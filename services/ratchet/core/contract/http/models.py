@@ -96,7 +96,7 @@ class JobPart(Answer, frozen=True, kw_only=True):
     algorithm: str
     state: str
     requester: str
-    trigger: str
+    trigger_reason: str
     created_at: Instant | None = None
     finished_at: Instant | None = None
     attempt: int | None = None

@@ -80,7 +80,7 @@ class ArmOut(Answer, frozen=True, kw_only=True):
     failures: int
     failure_rate: float | str
     missing: int
-    unreported: int = msgspec.field(name="untold")
+    unscored: int
     reward_mean: float | str
     calls: int
     error_rate: float | str
@@ -123,7 +123,7 @@ class DifferenceOut(Answer, frozen=True, kw_only=True):
     low: float | None = None
     """The 95 % confidence sequence: with this probability the true difference lies within its limits at every moment of
     the rollout, however often one looks; each interval by itself, and asymptotically: about, where an arm has few
-    trajectories. Null in decisions of earlier versions."""
+    trajectories."""
     high: float | None = None
     by_share: list[ShareDifferenceOut] = msgspec.field(default_factory=list[ShareDifferenceOut])
     """Of each share that the canary had, smallest first; the whole is these, weighted by their sizes."""

@@ -28,8 +28,8 @@ export function speaker(message: Message, messages: readonly Message[]): string 
 
 /** A call's figures in words, those that are known. */
 export function callFacts(call: Call): string[] {
-  const tokens = call.prompt_tokens === null && call.output_tokens === null ? null
-    : `${call.prompt_tokens ?? "?"} tokens in, ${call.output_tokens ?? "?"} out`;
+  const tokens = call.prompt_tokens === null && call.completion_tokens === null ? null
+    : `${call.prompt_tokens ?? "?"} tokens in, ${call.completion_tokens ?? "?"} out`;
   const facts = [
     call.arm === "stable" ? null : call.arm,
     call.latency_ms === null ? null : duration(call.latency_ms / 1000),

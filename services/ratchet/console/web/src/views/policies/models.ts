@@ -46,7 +46,7 @@ export function card(lineage: Lineage): string {
     policy.parent == null ? "It continues the base model." : `It continues version ${policy.parent}.`,
     `Made ${policy.created_at}. Manifest ${policy.uri}, sha256 ${policy.digest}.`, "",
     "## Training", "",
-    job == null ? `By ${policy.algorithm ?? "an unknown algorithm"}; the job is not kept any more.` : `By ${job.algorithm}, job ${job.training_job_id} (${job.state}), asked for by ${job.requester} (${words(job.trigger)}).`,
+    job == null ? `By ${policy.algorithm ?? "an unknown algorithm"}; the job is not kept any more.` : `By ${job.algorithm}, job ${job.training_job_id} (${job.state}), asked for by ${job.requester} (${words(job.trigger_reason)}).`,
     ...figures(policy.metrics ?? {}), "",
     "## Data", "",
     ...(snapshot == null ? ["The snapshot is not kept any more."] : [

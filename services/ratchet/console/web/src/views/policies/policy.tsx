@@ -107,7 +107,7 @@ function Learned({ lineage: { policy, job, snapshot } }: { lineage: Lineage }) {
       <Facts rows={[
         ["Algorithm", policy.algorithm ?? job?.algorithm ?? "unknown"],
         ["Job", job == null ? <span class="muted">not kept any more</span> : <><a href={href("training", job.training_job_id)}><DataText text={job.training_job_id} /></a> <Status state={job.state} /></>],
-        ["Asked for by", job == null ? null : <><DataText text={job.requester} /> <span class="muted">({words(job.trigger)})</span></>],
+        ["Asked for by", job == null ? null : <><DataText text={job.requester} /> <span class="muted">({words(job.trigger_reason)})</span></>],
         ["Snapshot", snapshot == null ? <span class="muted">not kept any more</span> : <>{snapshot.rows.toLocaleString("en")} {snapshot.format} <Id id={snapshot.digest} label="digest of the snapshot" /></>],
         ["Rewards by", snapshot?.reward_function ?? null],
         ["Left out", Object.keys(snapshot?.left_out ?? {}).length === 0 ? null : <ul>{Object.entries(snapshot?.left_out ?? {}).map(([why, rows]) => <li key={why}>{rows.toLocaleString("en")}: <DataText text={words(why)} /></li>)}</ul>],

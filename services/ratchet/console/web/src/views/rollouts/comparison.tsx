@@ -119,7 +119,7 @@ export function Arms({ rollout }: { rollout: Rollout }) {
   const { stable, canary, mixed } = rollout.arms;
   const rows: readonly (readonly [string, (arm: Arm) => number | string])[] = [
     ["Started", (arm) => arm.started], ["Settled", (arm) => arm.trajectories], ["Failures", (arm) => arm.failures],
-    ["Failure rate", (arm) => rate(arm.failure_rate)], ["Outcome missing", (arm) => arm.missing], ["Without a reward", (arm) => arm.untold],
+    ["Failure rate", (arm) => rate(arm.failure_rate)], ["Outcome missing", (arm) => arm.missing], ["Without a reward", (arm) => arm.unscored],
     ["Mean reward", (arm) => (typeof arm.reward_mean === "number" ? measure(arm.reward_mean) : arm.reward_mean)],
     ["Calls", (arm) => arm.calls], ["Calls that failed", (arm) => rate(arm.error_rate)], ["Calls that hung", (arm) => arm.hung_calls],
     ["Negative feedback", (arm) => rate(arm.negative_feedback)], ["Safety violations", (arm) => arm.safety_violations],

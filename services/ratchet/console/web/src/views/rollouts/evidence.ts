@@ -152,7 +152,7 @@ export function sampleRatio(rollout: Rollout): SampleRatio {
   };
 }
 
-export type Act = "approve" | "pause" | "resume" | "promote" | "rollback" | "abort" | "revert" | "start";
+export type Act = "approve" | "pause" | "resume" | "promote" | "rollback" | "revert" | "start";
 
 export interface ActWords {
   readonly name: string;
@@ -168,8 +168,7 @@ export const ACTS: Readonly<Record<Act, ActWords>> = {
   pause: { name: "Pause", done: "Paused", what: "The stage freezes with its share of traffic; a rollback is still possible.", isDangerous: false, override: null },
   resume: { name: "Resume", done: "Resumed", what: "It goes on where it stopped. A queue that was parked goes on too.", isDangerous: false, override: null },
   promote: { name: "Promote", done: "Promoted", what: "The canary becomes stable now and serves all traffic of the role.", isDangerous: true, override: "Promote past an undecided canary. The record calls it an emergency override." },
-  rollback: { name: "Roll back", done: "Rolled back", what: "The canary gets no more traffic; stable serves all of it again at once.", isDangerous: true, override: null },
-  abort: { name: "Withdraw", done: "Withdrawn", what: "The candidate is withdrawn before it had traffic; stable serves on.", isDangerous: true, override: null },
+  rollback: { name: "Roll back", done: "Rolled back", what: "The canary gets no traffic, or no more of it; stable serves all of it at once.", isDangerous: true, override: null },
   revert: { name: "Revert", done: "Reverted", what: "Undoes the last promotion, whatever runs: the policy before it serves again, and no candidate starts until somebody resumes the queue.", isDangerous: true, override: null },
   start: { name: "Start a rollout", done: "Started", what: "The version passes its gates and then gets traffic stage by stage.", isDangerous: false, override: "Waive the gates that can be waived. The record calls it an emergency override." },
 };
@@ -178,7 +177,7 @@ export const ACTS: Readonly<Record<Act, ActWords>> = {
 export function actsFor(rollout: Rollout | null): Act[] {
   if (rollout === null || ENDED.has(rollout.state)) return [...(rollout?.parked === true ? (["resume"] as const) : []), "start", "revert"];
   const acts: Readonly<Record<string, Act[]>> = {
-    gating: ["abort"], awaiting_approval: ["approve", "abort"], running: ["pause", "promote", "rollback"],
+    gating: ["rollback"], awaiting_approval: ["approve", "rollback"], running: ["pause", "promote", "rollback"],
     paused: ["resume", "promote", "rollback"], held: ["resume", "promote", "rollback"], soaking: ["promote", "rollback"],
   };
   return [...(acts[rollout.state] ?? []), "revert"];

@@ -58,7 +58,7 @@ function Whole({ of, resource, whole }: { of: Trajectory; resource: Resource<Tra
 }
 
 function Head({ of: { brief, calls } }: { of: Trajectory }) {
-  const tokens = calls.reduce((sum, call) => sum + (call.output_tokens ?? 0), 0);
+  const tokens = calls.reduce((sum, call) => sum + (call.completion_tokens ?? 0), 0);
   const cost = calls.reduce((sum, call) => sum + (call.cost_usd ?? 0), 0);
   return (
     <Panel title="At a glance">

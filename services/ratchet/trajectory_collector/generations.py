@@ -1,13 +1,13 @@
-"""Which life of a stream a sequence belongs to.
+"""Which generation of a stream a sequence belongs to.
 
 A stream that was made anew, or restored from an older copy, gives its sequences out again. Rows and ledger entries
-carry the life's name, so that one life never stands for another. A life ends when
+carry the generation's name, so that one generation never stands for another. A generation ends when
 
-- the stream was created at another time than the life's, or
+- the stream was created at another time than the generation's, or
 - the stream ends before the newest message that the ledger knows, or holds another message in that one's place.
 
-The collector verifies the life when it starts, after a lost connection, when a sequence comes for the first time that
-is not above all earlier ones, and at every audit. A broker cannot be replaced without one of these.
+The collector verifies the generation when it starts, after a lost connection, when a sequence comes for the first time
+that is not above all earlier ones, and at every audit. A broker cannot be replaced without one of these.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import structlog
 from ratchet.bus.received import Received
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.alerts import Alerts
-from ratchet.trajectory_collector.clickhouse_ledger import Ledger, Life
+from ratchet.trajectory_collector.clickhouse_ledger import Generation, Ledger
 from ratchet.trajectory_collector.ledger import Account, Entry
 from ratchet.trajectory_collector.nats_streams import Progress, Streams
 
@@ -39,17 +39,17 @@ SAME = timedelta(milliseconds=2)
 
 @dataclass(slots=True)
 class _Known:
-    """The verified life of a stream, and what it was verified by."""
+    """The verified generation of a stream, and what it was verified by."""
 
-    life: Life | None = None
+    generation: Generation | None = None
     connections: int = -1
     highest: dict[str, int] = field(default_factory=dict[str, int])
     """By topic, the highest sequence that came for the first time."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Incarnations:
-    """Names the lives of streams, the same in every collector."""
+class Generations:
+    """Names the generations of streams, the same in every collector."""
 
     def __init__(self, streams: Streams, ledger: Ledger, alerts: Alerts, now: Callable[[], datetime]) -> None:
         self._streams = streams
@@ -59,46 +59,48 @@ class Incarnations:
         self._known: defaultdict[str, _Known] = defaultdict(_Known)
 
     async def of(self, consumer: str, batch: Sequence[Received[Any]]) -> str:
-        """The life that a batch of messages of one topic belongs to. Raises `Unavailable`."""
+        """The generation that a batch of messages of one topic belongs to. Raises `Unavailable`."""
         stream, topic = batch[0].stream, batch[0].message.TOPIC
         known = self._known[stream]
         new = [received.sequence for received in batch if received.delivered == 1]
         highest = known.highest.get(topic, 0)
-        life = known.life
-        if life is None or known.connections != self._streams.connections:
-            life = await self.verified(stream, consumer, await self._streams.progress(stream, consumer))
+        generation = known.generation
+        if generation is None or known.connections != self._streams.connections:
+            generation = await self.verified(stream, consumer, await self._streams.progress(stream, consumer))
             highest = 0
         elif min(new, default=highest + 1) <= highest:
             progress = await self._streams.progress(stream, consumer)
-            if progress.created != life.created:  # removed and made again; an older copy would need a new connection
-                life = await self.verified(stream, consumer, progress)
+            if (
+                progress.created != generation.created
+            ):  # removed and made again; an older copy would need a new connection
+                generation = await self.verified(stream, consumer, progress)
                 highest = 0
         known.highest[topic] = max([highest, *new])
-        return life.incarnation
+        return generation.name
 
     async def current(self, stream: str, consumer: str) -> str:
-        """The life that the stream is in; verifies it only after a lost connection. Raises `Unavailable`."""
+        """The generation that the stream is in; verifies it only after a lost connection. Raises `Unavailable`."""
         known = self._known[stream]
-        if known.life is None or known.connections != self._streams.connections:
-            return (await self.verified(stream, consumer, await self._streams.progress(stream, consumer))).incarnation
-        return known.life.incarnation
+        if known.generation is None or known.connections != self._streams.connections:
+            return (await self.verified(stream, consumer, await self._streams.progress(stream, consumer))).generation
+        return known.generation.name
 
-    async def verified(self, stream: str, consumer: str, progress: Progress) -> Life:
-        """The life that the stream is in, compared with the messages that it holds now. Raises `Unavailable`."""
+    async def verified(self, stream: str, consumer: str, progress: Progress) -> Generation:
+        """The generation that the stream is in, compared with the messages that it holds now. Raises `Unavailable`."""
         known = self._known[stream]
         async with known.lock:
             connections = self._streams.connections
-            life = await self._ledger.life(stream, progress.created)
-            if life is None:
-                if await self._ledger.has_lived(stream):
+            generation = await self._ledger.generation(stream, progress.created)
+            if generation is None:
+                if await self._ledger.has_generation(stream):
                     metrics.REWOUND.labels(stream).inc()
                     log.error("the stream was made anew", stream=stream, made=progress.created)
                     await self._alerts.raise_alert(
                         f"remade:{stream}:{progress.created}",
                         f"{stream} was made anew at {progress.created}. {LOST_WITH_IT}",
                     )
-                life = await self._begin(stream, Life(progress.created, 0, 1))
-            newest = await self._ledger.newest(Account(stream, consumer, life.incarnation))
+                generation = await self._begin(stream, Generation(progress.created, 0, 1))
+            newest = await self._ledger.newest(Account(stream, consumer, generation.name))
             if newest is not None and await self._is_rewound(stream, consumer, newest):
                 progress = await self._streams.progress(stream, consumer)
                 metrics.REWOUND.labels(stream).inc()
@@ -108,9 +110,11 @@ class Incarnations:
                     f"{stream} was restored from an older copy: it ends at {progress.last} and its consumer at"
                     f" {progress.floor}, while messages up to {newest.sequence} are stored. {LOST_WITH_IT}",
                 )
-                life = await self._begin(stream, Life(progress.created, life.number + 1, progress.floor + 1))
-            known.life, known.connections = life, connections
-            return life
+                generation = await self._begin(
+                    stream, Generation(progress.created, generation.number + 1, progress.floor + 1)
+                )
+            known.generation, known.connections = generation, connections
+            return generation
 
     async def _is_rewound(self, stream: str, consumer: str, newest: Entry) -> bool:
         """Whether the stream holds another message at the sequence than the ledger, or has not reached it."""
@@ -119,7 +123,7 @@ class Incarnations:
             return newest.sent_at is not None and abs(held - newest.sent_at) > SAME
         return (await self._streams.progress(stream, consumer)).last < newest.sequence
 
-    async def _begin(self, stream: str, life: Life) -> Life:
-        await self._ledger.begin(stream, life, self._now())
-        log.info("stream life begins", stream=stream, life=life.incarnation, first=life.first)
-        return life
+    async def _begin(self, stream: str, generation: Generation) -> Generation:
+        await self._ledger.begin(stream, generation, self._now())
+        log.info("stream generation begins", stream=stream, generation=generation.name, first=generation.first)
+        return generation
