@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from ratchet.core.errors import Rejected, WarehouseTooSlow, WarehouseUnavailable
+from ratchet.core.errors import ConfigError, Rejected, WarehouseTooSlow, WarehouseUnavailable
 from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.schema import schema_digest
 from ratchet.core.stores.trajectory_search import WITHIN_TIME
 from ratchet.core.stores.warehouse import VALUE_CODES, Warehouse
 from tests.support.running import prepared_warehouse
@@ -120,3 +121,21 @@ async def test_a_server_that_wrote_fewer_rows_than_it_was_sent_is_at_fault(share
         await warehouse.command("CREATE MATERIALIZED VIEW half TO target AS SELECT n FROM source WHERE n % 2 = 0")
         with pytest.raises(WarehouseUnavailable, match=r"wrote .* of 10 rows"):
             await warehouse.insert("source", [{"n": n} for n in range(10)], token="counted otherwise")
+
+
+@pytest.mark.parametrize("noted", ["another", None])
+async def test_make_tables_refuses_tables_of_another_schema(shared_settings: SharedSettings, noted: str | None) -> None:
+    async with prepared_warehouse(shared_settings) as warehouse:
+        await warehouse.command("TRUNCATE TABLE schemas")
+        if noted:
+            await warehouse.insert("schemas", [{"digest": noted}], token=None)
+        with pytest.raises(ConfigError, match=rf"\(schema {noted or 'unknown'}, this version's is {schema_digest()}\)"):
+            await warehouse.make_tables()
+
+
+async def test_make_tables_again_makes_what_is_missing(shared_settings: SharedSettings) -> None:
+    async with prepared_warehouse(shared_settings) as warehouse:
+        await warehouse.command("DROP TABLE pair_skips")
+        await warehouse.make_tables()
+        assert await warehouse.rows("SELECT count() AS n FROM pair_skips") == [{"n": 0}]
+        assert await warehouse.stored_schema() == schema_digest()

@@ -82,7 +82,7 @@ class Generations:
         """The generation that the stream is in; verifies it only after a lost connection. Raises `Unavailable`."""
         known = self._known[stream]
         if known.generation is None or known.connections != self._streams.connections:
-            return (await self.verified(stream, consumer, await self._streams.progress(stream, consumer))).generation
+            return (await self.verified(stream, consumer, await self._streams.progress(stream, consumer))).name
         return known.generation.name
 
     async def verified(self, stream: str, consumer: str, progress: Progress) -> Generation:
