@@ -25,7 +25,7 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     package: str
     version: str
     setting: list[str]
-    """The lines that set address and key, and that name a run."""
+    """The lines that set address and key, and that name a trajectory."""
     api: str
     """The API that it asked for by default: `chat`, `responses` or `messages`."""
     tasks: dict[str, str]
@@ -33,11 +33,11 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stream: str
     """How its stream came: `as made`, `at the end` or `none`, if it streams no text to its user."""
     named_by: str
-    """By what the gateway recognised the trajectory of the call that names its run."""
+    """By what the gateway recognised the trajectory of the call that names it."""
     recognised_by: list[str]
     """The same for each call of the loop of tools, which names nothing."""
     trajectories: int
-    """Of that loop: 1 when it was recognised as one run."""
+    """Of that loop: 1 when it was recognised as one."""
     linked: int
     """Its calls whose parent is the call before."""
     retry: str = ""
@@ -49,9 +49,9 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 HEAD = """# Agent frameworks
 
 An agent needs three things to run behind Ratchet: the gateway's address, a key, and any model's name. This page shows
-for each framework the lines that set them (`BASE_URL` is `https://<gateway>/v1`), and the lines that name a run, with
-`RUN = {"x-ratchet-run": "<any text>"}`. Naming is optional: [the gateway](../../services/ratchet/gateway/README.md)
-also finds out by itself which calls are one run, if it can.
+for each framework the lines that set them (`BASE_URL` is `https://<gateway>/v1`), and the lines that name a trajectory,
+with `RUN = {"x-ratchet-run": "<any text>"}`. Naming is optional: [the
+gateway](../../services/ratchet/gateway/README.md) also finds out by itself which calls are one trajectory, if it can.
 
 A name that is no role, such as a framework's default model, stands for one role, `default`. Where no policy and no
 upstream serves that (404, `model_not_found`), the operator of the gateway sets what such names stand for:
@@ -63,10 +63,10 @@ the gateway translates calls of other APIs. Frameworks of other APIs run twice m
 provider that has their API, which gets their calls as they are, and with a policy, whose answers are all trainable.
 Each plays these tasks, where it can:
 
-- `plain`: one call, which names its run.
+- `plain`: one call, which names its trajectory.
 - `stream`: an answer whose provider stops after the first piece of text until the client says that it has it. It is
   `as made` if the client had it in time, `at the end` if it got nothing before the provider gave up waiting.
-- `tools`: a loop of three calls that names no run: two calls of a tool, one after the other, and the answer.
+- `tools`: a loop of three calls that names none: two calls of a tool, one after the other, and the answer.
 - `parallel`: both calls of the tool in one answer. `schema`: an answer of a given form. `embed`: embeddings.
 - `retry`: the provider refuses the first attempt with `retry-after`, and the framework makes another, which the gateway
   records as another attempt of the same call. `count`: the tokens of a prompt, which becomes no turn.
@@ -75,9 +75,9 @@ Each plays these tasks, where it can:
 
 `by itself` says what the gateway made of `tools` or `code`: how many trajectories it is, by what the gateway recognised
 the later calls (`x-ratchet-trajectory-by`), and how many of them have the call before as their parent. Where it is
-more than one trajectory, the framework rewrites the conversation before each call: name the run.
+more than one trajectory, the framework rewrites the conversation before each call: name the trajectory.
 
-| framework | version | API | tasks that work | stream | a named run | by itself |
+| framework | version | API | tasks that work | stream | a named one | by itself |
 |---|---|---|---|---|---|---|
 """
 
