@@ -13,8 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from ratchet.cli.charts import placed
-
 PAGE, FOLDER = Path("docs", "training-speed.md"), Path("docs", "training-speed")
 RESULTS = FOLDER / "results.json"
 RATCHET, COMPARED = "ratchet", "compared"
@@ -258,6 +256,13 @@ def _beginnings(result: Result) -> str:
 
 def _bound(floor: Floor) -> str:
     return f"at most {floor.bound}" if floor.bound == FLOOR_MEMORY else f"at least {floor.bound}"
+
+
+def placed(values: Sequence[float], size: int) -> Iterator[int]:
+    """Where each value lies between the least (0) and the greatest (`size` - 1); in the middle where all are equal."""
+    least, most = min(values), max(values)
+    for value in values:
+        yield round((value - least) / (most - least) * (size - 1)) if most > least else (size - 1) // 2
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,7 +10,6 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from ratchet.cli.examples import EXAMPLES
-from ratchet.cli.hints import require_here
 
 Command = Any
 """A command of typer's parser; typer keeps the types of its parts to itself."""
@@ -125,8 +124,10 @@ class Root(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for name, entry in {**COMMANDS, **GROUPS}.items():
-            self.add_command(NotImported(name, help=entry.help))
+        entries = {**COMMANDS, **GROUPS}
+        for heading, names in HEADINGS.items():
+            for name in names:
+                self.add_command(NotImported(name, help=entries[name].help, rich_help_panel=heading))
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The options, which are all flags: for a default of None, typer would import pydantic."""
@@ -137,15 +138,8 @@ class Root(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         """The command that the words call, imported. Raises `typer.TyperException` for an unknown one."""
-        require_here(self, ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
         return name, imported(command), rest
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
-        """Draw the help without typer's formatter."""
-        from ratchet.cli.help import draw_help  # noqa: PLC0415 - Tab on a command's name does not pay for drawing
-
-        draw_help(self, ctx)
 
 
 def imported(command: Command) -> Command:

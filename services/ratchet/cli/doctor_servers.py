@@ -101,7 +101,7 @@ def check_consumers(endpoints: Endpoints) -> Finding:
                 f"not acknowledged for minutes: {', '.join(stuck)}", "the service's log names the message and why"
             )
         if behind:
-            return warning(f"behind: {', '.join(behind)}", "watch `ratchet status --watch`: does it fall?")
+            return warning(f"behind: {', '.join(behind)}", "`watch ratchet status`: does it fall?")
         return ok("none is stuck or far behind")
 
     return _on_bus(endpoints, ask)

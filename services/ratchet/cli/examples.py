@@ -12,7 +12,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "restore": ("ratchet restore /mnt/backup/monday --dir ~/restored", "ratchet restore /mnt/backup/monday --replace"),
     "url": ("ratchet url", "ratchet url coordinator"),
     "open": ("ratchet open", "ratchet open --no-browser"),
-    "status": ("ratchet status --watch", "ratchet status dpo --role support"),
+    "status": ("ratchet status", "ratchet status dpo --role support"),
     "doctor": ("ratchet doctor", "ratchet doctor --json"),
     "logs": ("ratchet logs gateway -f", "ratchet logs trainer_worker --lines 200"),
     "train": (
@@ -42,8 +42,8 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "usage": ("ratchet usage --by model --since 24h", "ratchet usage --by hour --role support --json"),
     "plugins": ("ratchet plugins", "ratchet plugins --no-check --json"),
     "completion": ("source <(ratchet completion bash)", "ratchet completion fish"),
-    "jobs": ("ratchet jobs --role support --watch", "ratchet jobs --state failed --json"),
-    "jobs show": ("ratchet jobs show latest", "ratchet jobs show 019ab3f2-71c4 --html job.html"),
+    "jobs": ("ratchet jobs --role support", "ratchet jobs --state failed --json"),
+    "jobs show": ("ratchet jobs show latest", "ratchet jobs show 019ab3f2-71c4 --json"),
     "import openai-chat": (
         "ratchet import openai-chat examples.jsonl --role support",
         "ratchet import openai-chat pairs.jsonl --role support --judged-by human --dry-run",
@@ -143,7 +143,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "ratchet preferences export pairs.jsonl --role support",
         "ratchet preferences export pairs.jsonl",
     ),
-    "rollout status": ("ratchet rollout status support --watch", "ratchet rollout status --json"),
+    "rollout status": ("ratchet rollout status support", "ratchet rollout status --json"),
     "rollout start": (
         "ratchet rollout start support 4 --reason 'better on refunds'",
         "ratchet rollout start support latest --strategy blue_green --dry-run",

@@ -1,9 +1,8 @@
-"""`ratchet jobs`: training jobs: which there are, and for one of them its facts, its figures and their curves."""
+"""`ratchet jobs`: training jobs: which there are, and for one of them its facts and its figures."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,64 +10,36 @@ from urllib.parse import urlencode
 
 import msgspec
 import typer
-from rich.columns import Columns
-from rich.text import Text
 from typer.core import TyperGroup
 
 from ratchet.cli.api import get, require_role
-from ratchet.cli.charts import picture, shows_braille
 from ratchet.cli.connections import objects_of, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.hints import require_here
 from ratchet.cli.ids import JOBS_LISTED, job_named, listed_ids
 from ratchet.cli.options import AsJson, Directory, JobArgument, OptionalRole
-from ratchet.cli.output import console, errors, follow_up, plan_lines, print_answer, print_facts, print_table, shown
-from ratchet.cli.watch import Watch, watch
+from ratchet.cli.output import console, errors, follow_up, plan_lines, print_answer, print_facts, print_table
 from ratchet.core.contract.http.jobs import JobOut, JobsOut
 from ratchet.core.contract.policy_manifest import REWARD_MODEL
 from ratchet.core.errors import NotFound, RatchetError
-from ratchet.core.rules.curves import Point, curves_of
 from ratchet.core.rules.figures import FIGURES
 from ratchet.core.service.discovery import DEFAULT_DIRECTORY
-from ratchet.core.service.files import write_whole
-from ratchet.core.stores.training_history import TrainingHistory, training_history
+from ratchet.core.stores.training_history import training_history
 
 if TYPE_CHECKING:
     from ratchet.core.stores.training_history import AttemptRecord
 
 
 class Jobs(TyperGroup):
-    """`ratchet jobs ID` is `ratchet jobs show ID`, as it was before there were commands below `jobs`."""
+    """`ratchet jobs ID` is `ratchet jobs show ID`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the words call."""
-        require_here(self, ctx, args)
         return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
 
 
 app = typer.Typer(cls=Jobs, invoke_without_command=True)
 
 State = Annotated[str | None, typer.Option(help="Only jobs in this state: queued, running, completed, failed, ...")]
-Page = Annotated[
-    Path | None, typer.Option("--html", help="Write facts, figures and plots of every curve to a page of its own.")
-]
-
-PICTURED = (
-    "loss",
-    "reward_mean",
-    "accuracy",
-    "margin",
-    "kl_divergence",
-    "approx_kl",
-    "policy_entropy",
-    "grad_norm",
-    "ess",
-    "tokens_per_second",
-)
-"""The curves that a terminal shows, in this order, and after them those of what is held out; a page has all of them."""
-HELD_OUT = "holdout_"
-NARROW, WIDE, GAP = 56, 80, 3
-"""Columns that a picture may take, columns of a file, and those between two pictures."""
 
 
 @app.callback()
@@ -76,7 +47,6 @@ def jobs(
     context: typer.Context,
     role: OptionalRole = None,
     state: State = None,
-    again: Watch = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
@@ -88,8 +58,6 @@ def jobs(
         return
     asked = {name: value for name, value in (("role", role), ("state", state)) if value is not None}
     empty = "no such jobs" if asked else "no jobs yet"
-    if again:
-        watch(lambda: list_jobs(directory, asked), lambda answer: show_list(answer, empty), as_json)
     answer = list_jobs(directory, asked)
     print_answer(answer, as_json, lambda: show_list(answer, empty))
 
@@ -125,20 +93,13 @@ def show_list(answer: JobsOut, empty: str) -> None:
 
 
 @app.command()
-def show(
-    job: JobArgument, html: Page = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY
-) -> None:
-    """Show one job: its facts, what it used, its curves, and each of its figures with what is good and what is bad."""
+def show(job: JobArgument, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Show one job: its facts, what it used, its figures with what is good and what bad, and the page of its curves."""
     endpoints = locate(directory)
     one = find_job(endpoints, job)
-    history = None if as_json and html is None else history_of(endpoints, one.training_job_id)
-    if html is not None:
-        from ratchet.cli.job_page import job_page  # noqa: PLC0415 - only this option needs it
-
-        write_whole(html, job_page(one, history or TrainingHistory()).encode())
-    print_answer(one, as_json, lambda: show_job(one, directory, history))
-    if html is not None:
-        errors.print(f"wrote {html}", markup=False)
+    attempts = [] if as_json else attempts_of(endpoints, one.training_job_id)
+    page = f"{endpoints.url('console')}/#/training/{one.training_job_id}"
+    print_answer(one, as_json, lambda: show_job(one, directory, attempts, page))
 
 
 def find_job(endpoints: Endpoints, name: str) -> JobOut:
@@ -150,31 +111,40 @@ def find_job(endpoints: Endpoints, name: str) -> JobOut:
         raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}") from error
 
 
-def history_of(endpoints: Endpoints, job_id: str) -> TrainingHistory | None:
-    """The attempts of a job and its curves; None, and a line that says why, where the servers cannot be asked."""
+def attempts_of(endpoints: Endpoints, job_id: str) -> Sequence[AttemptRecord]:
+    """The attempts of a job; none, and a line that says why, where the servers cannot be asked."""
+
+    async def read() -> Sequence[AttemptRecord]:
+        objects = await asyncio.to_thread(objects_of, endpoints)
+        async with warehouse_of(settings_of(endpoints)) as warehouse:
+            return (await training_history(warehouse, objects, job_id)).attempts
+
     try:
-        return asyncio.run(_history(endpoints, job_id))
+        return asyncio.run(read())
     except RatchetError as error:
-        errors.print(f"no curves: {error}", markup=False)
-        return None
+        errors.print(f"no attempts: {error}", markup=False)
+        return []
 
 
-def show_job(job: JobOut, directory: Path, history: TrainingHistory | None = None) -> None:
-    """The facts of a job in reading order, its curves and its figures, and the worker's error without its traceback."""
+def show_job(job: JobOut, directory: Path, attempts: Sequence[AttemptRecord] = (), page: str | None = None) -> None:
+    """The facts of a job in reading order, its figures, and the worker's error without its traceback.
+
+    `page`: the address of its curves.
+    """
     print_facts(facts_of(job))
     for title, part in (("progress", job.progress), ("artifacts", job.artifacts)):
         if part is not None and (members := msgspec.to_builtins(part)):
             console.print(f"\n{title}")
             print_facts(members, indent=2)
-    if history is not None:
-        if len(history.attempts) > 1:
-            console.print()
-            print_table(*attempt_table(history.attempts), "")
-        show_pictures(curves_of(history.steps))
+    if len(attempts) > 1:
+        console.print()
+        print_table(*attempt_table(attempts), "")
     if figures := figures_of(job):
         console.print()
         rows = [(name, value, sentence_of(name, value)) for name, value in figures.items()]
         print_table(("figure", "value", "what it is"), rows, "")
+    if page is not None:
+        console.print(f"\ncurves: {page}", markup=False, soft_wrap=True)
     if job.state == "completed":
         console.print(f"\n{next_step(job, directory)}", markup=False)
 
@@ -249,29 +219,9 @@ def attempt_table(attempts: Sequence[AttemptRecord]) -> tuple[Sequence[str], Seq
     return columns, rows
 
 
-def show_pictures(curves: Mapping[str, Sequence[Point]]) -> None:
-    """The most telling curves, two or more beside each other where the terminal is wide enough."""
-    names = [*(name for name in PICTURED if name in curves), *(name for name in curves if name.startswith(HELD_OUT))]
-    columns = console.width if console.is_terminal else WIDE
-    braille = shows_braille(console.encoding, os.environ)
-    pictures: list[Text] = []
-    for name in names:
-        drawn = picture(curves[name], min(columns, NARROW), braille=braille)
-        pictures.append(Text("\n".join((shown(name), *drawn)), no_wrap=True))
-    if pictures:
-        console.print()
-        console.print(Columns(pictures, padding=(1, GAP), width=min(columns, NARROW)), width=columns)
-
-
 def state_of(job: JobOut) -> str:
     """The state of a job, and whether it is to be cancelled."""
     if not job.cancel_requested or job.state == "cancelled":
         return job.state
     asked = "an end at once requested" if job.cancel_now else "cancel requested"
     return f"{job.state}, {asked}{', which its worker has read' if job.stopping else ''}"
-
-
-async def _history(endpoints: Endpoints, job_id: str) -> TrainingHistory:
-    objects = await asyncio.to_thread(objects_of, endpoints)
-    async with warehouse_of(settings_of(endpoints)) as warehouse:
-        return await training_history(warehouse, objects, job_id)

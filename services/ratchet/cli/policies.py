@@ -19,7 +19,6 @@ from ratchet.cli.api import get, read_role, read_roles, segment
 from ratchet.cli.completion import complete_policy, complete_role
 from ratchet.cli.connections import connected, objects_of, settings_of
 from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.hints import Hinting
 from ratchet.cli.ids import latest_in
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, checked_role
 from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
@@ -36,7 +35,7 @@ from ratchet.core.stores.adapter_import import Adapter, check_base, read_adapter
 from ratchet.core.stores.policies import STORED, BlobStore, Policy as StoredPolicy, is_manifest_uri, read_policy
 from ratchet.core.stores.policy_files import default_directory, export_policy, require_empty
 
-app = typer.Typer(cls=Hinting, no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 TOOLS: Mapping[bool | None, str] = {
     True: "its engine's chat template shows it the tools of calls",

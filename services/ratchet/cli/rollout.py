@@ -6,7 +6,6 @@ import asyncio
 import getpass
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,21 +20,14 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import LATEST
 from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument, checked_role
 from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_table
-from ratchet.cli.watch import Watch, watch
 from ratchet.core.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut
 from ratchet.core.errors import Conflict, NotFound
 from ratchet.core.service.discovery import DEFAULT_DIRECTORY
+from ratchet.core.stores.history import Decision, History
 
 app = typer.Typer(no_args_is_help=True)
 
 VERSION = re.compile(r"[1-9]\d{0,8}")
-_DECIDED = """
-SELECT rollout_id, decision, at, from_version, to_version, stage, weight, verdict, reason, actor
-FROM (SELECT * EXCEPT body FROM rollouts FINAL)
-WHERE role = {role:String}
-ORDER BY at DESC, rollout_id, decision DESC
-LIMIT {limit:UInt32}
-"""
 
 
 def checked_version(context: typer.Context, version: str) -> str:
@@ -75,7 +67,6 @@ Version = Annotated[str, typer.Argument(help="The policy version to roll out, or
 @app.command()
 def status(
     role: OptionalRoleArgument = None,
-    again: Watch = False,
     as_json: AsJson = False,
     directory: Directory = DEFAULT_DIRECTORY,
 ) -> None:
@@ -91,8 +82,6 @@ def status(
         else:
             show(answer.rollouts)
 
-    if again:
-        watch(look, draw, as_json)
     answer = look()
     print_answer(answer, as_json, lambda: draw(answer))
 
@@ -186,7 +175,12 @@ def history(
 ) -> None:
     """Show the decisions about a role's rollouts, newest first: when, who, what and why; `audit` proves them."""
     endpoints = locate(directory)
-    decisions = asyncio.run(decided(endpoints, role, limit))
+
+    async def read_decisions() -> list[Decision]:
+        async with warehouse_of(settings_of(endpoints)) as warehouse:
+            return await History(warehouse).decisions(role, limit)
+
+    decisions = asyncio.run(read_decisions())
     if not decisions:
         require_role(endpoints, role)
     print_answer({"decisions": decisions}, as_json, lambda: show_history(decisions))
@@ -261,30 +255,7 @@ def act(endpoints: Endpoints, order: str, body: Mapping[str, object]) -> Rollout
         raise
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision about a rollout, as the deployer published it."""
-
-    rollout_id: str
-    decision: int
-    """Its number within the rollout, from 0."""
-    at: datetime
-    from_version: int | None
-    to_version: int
-    stage: int
-    weight: float
-    verdict: str
-    reason: str
-    actor: str
-
-
-async def decided(endpoints: Endpoints, role: str, limit: int) -> list[Decided]:
-    """The newest decisions about a role."""
-    async with warehouse_of(settings_of(endpoints)) as warehouse:
-        rows = await warehouse.rows(_DECIDED, {"role": role, "limit": limit})
-    return [Decided(**row) for row in rows]
-
-
-def show_history(decisions: Sequence[Decided]) -> None:
+def show_history(decisions: Sequence[Decision]) -> None:
     """One line for each."""
     columns = ("at", "policy", "instead of", "stage", "weight", "verdict", "by", "reason")
     rows = [

@@ -22,7 +22,6 @@ from ratchet.cli.ids import listed_ids
 from ratchet.cli.options import AsJson, Directory, OptionalRole
 from ratchet.cli.output import console, print_answer, print_facts, print_table
 from ratchet.cli.started import upstreams_of_stack
-from ratchet.cli.watch import Watch, watch
 from ratchet.core.contract.http.console import LedgerOut
 from ratchet.core.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut, TriggerOut
 from ratchet.core.contract.state import JOBS, POLICIES, Job, Route
@@ -67,15 +66,12 @@ def status(
         ),
     ] = None,
     role: OptionalRole = None,
-    again: Watch = False,
     directory: Directory = DEFAULT_DIRECTORY,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."""
     if subject is None and role is not None:
         raise Rejected("--role needs `training` or `dpo`: the whole report is of all roles")
-    if again:
-        watch(lambda: read(directory, subject, role), show_any, as_json)
     report = read(directory, subject, role)
     print_answer(report, as_json, lambda: show_any(report))
     if isinstance(report, StatusReport):

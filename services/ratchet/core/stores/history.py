@@ -8,7 +8,10 @@ arms", as subqueries that services join to their own. Parameters of a query are 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from ratchet.bus.message import Message, decode
 
@@ -65,11 +68,36 @@ def calls(where: str = OF_ROLE, **columns: str) -> str:
 )"""  # noqa: S608 - our own names
 
 
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision about a rollout, as the deployer published it."""
+
+    rollout_id: str
+    decision: int
+    """Its number within the rollout, from 0."""
+    at: datetime
+    from_version: int | None
+    to_version: int
+    stage: int
+    weight: float
+    verdict: str
+    reason: str
+    actor: str
+
+
 class History:
     """Reads messages as they were stored, and the outcomes that the ledger recorded."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
+
+    async def decisions(self, role: str, limit: int) -> list[Decision]:
+        """The newest decisions about a role's rollouts."""
+        sql = f"""
+            SELECT {", ".join(Decision.__struct_fields__)}
+            FROM (SELECT * EXCEPT body FROM rollouts FINAL)
+            WHERE {OF_ROLE} ORDER BY at DESC, rollout_id, decision DESC LIMIT {{limit:UInt32}}
+        """  # noqa: S608 - our own names
+        return [Decision(**row) for row in await self._warehouse.rows(sql, {"role": role, "limit": limit})]
 
     async def messages(self, table: str, kind: type[M], role: str, ids: Iterable[str]) -> list[M]:
         """The messages about these trajectories of a role (in `preferences`: with these preference ids), in any order.
