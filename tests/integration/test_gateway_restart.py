@@ -22,8 +22,8 @@ from ratchet.core.contract.state import Route
 from ratchet.core.service.runtime import App
 from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build
+from ratchet.gateway.peer_sync import PeerSync
 from ratchet.gateway.settings import Settings
-from ratchet.gateway.sharing import Sharing
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_alone import InThisProcess
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, version
@@ -118,7 +118,7 @@ async def test_after_a_restart_a_canary_trajectory_without_a_lease_goes_on_with_
 
 async def knows_of_others(app: App) -> bool:
     """Whether it has read the notes of the gateway that it replaces."""
-    return any(part.has_others for part in app.components if isinstance(part, Sharing))
+    return any(part.has_others for part in app.components if isinstance(part, PeerSync))
 
 
 @pytest.mark.own_broker

@@ -11,7 +11,7 @@ from typing import Any
 
 from ratchet.core.contract import JsonObject
 from ratchet.gateway.domain.identity import Asked, Names, Recognised
-from tests.support.process_notes import Process, Processes
+from tests.support.peer_process import Process, Processes
 
 Spelling = Callable[[JsonObject], JsonObject]
 """How a client sends an answer back."""

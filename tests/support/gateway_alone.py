@@ -29,8 +29,8 @@ from ratchet.gateway.calls import CallOpener, new_id
 from ratchet.gateway.completions import Completions
 from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity, MemoryIndex
-from ratchet.gateway.domain.memory import AnswerCache
-from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.past_calls import AnswerCache
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.replicas import Health
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
@@ -41,11 +41,11 @@ from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import ModelNames, Models
+from ratchet.gateway.peer_sync import Memory, PeerSync
 from ratchet.gateway.reading import RequestReader
 from ratchet.gateway.recorder import Recorder, StreamMemory
 from ratchet.gateway.recorder_pool import Finish
 from ratchet.gateway.recorder_process import SOURCE, Job, RecordMaker
-from ratchet.gateway.sharing import Memory, Sharing
 from tests.support.fake_bus import fake_broker
 from tests.support.messages import AT
 
@@ -137,7 +137,7 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
     server, broker, info = Server(), fake_broker(), EngineInfo(name="engine")
     routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
     outbox = Outbox(CONTRACTS, "gateway", NoSpool())
-    notes, memory = Notes(), StreamMemory(streams_bytes)
+    notes, memory = PeerUpdates(), StreamMemory(streams_bytes)
     spent = list[tuple[str, int, float]]()
     recorder = Recorder(outbox, InThisProcess(lambda: AT), 1_000_000, memory, notes, lambda *used: spent.append(used))
     upstreams = [OpenAiEngine(server, "provider", {"*": "model"})]
@@ -156,10 +156,10 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
     identity = Identity(MemoryIndex(1_000_000), new_id, AT.timestamp)
     never = asyncio.Event().wait
     shared = Memory(identity, arms, notes.calls, recorder.order, ())
-    sharing = Sharing(never, notes, shared, AT.timestamp)  # type: ignore[arg-type]
+    peer_sync = PeerSync(never, notes, shared, AT.timestamp)  # type: ignore[arg-type]
     continuing = Continuing(Responses(lambda: None))
     reader = RequestReader()
-    calls = CallOpener(reader, models, router, continuing, arms, identity, sharing, None, lambda: AT)
+    calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, None, lambda: AT)
     answering = Answering(router, AnswerCache(0), recorder, identity)
     completions = Completions(calls, answering, continuing, keep_alive_s)
     handlers = Handlers(
@@ -168,8 +168,8 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
         continuing=continuing,
         arms=arms,
         identity=identity,
-        sharing=sharing,
-        notes=notes,
+        peer_sync=peer_sync,
+        updates=notes,
         contracts=CONTRACTS,
         now=lambda: AT,
     )

@@ -14,8 +14,8 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build
+from ratchet.gateway.peer_sync import PeerSync
 from ratchet.gateway.settings import Settings
-from ratchet.gateway.sharing import Sharing
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_alone import InThisProcess
 from tests.support.gateway_scene import ROLE, Scene, ask, put_routes, version
@@ -55,14 +55,14 @@ class Several:
         """Wait until every gateway knows that there are others."""
 
         async def have_met() -> bool:
-            return all(sharing_of(scene).has_others for scene in self.scenes)
+            return all(peer_sync_of(scene).has_others for scene in self.scenes)
 
         await eventually(have_met)
 
 
-def sharing_of(scene: Scene) -> Sharing:
-    (sharing,) = (part for part in scene.app.components if isinstance(part, Sharing))
-    return sharing
+def peer_sync_of(scene: Scene) -> PeerSync:
+    (peer_sync,) = (part for part in scene.app.components if isinstance(part, PeerSync))
+    return peer_sync
 
 
 async def serves(scene: Scene) -> bool:

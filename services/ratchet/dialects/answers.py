@@ -137,23 +137,23 @@ class _TextChoice(msgspec.Struct):
         return _Message(self.text)
 
 
-class ChatGlance(msgspec.Struct):
+class ChatEnvelope(msgspec.Struct):
     """A chat completion as far as the gateway relies on its shape."""
 
     choices: list[_ChatChoice]
 
     def messages(self) -> Sequence[JsonObject]:
-        """See `Glance`."""
+        """See `AnswerEnvelope`."""
         return _spoken(self.choices)
 
 
-class TextGlance(msgspec.Struct):
+class TextEnvelope(msgspec.Struct):
     """A text completion as far as the gateway relies on its shape."""
 
     choices: list[_TextChoice]
 
     def messages(self) -> Sequence[JsonObject]:
-        """See `Glance`."""
+        """See `AnswerEnvelope`."""
         return _spoken(self.choices)
 
 
@@ -164,7 +164,7 @@ def _spoken(choices: Sequence[_ChatChoice] | Sequence[_TextChoice]) -> list[Json
     return [choice.message.json for choice in ordered]
 
 
-class Glance(Protocol):
+class AnswerEnvelope(Protocol):
     """A whole answer as far as the gateway relies on its shape: read without what only turns hold."""
 
     @property

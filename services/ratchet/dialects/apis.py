@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ratchet.dialects.forms import CHAT, TEXT, Form
+from ratchet.dialects.api_dialect import CHAT, TEXT, ApiDialect
 from ratchet.dialects.messages import MESSAGES
-from ratchet.dialects.responses.form import RESPONSES
+from ratchet.dialects.responses.dialect import RESPONSES
 
-APIS: Mapping[str, Form] = {form.name: form for form in (CHAT, TEXT, RESPONSES, MESSAGES)}
+APIS: Mapping[str, ApiDialect] = {dialect.name: dialect for dialect in (CHAT, TEXT, RESPONSES, MESSAGES)}

@@ -261,8 +261,8 @@ def _decoded_in_steps(raw: msgspec.Raw, steps: int) -> Any:
     if steps == 0 or len(view) <= STEP_BYTES or kind not in (b"[", b"{"):
         return _VALUE.decode(raw)
     if kind == b"[":
-        return [_decoded_in_steps(one, steps - 1) for one in _RAWS.decode(raw)]
-    return {name: _decoded_in_steps(one, steps - 1) for name, one in _FIELDS.decode(raw).items()}
+        return [_decoded_in_steps(item, steps - 1) for item in _RAWS.decode(raw)]
+    return {name: _decoded_in_steps(member, steps - 1) for name, member in _FIELDS.decode(raw).items()}
 
 
 def read_messages(fields: Fields) -> list[JsonObject]:

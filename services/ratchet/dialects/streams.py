@@ -221,7 +221,9 @@ class PassedStream:
             return b""
         shown = without(fields, self._of_chunk)
         if choices and self._of_choices:
-            shown["choices"] = msgspec.Raw(msgspec.json.encode([without(one, self._of_choices) for one in choices]))
+            shown["choices"] = msgspec.Raw(
+                msgspec.json.encode([without(choice, self._of_choices) for choice in choices])
+            )
         return _other_lines(event) + b"data: " + msgspec.json.encode(shown) + b"\n\n"
 
     def finish(self) -> bytes:
@@ -272,7 +274,9 @@ def chat_begins(chunk: Body) -> bool:
 
 def text_begins(chunk: Body) -> bool:
     """Whether the chunk holds any of the text."""
-    return any(one.get("text") or one.get("finish_reason") for one in cast("list[Body]", chunk.get("choices") or ()))
+    return any(
+        choice.get("text") or choice.get("finish_reason") for choice in cast("list[Body]", chunk.get("choices") or ())
+    )
 
 
 def folded(fold: Callable[[Iterable[Body]], Body], parts: Sequence[bytes]) -> tuple[Body, bool]:
@@ -403,7 +407,7 @@ def _fold_message(choice: Body, part: Body) -> None:
     delta = cast("Body", part.get("delta") or {})
     for call in cast("list[Body]", delta.get("tool_calls") or ()):
         calls: list[Body] = message.setdefault("tool_calls", [])
-        known = next((one for one in reversed(calls) if one["index"] == call.get("index")), None)
+        known = next((earlier for earlier in reversed(calls) if earlier["index"] == call.get("index")), None)
         if known is None or call.get("index") is None:  # without an index it is a call of its own
             known = {"index": call.get("index")}
             calls.append(known)
@@ -436,7 +440,7 @@ def _joined(value: Any) -> Any:
         return "".join(value)
     if isinstance(value, dict):
         members = cast("Body", value)
-        return {name: _joined(one) for name, one in members.items() if name != "tool_calls"} | (
+        return {name: _joined(member) for name, member in members.items() if name != "tool_calls"} | (
             {"tool_calls": [_joined(_without(call, {"index"})) for call in members["tool_calls"]]}
             if "tool_calls" in members
             else {}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -14,19 +15,18 @@ from ratchet.core.contract.turn import BROKE, EngineInfo
 from ratchet.core.errors import BadRequest, NotFound, Rejected
 from ratchet.core.rules.capture import Reason
 from ratchet.core.service.problems import HttpError, http_error
-from ratchet.dialects.forms import ENGINE_FIELDS
+from ratchet.dialects.api_dialect import ENGINE_FIELDS
 from ratchet.dialects.streams import UNREADABLE
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import Call, new_id
 from ratchet.gateway.domain.identity import Identity
-from ratchet.gateway.domain.memory import AnswerCache, cache_key
+from ratchet.gateway.domain.past_calls import AnswerCache, cache_key
 from ratchet.gateway.domain.prices import FREE, NO_PRICES, Price, Prices
 from ratchet.gateway.domain.routing import claim_of
 from ratchet.gateway.domain.turns import CACHED, CANCELLED, TurnHeader, policy_label
 from ratchet.gateway.engine_answers import Answer, Answered, LiveAnswer, checked
 from ratchet.gateway.engines.base import (
-    CallRefused,
     EngineAnswer,
     EngineError,
     EngineFailed,
@@ -45,6 +45,19 @@ NO_TOOLS = (
 )
 CLIENT_CLOSED = 499
 """Metrics count calls whose agent disconnected under this status (nginx's number)."""
+
+
+def _bug(error: Exception) -> HttpError:
+    return HttpError(500, f"the gateway failed on this call ({type(error).__name__}); its log has the details")
+
+
+FAILURES: Sequence[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[Any], HttpError]]] = (
+    (HttpError, lambda error: error),
+    ((Rejected, NotFound), http_error),
+    (Exception, _bug),
+)
+"""What a call fails of, and how its turn says so: an engine's failure or refusal, an upstream's, of which no policy has
+failed but its run may die; what the engine's API has no equivalent for; a bug. `Any`: each takes its own kind."""
 
 
 class Answering:
@@ -79,27 +92,16 @@ class Answering:
                     return await self._ask(call)
                 except EngineFailed as failure:
                     if not self._fall_back(call, failure):
-                        self._fail(call, failure)
                         raise
         except asyncio.CancelledError:
             self.record_cancelled(call)
             raise
-        except CallRefused as refusal:
-            self._fail(call, refusal)
-            raise
-        except EngineFailed:
-            raise
-        except HttpError as refusal:  # an upstream's: no policy has failed, but the run may die of it
-            self._fail(call, refusal)
-            raise
-        except (Rejected, NotFound) as refusal:  # what the engine's API has no equivalent for
-            problem = http_error(refusal)
+        except Exception as error:  # the boundary: a call has a turn, whatever it met
+            problem = next(problem_of(error) for kinds, problem_of in FAILURES if isinstance(error, kinds))
             self._fail(call, problem)
-            raise problem from refusal
-        except Exception as error:  # the boundary: a call has a turn, whatever bug it met
-            message = f"the gateway failed on this call ({type(error).__name__}); its log has the details"
-            self._fail(call, HttpError(500, message))
-            raise
+            if not isinstance(error, (Rejected, NotFound)):
+                raise
+            raise problem from error
 
     def record_answer(self, call: Call, answer: Answer) -> None:
         """The call becomes a turn with its answer; with `n` choices it becomes that many siblings."""
@@ -146,7 +148,7 @@ class Answering:
         if call.recognised.is_named:
             return
         with suppress(*UNREADABLE):  # what cannot be read here is not recognised again; the agent has it all the same
-            response_id = _response_id(call, answer) if call.form.name == RESPONSES else None
+            response_id = _response_id(call, answer) if call.dialect.name == RESPONSES else None
             for number in range(answer.choices):
                 message = answer.message(number)
                 prompt = partial(call.request.messages_of, number)
@@ -180,10 +182,10 @@ class Answering:
             header = msgspec.structs.replace(header, engine=msgspec.structs.replace(header.engine, fault=fault))
         job = CallJob(
             header=msgspec.structs.replace(header, turns=call.arm.turns),
-            form=call.form.name,
+            dialect=call.dialect.name,
             request=call.sent,
             answer=answer.raw if answer else b"",
-            answer_form=answer.form.name if answer else None,
+            answer_dialect=answer.dialect.name if answer else None,
             kept=answer is None or answer.kept,
             streamed=answer is not None and answer.streamed,
             choice=number,
@@ -215,16 +217,16 @@ class Answering:
             raise BadRequest(message, param="tools", code="unsupported_parameter")
         call.cache_key = None
         if self._cache.may_serve(policy.digest, call.request.sampling):
-            form, request = call.form, call.request
-            if form.translation is not None:
-                form, request = form.translation.to, form.translation.request(request)
-            call.cache_key = cache_key(policy.digest, form.path, ENGINE_FIELDS[form.name](request, policy.name))
+            dialect, request = call.dialect, call.request
+            if dialect.translation is not None:
+                dialect, request = dialect.translation.to, dialect.translation.request(request)
+            call.cache_key = cache_key(policy.digest, dialect.path, ENGINE_FIELDS[dialect.name](request, policy.name))
             cached = self._cache.get_answer(call.cache_key)
             metrics.CACHE_LOOKUPS.labels("miss" if cached is None else "hit").inc()
             if cached is not None:
                 call.cached, call.header = True, msgspec.structs.replace(call.header, engine=CACHE)
-                return Answered(form, request, cached, of_policy=True)
-        answer = await call.engine.ask(call.form, call.request, policy, call.arm.role)
+                return Answered(dialect, request, cached, of_policy=True)
+        answer = await call.engine.ask(call.dialect, call.request, policy, call.arm.role)
         _name_replica(call, answer.reply.replica)
         if isinstance(answer.reply, EventReply):
             return await self._begun(answer, answer.reply)
@@ -241,7 +243,7 @@ class Answering:
         metrics.CACHE_BYTES.set(self._cache.size)
 
     async def _begun(self, answer: EngineAnswer, reply: EventReply) -> LiveAnswer:
-        live = LiveAnswer(answer.form, answer.request, reply, answer.of_policy, self._recorder.streams)
+        live = LiveAnswer(answer.dialect, answer.request, reply, answer.of_policy, self._recorder.streams)
         try:
             await live.begin()
         except EngineFailed as failure:
@@ -290,5 +292,5 @@ def _fault_of(error: HttpError | str | None) -> str | None:
 
 def _response_id(call: Call, answer: Answer) -> str | None:
     """The id of a response as the agent has it."""
-    shown = answer.whole().get("id") if answer.form is call.form else call.request.answer_id
+    shown = answer.whole().get("id") if answer.dialect is call.dialect else call.request.answer_id
     return shown if isinstance(shown, str) else None

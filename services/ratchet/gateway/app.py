@@ -43,8 +43,8 @@ from ratchet.gateway.calls import CallOpener, new_id
 from ratchet.gateway.completions import Completions
 from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity, MemoryIndex
-from ratchet.gateway.domain.memory import AnswerCache
-from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.past_calls import AnswerCache
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines import build_upstream, transport_to
 from ratchet.gateway.engines.http_transport import HttpTransport
@@ -58,6 +58,7 @@ from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import ModelNames, Models
 from ratchet.gateway.other_calls import OtherCalls
+from ratchet.gateway.peer_sync import Memory, PeerSync
 from ratchet.gateway.publishing import OBSERVE_S, Publishing
 from ratchet.gateway.quotas import Quotas
 from ratchet.gateway.reading import RequestReader
@@ -65,7 +66,6 @@ from ratchet.gateway.recorder import Recorder, StreamMemory
 from ratchet.gateway.recorder_pool import FINISH_S, RecorderPool, Recorders
 from ratchet.gateway.recorder_process import SOURCE
 from ratchet.gateway.settings import Settings
-from ratchet.gateway.sharing import Memory, Sharing
 
 
 @asynccontextmanager
@@ -88,8 +88,8 @@ async def build(settings: Settings, recorders: Recorders | None = None) -> Async
         continuing=continuing,
         arms=recognition.arms,
         identity=recognition.identity,
-        sharing=recognition.sharing,
-        notes=recording.notes,
+        peer_sync=recognition.peer_sync,
+        updates=recording.updates,
         contracts=contracts,
         now=utc_now,
     )
@@ -98,7 +98,7 @@ async def build(settings: Settings, recorders: Recorders | None = None) -> Async
     asked = coordinator if settings.coordinator_url else None
     find = route_finder(completions, others, handlers, asked, recording.quotas)
     api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=settings.bodies_bytes)
-    used = partial(recording.notes.used, requests=1)
+    used = partial(recording.updates.used, requests=1)
     guard = Guard(api, recognition.limit, settings.requests_per_minute, settings.trusted_proxies, used=used)
     try:
         yield _app(settings, recording, routing, recognition, guard)
@@ -118,7 +118,7 @@ class _Recording:
     spool: Spool
     publishing: Publishing
     pool: Recorders
-    notes: Notes
+    updates: PeerUpdates
     quotas: Quotas
     recorder: Recorder
 
@@ -129,11 +129,11 @@ def _recording(settings: Settings, contracts: Contracts, pool: Recorders) -> _Re
     spool = open_spool(_folder(settings) / "spool", settings.spool_bytes)
     outbox = Outbox(contracts, SOURCE, spool, queue_limit=settings.queue_limit)
     publishing = Publishing(outbox, broker.bus, close_s=settings.close_s, patience_s=settings.lease_s)
-    notes = Notes(settings.conversation_bytes // 8)
-    quotas = Quotas(broker.bus, utc_now, time.monotonic, notes, has_prices=settings.prices.are_set)
+    updates = PeerUpdates(settings.conversation_bytes // 8)
+    quotas = Quotas(broker.bus, utc_now, time.monotonic, updates, has_prices=settings.prices.are_set)
     streams = StreamMemory(settings.streams_bytes)
-    recorder = Recorder(outbox, pool, settings.recording_bytes, streams, notes, quotas.account)
-    return _Recording(broker, spool, publishing, pool, notes, quotas, recorder)
+    recorder = Recorder(outbox, pool, settings.recording_bytes, streams, updates, quotas.account)
+    return _Recording(broker, spool, publishing, pool, updates, quotas, recorder)
 
 
 @dataclass(frozen=True)
@@ -176,17 +176,17 @@ class _Recognition:
 
     arms: Arms
     identity: Identity
-    sharing: Sharing
+    peer_sync: PeerSync
     limit: RateLimit
 
 
 def _recognition(settings: Settings, recording: _Recording) -> _Recognition:
-    arms, notes = Arms(settings.arms_bytes), recording.notes
+    arms, updates = Arms(settings.arms_bytes), recording.updates
     index = MemoryIndex(settings.identity_bytes)
-    identity = Identity(index, new_id, time.time, rest_s=settings.conversation_rest_s, notes=notes)
-    limit = RateLimit(time.monotonic)
-    memory = Memory(identity, arms, notes.calls, recording.recorder.order, (recording.quotas.learn, limit.learn))
-    return _Recognition(arms, identity, Sharing(recording.broker.bus, notes, memory, time.time), limit)
+    identity = Identity(index, new_id, time.time, rest_s=settings.conversation_rest_s, updates=updates)
+    limit = RateLimit(time.monotonic, gateways=lambda: updates.gateways)
+    memory = Memory(identity, arms, updates.calls, recording.recorder.order, (recording.quotas.learn, limit.learn))
+    return _Recognition(arms, identity, PeerSync(recording.broker.bus, updates, memory, time.time), limit)
 
 
 def _completions(
@@ -205,7 +205,7 @@ def _completions(
         continuing,
         recognition.arms,
         recognition.identity,
-        recognition.sharing,
+        recognition.peer_sync,
         settings.user_key.get_secret_value() if settings.user_key else None,
         utc_now,
     )
@@ -224,7 +224,7 @@ def _app(settings: Settings, recording: _Recording, routing: _Routing, recogniti
     """What runs, and how it is."""
     given = [setting_key(key.get_secret_value(), "agents", AGENT_SCOPES) for key in settings.api_keys]
     keys = known_keys(settings.shared, "gateway", recording.broker.bus, given)
-    routes, sharing, publishing = routing.routes, recognition.sharing, recording.publishing
+    routes, peer_sync, publishing = routing.routes, recognition.peer_sync, recording.publishing
 
     async def engines() -> str | None:
         # Before a role has a policy there may be no engine: the local stack starts one when it is needed.
@@ -236,7 +236,7 @@ def _app(settings: Settings, recording: _Recording, routing: _Routing, recogniti
             recording.broker,
             publishing,
             recording.pool,
-            sharing,
+            peer_sync,
             routes,
             keys,
             recording.quotas,
@@ -244,7 +244,7 @@ def _app(settings: Settings, recording: _Recording, routing: _Routing, recogniti
             Periodic(CHECK_EVERY_S, routing.engines.check_health, "replicas"),
             http_server(settings, guard, keys),
         ],
-        {"routes": routes.ready, "other_gateways": sharing.ready, "keys": keys.ready, "files": has_files},
+        {"routes": routes.ready, "other_gateways": peer_sync.ready, "keys": keys.ready, "files": has_files},
         notes={
             "broker": recording.broker.check,
             "canaries": routes.check,

@@ -19,10 +19,10 @@ from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.arms import PINNED, Assignment
 from ratchet.core.rules.trajectory_names import NAME_CHARACTERS
 from ratchet.core.service.asgi import Request
-from ratchet.dialects.forms import Form
+from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.requests import ADAPTER_ID, CallRequest, end_user_of
 from ratchet.dialects.responses.answers import RESPONSE_PREFIX
-from ratchet.dialects.responses.form import RESPONSES
+from ratchet.dialects.responses.dialect import RESPONSES
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Asked, Identity, Recognised, names_of, trace_of
@@ -30,8 +30,8 @@ from ratchet.gateway.domain.routing import Arm, Arms, claim_of
 from ratchet.gateway.domain.turns import TurnHeader
 from ratchet.gateway.engines.base import Engine
 from ratchet.gateway.models import Models
+from ratchet.gateway.peer_sync import PeerSync
 from ratchet.gateway.reading import RequestReader
-from ratchet.gateway.sharing import Sharing
 
 TRAJECTORY, SESSION, AGENT = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
 ARM = b"x-ratchet-arm"
@@ -59,7 +59,7 @@ PASSED = frozenset(
 class Call:
     """One call on its way; assignment, engine and header change when a fallback takes over."""
 
-    form: Form
+    dialect: ApiDialect
     request: CallRequest
     sent: bytes
     """The request as the agent sent it."""
@@ -103,12 +103,12 @@ class CallOpener:
     continuing: Continuing
     arms: Arms
     identity: Identity
-    sharing: Sharing
+    peer_sync: PeerSync
     user_key: str | None
     """Key of the hash that turns the end user of a call into its turn's `user_ref`; without it no turn names one."""
     now: Callable[[], datetime]
 
-    async def open(self, form: Form, request: Request, trajectory: str | None) -> Call:
+    async def open(self, dialect: ApiDialect, request: Request, trajectory: str | None) -> Call:
         """Read the request and choose who answers. A call that no engine can answer leaves no trace here.
 
         Raises `BadRequest`, `NotFound`, `Forbidden` for what the caller's key does not allow, or `Unavailable` when the
@@ -117,10 +117,10 @@ class CallOpener:
         session, agent, pinned = _label(request, SESSION), _label(request, AGENT), _is_pinned(request)
         names = names_of(request.header, trajectory)
         named = bool(names.header or names.path or names.run)
-        (asked, naming), sent = await self.reader.read(form, request.body, named=named), request.body
+        (asked, naming), sent = await self.reader.read(dialect, request.body, named=named), request.body
         caller, exact = request.caller, asked.named_by == ADAPTER_ID
         owner = caller.key_id or ""
-        if form is RESPONSES:
+        if dialect is RESPONSES:
             continued = await self.continuing.opened(asked, owner)
             if continued.fields is not asked.fields:
                 sent = msgspec.json.encode(continued.fields)
@@ -128,7 +128,7 @@ class CallOpener:
         at = self.now()
         try:
             model, version = await self.models.resolve(asked.model, caller, exact=exact)
-            recognised = await self.sharing.recognise(
+            recognised = await self.peer_sync.recognise(
                 Asked(scope_of(request), names, naming, request.body, lambda: asked.messages, owner)
             )
             arm = self.arms.open(recognised.trajectory_id, model.role)
@@ -160,7 +160,7 @@ class CallOpener:
             key_id=request.caller.key_id,
             trace=_trace_of(request),
         )
-        return Call(form, asked, sent, arm, recognised, assignment, engine, header, time.perf_counter(), owner)
+        return Call(dialect, asked, sent, arm, recognised, assignment, engine, header, time.perf_counter(), owner)
 
     def _user_ref(self, asked: CallRequest) -> str | None:
         user = end_user_of(asked) if self.user_key is not None else None

@@ -15,8 +15,8 @@ from ratchet.core.errors import RatchetError
 from ratchet.core.service.asgi import Answer as HttpAnswer, EventStream, Headers, Request, Response
 from ratchet.core.service.problems import HttpError, http_error, internal_error
 from ratchet.dialects.answers import agent_body
-from ratchet.dialects.forms import Form
-from ratchet.dialects.responses.form import RESPONSES, ResponseTranslator
+from ratchet.dialects.api_dialect import ApiDialect
+from ratchet.dialects.responses.dialect import RESPONSES, ResponseTranslator
 from ratchet.dialects.streams import KEEP_ALIVE, UNREADABLE, PassedStream, Problem, ShownStream, TranslatedStream
 from ratchet.gateway import metrics
 from ratchet.gateway.answering import Answering
@@ -37,26 +37,26 @@ class Completions:
     continuing: Continuing
     keep_alive_s: float
 
-    async def complete(self, form: Form, request: Request, trajectory: str | None) -> HttpAnswer:
+    async def complete(self, dialect: ApiDialect, request: Request, trajectory: str | None) -> HttpAnswer:
         """POST of any API that answers calls; `trajectory`: the one that the path names."""
         try:
-            call = await self.calls.open(form, request, trajectory)
+            call = await self.calls.open(dialect, request, trajectory)
         except RatchetError as error:
-            return _problem_response(form, http_error(error))
+            return _problem_response(dialect, http_error(error))
         if call.request.stream:
             return await self._stream(call)
         try:
             answer = await self.answering.answer(call)
         except RatchetError as error:
-            return _problem_response(form, http_error(error), call.headers)
+            return _problem_response(dialect, http_error(error), call.headers)
         try:
             shown = _shown_body(call, answer)
-            if form is RESPONSES and answer.form is not form:
+            if dialect is RESPONSES and answer.dialect is not dialect:
                 await self.continuing.keep(call.request, shown, call.owner)
         except (EngineFailed, *UNREADABLE) as error:
             failure = error if isinstance(error, EngineFailed) else _unreadable(error)
             self.answering.record_broken(call, answer, failure)
-            return _problem_response(form, failure, call.headers)
+            return _problem_response(dialect, failure, call.headers)
         except asyncio.CancelledError:
             self.answering.record_cancelled(call, answer)
             raise
@@ -73,7 +73,7 @@ class Completions:
             raise
         problem = _problem_of(working) if working.done() else None
         if problem is not None:
-            return _problem_response(call.form, problem, call.headers)
+            return _problem_response(call.dialect, problem, call.headers)
         relayed = relayed_headers(working.result().headers) if working.done() else []
         return EventStream(self._events(call, working), [*call.headers, *relayed])
 
@@ -90,7 +90,7 @@ class Completions:
                 await asyncio.wait({working}, timeout=self.keep_alive_s)
             problem = _problem_of(working)
             if problem is not None:
-                yield call.form.error_event(_problem(problem))
+                yield call.dialect.error_event(_problem(problem))
                 return
             async with aclosing(self._shown(call, working.result())) as pieces:
                 async for piece in pieces:
@@ -147,9 +147,9 @@ class Completions:
 def _shown_body(call: Call, answer: Answer) -> bytes:
     """A whole answer as the agent gets it. Raises `EngineFailed` where it cannot be read after all."""
     try:
-        if answer.form is not call.form:
-            assert call.form.translation is not None  # noqa: S101 - the engine answered in the translation's form
-            return call.form.translation.answer(call.request, msgspec.json.decode(answer.raw))
+        if answer.dialect is not call.dialect:
+            assert call.dialect.translation is not None  # noqa: S101 - the engine answered in the translation's dialect
+            return call.dialect.translation.answer(call.request, msgspec.json.decode(answer.raw))
         return agent_body(answer.request, answer.raw) if answer.of_policy else answer.raw
     except UNREADABLE as error:
         raise _unreadable(error) from error
@@ -157,10 +157,10 @@ def _shown_body(call: Call, answer: Answer) -> bytes:
 
 def _shown_stream(call: Call, answer: Answer) -> ShownStream:
     """How the agent gets the answer's events."""
-    if answer.form is call.form:
-        return PassedStream(answer.request, call.form.error_event, of_policy=answer.of_policy)
-    assert call.form.translation is not None  # noqa: S101 - the engine answered in the translation's form
-    return TranslatedStream(call.form.translation.stream(call.request))
+    if answer.dialect is call.dialect:
+        return PassedStream(answer.request, call.dialect.error_event, of_policy=answer.of_policy)
+    assert call.dialect.translation is not None  # noqa: S101 - the engine answered in the translation's dialect
+    return TranslatedStream(call.dialect.translation.stream(call.request))
 
 
 def _unreadable(error: Exception) -> EngineFailed:
@@ -173,10 +173,10 @@ def _problem(error: HttpError) -> Problem:
     return Problem(error.status, error.body.error)
 
 
-def _problem_response(form: Form, problem: HttpError, headers: Headers = ()) -> Response:
+def _problem_response(dialect: ApiDialect, problem: HttpError, headers: Headers = ()) -> Response:
     """An error as the agent's API writes it: in the provider's own words where the provider speaks that API."""
     relayed = problem.relayed if isinstance(problem, EngineError) else None
-    raw = relayed[1] if relayed is not None and relayed[0] == form.name else form.error(_problem(problem))
+    raw = relayed[1] if relayed is not None and relayed[0] == dialect.name else dialect.error(_problem(problem))
     return Response(problem.status, raw, [*headers, *problem.headers])
 
 

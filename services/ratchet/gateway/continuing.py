@@ -9,7 +9,7 @@ import structlog
 
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.dialects.requests import Body, CallRequest
-from ratchet.dialects.responses.form import asked_of, call_of, raw_member
+from ratchet.dialects.responses.dialect import asked_of, call_of, raw_member
 from ratchet.dialects.responses.state import History, ResponseState, continued_conversation, not_kept, state_of
 from ratchet.gateway.kv_responses import Responses
 

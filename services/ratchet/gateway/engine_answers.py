@@ -12,7 +12,7 @@ import msgspec
 
 from ratchet.core.contract import JsonObject
 from ratchet.core.service.asgi import Headers
-from ratchet.dialects.forms import Form
+from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.requests import Body, CallRequest
 from ratchet.dialects.streams import (
     BETWEEN,
@@ -24,7 +24,7 @@ from ratchet.dialects.streams import (
     error_status,
     events_of,
 )
-from ratchet.gateway.engines.base import INVALID, EngineAnswer, EngineFailed, EventReply, Reply, chunk_in, glance_of
+from ratchet.gateway.engines.base import INVALID, EngineAnswer, EngineFailed, EventReply, Reply, chunk_in, envelope_of
 from ratchet.gateway.recorder import StreamMemory
 
 END_S = 1.0
@@ -47,10 +47,10 @@ LAST_BYTES = 64 * 1024
 class Answered:
     """A whole answer of an engine, or of the cache in its place."""
 
-    form: Form
+    dialect: ApiDialect
     """In which the engine answered: the agent's own, or that of its translation."""
     request: CallRequest
-    """The call in this form."""
+    """The call in this dialect."""
     raw: bytes
     """The body as it came."""
     of_policy: bool
@@ -71,7 +71,7 @@ class Answered:
         names."""
         if self.messages is not None:
             return self.messages[number]
-        return self.form.answer(self.whole(), number).message or {}
+        return self.dialect.answer(self.whole(), number).message or {}
 
     def whole(self) -> Body:
         """The answer, decoded."""
@@ -79,7 +79,7 @@ class Answered:
 
     async def pieces(self) -> AsyncGenerator[list[bytes], None]:
         """The answer as the events of a stream, for an agent that asked for one."""
-        yield events_of(self.form.replay(self.whole()))
+        yield events_of(self.dialect.replay(self.whole()))
 
     def over(self, failure: EngineFailed | None = None) -> None:
         """Nothing: the way to the engine has read the answer."""
@@ -92,7 +92,7 @@ class Answered:
 class LiveAnswer:
     """A stream that has begun to answer: no other engine can take over."""
 
-    form: Form
+    dialect: ApiDialect
     request: CallRequest
     reply: EventReply
     of_policy: bool
@@ -153,7 +153,7 @@ class LiveAnswer:
 
     def message(self, number: int) -> JsonObject:
         """See `Answered`; once the stream is over."""
-        return self.form.answer(self.whole(), number).message or {}
+        return self.dialect.answer(self.whole(), number).message or {}
 
     async def begin(self) -> None:
         """Wait for the first event that holds any of the answer. Raises `EngineFailed`: another engine may answer."""
@@ -201,12 +201,12 @@ class LiveAnswer:
         """Whether every answer has its end. Of a stream that is not kept, its last events must say so."""
         try:
             whole = self.whole() if self.kept else self._folded()
-            return all(self.form.answer(whole, number).finish_reason for number in range(self.choices))
+            return all(self.dialect.answer(whole, number).finish_reason for number in range(self.choices))
         except UNREADABLE:
             return False
 
     def _folded(self) -> Body:
-        return self.form.fold(map(chunk_of, datas(self.events)))
+        return self.dialect.fold(map(chunk_of, datas(self.events)))
 
     def _taken(self, events: list[bytes]) -> list[bytes]:
         """The events that the agent gets: none that follow the last one, and no crowd of comments before the first."""
@@ -222,7 +222,7 @@ class LiveAnswer:
                 continue
             self._keep(event)
             shown.append(event)
-            if self.form.ends(data):
+            if self.dialect.ends(data):
                 self.ended = True
                 break
             failed = event.startswith(_FAILED)
@@ -239,11 +239,11 @@ class LiveAnswer:
             return
         self.kept = False
         self.forget()
-        self.events = [one for one in (*self.events, event) if len(one) <= LAST_BYTES]
+        self.events = [kept for kept in (*self.events, event) if len(kept) <= LAST_BYTES]
         del self.events[1:-LAST_EVENTS]
 
     def _look_at(self, data: bytes, *, failed: bool) -> None:
-        chunk, begins = chunk_in(self.form, data)
+        chunk, begins = chunk_in(self.dialect, data)
         if failed or chunk.get("error"):
             self.error = Reply(200, data).reason
             if (error_status(data) or 502) >= 500:
@@ -257,13 +257,13 @@ Answer = Answered | LiveAnswer
 
 def checked(name: str, answer: EngineAnswer, reply: Reply) -> Answered:
     """The whole answer. Raises `EngineFailed` for one that an SDK could not read."""
-    glance = reply.glance or glance_of(name, answer.form, reply.raw)
+    envelope = reply.envelope or envelope_of(name, answer.dialect, reply.raw)
     return Answered(
-        answer.form,
+        answer.dialect,
         answer.request,
         reply.raw,
         answer.of_policy,
         headers=reply.headers,
-        choices=min(len(glance.choices), answer.request.choices),
-        messages=glance.messages(),
+        choices=min(len(envelope.choices), answer.request.choices),
+        messages=envelope.messages(),
     )

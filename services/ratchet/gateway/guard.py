@@ -34,21 +34,34 @@ class _Bucket:
 
 
 class RateLimit:
-    """Lets a caller make so many requests in a minute, at once or spread; a quiet minute fills the bucket again."""
+    """Lets a caller make so many requests in a minute, at once or spread; a quiet minute fills the bucket again.
 
-    def __init__(self, monotonic: Callable[[], float], *, callers: int = REMEMBERED_CALLERS) -> None:
+    Gateways that share the work tell each other what a key asked, and so each counts the whole; a key that has not
+    asked here yet begins with an equal share of its minute. Of an address without a key each counts an equal share.
+    """
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        *,
+        gateways: Callable[[], int] = lambda: 1,
+        callers: int = REMEMBERED_CALLERS,
+    ) -> None:
+        """`gateways`: how many are alive, this one included."""
         self._monotonic = monotonic
+        self._gateways = gateways
         self._callers = callers
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
-    def wait_s(self, caller: str, per_minute: int) -> float:
+    def wait_s(self, caller: str, per_minute: float, *, is_key: bool = False) -> float:
         """0 for a request that the caller may make, and it counts; else the seconds until the caller may make one."""
-        now = self._monotonic()
-        bucket = self._buckets.setdefault(caller, _Bucket(per_minute, now))
+        now, share = self._monotonic(), per_minute / self._gateways()
+        per_minute = per_minute if is_key else share
+        bucket = self._buckets.setdefault(caller, _Bucket(max(1.0, share), now))
         self._buckets.move_to_end(caller)
         if len(self._buckets) > self._callers:
             self._buckets.popitem(last=False)
-        bucket.tokens = min(per_minute, bucket.tokens + (now - bucket.at) * per_minute / 60)
+        bucket.tokens = min(max(1.0, per_minute), bucket.tokens + (now - bucket.at) * per_minute / 60)
         bucket.at = now
         if bucket.tokens < 1:
             return (1 - bucket.tokens) * 60 / per_minute
@@ -56,7 +69,7 @@ class RateLimit:
         return 0.0
 
     def learn(self, use: UseNote) -> None:
-        """Count what a key asked of another gateway. One that has asked nothing here has its whole minute still."""
+        """Count what a key asked of another gateway, once it has asked something here."""
         if use.key_id in self._buckets:
             self._buckets[use.key_id].tokens -= use.requests
 
@@ -100,8 +113,10 @@ class Guard:
         per_minute = caller.limits.requests_per_minute or self._per_minute
         if not per_minute:
             return 0.0
-        wait_s = self._limit.wait_s(caller.key_id or address_of(scope, self._proxies), per_minute)
-        if not wait_s and caller.key_id is not None:
+        if caller.key_id is None:
+            return self._limit.wait_s(address_of(scope, self._proxies), per_minute)
+        wait_s = self._limit.wait_s(caller.key_id, per_minute, is_key=True)
+        if not wait_s:
             self._used(caller.key_id)
         return wait_s
 

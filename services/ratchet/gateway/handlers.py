@@ -21,11 +21,11 @@ from ratchet.dialects.responses.state import PAGE, input_page
 from ratchet.gateway.calls import new_id
 from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity
-from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.models import Models
+from ratchet.gateway.peer_sync import PeerSync
 from ratchet.gateway.recorder import Recorder
-from ratchet.gateway.sharing import Sharing
 
 FIRST_COUNTS = "the first outcome of a trajectory counts"
 UNKNOWN_TRAJECTORY = (
@@ -44,8 +44,8 @@ class Handlers:
     continuing: Continuing
     arms: Arms
     identity: Identity
-    sharing: Sharing
-    notes: Notes
+    peer_sync: PeerSync
+    updates: PeerUpdates
     contracts: Contracts
     now: Callable[[], datetime]
 
@@ -87,7 +87,7 @@ class Handlers:
         Publishes a repeated end like the first one, which may not have arrived.
         """
         body = request.json_object() if request.body else {}
-        knows_all = await self.sharing.catch_up()
+        knows_all = await self.peer_sync.catch_up()
         trajectory_id = self._meant_by(trajectory, request)
         known = {arm.role: arm for arm in self.arms.of_trajectory(trajectory_id)}
         roles = _roles(request.caller, body, list(known), knows_all=knows_all)
@@ -111,14 +111,14 @@ class Handlers:
             self.identity.ended(ended.trajectory_id)
             if arm is not None:
                 arm.ended, arm.has_outcome = True, arm.has_outcome or ended.outcome is not None
-                self.notes.changed(arm)
+                self.updates.changed(arm)
         ended_before = [arm.role for arm in earlier]
         return json_response(Ended(trajectory_id=trajectory_id, roles=roles, ended_before=ended_before, note=note), 202)
 
     def _meant_by(self, name: str, request: Request) -> str:
         """The trajectory that a name means to the caller: the newest with calls. Raises `BadRequest`."""
         ids = self.identity.meant_by(name, _owner(request))
-        return next((one for one in ids if self.arms.of_trajectory(one)), ids[-1])
+        return next((trajectory_id for trajectory_id in ids if self.arms.of_trajectory(trajectory_id)), ids[-1])
 
     async def feedback(self, request: Request, trajectory: str | None) -> Response:
         """POST /v1/feedback: without a role, for the only role of the trajectory's calls.
@@ -130,7 +130,7 @@ class Handlers:
         name = body.get("trajectory_id") or trajectory
         if name is None:
             raise BadRequest("`trajectory_id` is missing: the id or the name of a trajectory", param="trajectory_id")
-        knows_all = await self.sharing.catch_up()
+        knows_all = await self.peer_sync.catch_up()
         trajectory_id = self._meant_by(str(name), request)
         known = [arm.role for arm in self.arms.of_trajectory(trajectory_id)]
         roles = _roles(request.caller, body, known, knows_all=knows_all)

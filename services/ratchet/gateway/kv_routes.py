@@ -107,7 +107,7 @@ class Routes:
 
     def newest(self, role: str, algorithm: str) -> PolicyVersion | None:
         """The newest usable version of a role that `algorithm` trained."""
-        return newest_by(algorithm, [one for one in self._versions.values() if one.role == role])
+        return newest_by(algorithm, [version for version in self._versions.values() if version.role == role])
 
     async def run(self) -> None:
         """Follow the bucket until stopped."""

@@ -40,7 +40,7 @@ class Models:
         self._routes = routes
         self._upstreams = upstreams
         self._names = names
-        known = {*names.roles, *(role for one in upstreams for role in one.roles)}
+        known = {*names.roles, *(role for upstream in upstreams for role in upstream.roles)}
         targets = [parse_model(target).role for target in names.aliases.values()]
         self._named = frozenset(known | {role if role in known else _base(role) for role in targets})
         """Roles that need no policy to be asked: those that upstreams, settings or aliases name."""

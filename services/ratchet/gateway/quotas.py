@@ -28,7 +28,7 @@ from ratchet.core.contract.state import KEY_USAGE, KeyUsage
 from ratchet.core.errors import BusUnavailable
 from ratchet.core.rules.access import Caller
 from ratchet.core.service.problems import HttpError
-from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 
 log = structlog.get_logger()
 
@@ -52,15 +52,15 @@ class Quotas:
         connect: Callable[[], Awaitable[Bus]],
         now: Callable[[], datetime],
         monotonic: Callable[[], float],
-        notes: Notes,
+        updates: PeerUpdates,
         *,
         has_prices: bool = True,
     ) -> None:
-        """`notes` tell other gateways what keys with a limit use; `has_prices`: some calls cost money."""
+        """`updates` tell other gateways what keys with a limit use; `has_prices`: some calls cost money."""
         self._connect = connect
         self._now = now
         self._monotonic = monotonic
-        self._notes = notes
+        self._updates = updates
         self._has_prices = has_prices
         self._warned_of: set[str] = set()
         """Keys of which the log says that their limit on money does nothing."""
@@ -98,7 +98,7 @@ class Quotas:
         """Count a call that is over: the tokens of its prompt and answer, and what they cost."""
         if key_id in self._tokens:
             self._tokens[key_id].left -= tokens
-            self._notes.used(key_id, tokens=tokens)
+            self._updates.used(key_id, tokens=tokens)
         own = self._of_today(self._own.get(key_id)) or KeyUsage(key_id=key_id, day=self._today())
         self._own[key_id] = KeyUsage(
             key_id=own.key_id, day=own.day, calls=own.calls + 1, tokens=own.tokens + tokens, usd=own.usd + usd
@@ -106,14 +106,14 @@ class Quotas:
         self._unwritten.add(key_id)
 
     def learn(self, use: UseNote) -> None:
-        """Count what a key used at another gateway. A key that has made no call here has its whole minute still."""
+        """Count what a key used at another gateway, once it has made a call here: it begins with an equal share."""
         if use.key_id in self._tokens:
             self._tokens[use.key_id].left -= use.tokens
 
     def spent_today(self, key_id: str) -> float:
         """US dollars that a key has used today (UTC), as far as this process knows."""
         used = [self._own.get(key_id), *self._others.get(key_id, {}).values()]
-        return sum(one.usd for one in used if self._of_today(one) is not None and one is not None)
+        return sum(usage.usd for usage in used if self._of_today(usage) is not None and usage is not None)
 
     async def run(self) -> None:
         """Write what is counted, and follow what others count, until stopped."""
@@ -152,7 +152,9 @@ class Quotas:
             return
         self._pruned = self._today()
         for key_id, others in list(self._others.items()):
-            self._others[key_id] = {process: one for process, one in others.items() if self._of_today(one) is not None}
+            self._others[key_id] = {
+                process: usage for process, usage in others.items() if self._of_today(usage) is not None
+            }
             if not self._others[key_id]:
                 del self._others[key_id]
 
@@ -174,7 +176,7 @@ class Quotas:
 
     def _refilled(self, key_id: str, per_minute: int) -> _Tokens:
         now = self._monotonic()
-        tokens = self._tokens.setdefault(key_id, _Tokens(per_minute, now))
+        tokens = self._tokens.setdefault(key_id, _Tokens(per_minute / self._updates.gateways, now))
         tokens.left = min(per_minute, tokens.left + (now - tokens.at) * per_minute / 60)
         tokens.at = now
         return tokens

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ratchet.core.rules.chat.links import Digested
-from ratchet.dialects.forms import Form
+from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.requests import CallRequest, read_fields, value_of
 from ratchet.gateway.domain.identity import NAMING_MEMBERS
 
@@ -36,24 +36,24 @@ class RequestReader:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "reading")
 
-    async def read(self, form: Form, body: bytes, *, named: bool) -> Read:
+    async def read(self, dialect: ApiDialect, body: bytes, *, named: bool) -> Read:
         """The request that a body is; `named`: its headers name its trajectory. Raises `BadRequest`."""
         if len(body) <= LARGE:
-            return _read(form, body)
+            return _read(dialect, body)
         read = _read if named else _read_with_digests
-        return await asyncio.get_running_loop().run_in_executor(self._thread, read, form, body)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read, dialect, body)
 
     def close(self) -> None:
         """Read no more."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _read(form: Form, body: bytes) -> Read:
-    call = form.read(read_fields(body))
+def _read(dialect: ApiDialect, body: bytes) -> Read:
+    call = dialect.read(read_fields(body))
     return Read(call, {name: value_of(call.fields, name) for name in NAMING_MEMBERS if name in call.fields})
 
 
-def _read_with_digests(form: Form, body: bytes) -> Read:
+def _read_with_digests(dialect: ApiDialect, body: bytes) -> Read:
     """The digests of its messages are what recognises its trajectory."""
-    read = _read(form, body)
+    read = _read(dialect, body)
     return read._replace(call=msgspec.structs.replace(read.call, messages=Digested(read.call.messages)))

@@ -23,7 +23,7 @@ from ratchet.core.rules.capture import Reason
 from ratchet.core.rules.redaction import Redactor
 from ratchet.dialects.streams import BETWEEN, LAST_EVENTS, datas
 from ratchet.gateway import metrics
-from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.prices import FREE, spent_tokens
 from ratchet.gateway.domain.routing import Arm
 from ratchet.gateway.domain.turns import CANCELLED, LOST, TOO_LARGE, TurnHeader, policy_label
@@ -79,14 +79,14 @@ class Recorder:
         jobs: JobRunner,
         budget_bytes: int,
         streams: StreamMemory,
-        notes: Notes,
+        updates: PeerUpdates,
         account: Account | None = None,
     ) -> None:
-        """`notes`: what processes send each other of calls; `account` takes what the calls of a key used."""
+        """`updates`: what processes send each other of calls; `account` takes what the calls of a key used."""
         self._outbox = outbox
         self._jobs = jobs
         self._budget = budget_bytes
-        self._notes = notes
+        self._updates = updates
         self._account = account
         self.streams = streams
         """Where streams under way are kept for their turns."""
@@ -105,7 +105,7 @@ class Recorder:
     def record_call(self, arm: Arm, job: CallJob) -> None:
         """Publish a call that is over as a turn: bare where its agent gave it up before any answer came.
 
-        Notes for other processes go out before this returns, and so before the agent has the end of its answer.
+        PeerUpdates for other processes go out before this returns, and so before the agent has the end of its answer.
         """
         arm.own_turns += 1
         engine_worked = bool(job.answer) or job.barred == CANCELLED
@@ -118,8 +118,8 @@ class Recorder:
         else:
             self._in_recording.setdefault((arm.trajectory_id, arm.role), _InRecording()).calls += 1
             self._submit(arm.trajectory_id, job, partial(self._publish_turn, arm, job), arm)
-        self._notes.changed(arm)
-        self._notes.send()
+        self._updates.changed(arm)
+        self._updates.send()
 
     def record_feedback(self, feedback: Feedback) -> None:
         """Publish feedback. Raises `Unavailable` when there is no room for it."""
@@ -161,7 +161,7 @@ class Recorder:
             finish(recorded)
 
         def submit_call(arm: Arm, job: CallJob) -> None:
-            elsewhere = self._notes.calls.take(arm.trajectory_id, arm.role)
+            elsewhere = self._updates.calls.take(arm.trajectory_id, arm.role)
             self._jobs.submit(key, msgspec.structs.replace(job, elsewhere=elsewhere), finish_job)
 
         if arm is not None and isinstance(job, CallJob):
@@ -201,7 +201,7 @@ class Recorder:
     def _note_record(self, arm: Arm, call: CallNote) -> None:
         """Let other processes know of a record."""
         arm.recorded += 1
-        self._notes.recorded(msgspec.structs.replace(call, number=arm.recorded))
+        self._updates.recorded(msgspec.structs.replace(call, number=arm.recorded))
 
     def _publish_event(self, recorded: Recorded | None) -> None:
         if recorded is not None and recorded.record is not None:

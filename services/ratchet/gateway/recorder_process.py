@@ -33,8 +33,8 @@ from ratchet.core.rules.recorded import ids_digest
 from ratchet.core.rules.redaction import Redacted, Redactor, redact_message
 from ratchet.core.service.contracts import load_contracts
 from ratchet.dialects.answers import Answer, is_miscounted, provider_of
+from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.apis import APIS
-from ratchet.dialects.forms import Form
 from ratchet.dialects.requests import (
     Body,
     CallRequest,
@@ -45,7 +45,7 @@ from ratchet.dialects.requests import (
     tools_of,
 )
 from ratchet.dialects.streams import UNREADABLE, EventSplitter, datas, folded
-from ratchet.gateway.domain.memory import Conversation, Conversations, PastCall, ToolSets, system_digest
+from ratchet.gateway.domain.past_calls import Conversation, Conversations, PastCall, ToolSets, system_digest
 from ratchet.gateway.domain.prices import Price
 from ratchet.gateway.domain.turns import (
     CANCELLED,
@@ -86,14 +86,14 @@ class CallJob(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     """A call that is over."""
 
     header: TurnHeader
-    form: str
+    dialect: str
     """Name of the API in which the agent asked."""
     request: bytes
     """As the agent sent it."""
     answer: bytes
     """As the engine gave it: whole, or as events; empty without one."""
     latency_ms: float | None
-    answer_form: str | None = None
+    answer_dialect: str | None = None
     """Name of the API in which the engine answered, where it is another one."""
     streamed: bool = False
     """The answer came as events."""
@@ -185,7 +185,7 @@ class RecordMaker:
 
     def _record_call(self, job: CallJob) -> Recorded:
         """Find what the call continues, make the turn, redact it, seal it, and remember the call for the next one."""
-        request = APIS[job.form].read(read_fields(job.request))
+        request = APIS[job.dialect].read(read_fields(job.request))
         constraint = constraint_of(request)
         answer = _answer_of(job, request, moved=isinstance(constraint, Irreproducible))
         messages = request.messages_of(job.choice)
@@ -211,7 +211,7 @@ class RecordMaker:
         )
         whole = turn_of(job.header, asked, answer, job.latency_ms)
         whole = msgspec.structs.replace(
-            whole, api=job.form, first_token_ms=job.first_token_ms, cost_usd=_cost_of(job, answer.usage)
+            whole, api=job.dialect, first_token_ms=job.first_token_ms, cost_usd=_cost_of(job, answer.usage)
         )
         try:
             turn = self._redact(whole)
@@ -309,7 +309,9 @@ def _call_note(turn: Turn, call: PastCall | None) -> CallNote:
         system=call.system.hex() or None,
         tools_digest=call.tools_digest,
         redacted=call.redacted,
-        call_ids=[one for one in call.call_ids if 0 < len(one) <= NOTED_CHARACTERS and one.isprintable()][:NOTED_IDS],
+        call_ids=[
+            call_id for call_id in call.call_ids if 0 < len(call_id) <= NOTED_CHARACTERS and call_id.isprintable()
+        ][:NOTED_IDS],
         ids=len(call.token_ids),
         ids_digest=ids_digest(call.token_ids) if call.token_ids else None,
     )
@@ -330,7 +332,7 @@ def _parent_of(
     A prompt may begin with an early call and repeat a later one, which its agent has compacted: that is the parent.
     """
     begun = conversation.parent_of(digests)
-    ids = {one for message in messages for one in repeated_ids(message)}
+    ids = {call_id for message in messages for call_id in repeated_ids(message)}
     repeated = conversation.repeated_by(header.parent_hint, ids)
     if repeated is not None and (begun is None or repeated.index > begun.index):
         return repeated, False
@@ -376,10 +378,10 @@ def _answer_of(job: CallJob, request: CallRequest, *, moved: bool) -> Answer:
     if not job.answer:
         provider = provider_of({}, job.request_id)
         return Answer(message=None, error=job.error, barred=job.barred, finish_reason=finish, provider=provider)
-    form = APIS[job.answer_form or job.form]
-    whole, unreadable = _whole_of(form, job)
+    dialect = APIS[job.answer_dialect or job.dialect]
+    whole, unreadable = _whole_of(dialect, job)
     try:
-        answer = replace(form.answer(whole, job.choice), provider=provider_of(whole, job.request_id))
+        answer = replace(dialect.answer(whole, job.choice), provider=provider_of(whole, job.request_id))
         miscounted = is_miscounted(whole, request.choices)
     except UNREADABLE:
         answer, unreadable, miscounted = Answer(message=None), True, False
@@ -402,11 +404,11 @@ def _answer_of(job: CallJob, request: CallRequest, *, moved: bool) -> Answer:
     return replace(answer, barred=job.barred or next((reason for reason, holds in reasons.items() if holds), None))
 
 
-def _whole_of(form: Form, job: CallJob) -> tuple[Body, bool]:
+def _whole_of(dialect: ApiDialect, job: CallJob) -> tuple[Body, bool]:
     """The answer of a job as its API gives it whole, and whether some of it cannot be read and is left out."""
     if not job.streamed:
         return msgspec.json.decode(job.answer), False
-    return folded(form.fold, list(datas(EventSplitter().feed(job.answer + b"\n\n"))))
+    return folded(dialect.fold, list(datas(EventSplitter().feed(job.answer + b"\n\n"))))
 
 
 def counted_of(turn: Turn) -> Counted:

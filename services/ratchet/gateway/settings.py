@@ -44,7 +44,7 @@ def _model(name: str) -> str:
 
 def _askable(name: str) -> str:
     if not is_model_name(name):
-        raise ValueError(f"{name!r} is no name of a model: printable, at most {MODEL_CHARACTERS} characters")
+        raise ValueError(f"{name!r} cannot name a model: use printable text of at most {MODEL_CHARACTERS} letters")
     return name
 
 
@@ -196,7 +196,7 @@ class Settings(ServiceSettings):
 
     @model_validator(mode="after")
     def _names_differ(self) -> Settings:
-        names = {one.name for one in self.upstreams} & {one.name for one in self.engines}
+        names = {upstream.name for upstream in self.upstreams} & {engine.name for engine in self.engines}
         if names:
             raise ValueError(f"{', '.join(sorted(names))}: an engine and an upstream have the same name")
         return self
@@ -204,7 +204,7 @@ class Settings(ServiceSettings):
     @property
     def engines(self) -> Sequence[EngineSettings]:
         """The engines that serve policies."""
-        one = EngineSettings(
+        engine = EngineSettings(
             name=self.engine_name or self.shared.engine_kind,
             kind=self.shared.engine_kind,
             urls=replica_urls(self.engine_url),
@@ -213,18 +213,23 @@ class Settings(ServiceSettings):
             logprobs_mode=self.engine_logprobs_mode,
             price=self.engine_price,
         )
-        return self.shared.engines or (one,)
+        return self.shared.engines or (engine,)
 
     @property
     def prices(self) -> Prices:
         """All prices that are set."""
-        upstreams = {one.name: {model: _price(set_) for model, set_ in one.prices.items()} for one in self.upstreams}
-        return Prices({one.name: _price(one.price) if one.price else None for one in self.engines}, upstreams)
+        upstreams = {
+            upstream.name: {model: _price(set_) for model, set_ in upstream.prices.items()}
+            for upstream in self.upstreams
+        }
+        return Prices(
+            {engine.name: _price(engine.price) if engine.price else None for engine in self.engines}, upstreams
+        )
 
     @property
     def logprob_modes(self) -> Mapping[str, str]:
         """By engine, which distribution it logs, where its answers do not name one."""
-        return {one.name: MODES[one.logprobs_mode] for one in self.engines if one.logprobs_mode is not None}
+        return {engine.name: MODES[engine.logprobs_mode] for engine in self.engines if engine.logprobs_mode is not None}
 
 
 def verify(settings: Settings, environment: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from ratchet.core.contract.turn import Sampling, Usage
 from ratchet.core.service.problems import HttpError
 from ratchet.dialects.answers import agent_body
-from ratchet.dialects.forms import CHAT, TEXT, Form, chat_answer, text_answer
+from ratchet.dialects.api_dialect import CHAT, TEXT, ApiDialect, chat_answer, text_answer
 from ratchet.dialects.requests import CallRequest, read_fields
 from ratchet.dialects.streams import EventSplitter, PassedStream, Problem, chunk_of, datas, event_of
 from ratchet.gateway.domain.turns import trainable_of
@@ -32,12 +32,12 @@ def request(**members: Any) -> CallRequest:
     return CHAT.read(read_fields(msgspec.json.encode({**PLAIN, **members})))
 
 
-def chunks_of(form: Form, choice: dict[str, Any], **members: Any) -> list[dict[str, Any]]:
+def chunks_of(dialect: ApiDialect, choice: dict[str, Any], **members: Any) -> list[dict[str, Any]]:
     """A whole answer as the chunks that the agent gets."""
-    asked = form.read(read_fields(msgspec.json.encode({**PLAIN, "prompt": "x", "stream": True, **members})))
+    asked = dialect.read(read_fields(msgspec.json.encode({**PLAIN, "prompt": "x", "stream": True, **members})))
     answer = {"id": "c-1", "object": "chat.completion", "created": 7, "model": "support@1-1", "usage": USAGE}
-    chunks = form.replay({**answer, "choices": [{"index": 0, "finish_reason": "stop", **choice}]})
-    shown = PassedStream(asked, form.error_event, of_policy=True)
+    chunks = dialect.replay({**answer, "choices": [{"index": 0, "finish_reason": "stop", **choice}]})
+    shown = PassedStream(asked, dialect.error_event, of_policy=True)
     return list(map(chunk_of, datas(EventSplitter().feed(b"".join(shown.feed(event_of(one)[:-2]) for one in chunks)))))
 
 

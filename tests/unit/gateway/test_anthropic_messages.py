@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.chat.format import is_chat
-from ratchet.dialects.forms import CHAT
+from ratchet.dialects.api_dialect import CHAT
 from ratchet.dialects.messages import MESSAGES
 from ratchet.dialects.messages.answers import from_chat, message_of
 from ratchet.dialects.messages.counting import count_body, estimate

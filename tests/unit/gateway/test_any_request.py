@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.chat.links import prefix_digests
 from ratchet.dialects.answers import agent_body
-from ratchet.dialects.forms import CHAT, ENGINE_FIELDS, TEXT, Form
+from ratchet.dialects.api_dialect import CHAT, ENGINE_FIELDS, TEXT, ApiDialect
 from ratchet.dialects.requests import read_fields
 from ratchet.dialects.streams import PassedStream, event_of
 
@@ -41,13 +41,13 @@ bodies = st.dictionaries(st.sampled_from(MEMBERS), values, max_size=6)
 GOOD: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "x"}], "prompt": "x"}
 
 
-@pytest.mark.parametrize("form", [CHAT, TEXT])
+@pytest.mark.parametrize("dialect", [CHAT, TEXT])
 @settings(max_examples=40)
 @given(body=bodies, whole=st.booleans())
-def test_every_body_is_read_or_refused(form: Form, body: dict[str, Any], whole: bool) -> None:
+def test_every_body_is_read_or_refused(dialect: ApiDialect, body: dict[str, Any], whole: bool) -> None:
     with suppress(BadRequest, NotFound):
-        request = form.read(read_fields(msgspec.json.encode({**GOOD, **body} if whole else body)))
-        sent = msgspec.json.decode(msgspec.json.encode(ENGINE_FIELDS[form.name](request, "support@1-x")))
+        request = dialect.read(read_fields(msgspec.json.encode({**GOOD, **body} if whole else body)))
+        sent = msgspec.json.decode(msgspec.json.encode(ENGINE_FIELDS[dialect.name](request, "support@1-x")))
         assert sent["model"] == "support@1-x"
         assert len(prefix_digests(request.messages)) == len(request.messages) + 1
 
@@ -61,25 +61,25 @@ lists = st.lists(choices, max_size=1) | st.tuples(choices, values).map(list)
 answers = st.fixed_dictionaries({"choices": lists | values}, optional={"usage": values})
 
 
-@pytest.mark.parametrize("form", [CHAT, TEXT])
+@pytest.mark.parametrize("dialect", [CHAT, TEXT])
 @settings(max_examples=60)
 @given(answer=answers)
-def test_every_answer_that_passes_the_glance_can_be_shown_and_streamed(form: Form, answer: dict[str, Any]) -> None:
-    request = form.read(read_fields(msgspec.json.encode(GOOD)))
+def test_answer_with_a_sound_envelope_can_be_shown_and_streamed(dialect: ApiDialect, answer: dict[str, Any]) -> None:
+    request = dialect.read(read_fields(msgspec.json.encode(GOOD)))
     raw = msgspec.json.encode(answer)
     try:
-        msgspec.json.decode(raw, type=form.glance)
+        msgspec.json.decode(raw, type=dialect.envelope)
     except msgspec.DecodeError:
         return
     shown = msgspec.json.decode(agent_body(request, raw))
     assert len(shown["choices"]) == len(answer["choices"])
-    stream = PassedStream(request, form.error_event, of_policy=True)
-    for chunk in form.replay(answer):
+    stream = PassedStream(request, dialect.error_event, of_policy=True)
+    for chunk in dialect.replay(answer):
         stream.feed(event_of(chunk).removesuffix(b"\n\n"))
 
 
-@pytest.mark.parametrize(("form", "good"), [(CHAT, {"message": {"content": "x"}}), (TEXT, {"text": "x"})])
-def test_a_choice_that_is_not_an_object_makes_the_whole_answer_invalid(form: Form, good: dict[str, Any]) -> None:
-    assert form.answer({"choices": [good, good]}, 1).message is not None
+@pytest.mark.parametrize(("dialect", "good"), [(CHAT, {"message": {"content": "x"}}), (TEXT, {"text": "x"})])
+def test_choice_that_is_not_an_object_makes_the_answer_invalid(dialect: ApiDialect, good: dict[str, Any]) -> None:
+    assert dialect.answer({"choices": [good, good]}, 1).message is not None
     with pytest.raises(TypeError):
-        form.answer({"choices": [good, 5]}, 0)
+        dialect.answer({"choices": [good, 5]}, 0)

@@ -11,7 +11,7 @@ import pytest
 
 from ratchet.core.rules.access import Caller
 from ratchet.core.service.asgi import EventStream
-from ratchet.dialects.forms import CHAT
+from ratchet.dialects.api_dialect import CHAT
 from tests.support.gateway_alone import alone, chat_request
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from ratchet.core.rules.access import ANYONE
 from ratchet.core.service.asgi import Request, Response
-from ratchet.dialects.forms import CHAT
+from ratchet.dialects.api_dialect import CHAT
 from tests.support.gateway_alone import Alone, alone, chat_request
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.dialects.forms import CHAT
+from ratchet.dialects.api_dialect import CHAT
 from ratchet.dialects.requests import read_fields
 from ratchet.gateway import engine_answers
 from ratchet.gateway.engine_answers import LiveAnswer

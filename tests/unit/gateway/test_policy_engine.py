@@ -7,7 +7,7 @@ import pytest
 
 from ratchet.core.contract.turn import EngineInfo
 from ratchet.core.service.asgi import Headers
-from ratchet.dialects.forms import CHAT, Form
+from ratchet.dialects.api_dialect import CHAT, ApiDialect
 from ratchet.dialects.requests import read_fields
 from ratchet.gateway.engines.base import CallRefused, EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.policies import PolicyEngine
@@ -26,16 +26,16 @@ class Engine:
         self.front = PolicyEngine(self, EngineInfo(name="vllm"))
 
     async def post(
-        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", dialect: ApiDialect | None = None
     ) -> Reply:
         self.near = near
         self.asked.append((path, msgspec.json.decode(body)["model"]))
         return self.reply
 
     async def stream(
-        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", dialect: ApiDialect | None = None
     ) -> Reply | EventReply:
-        return await self.post(path, body, headers, near=near, form=form)
+        return await self.post(path, body, headers, near=near, dialect=dialect)
 
     async def ask(self) -> object:
         return (await self.front.ask(CHAT, CALL, served(1), ROLE)).reply

@@ -16,7 +16,7 @@ from ratchet.core.contract.gateway_notes import UseNote
 from ratchet.core.contract.state import KEY_USAGE, KeyLimits, KeyUsage
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.problems import HttpError
-from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.quotas import Quotas
 from tests.support.fake_bus import fake_broker
 from tests.support.running import running
@@ -33,7 +33,7 @@ def to(broker: FakeBroker) -> Callable[[], Awaitable[Bus]]:
 
 
 def quotas(clock: FakeClock, broker: FakeBroker | None = None) -> Quotas:
-    return Quotas(to(broker or fake_broker()), clock, clock.monotonic, Notes())
+    return Quotas(to(broker or fake_broker()), clock, clock.monotonic, PeerUpdates())
 
 
 def holder(key_id: str = "key_0000000000", **limits: float) -> Caller:
@@ -61,7 +61,7 @@ def test_an_answer_larger_than_the_rest_makes_the_key_wait_until_it_is_paid_off(
 
 @pytest.mark.parametrize(("has_prices", "lines"), [(False, 1), (True, 0)])
 def test_a_limit_on_money_without_a_price_is_logged_once(has_prices: bool, lines: int) -> None:
-    used = Quotas(to(fake_broker()), FakeClock(NOON), FakeClock(NOON).monotonic, Notes(), has_prices=has_prices)
+    used = Quotas(to(fake_broker()), FakeClock(NOON), FakeClock(NOON).monotonic, PeerUpdates(), has_prices=has_prices)
     with capture_logs() as logs:
         for _ in range(3):
             used.require(holder(usd_per_day=2.0))

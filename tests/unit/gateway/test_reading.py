@@ -12,7 +12,7 @@ import pytest
 
 from ratchet.core.errors import BadRequest
 from ratchet.core.rules.chat.links import Digested, prefix_digests
-from ratchet.dialects.forms import CHAT
+from ratchet.dialects.api_dialect import CHAT
 from ratchet.dialects.requests import CallRequest, Fields
 from ratchet.gateway.reading import LARGE, RequestReader
 

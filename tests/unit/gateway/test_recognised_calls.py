@@ -12,8 +12,8 @@ import pytest
 
 from ratchet.core.contract import JsonObject
 from ratchet.core.service.asgi import EventStream, Response
-from ratchet.dialects.forms import CHAT
-from ratchet.dialects.responses.form import RESPONSES
+from ratchet.dialects.api_dialect import CHAT
+from ratchet.dialects.responses.dialect import RESPONSES
 from ratchet.dialects.streams import event_of
 from ratchet.gateway.domain.identity import trajectory_id_of
 from tests.support.gateway_alone import Alone, alone, chat_request

@@ -64,7 +64,7 @@ def job(sent: bytes | None = None, got: bytes | None = None, **members: Any) -> 
         session_id=members.pop("session_id", None),
     )
     bodies = {"request": sent or request(), "answer": answer() if got is None else got}
-    return CallJob(header=header, form="chat", latency_ms=5.0, **{**bodies, **members})
+    return CallJob(header=header, dialect="chat", latency_ms=5.0, **{**bodies, **members})
 
 
 def turn_of(recorded: Recorded) -> Turn:
@@ -205,9 +205,9 @@ def test_an_answer_that_cannot_be_read_at_all_leaves_its_request() -> None:
 
 
 def test_a_turn_records_what_its_answer_was_constrained_to() -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"properties": {"z": {}, "a": {}}}}}
+    dialect = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"properties": {"z": {}, "a": {}}}}}
     masked = answer(logprobs_mode="processed_logprobs")
-    turn = turn_of(record_maker().record(job(request(response_format=form, stop_token_ids=[7]), masked)))
+    turn = turn_of(record_maker().record(job(request(response_format=dialect, stop_token_ids=[7]), masked)))
     assert turn.trainable.ok
     assert turn.constraint == Constraint(
         kind="json_schema",

@@ -14,7 +14,7 @@ import pytest
 from ratchet.core.rules.engines import POLICY_REFUSED
 from ratchet.core.service.asgi import Headers
 from ratchet.core.service.problems import HttpError
-from ratchet.dialects.forms import CHAT
+from ratchet.dialects.api_dialect import CHAT
 from ratchet.gateway.domain.replicas import AGAIN_S, FAILED_CHECKS, FAILURES, QUIET_S, Health, Replica
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.replicas import COMMENTS, SENDS, Replicas
@@ -97,11 +97,11 @@ class Engine:
         self.front = Replicas("engine", transports, self.answer_s, now_s=lambda: self.now_s, draw=lambda: 0.5)
 
     async def post(self, near: str = "") -> Reply:
-        return await self.front.post("/v1/chat/completions", b"{}", near=near, form=CHAT)
+        return await self.front.post("/v1/chat/completions", b"{}", near=near, dialect=CHAT)
 
     async def stream(self, near: str = "", *, whole: bool = True) -> list[bytes]:
         """All events of a stream; `whole`: what its reader makes of it. Raises as it does."""
-        reply = await self.front.stream("/v1/chat/completions", b"{}", near=near, form=CHAT)
+        reply = await self.front.stream("/v1/chat/completions", b"{}", near=near, dialect=CHAT)
         assert isinstance(reply, EventReply)
         try:
             events = [event async for events in reply.events for event in events]
@@ -358,7 +358,7 @@ async def test_a_stream_whose_first_event_is_an_error_begins_anew_elsewhere(code
 async def test_streams_of_all_replicas_that_begin_with_errors_end_with_the_words_of_the_last() -> None:
     error = b'{"error": {"message": "EngineCore encountered an issue.", "code": 500}}'
     engine = Engine([Scripted([b"data: " + error]), Scripted([b"data: " + error])])
-    reply = await engine.front.stream("/v1/chat/completions", b"{}", form=CHAT)
+    reply = await engine.front.stream("/v1/chat/completions", b"{}", dialect=CHAT)
     assert isinstance(reply, Reply)
     assert (reply.status, reply.raw, reply.reason) == (502, error, "EngineCore encountered an issue.")
     assert engine.asked == [1, 1]
@@ -369,7 +369,7 @@ async def test_a_stream_that_begins_with_an_error_of_the_call_is_its_whole_answe
     error = b'{"error": {"message": "logit_bias has a token that is out of vocab", "code": 400}}'
     engine = Engine([Scripted([b"data: " + error]), Scripted([b"data: " + error])])
     for number in range(1, 10):
-        reply = await engine.front.stream("/v1/chat/completions", b"{}", form=CHAT)
+        reply = await engine.front.stream("/v1/chat/completions", b"{}", dialect=CHAT)
         assert isinstance(reply, Reply)
         assert (reply.status, reply.raw) == (400, error)
         assert sum(engine.asked) == number
@@ -411,7 +411,7 @@ async def test_a_stream_that_its_agent_leaves_shows_nothing_of_its_replica() -> 
     engine = Engine([Scripted([CHUNK, CHUNK])])
     for _ in range(FAILURES - 1):
         await engine.stream(whole=False)
-    reply = await engine.front.stream("/", b"", form=CHAT)
+    reply = await engine.front.stream("/", b"", dialect=CHAT)
     assert isinstance(reply, EventReply)
     await reply.events.aclose()
     assert engine.known[0].failures == FAILURES - 1
@@ -425,7 +425,7 @@ async def test_a_stream_on_trial_lets_others_follow_and_the_next_failure_ends_th
     assert engine.front.away == ["r0", "r1"]
     engine.now_s += 1
     await engine.front.check_health()
-    open_streams = [await engine.front.stream("/", b"", form=CHAT) for _ in range(6)]
+    open_streams = [await engine.front.stream("/", b"", dialect=CHAT) for _ in range(6)]
     assert engine.outstanding == [3, 3]
     for reply in open_streams[:1]:
         assert isinstance(reply, EventReply)
@@ -506,7 +506,7 @@ async def test_a_replica_that_streams_nothing_but_comments_counts_as_one_that_an
 
 async def test_an_open_stream_counts_as_work_until_it_ends_or_is_closed() -> None:
     engine = Engine([Scripted([CHUNK, CHUNK])])
-    ended, left, unread = [await engine.front.stream("/", b"", form=CHAT) for _ in range(3)]
+    ended, left, unread = [await engine.front.stream("/", b"", dialect=CHAT) for _ in range(3)]
     assert engine.outstanding == [3]
     assert isinstance(ended, EventReply)
     assert isinstance(left, EventReply)
@@ -590,7 +590,7 @@ async def test_a_call_that_finds_all_replicas_away_checks_them_once_however_slow
         checks.append(gone[0].checks)
         with pytest.raises(EngineFailed, match="none of its 2 replicas answers"):
             async with asyncio.timeout(10):
-                await front.post("/v1/chat/completions", b"{}", form=CHAT)
+                await front.post("/v1/chat/completions", b"{}", dialect=CHAT)
     assert gone[0].checks == checks[-1] + 1
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from ratchet.core.errors import BadRequest, RatchetError
 from ratchet.core.service.problems import http_error
-from ratchet.dialects.forms import CHAT, ENGINE_FIELDS, TEXT, Form
+from ratchet.dialects.api_dialect import CHAT, ENGINE_FIELDS, TEXT, ApiDialect
 from ratchet.dialects.messages import MESSAGES
 from ratchet.dialects.requests import (
     MAX_MESSAGES,
@@ -21,7 +21,7 @@ from ratchet.dialects.requests import (
     read_fields,
     value_of,
 )
-from ratchet.dialects.responses.form import RESPONSES
+from ratchet.dialects.responses.dialect import RESPONSES
 from ratchet.gateway.http_api import split_path, unknown_path
 
 HI = b'{"role": "user", "content": "hi"}'
@@ -36,9 +36,9 @@ def read_text(body: dict[str, Any]) -> CallRequest:
     return TEXT.read(read_fields(msgspec.json.encode(body)))
 
 
-def engine_body(form: Form, request: CallRequest, policy: str) -> dict[str, Any]:
+def engine_body(dialect: ApiDialect, request: CallRequest, policy: str) -> dict[str, Any]:
     """What the engine reads."""
-    return msgspec.json.decode(msgspec.json.encode(ENGINE_FIELDS[form.name](request, policy)))
+    return msgspec.json.decode(msgspec.json.encode(ENGINE_FIELDS[dialect.name](request, policy)))
 
 
 def test_a_base_url_may_carry_the_trajectory() -> None:
@@ -114,13 +114,13 @@ def test_an_integer_may_be_written_as_a_float_and_goes_on_as_an_integer(written:
 
 @pytest.mark.parametrize("written", [b"50.0", b"5e1"])
 def test_an_integer_may_be_written_as_a_float_in_every_api(written: bytes) -> None:
-    for form, member, prompt in (
+    for dialect, member, prompt in (
         (CHAT, "max_completion_tokens", b'"messages": [%s]' % HI),
         (MESSAGES, "max_tokens", b'"messages": [%s]' % HI),
         (RESPONSES, "max_output_tokens", b'"input": "hi"'),
         (TEXT, "max_tokens", b'"prompt": "hi"'),
     ):
-        call = form.read(read_fields(b'{"model": "m", %s, "%s": %s}' % (prompt, member.encode(), written)))
+        call = dialect.read(read_fields(b'{"model": "m", %s, "%s": %s}' % (prompt, member.encode(), written)))
         assert (call.sampling.max_tokens, bytes(provider_fields(call, "m")[member])) == (50, b"50")
     text = TEXT.read(read_fields(b'{"model": "m", "prompt": "x", "logprobs": %s}' % written))
     assert text.wants_logprobs

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.dialects.forms import CHAT, TEXT, Form
+from ratchet.dialects.api_dialect import CHAT, TEXT, ApiDialect
 from ratchet.dialects.requests import CallRequest, read_fields
 from ratchet.dialects.streams import LARGEST_EVENT, EventSplitter, PassedStream, chunk_of, data_of, datas
 from tests.support.fake_engine import tool_call
@@ -18,9 +18,9 @@ ALL = {"logprobs": True, "return_token_ids": True, "stream_options": {"include_u
 texts = st.text(min_size=1, max_size=60)
 
 
-def request(form: Form = CHAT, **members: Any) -> CallRequest:
+def request(dialect: ApiDialect = CHAT, **members: Any) -> CallRequest:
     body = {"model": "support", "messages": [{"role": "user", "content": "hi"}], "prompt": "x", "stream": True}
-    return form.read(read_fields(msgspec.json.encode({**body, **members})))
+    return dialect.read(read_fields(msgspec.json.encode({**body, **members})))
 
 
 def whole(kind: str, *choices: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ratchet.core.rules.chat.links import prefix_digests
 from ratchet.core.rules.recorded import ids_digest
 from ratchet.core.service.contracts import load_contracts
 from ratchet.dialects.answers import Answer
-from ratchet.gateway.domain.memory import PastCall
+from ratchet.gateway.domain.past_calls import PastCall
 from ratchet.gateway.domain.turns import (
     TurnHeader,
     TurnRequest,

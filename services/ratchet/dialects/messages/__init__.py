@@ -24,8 +24,8 @@ What chat completions cannot say is dropped, or refused where that would change 
 """
 
 from ratchet.dialects.messages.counting import count_body, count_of, estimate
+from ratchet.dialects.messages.dialect import COUNT_PATH, MESSAGES, VERSION, asked_of, read_call_of
 from ratchet.dialects.messages.errors import error_body
-from ratchet.dialects.messages.form import COUNT_PATH, MESSAGES, VERSION, asked_of, read_call_of
 
 __all__ = [
     "COUNT_PATH",

@@ -145,7 +145,7 @@ def _tool_message(block: Block, path: str, obstacles: Obstacles) -> tuple[Body, 
     call_id = text_member(block, "tool_use_id", path)
     content = block.get("content")
     inner = blocks_of("" if content is None else content, f"{path}.content")
-    nested = [_parts(one, here, obstacles) for here, one in inner]
+    nested = [_parts(part, here, obstacles) for here, part in inner]
     parts = [part for read in nested for part in read]
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
     if block.get("is_error") is True and not text.lower().startswith("error"):
@@ -218,7 +218,7 @@ def _document(block: Block, path: str, obstacles: Obstacles) -> list[Body]:
             return [{"type": "text", "text": "\n\n".join([*heads, text_member(source, "data", here)])}]
         case "content":
             inner = blocks_of(source.get("content"), f"{here}.content")
-            nested = [_parts(one, place, obstacles) for place, one in inner if one["type"] in _FLAT]
+            nested = [_parts(part, place, obstacles) for place, part in inner if part["type"] in _FLAT]
             if len(nested) < len(inner):
                 raise BadRequest(f"{here}.content may hold only text and images", param=f"{here}.content")
             return [*({"type": "text", "text": head} for head in heads), *(part for read in nested for part in read)]
@@ -233,7 +233,7 @@ def _document(block: Block, path: str, obstacles: Obstacles) -> list[Body]:
 
 def _search_result(block: Block, path: str, _: Obstacles) -> list[Body]:
     inner = blocks_of(block.get("content"), f"{path}.content")
-    texts = [text_member(one, "text", place) for place, one in inner]
+    texts = [text_member(part, "text", place) for place, part in inner]
     head = f"{text_member(block, 'title', path)} ({text_member(block, 'source', path)})"
     return [{"type": "text", "text": "\n\n".join([head, *texts])}]
 

@@ -101,17 +101,17 @@ def _given(body: Body) -> list[_Message]:
     if not isinstance(raw, list) or not raw:
         raise BadRequest("messages must be a non-empty list of messages", param="messages")
     given = [_message(message, f"messages.{index}") for index, message in enumerate(cast("list[object]", raw))]
-    last = max((index for index, one in enumerate(given) if one.role == "user"), default=0)
-    return [one for index, one in enumerate(given) if index > last or not one.passing]
+    last = max((index for index, message in enumerate(given) if message.role == "user"), default=0)
+    return [message for index, message in enumerate(given) if index > last or not message.passing]
 
 
 def _messages(body: Body, given: Sequence[_Message], obstacles: Obstacles) -> list[Body]:
-    first = next((index for index, one in enumerate(given) if one.role != "system"), len(given))
+    first = next((index for index, message in enumerate(given) if message.role != "system"), len(given))
     system = [] if body.get("system") is None else blocks_of(body["system"], "system")
-    instructions = system_text([*system, *(block for one in given[:first] for block in one.blocks)])
+    instructions = system_text([*system, *(block for message in given[:first] for block in message.blocks)])
     messages: list[Body] = [{"role": "system", "content": instructions}] if instructions else []
-    for one in _in_chat_order(_merged(given[first:])):
-        messages += _chat_messages(one, obstacles)
+    for message in _in_chat_order(_merged(given[first:])):
+        messages += _chat_messages(message, obstacles)
     if not messages:
         raise BadRequest("messages must hold a message of the user", param="messages")
     if messages[-1]["role"] == "assistant":
@@ -136,9 +136,9 @@ def _message(message: object, path: str) -> _Message:
 def _merged(given: Sequence[_Message]) -> list[_Message]:
     """Consecutive messages of one role are one message."""
     merged: list[_Message] = []
-    for role, group in groupby(given, key=lambda one: one.role):
+    for role, group in groupby(given, key=lambda message: message.role):
         same = list(group)
-        merged.append(_Message(role, [block for one in same for block in one.blocks], same[0].path))
+        merged.append(_Message(role, [block for message in same for block in message.blocks], same[0].path))
     return merged
 
 
@@ -146,10 +146,10 @@ def _in_chat_order(given: Sequence[_Message]) -> list[_Message]:
     """A system message between calls and their results comes after the results, which a chat has at once."""
     ordered = list(given)
     for index in range(1, len(ordered) - 1):
-        before, one, after = ordered[index - 1 : index + 2]
+        before, message, after = ordered[index - 1 : index + 2]
         calls = before.role == "assistant" and any(block["type"] == "tool_use" for _, block in before.blocks)
-        if calls and one.role == "system" and after.role == "user":
-            ordered[index : index + 2] = [after, one]
+        if calls and message.role == "system" and after.role == "user":
+            ordered[index : index + 2] = [after, message]
     return ordered
 
 

@@ -72,7 +72,7 @@ def offered_tools(body: Body) -> list[Offered]:
 
 def functions(body: Body) -> dict[str, Offered]:
     """What the functions of a (checked) request's chat stand for, by name."""
-    return {one.key: one for one in offered_tools(body) if isinstance(one.key, str)}
+    return {tool.key: tool for tool in offered_tools(body) if isinstance(tool.key, str)}
 
 
 def chat_tools(body: Body, choice: str | JsonObject | None, obstacles: list[BadRequest]) -> Body:
@@ -80,7 +80,7 @@ def chat_tools(body: Body, choice: str | JsonObject | None, obstacles: list[BadR
 
     What a chat cannot have is an obstacle. Raises `BadRequest` for a malformed tool or choice.
     """
-    offered = {one.key: _chat_tool(one, obstacles) for one in offered_tools(body)}
+    offered = {tool.key: _chat_tool(tool, obstacles) for tool in offered_tools(body)}
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = checked(choice, AllowedChoice, "tool_choice")
         offered, choice = _allowed(offered, allowed, obstacles), allowed.mode

@@ -53,8 +53,8 @@ from ratchet.core.rules.chat.links import (
     tools_called,
 )
 from ratchet.core.rules.trajectory_names import NAME_CHARACTERS, id_of_name, is_name
-from ratchet.gateway.domain.memory import Recent
-from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.past_calls import Recent
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.retries import Retries
 
 Messages = Sequence[Mapping[str, Any]]
@@ -258,9 +258,9 @@ class Identity:
         *,
         ways: frozenset[str] = EVERY_WAY,
         rest_s: float = 3600.0,
-        notes: Notes | None = None,
+        updates: PeerUpdates | None = None,
     ) -> None:
-        """`new_id` makes the id of a trajectory, `now_s` is Unix time; `notes`: take what other processes should know.
+        """`new_id` makes the id of a trajectory, `now_s` is Unix time; `updates` take what others should know.
 
         `ways`: by what a trajectory may be recognised. `rest_s`: how long a conversation may rest between two calls
         and be recognised by its beginning.
@@ -270,7 +270,7 @@ class Identity:
         self._now_s = now_s
         self._ways = ways
         self._rest_s = rest_s
-        self._notes = notes or Notes()
+        self._updates = updates or PeerUpdates()
         self._retries = Retries[Recognised](now_s, RETRY_S)
         self._ended = Recent[str, str](ENDED_LIMIT)
         """By trajectory that has ended: the last one known to have ended of those that had its name after it."""
@@ -322,17 +322,17 @@ class Identity:
             before = call.digest or prefix_digests(messages())[-1]
             marks.append(_prefix_mark(call.scope, extended(before, {**answer, "role": "assistant"})))
         self._claim(marks, Claim(call.trajectory_id, turn_id, self._now_s()))
-        self._notes.answered(call.trajectory_id, turn_id, marks)
+        self._updates.answered(call.trajectory_id, turn_id, marks)
 
     def failed(self, call: Recognised) -> None:
         """Remember a call that failed, or whose client gave it up: the same body soon after is its next attempt."""
         failed = self._retries.fail(call)
         if failed is not None:
-            self._notes.failed(call.trajectory_id, failed.mark, failed.length, call.parent_turn_id)
+            self._updates.failed(call.trajectory_id, failed.mark, failed.length, call.parent_turn_id)
 
     def ended(self, trajectory_id: str) -> None:
         """The agent has ended a trajectory: a call without a name that continues its conversation begins another."""
-        self._notes.ended(trajectory_id)
+        self._updates.ended(trajectory_id)
         self.learn_end(trajectory_id)
 
     def learn_answer(self, note: AnswerNote, at_s: float) -> None:
@@ -362,7 +362,10 @@ class Identity:
         if _is_id(name):
             return [shared]
         lines = [self._line(first) for first in dict.fromkeys((_id_of(name, key), shared))]
-        return [*(one for ended, current in lines for one in (current, ended) if one), shared]
+        return [
+            *(trajectory_id for ended, current in lines for trajectory_id in (current, ended) if trajectory_id),
+            shared,
+        ]
 
     def _line(self, first: str) -> tuple[str | None, str]:
         """Of the trajectories that have had a name one after the other: the last one that ended, and the one now."""
@@ -407,7 +410,7 @@ class Identity:
             return None
         failed = self._retries.take_failed(asked.scope, asked.body)
         if failed is not None:
-            self._notes.repeated(failed.value.trajectory_id, failed.mark, failed.length)
+            self._updates.repeated(failed.value.trajectory_id, failed.mark, failed.length)
         earlier = failed.value if failed else None
         if earlier is None and asked.is_retry:
             earlier = self._retries.take_open(asked.scope, asked.body)
@@ -426,8 +429,8 @@ class Identity:
             return Recognised(self._new_id(), NEW, scope, is_certain=is_new)
         called = self._of_tool_calls(scope, conversation) if TOOL_CALL in self._ways else None
         if called is not None:
-            one, claim = called
-            return Recognised(claim.trajectory_id, TOOL_CALL, scope, claim.turn_id, tool_call=one)
+            call_id, claim = called
+            return Recognised(claim.trajectory_id, TOOL_CALL, scope, claim.turn_id, tool_call=call_id)
         digests = asked.digests
         claim = self._of_prefix(scope, conversation, digests) if PREFIX in self._ways else None
         if claim is not None:
@@ -443,13 +446,13 @@ class Identity:
         results, system = open_calls(conversation), system_prompt_digest(conversation)
         asked: set[str] = set()
         for message in reversed(conversation):
-            for one in repeated_ids(message):
-                if one not in asked:
-                    asked.add(one)
-                    mark = _mark("t", scope, one) if one in results else _system_mark(scope, system, one)
+            for call_id in repeated_ids(message):
+                if call_id not in asked:
+                    asked.add(call_id)
+                    mark = _mark("t", scope, call_id) if call_id in results else _system_mark(scope, system, call_id)
                     claim = self._fresh(self._claim_of(mark))
                     if claim is not None:
-                        return one, claim
+                        return call_id, claim
         return None
 
     def _of_prefix(self, scope: str, conversation: Messages, digests: Sequence[bytes]) -> Claim | None:
@@ -531,7 +534,7 @@ def trace_of(traceparent: str) -> tuple[str, str] | None:
 def random_ids(answer: Mapping[str, Any]) -> list[str]:
     """The ids of an answer's tool calls that no other answer has: not those that count, or name the tool."""
     names = [_bare(name) for name in tools_called(answer) if name]
-    return [one for one in call_ids(answer) if _is_random(one, names)]
+    return [call_id for call_id in call_ids(answer) if _is_random(call_id, names)]
 
 
 def _is_random(call_id: str, names: Sequence[str]) -> bool:
@@ -594,7 +597,7 @@ def _after(trajectory_id: str) -> str:
 
 def _tool_marks(scope: str, messages: Messages, ids: Sequence[str]) -> list[str]:
     system = system_prompt_digest(messages)
-    return [mark for one in ids for mark in (_mark("t", scope, one), _system_mark(scope, system, one))]
+    return [mark for call_id in ids for mark in (_mark("t", scope, call_id), _system_mark(scope, system, call_id))]
 
 
 def _system_mark(scope: str, system: bytes, call_id: str) -> str:

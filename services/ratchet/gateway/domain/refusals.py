@@ -1,6 +1,6 @@
 """A server's own sentence about a refusal, as agents and turns may have it: short, on one line, without secrets.
 
-Servers quote keys in it, whole or with stars, of any vendor's form: so everything that may be one is left out.
+Servers quote keys in it, whole or with stars, of any vendor's dialect: so everything that may be one is left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ and colons within each twenty characters."""
 
 def sentence_of(text: str) -> str:
     """What a server wrote, in at most `QUOTED` characters and without what may be a key; empty where it has none."""
-    line = " ".join("".join(one if one.isprintable() else " " for one in text[:READ]).split())
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:READ]).split())
     try:
         safe = str(Redactor().redact(line).value)
     except Rejected:

@@ -111,25 +111,25 @@ class ReplicaSet:
         since it has the beginning of their prompt in its cache. All gateways choose the same one. Not where the last
         call failed: its repetition begins at another one.
         """
-        ready = [one for one in self.all if one.circuit is not Circuit.OPEN and one not in without]
+        ready = [replica for replica in self.all if replica.circuit is not Circuit.OPEN and replica not in without]
         if near in self._failed:
-            ready = [one for one in ready if one not in self._failed[near]] or ready
+            ready = [replica for replica in ready if replica not in self._failed[near]] or ready
         if len(ready) < 2:
             return ready[0] if ready else None
-        for one in ready:
-            if one.circuit is Circuit.HALF_OPEN and not one.on_trial:
-                return one
+        for replica in ready:
+            if replica.circuit is Circuit.HALF_OPEN and not replica.on_trial:
+                return replica
         now = self._now_s()
-        closed = [one for one in ready if one.circuit is Circuit.CLOSED]
-        available = [one for one in closed if one.cooldown_until_s <= now]
+        closed = [replica for replica in ready if replica.circuit is Circuit.CLOSED]
+        available = [replica for replica in closed if replica.cooldown_until_s <= now]
         return self._nearest(available or closed or ready, near)
 
     def _nearest(self, pool: Sequence[Replica], near: str) -> Replica:
         """The trajectory's own, else the one with the least to do, from the place of the trajectory on."""
         self._turn += not near
         place = zlib.crc32(near.encode()) if near else self._turn
-        ordered = sorted(pool, key=lambda one: (one.place - place) % len(self.all))
-        own, least = ordered[0], min(ordered, key=lambda one: one.outstanding)
+        ordered = sorted(pool, key=lambda replica: (replica.place - place) % len(self.all))
+        own, least = ordered[0], min(ordered, key=lambda replica: replica.outstanding)
         slack = SLACK + least.outstanding // SLACK_SHARE if near else 0
         return own if own.outstanding <= least.outstanding + slack else least
 
@@ -192,15 +192,15 @@ class ReplicaSet:
         """Those whose health to check now."""
         now = self._now_s()
         return [
-            one
-            for one in self.all
-            if one.check_at_s <= now and (one.circuit is Circuit.OPEN or now - one.answered_s >= QUIET_S)
+            other
+            for other in self.all
+            if other.check_at_s <= now and (other.circuit is Circuit.OPEN or now - other.answered_s >= QUIET_S)
         ]
 
     def may_check(self, without: Collection[Replica]) -> list[Replica]:
         """Those whose health to check for a call that has no other replica."""
         soonest = self._now_s() - AGAIN_S
-        return [one for one in self.all if one not in without and one.checked_s <= soonest]
+        return [other for other in self.all if other not in without and other.checked_s <= soonest]
 
     def health_checked(self, replica: Replica, health: Health) -> None:
         """A health check has shown this.
@@ -226,7 +226,7 @@ class ReplicaSet:
 
     def _can_replace(self, replica: Replica) -> bool:
         """Whether another replica works."""
-        return any(one.circuit is Circuit.CLOSED for one in self.all if one is not replica)
+        return any(other.circuit is Circuit.CLOSED for other in self.all if other is not replica)
 
     def _open(self, replica: Replica) -> None:
         replica.circuit = Circuit.OPEN

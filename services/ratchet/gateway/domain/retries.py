@@ -105,7 +105,11 @@ class Retries(Generic[T]):
 
     def forget(self, mark: str, length: int, is_it: Callable[[T], bool]) -> None:
         """A failed call has been repeated at another gateway."""
-        for failed in [one for one in self._failed.at(length) if one.mark == mark and is_it(one.value)]:
+        for failed in [
+            failed_call
+            for failed_call in self._failed.at(length)
+            if failed_call.mark == mark and is_it(failed_call.value)
+        ]:
             self._failed.take(id(failed.value))
 
     def take_failed(self, scope: str, body: bytes) -> Failed[T] | None:
@@ -114,9 +118,9 @@ class Retries(Generic[T]):
         if not same:
             return None
         mark, now = mark_of(scope, body), self._now_s()
-        for failed in [one for one in same if one.until_s < now]:
+        for failed in [late for late in same if late.until_s < now]:
             self._failed.take(id(failed.value))
-        waiting = next((one for one in same if one.mark == mark), None)
+        waiting = next((waiting for waiting in same if waiting.mark == mark), None)
         return waiting and self._failed.take(id(waiting.value))
 
     def take_open(self, scope: str, body: bytes) -> T | None:

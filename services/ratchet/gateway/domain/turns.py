@@ -15,7 +15,7 @@ from ratchet.core.contract.turn import Constraint, EngineInfo, PromptTokens, Sam
 from ratchet.core.rules.capture import Reason
 from ratchet.core.rules.recorded import ids_digest
 from ratchet.dialects.answers import PROCESSED, RAW, Answer
-from ratchet.gateway.domain.memory import PastCall
+from ratchet.gateway.domain.past_calls import PastCall
 
 CANCELLED, CACHED = Reason.CANCELLED, Reason.CACHED
 UNSEARCHABLE, CONSTRAINED, MULTIMODAL = Reason.UNSEARCHABLE_PROMPT, Reason.CONSTRAINED, Reason.MULTIMODAL

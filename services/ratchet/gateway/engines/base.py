@@ -14,8 +14,8 @@ from ratchet.core.contract.turn import BROKE, UNSERVED, EngineInfo
 from ratchet.core.rules.engines import POLICY_NOT_LOADED, POLICY_REFUSED
 from ratchet.core.service.asgi import Headers
 from ratchet.core.service.problems import HttpError
-from ratchet.dialects.answers import Glance
-from ratchet.dialects.forms import Form
+from ratchet.dialects.answers import AnswerEnvelope
+from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.requests import Body, CallRequest, Fields
 from ratchet.dialects.streams import UNREADABLE, chunk_of
 from ratchet.gateway.domain.refusals import sentence_of
@@ -44,7 +44,7 @@ class Reply(msgspec.Struct, frozen=True):
     headers: Headers = ()
     replica: str | None = None
     """Which one of the engine's answered."""
-    glance: Glance | None = None
+    envelope: AnswerEnvelope | None = None
     """Its answer, where the way to the engine has read it."""
 
     @property
@@ -109,7 +109,7 @@ class EngineError(HttpError):
         kind, param = (reply.member("type"), reply.member("param")) if reply is not None else (None, None)
         super().__init__(status, message, kind=kind, code=code, param=param)
         self.relayed: tuple[str, bytes] | None = None
-        """The name of the form in which the engine was asked, and its body: agents that speak it get it as it is."""
+        """The name of the dialect in which the engine was asked, and its body: agents that speak it get it as it is."""
         self.headers = relayed_headers(reply.headers) if reply is not None else ()
         self.replica: str | None = None
         """Which one of the engine's it was, where that is known."""
@@ -183,26 +183,26 @@ def gateway_refused(name: str, reply: Reply) -> EngineFailed:
     return failure
 
 
-def glance_of(name: str, form: Form, raw: bytes) -> Glance:
+def envelope_of(name: str, dialect: ApiDialect, raw: bytes) -> AnswerEnvelope:
     """A whole answer as far as the gateway relies on its shape. Raises `EngineFailed` for one that an SDK could not
     read."""
     try:
-        glance = msgspec.json.decode(raw, type=form.glance)
-        if not glance.choices:
+        envelope = msgspec.json.decode(raw, type=dialect.envelope)
+        if not envelope.choices:
             raise IndexError("no choices")
     except UNREADABLE as error:
         message = f"{name} answered in a shape that is not its API's ({type(error).__name__}): is its URL right?"
         raise EngineFailed(502, message, code=INVALID) from error
-    return glance
+    return envelope
 
 
-def chunk_in(form: Form, data: bytes) -> tuple[Body, bool]:
+def chunk_in(dialect: ApiDialect, data: bytes) -> tuple[Body, bool]:
     """A chunk of a stream, and whether it holds any of the answer. Raises `EngineFailed` for what is no chunk."""
     try:
         chunk = chunk_of(data)
-        return chunk, form.begins(chunk)
+        return chunk, dialect.begins(chunk)
     except (msgspec.DecodeError, AttributeError, TypeError, KeyError) as error:
-        message = f"the engine streamed what is not {form.name} ({type(error).__name__})"
+        message = f"the engine streamed what is not {dialect.name} ({type(error).__name__})"
         raise EngineFailed(502, message, code=INVALID) from error
 
 
@@ -219,11 +219,11 @@ class Transport(Protocol):
 
 
 class EngineAnswer(msgspec.Struct, frozen=True):
-    """What an engine answered, and in which form."""
+    """What an engine answered, and in which dialect."""
 
-    form: Form
+    dialect: ApiDialect
     request: CallRequest
-    """The call in this form: the agent's own, or its translation."""
+    """The call in this dialect: the agent's own, or its translation."""
     reply: Reply | EventReply
     of_policy: bool
     """It holds log-probabilities and token ids for which only the gateway had asked."""
@@ -237,7 +237,7 @@ class Engine(Protocol):
         """The engine as turns name it."""
         ...
 
-    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:
+    async def ask(self, dialect: ApiDialect, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:
         """The engine's answer with status 200, whole or as a stream; `role` is the policy's.
 
         Raises `EngineFailed`, or another `HttpError` for a request that the engine refuses.

@@ -199,10 +199,10 @@ class HttpPool:
     def _sweep(self) -> None:
         """Close the connections that were idle for too long."""
         loop = asyncio.get_running_loop()
-        for connection in [one for one in self._idle if one.idle_until <= loop.time()]:
+        for connection in [idle for idle in self._idle if idle.idle_until <= loop.time()]:
             del self._idle[connection]
             connection.abort()
-        earliest = min((one.idle_until for one in self._idle), default=None)
+        earliest = min((connection.idle_until for connection in self._idle), default=None)
         self._sweeper = None if earliest is None else loop.call_at(earliest, self._sweep)
 
     def _forget(self, connection: Connection) -> None:
@@ -232,7 +232,7 @@ def _address(url: str) -> _Address:
         tls = parts.scheme == "https"
         port = parts.port or (443 if tls else 80)
     except ValueError as error:
-        raise ConfigError(f"{without_user(url)} is no URL") from error
+        raise ConfigError(f"{without_user(url)} is not a URL: write http://host:port/path") from error
     path = parts.path.rstrip("/")
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or not _PATH.fullmatch(path):
         raise ConfigError(f"{without_user(url)} is not the base URL of a server: http://HOST:PORT/PATH or https://...")

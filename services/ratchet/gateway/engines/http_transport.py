@@ -48,7 +48,7 @@ class Address:
 
 
 class HttpTransport:
-    """Sends calls to one engine. Raises `ConfigError` for an address that is none."""
+    """Sends calls to one engine. Raises `ConfigError` for an invalid address."""
 
     def __init__(self, name: str, address: Address, replica: str | None = None) -> None:
         """`name`: of the engine, in errors; `replica`: which one of the engine's this is."""

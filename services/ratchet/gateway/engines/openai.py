@@ -9,7 +9,7 @@ import msgspec
 from ratchet.core.contract.state import ServedPolicy
 from ratchet.core.contract.turn import EngineInfo
 from ratchet.core.service.asgi import Headers
-from ratchet.dialects.forms import Form
+from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.messages import COUNT_PATH, MESSAGES, count_of
 from ratchet.dialects.requests import CallRequest, Fields, provider_fields
 from ratchet.gateway.engines.base import (
@@ -40,7 +40,7 @@ class OpenAiEngine:
     def __init__(
         self, transport: Transport, name: str, models: Mapping[str, str], apis: Collection[str] | None = None
     ) -> None:
-        """`apis`: the names of the forms that the server speaks; None: those that need no translation."""
+        """`apis`: the names of the dialects that the server speaks; None: those that need no translation."""
         self._transport = transport
         self._name = name
         self._models = models
@@ -63,17 +63,17 @@ class OpenAiEngine:
             model = asked
         return ServedPolicy(version=0, name=f"{self._name}:{model}", digest="") if model else None
 
-    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:  # noqa: ARG002
+    async def ask(self, dialect: ApiDialect, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:  # noqa: ARG002
         """The server's answer. Raises `EngineFailed`, another `EngineError` for a request that the server refuses, and
         `BadRequest` for one that has no equivalent in an API that it speaks."""
-        if form.translation is not None and form.name not in (self._apis or ()):
-            form, request = form.translation.to, form.translation.request(request)
+        if dialect.translation is not None and dialect.name not in (self._apis or ()):
+            dialect, request = dialect.translation.to, dialect.translation.request(request)
         body = msgspec.json.encode(provider_fields(request, policy.name.removeprefix(f"{self._name}:")))
-        path = f"{form.path}?{request.query}" if request.query else form.path
+        path = f"{dialect.path}?{request.query}" if request.query else dialect.path
         reply = await (self._transport.stream if request.stream else self._transport.post)(path, body, request.headers)
         if isinstance(reply, EventReply) or reply.status == 200:
-            return EngineAnswer(form, request, reply, of_policy=False)
-        raise self._problem(form.name, reply)
+            return EngineAnswer(dialect, request, reply, of_policy=False)
+        raise self._problem(dialect.name, reply)
 
     async def forward(self, path: str, fields: Fields, policy: ServedPolicy, headers: Headers = ()) -> Reply:
         """The answer of a path that answers no calls, to the agent's own members, with status 200.

@@ -12,7 +12,7 @@ import msgspec
 from ratchet.core.contract.state import ServedPolicy
 from ratchet.core.contract.turn import EngineInfo
 from ratchet.core.service.asgi import Headers
-from ratchet.dialects.forms import CHAT, ENGINE_FIELDS, Form
+from ratchet.dialects.api_dialect import CHAT, ENGINE_FIELDS, ApiDialect
 from ratchet.dialects.messages import asked_of, count_body, count_of
 from ratchet.dialects.requests import CallRequest
 from ratchet.gateway.engines.base import (
@@ -38,16 +38,16 @@ NO_ROUTE = frozenset({404, 405, 501})
 
 
 class EngineTransport(Protocol):
-    """The way to an engine. Both methods raise `EngineFailed` when there is no answer, or none of the form."""
+    """The way to an engine. Both methods raise `EngineFailed` when there is no answer, or none of the dialect."""
 
     async def post(
-        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", dialect: ApiDialect | None = None
     ) -> Reply:
         """The whole answer, whatever its status; `near`: a trajectory, whose calls profit from one replica."""
         ...
 
     async def stream(
-        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", dialect: ApiDialect | None = None
     ) -> Reply | EventReply:
         """The stream that the engine begins, or its whole answer where it does not stream."""
         ...
@@ -67,21 +67,21 @@ class PolicyEngine:
         """The engine as turns name it."""
         return self._info
 
-    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:  # noqa: ARG002
+    async def ask(self, dialect: ApiDialect, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:  # noqa: ARG002
         """The engine's answer.
 
         Raises `EngineFailed`, `CallRefused` for a request that the engine refuses, and `BadRequest` for one that has no
         equivalent in an API that the engine speaks.
         """
         near = request.trajectory_id
-        if form.translation is not None:
-            form, request = form.translation.to, form.translation.request(request)
-        body = msgspec.json.encode(ENGINE_FIELDS[form.name](request, policy.name))
+        if dialect.translation is not None:
+            dialect, request = dialect.translation.to, dialect.translation.request(request)
+        body = msgspec.json.encode(ENGINE_FIELDS[dialect.name](request, policy.name))
         send = self._transport.stream if request.stream else self._transport.post
-        reply = await send("/v1" + form.path, body, request.headers, near=near, form=form)
+        reply = await send("/v1" + dialect.path, body, request.headers, near=near, dialect=dialect)
         if isinstance(reply, EventReply) or reply.status == 200:
-            return EngineAnswer(form, request, reply, of_policy=True)
-        raise self._problem(form.name, reply, policy.name)
+            return EngineAnswer(dialect, request, reply, of_policy=True)
+        raise self._problem(dialect.name, reply, policy.name)
 
     async def count_tokens(self, call: CallRequest, policy: ServedPolicy, role: str) -> int | None:  # noqa: ARG002
         """See `Engine`: vLLM and engine_local apply the policy's own template and tokenizer."""

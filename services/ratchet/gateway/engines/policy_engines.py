@@ -10,7 +10,7 @@ from ratchet.core.contract.state import ServedPolicy
 from ratchet.core.contract.turn import EngineInfo
 from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.core.service.engine_list import EngineSettings, replica_name
-from ratchet.dialects.forms import Form
+from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.requests import CallRequest
 from ratchet.gateway.engines.base import Engine, EngineAnswer, EngineFailed
 from ratchet.gateway.engines.http_transport import CONNECT_TRIES, Address, HttpTransport
@@ -32,7 +32,7 @@ class NoEngine:
 
     info = EngineInfo(name="none")
 
-    async def ask(self, form: Form, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:  # noqa: ARG002
+    async def ask(self, dialect: ApiDialect, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:  # noqa: ARG002
         """See `Engine`."""
         raise self._failure(role)
 
@@ -53,12 +53,12 @@ class PolicyEngines:
         self._replicas = dict[str, Replicas]()
         self._engines = dict[str, Engine]()
         """By role."""
-        for one in engines:
-            called = NAME if len(engines) == 1 else f"{NAME} {one.name}"
-            replicas = self._replicas[one.name] = Replicas(
-                one.name, self._connected(one, called, limits), limits.answer_s, called=called
+        for engine in engines:
+            called = NAME if len(engines) == 1 else f"{NAME} {engine.name}"
+            replicas = self._replicas[engine.name] = Replicas(
+                engine.name, self._connected(engine, called, limits), limits.answer_s, called=called
             )
-            self._engines |= dict.fromkeys(one.roles, PolicyEngine(replicas, EngineInfo(name=one.name), called))
+            self._engines |= dict.fromkeys(engine.roles, PolicyEngine(replicas, EngineInfo(name=engine.name), called))
 
     def of(self, role: str) -> Engine:
         """The engine of a role's policies: the one that names it, else the one of all others."""
@@ -66,23 +66,23 @@ class PolicyEngines:
 
     async def check_health(self) -> None:
         """Check the replicas that are away, and those that have answered nothing for long."""
-        await asyncio.gather(*(one.check_health() for one in self._replicas.values()))
+        await asyncio.gather(*(replicas.check_health() for replicas in self._replicas.values()))
 
     async def check(self) -> str | None:
         """Which replicas are away."""
         away = [
-            f"{name}: {len(one.away)} of {len(one)} away ({', '.join(one.away)})"
-            for name, one in self._replicas.items()
-            if one.away
+            f"{name}: {len(replicas.away)} of {len(replicas)} away ({', '.join(replicas.away)})"
+            for name, replicas in self._replicas.items()
+            if replicas.away
         ]
         return "; ".join(away) or None
 
     async def close(self) -> None:
         """Close all connections."""
-        for one in self._replicas.values():
-            await one.close()
-        for one in self._transports:
-            await one.close()
+        for replicas in self._replicas.values():
+            await replicas.close()
+        for transport in self._transports:
+            await transport.close()
 
     def _connected(self, engine: EngineSettings, called: str, limits: Limits) -> dict[str, HttpTransport]:
         """The ways to the replicas of an engine. With several of them a refused connection is not tried again there."""

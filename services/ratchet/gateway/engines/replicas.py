@@ -37,7 +37,7 @@ import msgspec
 import structlog
 
 from ratchet.core.service.asgi import Headers
-from ratchet.dialects.forms import Form
+from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.streams import data_of, error_status
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.replicas import Circuit, Health, Replica, ReplicaSet
@@ -51,7 +51,7 @@ from ratchet.gateway.engines.base import (
     Reply,
     Transport,
     chunk_in,
-    glance_of,
+    envelope_of,
     policy_refused,
 )
 
@@ -81,7 +81,7 @@ class _Call:
     send: Callable[[Transport], Awaitable[Reply | EventReply]]
     near: str
     """Its trajectory."""
-    form: Form | None
+    dialect: ApiDialect | None
     """What its answer must be; None for one of another kind, which shows no more than that the replica lives."""
 
 
@@ -111,37 +111,37 @@ class Replicas:
         """The limits of the calls that a replica has not begun to answer."""
         self._checks: dict[Replica, asyncio.Task[None]] = {}
         """Health checks under way."""
-        for one in self._set.all:
-            metrics.OUTSTANDING.labels(engine, one.name).set_function(partial(getattr, one, "outstanding"))
-            metrics.AWAY.labels(engine, one.name).set_function(lambda one=one: float(one.is_away))
+        for replica in self._set.all:
+            metrics.OUTSTANDING.labels(engine, replica.name).set_function(partial(getattr, replica, "outstanding"))
+            metrics.AWAY.labels(engine, replica.name).set_function(lambda replica=replica: float(replica.is_away))
 
     @property
     def away(self) -> Sequence[str]:
         """The replicas that do not answer."""
-        return [one.name for one in self._set.all if one.is_away]
+        return [replica.name for replica in self._set.all if replica.is_away]
 
     def __len__(self) -> int:
         return len(self._set.all)
 
     async def post(
-        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", dialect: ApiDialect | None = None
     ) -> Reply:
-        """The whole answer, whatever its status; `near`: the trajectory of the call, `form`: that of its answer.
+        """The whole answer, whatever its status; `near`: the trajectory of the call, `dialect`: that of its answer.
 
         Raises `EngineFailed`.
         """
-        reply = await self._asked(_Call(lambda transport: transport.post(path, body, headers), near, form))
+        reply = await self._asked(_Call(lambda transport: transport.post(path, body, headers), near, dialect))
         assert isinstance(reply, Reply)  # noqa: S101 - `post` gives no stream
         return reply
 
     async def stream(
-        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", form: Form | None = None
+        self, path: str, body: bytes, headers: Headers = (), *, near: str = "", dialect: ApiDialect | None = None
     ) -> Reply | EventReply:
         """The stream that has begun to answer, or the whole answer of an engine that does not stream.
 
         Raises as `post` does.
         """
-        return await self._asked(_Call(lambda transport: transport.stream(path, body, headers), near, form))
+        return await self._asked(_Call(lambda transport: transport.stream(path, body, headers), near, dialect))
 
     async def check_health(self) -> None:
         """Check the replicas that are away, and those that have answered nothing for long."""
@@ -211,12 +211,12 @@ class Replicas:
                 try:
                     reply = await call.send(self._transports[replica.name])
                     if isinstance(reply, EventReply):
-                        begun = await _begun(reply, call.form)
+                        begun = await _begun(reply, call.dialect)
                         if not isinstance(begun, Reply):
                             under_way = True
                             return self._streaming(replica, call, begun, reply)
                         reply = begun
-                    reply = self._read(reply, call.form)
+                    reply = self._read(reply, call.dialect)
                 finally:
                     waiting.discard(limit)
         except TimeoutError as error:
@@ -238,18 +238,18 @@ class Replicas:
         events = _Stream(begun, reply.events, partial(self._set.end, replica), partial(self._over, replica, call.near))
         return EventReply(events, reply.headers, replica.name, events.over)
 
-    def _read(self, reply: Reply, form: Form | None) -> Reply:
-        """The answer with a glance at it. Raises `EngineFailed` for one with status 200 that is none of the form."""
-        if form is None or reply.status != 200:
+    def _read(self, reply: Reply, dialect: ApiDialect | None) -> Reply:
+        """The answer with its envelope read. Raises `EngineFailed` for status 200 with what is not of the dialect."""
+        if dialect is None or reply.status != 200:
             return reply
-        return msgspec.structs.replace(reply, glance=glance_of(self._engine, form, reply.raw))
+        return msgspec.structs.replace(reply, envelope=envelope_of(self._engine, dialect, reply.raw))
 
     def _learn(self, replica: Replica, reply: Reply, call: _Call) -> None:
         if reply.status >= 500:
             self._failed(replica, f"answered {reply.status}")
         elif _refuses(reply):
             self._set.refused(replica)
-        elif call.form is None:
+        elif call.dialect is None:
             self._set.began(replica)
         else:
             self._set.answered(replica, call.near)
@@ -299,10 +299,12 @@ class Replicas:
 
     async def _check_all(self, replicas: Sequence[Replica]) -> None:
         """Check the health of replicas, once for all that wait for it."""
-        for one in replicas:
-            if one not in self._checks:
-                self._checks[one] = asyncio.create_task(self._check(one))
-        await asyncio.gather(*(asyncio.shield(self._checks[one]) for one in replicas if one in self._checks))
+        for replica in replicas:
+            if replica not in self._checks:
+                self._checks[replica] = asyncio.create_task(self._check(replica))
+        await asyncio.gather(
+            *(asyncio.shield(self._checks[replica]) for replica in replicas if replica in self._checks)
+        )
 
     async def _check(self, replica: Replica) -> None:
         try:
@@ -321,7 +323,7 @@ class Replicas:
         )
         if replica.circuit is Circuit.OPEN and health is Health.SILENT:
             now = asyncio.get_running_loop().time()
-            for limit in [one for one in self._waiting[replica] if not one.expired()]:
+            for limit in [limit for limit in self._waiting[replica] if not limit.expired()]:
                 limit.reschedule(now)
 
 
@@ -376,7 +378,7 @@ class _Stream:
             ended()
 
 
-async def _begun(stream: EventReply, form: Form | None) -> list[bytes] | Reply:
+async def _begun(stream: EventReply, dialect: ApiDialect | None) -> list[bytes] | Reply:
     """The events up to and with the first one that holds any of the answer; after an error, the answer that it stands
     for.
 
@@ -386,11 +388,11 @@ async def _begun(stream: EventReply, form: Form | None) -> list[bytes] | Reply:
     try:
         async for some in stream.events:
             read += some
-            for data in [one for one in map(data_of, some) if one is not None]:
+            for data in [data for data in map(data_of, some) if data is not None]:
                 if (status := error_status(data)) is not None:
                     await stream.events.aclose()
                     return Reply(status, data, stream.headers, stream.replica)
-                if form is None or (not form.ends(data) and chunk_in(form, data)[1]):
+                if dialect is None or (not dialect.ends(data) and chunk_in(dialect, data)[1]):
                     return read
             if len(read) > COMMENTS:
                 return read

@@ -18,7 +18,7 @@ from ratchet.core.errors import Forbidden
 from ratchet.core.rules.access import UNAUTHENTICATED, Caller, KeyScope
 from ratchet.core.service.asgi import Request
 from ratchet.core.service.http_client import AsyncApiClient, Peer
-from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.prices import NO_PRICES
 from ratchet.gateway.http_api import route_finder
 from ratchet.gateway.other_calls import OtherCalls
@@ -87,7 +87,7 @@ async def test_every_route_of_a_control_api_refuses_a_key_without_its_scope(
 async def test_every_documented_route_of_the_gateway_refuses_a_key_without_its_scope(tmp_path: Path) -> None:
     document = yaml.safe_load(openapi(Interface.GATEWAY, ROOT))
     coordinator = AsyncApiClient(Peer("the coordinator", "http://127.0.0.1:1"))
-    quotas = Quotas(UNUSED, FakeClock(), FakeClock().monotonic, Notes())
+    quotas = Quotas(UNUSED, FakeClock(), FakeClock().monotonic, PeerUpdates())
     async with alone(tmp_path) as here, coordinator:
         others = OtherCalls(here.completions.calls.models, here.completions.calls.router, NO_PRICES, quotas.account)
         find = route_finder(here.completions, others, here.handlers, coordinator, quotas)

@@ -154,7 +154,11 @@ class Conversation:
 
     def repeated_by(self, turn_id: str | None, call_ids: Container[str]) -> PastCall | None:
         """The newest earlier call that a prompt names, or one of whose tool calls it repeats."""
-        named = (c for c in reversed(self.calls) if c.turn_id == turn_id or any(one in call_ids for one in c.call_ids))
+        named = (
+            c
+            for c in reversed(self.calls)
+            if c.turn_id == turn_id or any(call_id in call_ids for call_id in c.call_ids)
+        )
         return next(named, None)
 
     def learn(self, note: CallNote) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from ratchet.core.contract import JsonObject
 from ratchet.core.errors import BadRequest
-from ratchet.dialects.answers import MODES, Answer, ChatGlance, Glance, TextGlance, choice_of, usage_of
+from ratchet.dialects.answers import MODES, Answer, AnswerEnvelope, ChatEnvelope, TextEnvelope, choice_of, usage_of
 from ratchet.dialects.requests import (
     MAX_CHOICES,
     TRUE,
@@ -39,7 +39,7 @@ from ratchet.dialects.streams import (
 class Translation:
     """How a call of one API is asked of an engine that speaks another, and how its answer is shown."""
 
-    to: Form
+    to: ApiDialect
     request: Callable[[CallRequest], CallRequest]
     """The call as a call of that API. Raises `BadRequest` for what has no equivalent there."""
     answer: Callable[[CallRequest, Body], bytes]
@@ -48,7 +48,7 @@ class Translation:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ApiDialect:
     """One API that answers calls."""
 
     name: str
@@ -67,7 +67,7 @@ class Form:
     """Whether an event's data says that nothing follows."""
     replay: Callable[[Body], list[Body]]
     """A whole answer as chunks."""
-    glance: type[Glance]
+    envelope: type[AnswerEnvelope]
     """An answer as far as the gateway relies on its shape."""
     translation: Translation | None = None
     """For engines that do not speak it."""
@@ -185,7 +185,7 @@ def _is_token(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-CHAT = Form(
+CHAT = ApiDialect(
     name="chat",
     path="/chat/completions",
     read=read_chat,
@@ -194,9 +194,9 @@ CHAT = Form(
     begins=chat_begins,
     ends=DONE.__eq__,
     replay=replay_chat,
-    glance=ChatGlance,
+    envelope=ChatEnvelope,
 )
-TEXT = Form(
+TEXT = ApiDialect(
     name="completion",
     path="/completions",
     read=read_text,
@@ -205,10 +205,10 @@ TEXT = Form(
     begins=text_begins,
     ends=DONE.__eq__,
     replay=replay_text,
-    glance=TextGlance,
+    envelope=TextEnvelope,
 )
 ENGINE_FIELDS: Mapping[str, Callable[[CallRequest, str], Fields]] = {
     CHAT.name: chat_engine_fields,
     TEXT.name: text_engine_fields,
 }
-"""By the name of a form: the request to an engine that holds policies, given the policy's name."""
+"""By the name of a dialect: the request to an engine that holds policies, given the policy's name."""

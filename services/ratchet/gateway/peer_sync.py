@@ -31,8 +31,8 @@ from ratchet.core.contract.gateway_notes import CallNote, UseNote
 from ratchet.core.errors import BusUnavailable
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.identity import Asked, Identity, Recognised
-from ratchet.gateway.domain.memory import CallsElsewhere
-from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.past_calls import CallsElsewhere
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.turn_order import TurnOrder
 
@@ -49,16 +49,16 @@ CONFIRM_S = 3.0
 SETTLE_S = 10.0
 """After a broker that was away, the other gateways have so long to come back to it and to send again what they answered
 meanwhile; until then this process does not count on knowing it."""
-TICK_S, HELLO_S = 1.0, 20.0
+TICK_S, HEARTBEAT_S = 1.0, 20.0
 """How often this process looks whether its connection broke, and says that it is alive."""
-ALIVE_S = 3 * HELLO_S
+ALIVE_S = 3 * HEARTBEAT_S
 """A process that has sent nothing for longer is gone: no call waits for its notes."""
 HISTORY_S = 60.0
 """Longest time that reading the stream may take; what is left then stays unknown."""
 MARGIN_S = 10.0
 """After a lost connection the stream is read from so long before it was last seen to work."""
 CHUNK = 32
-"""Notes of the stream that are taken over before calls have their turn."""
+"""PeerUpdates of the stream that are taken over before calls have their turn."""
 
 
 class _Info(msgspec.Struct, frozen=True):
@@ -104,27 +104,27 @@ class Memory:
             self.order.look(arm)
 
 
-class Sharing:
+class PeerSync:
     """A component: while it runs, notes are sent and taken over."""
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[Bus]],
-        notes: Notes,
+        updates: PeerUpdates,
         memory: Memory,
         now_s: Callable[[], float],
     ) -> None:
         """`now_s` is Unix time, as the memory has it."""
         self._connect = connect
-        self._notes = notes
+        self._updates = updates
         self._memory = memory
         self._now_s = now_s
         self._bus: Bus | None = None
         self._listener: Listener | None = None
         self._waiting: asyncio.Future[bool] | None = None
         self._travelling: asyncio.Task[None] | None = None
-        self._alive_until_s = 0.0
-        """Until when some other process counts as alive."""
+        self._alive_until_s: dict[str, float] = {}
+        """Until when each other process counts as alive."""
         self._well_s = 0.0
         """When a round trip last succeeded; 0 before the stream was read."""
         self._is_well = False
@@ -139,7 +139,8 @@ class Sharing:
     @property
     def has_others(self) -> bool:
         """Whether another process has sent something lately, or had when the connection was last seen to work."""
-        return self._alive_until_s > (self._now_s() if self._is_well else self._well_s)
+        since_s = self._now_s() if self._is_well else self._well_s
+        return any(until_s > since_s for until_s in self._alive_until_s.values())
 
     async def ready(self) -> str | None:
         """Readiness: why runs that other gateways began would be cut, None when they would not."""
@@ -187,12 +188,12 @@ class Sharing:
         def soon() -> None:
             loop.call_soon(self._send)
 
-        self._notes.listen(self._send, soon)
+        self._updates.listen(self._send, soon)
         bus = await self._connect()
         self._listener = listener = Listener(bus.nc, GatewayNotes.TOPIC, self.take)
         await listener.open()
         self._bus = bus
-        hello_due_s, patient_until_s, failed_s = 0.0, loop.time() + HISTORY_S, -SETTLE_S
+        heartbeat_due_s, patient_until_s, failed_s = 0.0, loop.time() + HISTORY_S, -SETTLE_S
         while True:
             if bus.is_connected and listener.breaks != self._breaks:
                 if self._breaks >= 0:
@@ -202,16 +203,24 @@ class Sharing:
                 if await self._read_stream(bus) or loop.time() > patient_until_s:
                     self._breaks, self._has_read = seen, True
                     self._send_again(bus)
-            if loop.time() >= hello_due_s and bus.send_unconfirmed(self._notes.hello()):
-                hello_due_s = loop.time() + HELLO_S
+            if loop.time() >= heartbeat_due_s and bus.send_unconfirmed(self._updates.heartbeat()):
+                heartbeat_due_s = loop.time() + HEARTBEAT_S
             if not (bus.is_connected and listener.breaks == self._breaks and await self._confirm()):
                 self._is_well, failed_s = False, loop.time()
             elif loop.time() - failed_s >= SETTLE_S:
                 self._is_well, self._well_s = True, self._now_s()
+            self._count_gateways()
             await asyncio.sleep(TICK_S)
 
+    def _count_gateways(self) -> None:
+        """Tell the limits of keys how many gateways share them. Those that are gone for good are forgotten."""
+        now_s = self._now_s()
+        self._updates.gateways = 1 + sum(until_s > now_s for until_s in self._alive_until_s.values())
+        gone_s = self._well_s - ALIVE_S
+        self._alive_until_s = {process: at_s for process, at_s in self._alive_until_s.items() if at_s > gone_s}
+
     def _send(self) -> None:
-        notes = self._notes.take()
+        notes = self._updates.take()
         if notes is None:
             return
         self._sent += 1
@@ -293,6 +302,7 @@ class Sharing:
         except msgspec.DecodeError:
             metrics.UNREADABLE_NOTES.inc()
             return
-        if notes.process != self._notes.process:
-            self._alive_until_s = max(self._alive_until_s, sent_s + ALIVE_S)
+        if notes.process != self._updates.process:
+            until_s = max(self._alive_until_s.get(notes.process, 0.0), sent_s + ALIVE_S)
+            self._alive_until_s[notes.process] = until_s
             self._memory.learn(notes, sent_s, live=live)

@@ -1,4 +1,4 @@
-"""The Messages API as a form: passed on where an upstream has it, else translated to chat and back."""
+"""The Messages API as a dialect: passed on where an upstream has it, else translated to chat and back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from ratchet.dialects.forms import CHAT, Form, Translation
+from ratchet.dialects.api_dialect import CHAT, ApiDialect, Translation
 from ratchet.dialects.messages.answers import from_chat, message_of
 from ratchet.dialects.messages.errors import error_body
 from ratchet.dialects.messages.reading import MessagesRequest, read, to_chat
@@ -24,7 +24,7 @@ _OURS = b"anthropic-"
 """Begins the headers that only Anthropic's API knows."""
 
 
-class MessageGlance(msgspec.Struct):
+class MessageEnvelope(msgspec.Struct):
     """A message as far as the gateway relies on its shape."""
 
     content: list[dict[str, Any]]
@@ -35,7 +35,7 @@ class MessageGlance(msgspec.Struct):
         return (self,)
 
     def messages(self) -> None:
-        """See `Glance`."""
+        """See `AnswerEnvelope`."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ def _ends(event: bytes) -> bool:
     return len(event) < 100 and b'"message_stop"' in event
 
 
-MESSAGES = Form(
+MESSAGES = ApiDialect(
     name="messages",
     path="/messages",
     read=read_call_of,
@@ -115,7 +115,7 @@ MESSAGES = Form(
     begins=_begins,
     ends=_ends,
     replay=replay_message,
-    glance=MessageGlance,
+    envelope=MessageEnvelope,
     translation=Translation(to=CHAT, request=chat_call, answer=_answer, stream=_stream),
     error_event=error_event,
 )

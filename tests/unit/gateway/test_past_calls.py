@@ -13,7 +13,7 @@ from ratchet.core.contract import JsonObject, named_id
 from ratchet.core.contract.turn import Sampling
 from ratchet.core.rules.chat.links import prefix_digests
 from ratchet.core.rules.redaction import Redacted
-from ratchet.gateway.domain.memory import (
+from ratchet.gateway.domain.past_calls import (
     ATTEMPT_BYTES,
     CONVERSATION_BYTES,
     TOOL_SET_BYTES,

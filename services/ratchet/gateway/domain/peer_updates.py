@@ -1,4 +1,4 @@
-"""What this process has for the other gateways, until it is sent, and what they recorded."""
+"""What this process has for the other gateways, until it is sent, and what it knows of them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from ratchet.core.contract.gateway_notes import (
     RepetitionNote,
     UseNote,
 )
-from ratchet.gateway.domain.memory import CallsElsewhere
+from ratchet.gateway.domain.past_calls import CallsElsewhere
 from ratchet.gateway.domain.routing import Arm
 
 
-class Notes:
-    """Collects notes. Until they can be sent it keeps none."""
+class PeerUpdates:
+    """Collects notes for the peers. Until they can be sent it keeps none."""
 
     def __init__(self, calls_bytes: int = 0) -> None:
         """`calls_bytes`: memory for the calls of other processes."""
         self.calls = CallsElsewhere(calls_bytes)
         """What other processes recorded."""
+        self.gateways = 1
+        """How many gateways are alive, this one included."""
         self.process = uuid.uuid4().hex
         """Names this process; it is never used again."""
         self.send: Callable[[], None] = _nothing
@@ -97,7 +99,7 @@ class Notes:
         self._has_any = False
         return notes
 
-    def hello(self) -> GatewayNotes:
+    def heartbeat(self) -> GatewayNotes:
         """Says only that this process is alive."""
         return GatewayNotes(process=self.process)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from ratchet.core.errors import BadRequest
 from ratchet.dialects.answers import Answer
-from ratchet.dialects.forms import CHAT, Form, Translation, chat_answer
+from ratchet.dialects.api_dialect import CHAT, ApiDialect, Translation, chat_answer
 from ratchet.dialects.requests import Body, CallRequest, Fields, read_call, value_of
 from ratchet.dialects.responses.answers import ResponseStream, from_chat
 from ratchet.dialects.responses.native import ResponseFold, failure_of, to_chat_answer
@@ -60,7 +60,7 @@ class _OutputItem(msgspec.Struct):
     type: str
 
 
-class ResponseGlance(msgspec.Struct):
+class ResponseEnvelope(msgspec.Struct):
     """A response as far as the gateway relies on its shape."""
 
     output: list[_OutputItem]
@@ -71,7 +71,7 @@ class ResponseGlance(msgspec.Struct):
         return (self,)
 
     def messages(self) -> None:
-        """See `Glance`."""
+        """See `AnswerEnvelope`."""
 
 
 def response_of(call: CallRequest, answer: Body) -> bytes:
@@ -154,7 +154,7 @@ def _logprobs(chat: Body) -> bool:
     return bool(chat.get("logprobs"))
 
 
-RESPONSES = Form(
+RESPONSES = ApiDialect(
     name="responses",
     path="/responses",
     read=read_responses,
@@ -163,6 +163,6 @@ RESPONSES = Form(
     begins=response_begins,
     ends=response_ends,
     replay=replay_response,
-    glance=ResponseGlance,
+    envelope=ResponseEnvelope,
     translation=Translation(to=CHAT, request=chat_call, answer=response_of, stream=ResponseTranslator),
 )

@@ -8,9 +8,9 @@ from typing import Any
 
 from ratchet.core.contract import GatewayNotes, JsonObject, encode, named_id
 from ratchet.gateway.domain.identity import Asked, Identity, MemoryIndex, Names, Recognised
-from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import Arms
-from ratchet.gateway.sharing import Memory, Sharing
+from ratchet.gateway.peer_sync import Memory, PeerSync
 from ratchet.gateway.turn_order import TurnOrder
 
 
@@ -20,12 +20,12 @@ class Process:
     def __init__(self, world: Processes, skew_s: float) -> None:
         self.index = MemoryIndex(1 << 30)
         self.arms = Arms(1_000_000)
-        self.notes = Notes(1_000_000)
+        self.notes = PeerUpdates(1_000_000)
         self.notes.listen(lambda: None, lambda: None)
         now_s = lambda: world.now_s + skew_s  # noqa: E731 - its clock
-        self.identity = Identity(self.index, world.new_id, now_s, notes=self.notes)
+        self.identity = Identity(self.index, world.new_id, now_s, updates=self.notes)
         memory = Memory(self.identity, self.arms, self.notes.calls, TurnOrder(), lambda _: None)
-        self._sharing = Sharing(asyncio.Event().wait, self.notes, memory, now_s)  # type: ignore[arg-type]
+        self._peer_sync = PeerSync(asyncio.Event().wait, self.notes, memory, now_s)  # type: ignore[arg-type]
         self._outbox: list[GatewayNotes] = []
         self._heard: dict[Process, int] = {}
         self._turns = 0
@@ -46,7 +46,7 @@ class Process:
 
     def sent(self) -> GatewayNotes:
         """The notes since the last ones."""
-        notes = self.notes.take() or self.notes.hello()
+        notes = self.notes.take() or self.notes.heartbeat()
         self._outbox.append(notes)
         return notes
 
@@ -59,7 +59,7 @@ class Process:
 
     def take(self, body: bytes) -> None:
         """A message of the notes' subject comes."""
-        self._sharing.take(body)
+        self._peer_sync.take(body)
 
 
 class Processes:

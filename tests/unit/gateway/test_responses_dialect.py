@@ -1,4 +1,4 @@
-"""The Responses API as a form of the gateway: an upstream's own events and answers, and depth without end."""
+"""The Responses API as a dialect of the gateway: an upstream's own events and answers, and depth without end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ratchet.core.errors import BadRequest
 from ratchet.dialects.apis import APIS
 from ratchet.dialects.requests import read_fields
 from ratchet.dialects.responses import NotForPolicies
-from ratchet.dialects.responses.form import RESPONSES, ResponseTranslator, chat_call, raw_member
+from ratchet.dialects.responses.dialect import RESPONSES, ResponseTranslator, chat_call, raw_member
 
 RESPONSE: dict[str, Any] = {
     "id": "resp_1",
@@ -38,8 +38,8 @@ def test_an_upstreams_answer_replayed_and_folded_is_the_same_answer() -> None:
     assert folded == RESPONSE
     assert RESPONSES.answer(folded, 0) == RESPONSES.answer(RESPONSE, 0)
     assert RESPONSES.answer(RESPONSE, 0).finish_reason == "tool_calls"
-    glance = msgspec.json.decode(msgspec.json.encode(RESPONSE), type=RESPONSES.glance)
-    assert len(glance.choices) == 1
+    envelope = msgspec.json.decode(msgspec.json.encode(RESPONSE), type=RESPONSES.envelope)
+    assert len(envelope.choices) == 1
 
 
 def test_a_text_that_quotes_the_last_event_ends_nothing() -> None:

@@ -13,12 +13,12 @@ from ratchet.core.contract.gateway_notes import ArmNote, CallNote
 from ratchet.core.contract.state import ServedPolicy
 from ratchet.core.rules.arms import STABLE, Assignment
 from ratchet.gateway.domain.identity import Names
-from ratchet.gateway.domain.memory import REMEMBERED_CALLS, Conversation, PastCall
-from ratchet.gateway.domain.notes import Notes
+from ratchet.gateway.domain.past_calls import REMEMBERED_CALLS, Conversation, PastCall
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import ARM_BYTES, PROCESSES, Arm, Arms
 from ratchet.gateway.turn_order import TurnOrder
 from tests.support.contract_files import CONTRACTS
-from tests.support.process_notes import Processes
+from tests.support.peer_process import Processes
 
 RUN, TURN = named_id("run"), named_id("turn")
 USER: JsonObject = {"role": "user", "content": "hi"}
@@ -225,6 +225,6 @@ def test_all_notes_that_a_process_sends_keep_their_contract() -> None:
 
 
 def test_notes_that_nothing_sends_are_not_kept() -> None:
-    notes = Notes()
+    notes = PeerUpdates()
     notes.ended(RUN)
     assert notes.take() is None
