@@ -22,6 +22,7 @@ from ratchet.core.contract.state import Route
 from ratchet.core.service.runtime import App
 from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build
+from ratchet.gateway.constants import Constants
 from ratchet.gateway.peer_sync import PeerSync
 from ratchet.gateway.settings import Settings
 from tests.support.fake_engine import FakeEngine, serving
@@ -32,9 +33,9 @@ from tests.support.servers import Broker, RunningServer
 
 
 @asynccontextmanager
-async def gateway(settings: Settings) -> AsyncIterator[tuple[openai.AsyncOpenAI, App]]:
+async def gateway(settings: Settings, **constants: Any) -> AsyncIterator[tuple[openai.AsyncOpenAI, App]]:
     """A gateway and its client, once it serves the role."""
-    async with running_app(build(settings, recorders=InThisProcess())) as app:
+    async with running_app(build(settings, InThisProcess(), Constants(**constants))) as app:
         port: int = app.components[-1].port  # type: ignore[attr-defined]
         url = f"http://127.0.0.1:{port}/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
@@ -54,14 +55,14 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
     engine = FakeEngine(resident={version(1).name, version(2).name})
     async with connected(shared) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
-        settings = Settings(shared=shared, port=0, grace_s=0.0, engine_url=engine_url, close_s=0.5)
-        async with gateway(settings) as (client, app):
+        settings = Settings(shared=shared, port=0, grace_s=0.0, engine_url=engine_url)
+        async with gateway(settings, close_s=0.5) as (client, app):
             await offer_canary(bus, lease=1)
             await eventually(lambda: listed(client, f"{ROLE}@2"))
             assert (await ask_once(client, "before")).headers["x-ratchet-arm"] == "canary"
         await asyncio.to_thread(nats.kill)
         engine.resident.clear()
-        async with gateway(settings) as (client, app):
+        async with gateway(settings, close_s=0.5) as (client, app):
             assert await app.notes["broker"]() == "the broker is not connected"
             answer = await ask_once(client, "during")
             assert answer.headers["x-ratchet-arm"] == "stable"
@@ -69,7 +70,7 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
             assert engine.loads == [version(1).name]
             with pytest.raises(openai.NotFoundError):
                 await ask(client, [{"role": "user", "content": "hi"}], model="nobody")
-        async with gateway(settings) as (client, app):
+        async with gateway(settings, close_s=0.5) as (client, app):
             await ask_once(client, "again")
             await asyncio.to_thread(nats.start)
             turns = await Scene("", engine, bus, app).published(Turn, 3)
@@ -127,8 +128,8 @@ async def test_a_canary_that_cannot_be_observed_is_not_served(nats: RunningServe
     engine = FakeEngine(resident={version(1).name, version(2).name})
     async with connected(shared) as bus, serving(engine) as engine_url:
         await put_routes(bus, **{ROLE: 1})
-        settings = Settings(shared=shared, port=0, grace_s=0.0, engine_url=engine_url, queue_limit=2, spool_bytes=0)
-        async with gateway(settings) as (client, _):
+        settings = Settings(shared=shared, port=0, grace_s=0.0, engine_url=engine_url)
+        async with gateway(settings, queue_limit=2, spool_bytes=0) as (client, _):
             await offer_canary(bus, lease=1)
             await eventually(lambda: listed(client, f"{ROLE}@2"))
             assert (await ask_once(client, "seen")).headers["x-ratchet-arm"] == "canary"

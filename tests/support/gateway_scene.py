@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ratchet.core.service.engine_list import EngineSettings
 from ratchet.core.service.runtime import App
 from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build
+from ratchet.gateway.constants import Constants
 from ratchet.gateway.settings import Settings
 from tests.support.consuming import messages_of
 from tests.support.fake_engine import FakeEngine, serving
@@ -89,7 +90,8 @@ async def scene(
     nats: Broker, folder: Path, digest: str | None = None, *, engines: Sequence[Any] = (), **options: Any
 ) -> AsyncIterator[Scene]:
     """`digest`: of the stable policy, where the engine is a real one; `engines`: entries of `RATCHET_ENGINES`, in the
-    place of the scene's own engine; `options`: further settings. Without `recorders` this process records."""
+    place of the scene's own engine; `options`: further settings and constants. Without `recorders` this process
+    records."""
     shared = SharedSettings(
         nats_url=nats.url, data_dir=folder, engines=tuple(map(EngineSettings.model_validate, engines))
     )
@@ -99,9 +101,10 @@ async def scene(
             await Bucket(bus, "policies", PolicyVersion).put(f"{ROLE}.{made.version}", made)
         stable = served(1, digest=digest)
         await Bucket(bus, "policies", Route).put(ROLE, Route(role=ROLE, stable=stable, next_version=3))
+        constants = {field.name: options.pop(field.name) for field in fields(Constants) if field.name in options}
         settings = Settings(shared=shared, port=0, **{"engine_url": engine_url, "grace_s": 0.0, **options})
         recorders = None if "recorders" in options else InThisProcess()
-        async with running_app(build(settings, recorders=recorders)) as app:
+        async with running_app(build(settings, recorders, Constants(**constants))) as app:
             port: int = app.components[-1].port  # type: ignore[attr-defined]
             here = Scene(f"http://127.0.0.1:{port}", engine, bus, app)
             await eventually(lambda: _looked(here, options))

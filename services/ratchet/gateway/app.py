@@ -41,6 +41,7 @@ from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import CallOpener, new_id
 from ratchet.gateway.completions import Completions
+from ratchet.gateway.constants import Constants
 from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity, MemoryIndex
 from ratchet.gateway.domain.past_calls import AnswerCache
@@ -69,19 +70,23 @@ from ratchet.gateway.settings import Settings
 
 
 @asynccontextmanager
-async def build(settings: Settings, recorders: Recorders | None = None) -> AsyncIterator[App]:
+async def build(
+    settings: Settings, recorders: Recorders | None = None, constants: Constants | None = None
+) -> AsyncIterator[App]:
     """Put everything together. Without a broker the gateway serves the routes on disk and spools turns.
 
     `recorders`: by default processes of their own.
     """
+    constants = constants or Constants()
     contracts = load_contracts()
-    pool = recorders or RecorderPool(settings.recorders, settings.conversation_bytes)
-    recording = _recording(settings, contracts, pool)
-    routing = _routing(settings, recording)
-    recognition = _recognition(settings, recording)
+    pool = recorders or RecorderPool(settings.recorders, constants.conversation_bytes)
+    recording = _recording(settings, constants, contracts, pool)
+    routing = _routing(settings, constants, recording)
+    recognition = _recognition(constants, recording)
     reader = RequestReader()
     continuing = Continuing(Responses(partial(responses_bucket, recording.broker)))
-    completions = _completions(settings, recording, routing, recognition, reader, continuing)
+    calls, answering = _calls(settings, recording, routing, recognition, reader, continuing)
+    completions = Completions(calls, answering, continuing, constants.keep_alive_s)
     handlers = Handlers(
         models=routing.models,
         recorder=recording.recorder,
@@ -97,11 +102,11 @@ async def build(settings: Settings, recorders: Recorders | None = None) -> Async
     others = OtherCalls(routing.models, routing.router, settings.prices, recording.quotas.account)
     asked = coordinator if settings.coordinator_url else None
     find = route_finder(completions, others, handlers, asked, recording.quotas)
-    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=settings.bodies_bytes)
+    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=constants.bodies_bytes)
     used = partial(recording.updates.used, requests=1)
     guard = Guard(api, recognition.limit, settings.requests_per_minute, settings.trusted_proxies, used=used)
     try:
-        yield _app(settings, recording, routing, recognition, guard)
+        yield _app(settings, constants, recording, routing, recognition, guard)
     finally:
         reader.close()
         await continuing.close()
@@ -123,13 +128,13 @@ class _Recording:
     recorder: Recorder
 
 
-def _recording(settings: Settings, contracts: Contracts, pool: Recorders) -> _Recording:
+def _recording(settings: Settings, constants: Constants, contracts: Contracts, pool: Recorders) -> _Recording:
     shared = settings.shared
     broker = BackgroundConnection(lambda: Bus.connect(shared.bus, name="gateway", contracts=contracts, echo=False))
-    spool = open_spool(_folder(settings) / "spool", settings.spool_bytes)
-    outbox = Outbox(contracts, SOURCE, spool, queue_limit=settings.queue_limit)
-    publishing = Publishing(outbox, broker.bus, close_s=settings.close_s, patience_s=settings.lease_s)
-    updates = PeerUpdates(settings.conversation_bytes // 8)
+    spool = open_spool(_folder(settings) / "spool", constants.spool_bytes)
+    outbox = Outbox(contracts, SOURCE, spool, queue_limit=constants.queue_limit)
+    publishing = Publishing(outbox, broker.bus, close_s=constants.close_s, patience_s=constants.lease_s)
+    updates = PeerUpdates(constants.conversation_bytes // 8)
     quotas = Quotas(broker.bus, utc_now, time.monotonic, updates, has_prices=settings.prices.are_set)
     streams = StreamMemory(settings.streams_bytes)
     recorder = Recorder(outbox, pool, settings.recording_bytes, streams, updates, quotas.account)
@@ -152,10 +157,10 @@ class _Routing:
             await transport.close()
 
 
-def _routing(settings: Settings, recording: _Recording) -> _Routing:
+def _routing(settings: Settings, constants: Constants, recording: _Recording) -> _Routing:
     broker = recording.broker
-    routes = Routes(broker.bus, _folder(settings), lease_s=settings.lease_s, monotonic=time.monotonic)
-    engines = policy_engines(settings)
+    routes = Routes(broker.bus, _folder(settings), lease_s=constants.lease_s, monotonic=time.monotonic)
+    engines = policy_engines(settings, constants)
     transports = list(map(transport_to, settings.upstreams))
     upstreams = list(map(build_upstream, settings.upstreams, transports))
     models = Models(routes, upstreams, ModelNames(settings.aliases, settings.roles, settings.other_role))
@@ -180,24 +185,24 @@ class _Recognition:
     limit: RateLimit
 
 
-def _recognition(settings: Settings, recording: _Recording) -> _Recognition:
-    arms, updates = Arms(settings.arms_bytes), recording.updates
-    index = MemoryIndex(settings.identity_bytes)
-    identity = Identity(index, new_id, time.time, rest_s=settings.conversation_rest_s, updates=updates)
+def _recognition(constants: Constants, recording: _Recording) -> _Recognition:
+    arms, updates = Arms(constants.arms_bytes), recording.updates
+    index = MemoryIndex(constants.identity_bytes)
+    identity = Identity(index, new_id, time.time, rest_s=constants.conversation_rest_s, updates=updates)
     limit = RateLimit(time.monotonic, gateways=lambda: updates.gateways)
     memory = Memory(identity, arms, updates.calls, recording.recorder.order, (recording.quotas.learn, limit.learn))
     return _Recognition(arms, identity, PeerSync(recording.broker.bus, updates, memory, time.time), limit)
 
 
-def _completions(
+def _calls(
     settings: Settings,
     recording: _Recording,
     routing: _Routing,
     recognition: _Recognition,
     reader: RequestReader,
     continuing: Continuing,
-) -> Completions:
-    """The routes of calls to models: opened, answered, shown."""
+) -> tuple[CallOpener, Answering]:
+    """What opens calls, and what has them answered."""
     calls = CallOpener(
         reader,
         routing.models,
@@ -217,10 +222,17 @@ def _completions(
         settings.logprob_modes,
         settings.prices,
     )
-    return Completions(calls, answering, continuing, settings.keep_alive_s)
+    return calls, answering
 
 
-def _app(settings: Settings, recording: _Recording, routing: _Routing, recognition: _Recognition, guard: Guard) -> App:
+def _app(
+    settings: Settings,
+    constants: Constants,
+    recording: _Recording,
+    routing: _Routing,
+    recognition: _Recognition,
+    guard: Guard,
+) -> App:
     """What runs, and how it is."""
     given = [setting_key(key.get_secret_value(), "agents", AGENT_SCOPES) for key in settings.api_keys]
     keys = known_keys(settings.shared, "gateway", recording.broker.bus, given)
@@ -242,7 +254,7 @@ def _app(settings: Settings, recording: _Recording, routing: _Routing, recogniti
             recording.quotas,
             Periodic(OBSERVE_S, publishing.observe, "observation"),
             Periodic(CHECK_EVERY_S, routing.engines.check_health, "replicas"),
-            http_server(settings, guard, keys),
+            http_server(settings, constants, guard, keys),
         ],
         {"routes": routes.ready, "other_gateways": peer_sync.ready, "keys": keys.ready, "files": has_files},
         notes={
@@ -275,21 +287,21 @@ def responses_bucket(broker: BackgroundConnection) -> Bucket[SealedResponse] | N
     return Bucket(bus, RESPONSES, SealedResponse) if bus is not None else None
 
 
-def policy_engines(settings: Settings) -> PolicyEngines:
+def policy_engines(settings: Settings, constants: Constants) -> PolicyEngines:
     """The ways to the engines that hold the policies."""
-    limits = Limits(settings.engine_connect_timeout_s, settings.engine_timeout_s, settings.engine_idle_s)
+    limits = Limits(constants.engine_connect_timeout_s, settings.engine_timeout_s, constants.engine_idle_s)
     return PolicyEngines(settings.engines, limits)
 
 
-def http_server(settings: Settings, guard: Guard, keys: KnownKeys) -> HttpServer:
+def http_server(settings: Settings, constants: Constants, guard: Guard, keys: KnownKeys) -> HttpServer:
     """The server behind API keys, within the bounds on connections."""
     bounds = Bounds(
         connections=settings.connections,
         per_address=settings.connections_per_address,
         grace_s=settings.grace_s,
         drain_s=settings.drain_s,
-        header_s=settings.header_s,
-        body_s=settings.body_s,
+        header_s=constants.header_s,
+        body_s=constants.body_s,
         error_json=error_json,
     )
     app, host = MessagesErrors(Authentication(guard, keys.caller_of)), settings.shared.http_host

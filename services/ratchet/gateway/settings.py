@@ -34,7 +34,6 @@ from ratchet.core.service.settings import ServiceSettings
 from ratchet.dialects.answers import MODES
 from ratchet.dialects.requests import MODEL_CHARACTERS, is_model_name
 from ratchet.gateway.domain.prices import Price, Prices
-from ratchet.gateway.domain.routing import LEASE_S
 
 
 def _model(name: str) -> str:
@@ -99,9 +98,7 @@ class Settings(ServiceSettings):
         default="http://127.0.0.1:8082", validation_alias=AliasChoices("RATCHET_ENGINE_URL", "engine_url")
     )
     """The engine, vLLM or `engine_local`; of several replicas their URLs with commas between them. `RATCHET_ENGINES`
-    takes the place of this and of `engine_name`, `engine_logprobs_mode`, `engine_api_key` and `engine_price`."""
-    engine_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    """The engine's name in turns; unset: its kind (`RATCHET_ENGINE_KIND`)."""
+    takes the place of this and of `engine_logprobs_mode`, `engine_api_key` and `engine_price`."""
     engine_logprobs_mode: LogprobsMode | None = Field(
         default=None, validation_alias=AliasChoices("RATCHET_ENGINE_LOGPROBS_MODE", "engine_logprobs_mode")
     )
@@ -116,10 +113,6 @@ class Settings(ServiceSettings):
     """Price of the tokens of Ratchet's own policies, for the cost of their turns. JSON."""
     engine_timeout_s: float = 600.0
     """Longest wait for an answer: for the first event of one that streams, and between two events if comments come."""
-    engine_idle_s: float = 120.0
-    """Longest silence within a stream: neither an event nor a comment."""
-    engine_connect_timeout_s: float = 2.0
-    """Longest wait for one connection to the engine; the gateway tries a refused or timed-out one three times."""
     upstreams: list[UpstreamSettings] = Field(default_factory=list[UpstreamSettings])
     """Servers that answer, in this order, when the policy's engine fails, and for roles without a policy. JSON."""
     aliases: dict[ModelText, Annotated[str, AfterValidator(_model)]] = Field(default_factory=dict[str, str])
@@ -133,8 +126,6 @@ class Settings(ServiceSettings):
         default=None, validation_alias=AliasChoices("coordinator_url", "RATCHET_COORDINATOR_URL")
     )
     """The coordinator, which gets `/v1/jobs` and `/v1/status`; without it the gateway has no such routes."""
-    keep_alive_s: float = 5.0
-    """A stream begins after this long at the latest, and sends a comment as often; an earlier error has a status."""
     cache_bytes: int = 0
     """Bytes of the cache of answers at temperature 0; 0: no cache."""
     api_keys: list[SecretStr] = Field(default_factory=list[SecretStr])
@@ -149,10 +140,6 @@ class Settings(ServiceSettings):
     engine."""
     connections_per_address: int = Field(default=0, ge=0)
     """Most open connections of one address, also of a proxy; 0: half of all."""
-    header_s: float = Field(default=10.0, gt=0)
-    """How long a client may take to send its request's headers."""
-    body_s: float = Field(default=60.0, gt=0)
-    """How long a client may take to send its request's body."""
     grace_s: float = Field(default=1.0, ge=0)
     """How long a stop still lets calls in, while readiness already says that it stops."""
     drain_s: float = Field(default=120.0, ge=1, allow_inf_nan=False)
@@ -166,18 +153,6 @@ class Settings(ServiceSettings):
     body_limit: int = 32 * 1024 * 1024
     """Largest request body in bytes, unpacked; Anthropic's API takes as many. A body of this size keeps other calls
     waiting for 30 ms if it is text and images, and for .13 s at worst; a larger one for as much longer."""
-    bodies_bytes: int = 512 * 1024 * 1024
-    """Memory for the bodies of all open requests; beyond it requests get 503."""
-    conversation_bytes: int = 256 * 1024 * 1024
-    """Memory of all recorders for trajectories between their calls: a call of 8,000 tokens takes 32 KB, and a
-    trajectory keeps eight."""
-    arms_bytes: int = 64 * 1024 * 1024
-    """Memory for the arms of trajectories between their calls: 1 KB each."""
-    identity_bytes: int = 64 * 1024 * 1024
-    """Memory for what calls without a name are recognised by: ids of tool calls, and digests of answered conversations.
-    700 bytes for each answer, also of other gateways: each knows all."""
-    conversation_rest_s: float = Field(default=3600.0, gt=0)
-    """How long a conversation may rest between two calls and be recognised by what was said in it."""
     recorders: int = Field(default=1, ge=1, le=16)
     """Processes that redact, check and pack what agents and engines send."""
     recording_bytes: int = 64 * 1024 * 1024
@@ -185,14 +160,6 @@ class Settings(ServiceSettings):
     streams_bytes: int = 256 * 1024 * 1024
     """Most bytes of all streams under way that are kept for their turns. A stream for which there is no more room, or
     that has more than 64 MiB, goes on; its turn holds the request, usage and times (`too_large`)."""
-    lease_s: float = LEASE_S
-    """A canary weight lapses after this long without an observed renewal."""
-    queue_limit: int = 20_000
-    """Turns kept in memory on their way to the broker."""
-    spool_bytes: int = 512 * 1024 * 1024
-    """Disk space for turns while the broker is away."""
-    close_s: float = 3.0
-    """How long a stop waits for the broker to take what is queued."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Settings:
@@ -205,7 +172,7 @@ class Settings(ServiceSettings):
     def engines(self) -> Sequence[EngineSettings]:
         """The engines that serve policies."""
         engine = EngineSettings(
-            name=self.engine_name or self.shared.engine_kind,
+            name=self.shared.engine_kind,
             kind=self.shared.engine_kind,
             urls=replica_urls(self.engine_url),
             roles=(ANY_ROLE,),

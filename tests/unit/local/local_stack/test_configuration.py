@@ -132,7 +132,7 @@ def test_each_value_has_its_origin() -> None:
     assert problems["recorders"] == (3, "gateway.recorders in ratchet.toml")
     assert problems["cache_bytes"] == (7, "RATCHET_GATEWAY_CACHE_BYTES")
     assert problems["nats_url"] == ("nats://b", "ratchet up (RATCHET_NATS_URL)")
-    assert problems["keep_alive_s"] == (5.0, None)
+    assert problems["grace_s"] == (1.0, None)
 
 
 def test_a_start_gives_each_service_what_the_file_sets_and_the_environment_leaves_open(
