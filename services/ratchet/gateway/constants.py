@@ -18,8 +18,8 @@ class Constants:
     engine_idle_s: float = 120.0
     """Longest silence within a stream, neither an event nor a comment: engines write comments every few seconds."""
     keep_alive_s: float = 5.0
-    """A stream begins after this long at the latest, and gets a comment as often: proxies cut silent ones off after 30 s
-    or more. An error before that has a status of its own."""
+    """A stream begins after this long at the latest, and gets a comment as often: proxies cut silent ones off after 30
+    s or more. An error before that has a status of its own."""
     header_s: float = 10.0
     """For a client to send its request's headers: a slow line takes one second."""
     body_s: float = 60.0
