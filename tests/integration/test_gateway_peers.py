@@ -18,7 +18,7 @@ from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, version
 from tests.support.running import http_client
 from tests.support.servers import Broker, RunningServer
-from tests.support.several_gateways import Several, several, sharing_of
+from tests.support.several_gateways import Several, peer_sync_of, several
 
 USER: dict[str, Any] = {"role": "user", "content": "Where is my order?"}
 
@@ -141,7 +141,7 @@ async def test_a_gateway_that_joins_later_knows_what_was_answered_before(nats: B
         chat += [first.parse().choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "more"}]
         late = await here.join()
         await here.meet()
-        assert sharing_of(late).has_others
+        assert peer_sync_of(late).has_others
         again = await here.ask(chat, at=2)
         assert (by(again), trajectory_of(again)) == ("prefix", trajectory_of(first))
 
@@ -186,7 +186,7 @@ async def test_equal_runs_are_cut_apart_and_never_mixed_while_the_broker_is_away
         await asyncio.to_thread(nats.start)
 
         async def know_all() -> bool:
-            return all([await sharing_of(scene).catch_up() for scene in here.scenes])
+            return all([await peer_sync_of(scene).catch_up() for scene in here.scenes])
 
         await eventually(know_all)
         assert await go_on(here) == ["new", "new"]
