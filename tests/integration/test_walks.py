@@ -19,6 +19,7 @@ from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.canary_stage import stage
 from tests.support.coordinator import ROLE, coordinating, played, stored
+from tests.support.gateway_scene import ask, scene
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.servers import Broker, RunningServer
 from tests.support.training import config
@@ -36,7 +37,7 @@ async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
 
 
 def test_no_walk_is_longer_than_a_reader_remembers() -> None:
-    walks = [walk("A trajectory to its row"), walk("A reward to a job"), walk("A job to a route")]
+    walks = map(walk, ("A trajectory to its row", "A call to its row", "A reward to a job", "A job to a route"))
     assert max(map(len, walks)) <= LONGEST
 
 
@@ -56,6 +57,22 @@ async def test_a_trajectory_reaches_its_row_by_the_walk_of_the_page(shared_setti
                     trajectory.turn(observation="hi", action="hello")
                 await eventually(there)
     assert first_missing(walk("A trajectory to its row"), calls) is None
+
+
+async def test_call_reaches_its_row_by_the_walk_of_the_page(
+    shared_settings: SharedSettings, nats: Broker, tmp_path: Path
+) -> None:
+    settings = CollectorSettings(shared=shared_settings, linger_s=0.02)
+    async with prepared_warehouse(shared_settings) as warehouse, scene(nats, tmp_path) as here:
+
+        async def there() -> bool:
+            return bool(await warehouse.rows("SELECT 1 FROM turns"))
+
+        with traced() as calls:
+            async with running_app(build_collector(settings)):
+                await ask(here.client(), [{"role": "user", "content": "hi"}])
+                await eventually(there)
+    assert first_missing(walk("A call to its row"), calls) is None
 
 
 async def test_a_reward_leads_to_a_job_by_the_walk_of_the_page(shared_settings: SharedSettings, bus: Bus) -> None:

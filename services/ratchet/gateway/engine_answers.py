@@ -1,4 +1,10 @@
-"""An engine's answer on its way to the agent: whole, or a stream that has begun."""
+"""An engine's answer on its way to the agent: whole, or a stream that has begun.
+
+A call that streams is a stream at the engine too, and one that does not is none: to ask every engine for a stream and
+fold it would bound its silence as well, but the answer would not be the provider's own bytes, and cost a chunk for each
+token. Until the first event that holds any of the answer nothing is sent but comments, so that another engine may take
+over; a chunk that only names the role is held back, for it is worth nothing to the agent.
+"""
 
 from __future__ import annotations
 

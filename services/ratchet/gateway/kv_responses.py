@@ -3,6 +3,10 @@
 A history must be kept whole, and nothing unredacted may reach the broker's disk in the clear: it is sealed with a key
 that follows from the response's id, which only the agent has. No answer waits long for the broker: until it has stored
 a history, this process holds it, and continues it from there.
+
+The whole history is kept with each response. Differences would be smaller, but take n look-ups for n calls, and a
+deleted response would break those after it. A secret of the operator's as the key would be one more thing to rotate,
+and who has it would read everything.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 It redacts what a call or event holds, checks it against the contract, and seals it. That costs milliseconds per call
 and seconds for a hostile one, so the gateway (`RecorderPool`) runs it as `python -m ratchet.gateway.recorder_process
 BYTES`. The process ends when its input does, and so never outlives its gateway.
+
+Every turn is checked by its schema. To check by type and only sample the schema would save 1 to 2 % of a recorder (86
+against 47 µs of 2,080 for a turn of 18 KB) and nothing of what agents wait for, and what types do not hold would be
+refused by the collector, where the call is lost; here it becomes a bare turn with its reason.
 """
 
 from __future__ import annotations

