@@ -42,9 +42,8 @@ SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-unit test-contract \
-	test-integration test-e2e \
-	test-clients unit-with-torch unit-without-torch unit-and-contract demo learning up down env constraints docs shape
+.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
+	test-integration $(FAST) test-clients demo learning up down env constraints docs shape
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -188,10 +187,16 @@ format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-# What has no server beside the loop, which waits for much of its time; the integration tests fill both cores by themselves.
-test: $(STAMP) $(NODE_STAMP) ## all tests
-	@$(TWO) unit-and-contract test-e2e
-	@$(MAKE) --no-print-directory test-integration
+test: $(STAMP) $(NODE_STAMP) ## unit, contract and integration tests, without slow ones: minutes; the 50 longest in .cache/tests/longest.txt
+	@rm -f $(TIMES)/*.tsv
+	@MAKEFLAGS= $(MAKE) --no-print-directory -j3 --keep-going --output-sync=target $(FAST)
+	@sort -rn $(TIMES)/*.tsv | head -50 > $(TIMES)/longest.txt
+	@awk -F '\t' '$$2 > 5 { print "longer than 5 s of the processor, and not marked slow: " $$3 }' $(TIMES)/*.tsv
+
+test-all: test test-slow ## `make test`, then stacks, kills, models, the whole loop, browser and vLLM
+	@$(MAKE) --no-print-directory test-browser test-vllm
+
+nightly: test-all test-clients test-ray test-trackers test-tasks walk-guides simulate learning bench-learning ## everything that takes hours
 
 simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, hours
 	$(BIN)/python -m tests.bench.simulate_canary
@@ -210,32 +215,29 @@ $(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
 		else $(GATEWAYS)/bin/pip install --quiet -r $<; fi
 	@touch $@
 
-test-unit: $(STAMP) ## domains and pure parts, without sockets
-	@$(TWO) unit-with-torch unit-without-torch
-	@$(PYTEST) -p no:cacheprovider -n 2 $(SIMULATION)
+# Groups of about the same length that run beside each other, the longest first: each imports only what it needs.
+TIMES := .cache/tests
+FAST := fast-servers fast-gateway fast-torch fast-unit fast-contract
+TORCH := tests/unit/local tests/unit/trainer_worker tests/unit/core/grammars tests/unit/cli/test_dataset_records.py
+GATEWAY := $(wildcard tests/integration/test_gateway*.py)
+fast-torch: TESTS = $(TORCH)
+fast-unit: TESTS = tests/unit $(TORCH:%=--ignore=%)
+fast-contract: TESTS = tests/contract
+fast-gateway: TESTS = $(GATEWAY)
+fast-servers: TESTS = tests/integration $(GATEWAY:%=--ignore=%)
 
-unit-and-contract: test-unit
-	@$(PYTEST) tests/contract
+$(FAST): $(STAMP)
+	@mkdir -p $(TIMES); rm -f $(TIMES)/$@.tsv
+	@$(PYTEST) -p no:cacheprovider -m "not slow" --times=$(TIMES)/$@.tsv $(TESTS)
 
-# Two halves of about the same length, side by side; then the simulation, two scenes at a time.
-WITH_TORCH := tests/unit/local/engine_local tests/unit/trainer_worker
-SIMULATION := tests/unit/canary_deployer/test_simulation.py
+test-unit: fast-torch fast-unit ## domains and pure parts, without sockets
 
-unit-with-torch:
-	@$(PYTEST) -p no:cacheprovider $(WITH_TORCH)
+test-contract: fast-contract ## schemas, examples, typed messages
 
-unit-without-torch:
-	@$(PYTEST) -p no:cacheprovider tests/unit $(WITH_TORCH:%=--ignore=%) --ignore=$(SIMULATION)
+test-integration: fast-gateway fast-servers ## on the real nats-server, ClickHouse engine and S3
 
-test-contract: $(STAMP) $(NODE_STAMP) ## schemas, examples, typed messages
-	@$(PYTEST) tests/contract
-
-# Three files at a time, for much of a test is waiting: each test has a broker, a database and a bucket of its own.
-test-integration: $(STAMP) $(NODE_STAMP) ## on the real nats-server, ClickHouse engine and S3
-	@$(PYTEST) -n 3 --dist loadfile tests/integration
-
-test-e2e: $(STAMP) ## a small loop, closed
-	@$(PYTEST) tests/e2e
+test-slow: $(STAMP) $(NODE_STAMP) ## what is marked slow, and four times the examples of property tests
+	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile -m "slow or hypothesis" --hypothesis-profile=full
 
 test-browser: $(STAMP) $(WEB_STAMP) ## the console in a real browser: minutes; skipped, with words, without `make chromium`
 	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile tests/browser

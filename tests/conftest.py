@@ -1,7 +1,9 @@
-"""Fixtures for all tests: real servers for integration tests, and one thread for torch."""
+"""Fixtures for all tests: real servers for integration tests, and one thread for torch. And their tiers and times."""
 
 import os
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 # Two cores are shared; torch reads this when it is first imported, so it stands before every other import.
@@ -24,8 +26,17 @@ __all__ = ["broker_accounts", "clickhouse", "nats", "s3", "shared_settings"]
 # A busy machine is slow, not wrong: no example has a deadline, and slow generation is no failure. Examples are the same
 # in every run, so that chance decides no result; `--hypothesis-profile=explore` looks for new ones.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", settings.get_profile("explore"), derandomize=True, database=None)
-settings.load_profile("same")
+settings.register_profile("full", settings.get_profile("explore"), derandomize=True, database=None, max_examples=100)
+settings.register_profile("fast", settings.get_profile("full"), max_examples=25)
+settings.load_profile("fast")
+
+WHOLLY_SLOW = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
+TIMES = "--times"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where the times of tests go."""
+    parser.addoption(TIMES, metavar="FILE", help="add each test's seconds, processor seconds and name to a file")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,6 +45,31 @@ def pytest_configure(config: pytest.Config) -> None:
     place_in_memory(config)
     if in_containers(os.environ):
         require_engine()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files without a test of the asked tier are not imported: many slow ones take torch, or an agent framework."""
+    tier: str = config.option.markexpr
+    if not tier or collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text()
+    others = {
+        "not slow": WHOLLY_SLOW.search(text) is not None,
+        "slow": "mark.slow" not in text,
+        "slow or hypothesis": "mark.slow" not in text and "hypothesis" not in text,
+    }
+    return others.get(tier) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Note how long a test took, and how much of the processor: its own, and its ended children's."""
+    began, spent = time.monotonic(), sum(os.times()[:4])
+    result = yield
+    if file := item.config.getoption(TIMES):
+        with Path(file).open("a") as times:
+            times.write(f"{time.monotonic() - began:.2f}\t{sum(os.times()[:4]) - spent:.2f}\t{item.nodeid}\n")
+    return result
 
 
 @pytest.fixture(autouse=True)

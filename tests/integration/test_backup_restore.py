@@ -22,6 +22,8 @@ from tests.support.command_lines import ratchet
 from tests.support.messages import trajectory
 from tests.support.running import connected
 
+pytestmark = pytest.mark.slow
+
 SERVICES = ("trajectory_collector", "reward_computer")
 
 

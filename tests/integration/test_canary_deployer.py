@@ -30,6 +30,8 @@ from tests.support.consuming import messages_of
 from tests.support.running import http_client, running_app
 from tests.support.servers import Broker, RunningServer, variables
 
+pytestmark = pytest.mark.slow
+
 UNDECIDED = {
     "share_evidence": 1e-9,
     "share_first_call": 1e-9,

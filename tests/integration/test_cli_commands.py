@@ -17,6 +17,8 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import short_ids
 from tests.support.command_lines import COMMANDS, ODD, lines, ratchet
 
+pytestmark = pytest.mark.slow
+
 SERVICES = "trajectory_collector,reward_computer,rl_coordinator,canary_deployer"
 ENDING = {("up",), ("down",), ("trajectories", "tail")}
 """Commands that would begin or end the stack, or never end themselves."""

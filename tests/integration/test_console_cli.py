@@ -11,6 +11,8 @@ import pytest
 from ratchet.console.pages import SECURITY
 from tests.support.command_lines import ratchet
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(600)
 def test_up_ends_with_the_address_of_the_console_and_open_leads_there(tmp_path: Path) -> None:

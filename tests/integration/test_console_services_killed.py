@@ -15,7 +15,7 @@ from tests.support.consoles import NOWHERE, consoling
 from tests.support.running import connected, prepared_objects, prepared_warehouse
 from tests.support.service_process import service_process
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 LONGEST_S = 60.0
 """An answer about a service that is away comes at once; a busy machine takes longer."""
 ACTS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -26,6 +26,8 @@ from tests.support.running import http_client
 from tests.unit.deploy.test_dashboard import names
 from tools.dashboard.loop_overview import ROWS
 
+pytestmark = pytest.mark.slow
+
 QUERIES = [(panel.title, query) for row in ROWS.values() for panel in row for query in panel.queries.values()]
 ALERTS = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
 WITH_PROMETHEUS = pytest.mark.skipif(BINARY is None, reason="no Prometheus here; `make prometheus` gets Debian's")

@@ -33,6 +33,8 @@ from tests.support.running import connected, http_client, prepared_objects, runn
 from tests.support.scoring_engine import ScoringEngine
 from tests.support.servers import Broker, RunningServer, s3_settings, variables
 
+pytestmark = pytest.mark.slow
+
 TAKEN_OVER_S = 10.0
 """The promise. A gateway drops a canary that was not renewed for 20 s; a leader renews every 5 s."""
 ORDER = {"actor": "ann", "reason": "because"}

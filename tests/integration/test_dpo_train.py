@@ -10,11 +10,14 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
+import pytest
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ratchet.bus.testing import eventually
 from tests.support.pair_files import write_pair_files
+
+pytestmark = pytest.mark.slow
 
 COLUMNS = {"COLUMNS": "300"}
 """Of the terminal: a message is one line."""

@@ -18,6 +18,8 @@ from ratchet.core.stores.policies import publish_policy
 from tests.support.engine_process import Published, logprobs_by_transformers, publish, running_engine
 from tests.support.servers import RunningServer, s3_settings
 
+pytestmark = pytest.mark.slow
+
 ROLE = "helpdesk"
 ASKED = [{"role": "user", "content": "where is my order K47"}]
 

@@ -21,9 +21,12 @@ from ratchet.core.service.settings import SharedSettings
 from tests.support.engine_process import publish, running_engine
 from tests.support.servers import RunningServer, s3_settings
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211"
+    ),
+]
 HI: list[Any] = [{"role": "user", "content": "where is my order K47"}]
 
 

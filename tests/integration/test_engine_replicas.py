@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
@@ -24,6 +25,8 @@ from tests.support.consuming import messages_of
 from tests.support.engine_process import AT, Published, publish, running_engine
 from tests.support.running import connected, running_app
 from tests.support.servers import Broker, RunningServer, s3_settings
+
+pytestmark = pytest.mark.slow
 
 ROLE = "helpdesk"
 CALLERS = 6

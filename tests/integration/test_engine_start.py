@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 RUN = "import runpy; runpy.run_module('ratchet.local.engine_local', run_name='__main__')"
 WITHOUT_TORCH = f"import sys; sys.modules['torch'] = None; {RUN}"
 WITH_A_TAKEN_PORT = f"""

@@ -28,6 +28,8 @@ from tests.support.gateway_alone import InThisProcess
 from tests.support.running import http_client, running_app
 from tests.support.servers import Broker, RunningServer
 
+pytestmark = pytest.mark.slow
+
 TASKS = 40
 RIGHT = {"role": "assistant", "content": "It arrives today."}
 WRONG = {"role": "assistant", "content": "I do not know."}

@@ -18,6 +18,8 @@ from tests.support.pages import ROOT
 from tests.support.tiny_models import write_tiny_model
 from tools.docs.walk_guides import walk
 
+pytestmark = pytest.mark.slow
+
 PAGE = ROOT / "docs" / "guides" / "in-front-of-my-provider.md"
 FIRST = "ratchet up --upstream openai --detach"
 """The first sections need neither engine nor trainer, which import torch."""

@@ -38,6 +38,8 @@ from tests.support.gateway_alone import InThisProcess
 from tests.support.running import connected, http_client, running_app
 from tests.support.servers import Broker, RunningServer, s3_settings
 
+pytestmark = pytest.mark.slow
+
 ROLE = "helpdesk"
 OPENING: list[Any] = [
     {"role": "system", "content": "You are a kind help desk clerk."},

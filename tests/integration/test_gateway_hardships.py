@@ -25,6 +25,8 @@ from tests.support.gateway_world import answers, call, has_asked, stored_turns, 
 from tests.support.running import http_client
 from tests.support.servers import Broker, RunningServer
 
+pytestmark = pytest.mark.slow
+
 FILES = 90
 IDLE = 160
 """More connections than the process may open."""

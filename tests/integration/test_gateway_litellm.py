@@ -23,9 +23,12 @@ from tests.support.gateway_scene import ROLE, Scene, scene
 from tests.support.servers import Broker
 
 # These warnings are about litellm's own use of pydantic.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211"
+    ),
+]
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
 CALLED = [tool_call("call_a")]

@@ -27,6 +27,8 @@ from tests.support.gateway_world import answers, call, stored_turns, world
 from tests.support.running import http_client
 from tests.support.servers import Broker, RunningServer
 
+pytestmark = pytest.mark.slow
+
 CALLS = 30
 """That the kernel gives all of them to one of two gateways has a chance of 1 in 2^29."""
 AGENTS = 6

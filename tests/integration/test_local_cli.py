@@ -18,6 +18,8 @@ from ratchet.local.local_stack.ports import free_port
 from ratchet.local.local_stack.state import read_record
 from tests.support.command_lines import ratchet
 
+pytestmark = pytest.mark.slow
+
 
 def assert_one_clear_line(done: subprocess.CompletedProcess[str], text: str, code: int = 1) -> None:
     assert done.returncode == code

@@ -25,6 +25,8 @@ from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from ratchet.local.local_stack.state import AlreadyRunning, StackRecord, read_record
 
+pytestmark = pytest.mark.slow
+
 PARENT = """
 import subprocess, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer

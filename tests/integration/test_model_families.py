@@ -31,6 +31,8 @@ from tests.support.servers import Broker, RunningServer, s3_settings
 from tests.support.tiny_models import publish_tiny_model, write_published
 from tests.support.trainer_runs import RecordingRun, job_spec
 
+pytestmark = pytest.mark.slow
+
 ROLE = "support"
 TOOL: dict[str, Any] = {
     "type": "function",

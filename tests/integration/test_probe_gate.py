@@ -33,6 +33,8 @@ from tests.support.real_templates import template_source
 from tests.support.servers import RunningServer, s3_settings
 from tests.support.tiny_models import publish_tiny_model
 
+pytestmark = pytest.mark.slow
+
 ROLE = "support"
 KEY = "sk-of-the-probed-engine"
 

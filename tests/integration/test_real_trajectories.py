@@ -42,7 +42,7 @@ from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROLE = "airline"
 

@@ -29,7 +29,7 @@ from tests.support.gateway_scene import put_routes
 from tests.support.planted import ID, SECRET, Asked, Echo, events, operations, requests, send, too_big
 from tests.support.running import connected, http_client, prepared_objects
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SERVICES = (
     *("trajectory_collector", "reward_computer", "rl_coordinator", "engine_local", "gateway", "canary_deployer"),

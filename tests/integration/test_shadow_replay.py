@@ -42,6 +42,8 @@ from tests.support.running import connected, prepared_objects, prepared_warehous
 from tests.support.scoring_engine import ScoringEngine
 from tests.support.training import NOON, conversation, reward, trajectory
 
+pytestmark = pytest.mark.slow
+
 HELDOUT = "import json\nfor n in range(400): print(json.dumps({'task': str(n), 'success': True}))"
 EVALUATOR = """
 import json, sys

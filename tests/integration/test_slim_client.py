@@ -15,6 +15,8 @@ from ratchet.core.service.settings import SharedSettings
 from tests.support.pages import ROOT
 from tests.support.running import connected
 
+pytestmark = pytest.mark.slow
+
 FOLDER = ROOT / "deploy" / "python-client"
 UV = ROOT / ".venv" / "bin" / "uv"
 PROGRAM = """

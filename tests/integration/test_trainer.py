@@ -23,6 +23,8 @@ from ratchet.core.stores.policies import fetch_policy, read_policy
 from tests.support.stored_values import check_objects
 from tests.support.trainer_world import CHATS, CHILD_S, World, child_of, trainer_world, working
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def world(shared_settings: SharedSettings, tmp_path: Path) -> AsyncIterator[World]:

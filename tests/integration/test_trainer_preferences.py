@@ -25,7 +25,7 @@ from tests.support.toy_preferences import parrot_chats, parrot_labels, parrot_pa
 from tests.support.trainer_runs import write_labels, write_pairs, write_snapshot
 from tests.support.trainer_world import NOW, World, store_snapshot, trainer_world, working
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

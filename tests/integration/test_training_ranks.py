@@ -29,6 +29,7 @@ from tests.support.tiny_models import write_tiny_model, write_tokenizer
 from tests.support.trainer_runs import JOB_ID, job_spec, play, toy_model
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not supported(), reason="forks from a warm parent only where there are pidfds"),
     pytest.mark.timeout(300),
 ]

@@ -25,6 +25,8 @@ from tests.support.servers import Broker, RunningServer
 from tests.support.training import config
 from tests.support.walks import first_missing, traced, walk
 
+pytestmark = pytest.mark.slow
+
 LONGEST = 12
 """Functions of a walk."""
 

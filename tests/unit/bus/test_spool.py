@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.bus.envelope import Record
 from ratchet.bus.spool import FRAME, Spool, waiting_in
@@ -351,7 +351,6 @@ def test_a_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
             Spool.claim(tmp_path / "elsewhere", ROOM)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -64,7 +64,6 @@ def turns() -> st.SearchStrategy[Turn]:
 
 
 @settings(
-    max_examples=150,
     derandomize=True,
     deadline=None,
     database=None,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.chat.format import is_chat
@@ -443,7 +443,6 @@ spoken = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
 @given(message=spoken, finish=st.sampled_from(["stop", "length", "tool_calls", None]), stop=st.none() | st.just("END"))
 def test_a_stream_adds_up_to_the_message(message: dict[str, Any], finish: str | None, stop: str | None) -> None:
     answer = choice_of(message, finish, stop_reason=stop)
@@ -508,7 +507,6 @@ def test_a_fold_refuses_events_that_break_the_format(wrong: dict[str, Any]) -> N
         fold_message([*stream_of(chunks_of(choice_of({"content": "x"}))), wrong])
 
 
-@settings(max_examples=50)
 @given(message=spoken)
 def test_a_whole_message_is_replayed_as_a_stream(message: dict[str, Any]) -> None:
     answer = from_chat(choice_of(message))
@@ -573,7 +571,6 @@ bodies = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200)
 @given(body=bodies, counting=st.booleans())
 def test_every_body_is_read_or_refused(body: dict[str, Any], counting: bool) -> None:
     with suppress(BadRequest, NotFound):
@@ -590,14 +587,12 @@ chunks = st.fixed_dictionaries(
 OF_OTHERS = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
-@settings(max_examples=100)
 @given(given=st.lists(chunks, max_size=3))
 def test_every_chunk_becomes_events_or_is_no_chunk(given: list[dict[str, Any]]) -> None:
     with suppress(*OF_OTHERS):
         assert fold_of(stream_of(given)) is not None
 
 
-@settings(max_examples=100)
 @given(message=spoken | values, usage=values)
 def test_every_answer_becomes_a_message_or_is_no_answer(message: Any, usage: Any) -> None:
     with suppress(*OF_OTHERS):

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.chat.links import prefix_digests
@@ -42,7 +42,6 @@ GOOD: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "conte
 
 
 @pytest.mark.parametrize("dialect", [CHAT, TEXT])
-@settings(max_examples=40)
 @given(body=bodies, whole=st.booleans())
 def test_every_body_is_read_or_refused(dialect: ApiDialect, body: dict[str, Any], whole: bool) -> None:
     with suppress(BadRequest, NotFound):
@@ -62,7 +61,6 @@ answers = st.fixed_dictionaries({"choices": lists | values}, optional={"usage": 
 
 
 @pytest.mark.parametrize("dialect", [CHAT, TEXT])
-@settings(max_examples=60)
 @given(answer=answers)
 def test_answer_with_a_sound_envelope_can_be_shown_and_streamed(dialect: ApiDialect, answer: dict[str, Any]) -> None:
     request = dialect.read(read_fields(msgspec.json.encode(GOOD)))

@@ -392,4 +392,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(deadline=None, max_examples=100, stateful_step_count=40)
+TestAnyOrder.settings = settings(stateful_step_count=40)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.core.errors import BadRequest, RatchetError
 from ratchet.core.service.problems import http_error
@@ -235,7 +235,6 @@ def test_a_prompt_is_a_text_or_token_ids(prompt: Any, sent: Any, searchable: boo
     assert request.searchable is searchable
 
 
-@settings(max_examples=30)
 @given(prompts=st.integers(1, 8), n=st.integers(1, 8))
 def test_each_answer_belongs_to_its_prompt(prompts: int, n: int) -> None:
     request = read_text({"model": "support", "prompt": [f"p{number}" for number in range(prompts)], "n": n})

@@ -6,7 +6,7 @@ from datetime import timedelta
 from random import Random
 
 import msgspec
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
 from ratchet.core.contract import Message, Outcome as Claim, Reward, Trajectory
@@ -226,7 +226,6 @@ async def test_an_unusual_domain_has_a_history_of_its_own() -> None:
 
 
 @given(st.integers(0, 5), st.integers(0, 2**32))
-@settings(max_examples=150)
 async def test_under_any_schedule_the_last_reward_holds_every_opinion(count: int, seed: int) -> None:
     opinions = [feedback(number, value=bool(number % 2)) for number in range(count)]
     world = RacingWorld(opinions, Random(seed))

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.core.contract.training import DatasetFilter
 from ratchet.core.datasets.domain.selection import Candidate, TrajectoryRules, select
@@ -215,7 +215,6 @@ populations = st.lists(
 
 
 @given(populations)
-@settings(max_examples=60, deadline=None)
 def test_whatever_is_there_a_proposal_of_trajectories_has_data(made: list[tuple[Any, ...]]) -> None:
     stored = [
         candidate(

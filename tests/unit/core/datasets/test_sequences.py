@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.core.contract.snapshot import Call, CallSpan, TokenSequence, TrajectoryRow
 from ratchet.core.contract.turn import Constraint
@@ -78,7 +78,6 @@ ANSWERS = st.lists(st.integers(0, 2), max_size=3)
 MOVES = st.sampled_from(["grow", "cut", "again", "other", "unknown"])
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(MOVES, PIECES, ANSWERS, st.booleans()), max_size=8))
 def test_every_call_comes_back_whatever_was_logged(steps: list[tuple[str, list[int], list[int], bool]]) -> None:
     calls: list[Call] = []

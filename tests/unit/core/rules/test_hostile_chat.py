@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from ratchet.core.contract import Trajectory, Turn, encode
 from ratchet.core.contract.trajectory import Action, Observation, TrajectoryTurn, TurnResult
@@ -96,7 +96,6 @@ def test_json_in_a_text_is_read_up_to_a_depth_and_is_text_beyond() -> None:
     assert arguments(MAX_DEPTH + 1) is None
 
 
-@settings(max_examples=80, derandomize=True)
 @given(CHAT)
 def test_any_chat_is_read_or_refused(chat: list[dict[str, Any]]) -> None:
     with suppress(ChatError):
@@ -106,7 +105,6 @@ def test_any_chat_is_read_or_refused(chat: list[dict[str, Any]]) -> None:
             assert chat_messages(trajectory(turns=entries))[-1]["role"] in {"assistant", "tool"}
 
 
-@settings(max_examples=60, derandomize=True)
 @given(CHAT, st.dictionaries(st.sampled_from(["content", "tool_calls", "role", "x"]), JSON, max_size=3))
 def test_any_call_of_the_gateway_is_read_or_refused(chat: list[dict[str, Any]], response: dict[str, Any]) -> None:
     call: Turn = turn(messages=chat, response=response)
@@ -117,7 +115,6 @@ def test_any_call_of_the_gateway_is_read_or_refused(chat: list[dict[str, Any]], 
         assert chat_of_turns([call], call.turn_id)[-1]["role"] == "assistant"
 
 
-@settings(max_examples=80, derandomize=True)
 @given(
     st.lists(
         st.builds(
