@@ -13,7 +13,7 @@ import pytest
 
 from ratchet.local.demo.claims import Findings, claims, read_findings, seconds_to_roll_back
 from ratchet.local.demo.connections import Connections, connect
-from ratchet.local.demo.plan import EXAMS, SMALL, stack_environment
+from ratchet.local.demo.plan import EXAMS, SMALL, stack_environment, write_held_out
 from ratchet.local.demo.progress import Progress
 from ratchet.local.demo.scenario import Scenario
 from ratchet.local.local_stack.plan import shared_of
@@ -34,6 +34,7 @@ class Loop:
 
 @asynccontextmanager
 async def loop(directory: Path) -> AsyncIterator[Loop]:
+    write_held_out(SMALL, directory)
     settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(SMALL, directory))
     async with Stack(settings) as stack:
         shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "test"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -244,7 +245,8 @@ async def deployer(settings: Settings) -> AsyncIterator[asyncio.subprocess.Proce
     """The deployer as a process of its own, ended by SIGTERM unless it was killed."""
     own: dict[str, str] = {"RATCHET_DEPLOYER_PORT": str(settings.port)}
     timing = ("soak_s", "lead_s", "tick_s", "lease_s")
-    for name in ("engine_url", "heldout_command", "heldout_tasks", "margin", *timing, *UNDECIDED):
+    own["RATCHET_CANARY_TASK_FILES"] = json.dumps(settings.task_files)
+    for name in ("engine_url", "gateway_url", "margin", *timing, *UNDECIDED):
         own[f"RATCHET_CANARY_{name.upper()}"] = str(getattr(settings, name))
     lists = {"STAGES": "25,50", "STAGE_MIN_S": "0", "STAGE_MIN_TRAJECTORIES": "5"}
     own |= {f"RATCHET_CANARY_{name}": value for name, value in lists.items()}

@@ -44,7 +44,6 @@ from tests.support.training import NOON, conversation, reward, trajectory
 
 pytestmark = pytest.mark.slow
 
-HELDOUT = "import json\nfor n in range(400): print(json.dumps({'task': str(n), 'success': True}))"
 EVALUATOR = """
 import json, sys
 for line in sys.stdin:
@@ -126,7 +125,6 @@ async def deploying(shared: SharedSettings, tmp_path: Path, gateway: str, coordi
             engine_url=f"http://127.0.0.1:{engine.port}",
             gateway_url=gateway,
             coordinator_url=coordinator,
-            heldout_command=shlex.join([sys.executable, "-c", HELDOUT]),
             replay_command=shlex.join([sys.executable, "-c", EVALUATOR]),
             replay_prompts=50,
             replay_min_prompts=10,

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shlex
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route as HttpRoute
+from starlette.types import ASGIApp
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
@@ -29,13 +33,31 @@ from tests.support.scoring_engine import ScoringEngine
 from tests.support.servers import Broker, RunningServer, s3_settings
 from tests.support.stored_values import check_buckets
 
-HELDOUT = """
-import json, os, pathlib
-success = json.loads(pathlib.Path(__file__).with_name("success.json").read_text())[os.environ["RATCHET_POLICY"]]
-tasks = int(os.environ["RATCHET_HELDOUT_TASKS"])
-for n in range(tasks):
-    print(json.dumps({"task": str(n), "success": n < success * tasks}))
-"""
+TASKS = 100
+
+
+def heldout_tasks(folder: Path) -> Path:
+    """A task file; the message of task 7 is `7`."""
+    path = folder / "heldout.jsonl"
+    lines = [
+        {"id": str(n), "messages": [{"role": "user", "content": str(n)}], "expect": {"text": {"any_of": ["yes"]}}}
+        for n in range(TASKS)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def heldout_gateway(successes: Sequence[float]) -> ASGIApp:
+    """Answers the tasks of `heldout_tasks` as policies of versions 1, 2, ... with these rates of success do."""
+
+    async def complete(request: Request) -> Response:
+        body = await request.json()
+        version = int(body["model"].split("@")[1].split("-")[0])
+        right = int(body["messages"][0]["content"]) < successes[version - 1] * TASKS
+        message = {"role": "assistant", "content": "yes" if right else "no"}
+        return JSONResponse({"choices": [{"message": message}]}, headers={"x-ratchet-policy": body["model"]})
+
+    return Starlette(routes=[HttpRoute("/v1/chat/completions", complete, methods=["POST"])])
 
 
 class Stage:
@@ -93,16 +115,12 @@ def settings_of(
     nats: Broker, s3: RunningServer, tmp_path: Path, engine_port: int, changes: Mapping[str, Any]
 ) -> Settings:
     """A deployer that decides within seconds."""
-    script = tmp_path / "heldout.py"
-    script.write_text(HELDOUT)
     bucket = f"canary-{os.getpid()}-{time.monotonic_ns()}"
     shared = s3_settings(s3, bucket, nats_url=nats.url, data_dir=tmp_path / "data")
     return Settings(
         shared=shared,
         port=free_ports(1)[0],
         engine_url=f"http://127.0.0.1:{engine_port}",
-        heldout_command=shlex.join([sys.executable, str(script)]),
-        heldout_tasks=100,
         stages=(25, 50),
         stage_min_s=(0,),
         stage_min_trajectories=(5,),
@@ -125,12 +143,13 @@ async def stage(
 
     At the end all that the deployer stored keeps its contract.
     """
-    rates = {f"{ROLE}@{version}": rate for version, rate in enumerate(heldout, 1)}
-    await asyncio.to_thread((tmp_path / "success.json").write_text, json.dumps(rates))
     engine = ScoringEngine()
-    server = HttpServer(engine.app, "127.0.0.1", 0)
+    server, gateway = HttpServer(engine.app, "127.0.0.1", 0), HttpServer(heldout_gateway(heldout), "127.0.0.1", 0)
+    if heldout:
+        tasks = await asyncio.to_thread(heldout_tasks, tmp_path)
+        changes |= {"task_files": {"*": str(tasks)}, "gateway_url": f"http://127.0.0.1:{gateway.port}"}
     settings = settings_of(nats, s3, tmp_path, server.port, changes)
     objects = await asyncio.to_thread(prepared_objects, settings.shared)
-    async with running(server), connected(settings.shared) as bus:
+    async with running(server), running(gateway), connected(settings.shared) as bus:
         yield Stage(settings, bus, objects, engine)
         await check_buckets(bus, POLICIES, ROLLOUTS, ROLLOUT_CHUNKS)

@@ -29,6 +29,7 @@ class World:
     """Longest answer."""
     misjudged: frozenset[str]
     """The kinds of tasks in which the biased clerk is wrong more often than right."""
+    task: type
     draw_tasks: Callable[[str, int, int], Sequence[Any]]
     """Tasks of a split: how many, and their seed."""
     environment: Callable[[Any], Any]
@@ -49,6 +50,7 @@ HELPDESK = World(
     tools=world.tool_definitions(),
     max_tokens=world.MAX_TOKENS,
     misjudged=world.MISJUDGED,
+    task=world.Task,
     draw_tasks=world.draw_tasks,
     environment=world.Environment,
     kind_of=world.kind_of,
@@ -66,6 +68,7 @@ RECEPTION = World(
     tools=reception.tool_definitions(),
     max_tokens=reception.MAX_TOKENS,
     misjudged=reception.MISJUDGED,
+    task=reception.Task,
     draw_tasks=reception.draw_tasks,
     environment=reception.Environment,
     kind_of=reception.kind_of,

@@ -23,7 +23,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 from pydantic import SecretStr
 
@@ -41,7 +40,6 @@ from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.gates import build_gates
 from ratchet.canary_deployer.gates.base import Gate, GateTools, ReplayTools
 from ratchet.canary_deployer.handlers import Handlers
-from ratchet.canary_deployer.heldout_cache import HeldoutCache
 from ratchet.canary_deployer.http_api import Api
 from ratchet.canary_deployer.http_clients import (
     HELDOUT_AGENT,
@@ -65,8 +63,8 @@ from ratchet.canary_deployer.replicas import Engines, ReplicaChecks, present_rep
 from ratchet.canary_deployer.rollout_store import LONGEST_TICK_S, RolloutStore
 from ratchet.canary_deployer.s3_manifests import S3Manifests
 from ratchet.canary_deployer.settings import Settings
-from ratchet.canary_deployer.subprocess_evaluations import HeldoutPlan, SubprocessHeldout, SubprocessJudge
-from ratchet.canary_deployer.task_evaluations import TaskFileHeldout, TaskPlan
+from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
+from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
 from ratchet.canary_deployer.template_watch import TemplateWatch
 from ratchet.canary_deployer.unloading import Unloader
 from ratchet.core.contract import TrainingStatus
@@ -291,22 +289,10 @@ def _secret(key: SecretStr | None) -> str | None:
 
 
 def _gate_tools(settings: Settings, engines: Engines, gateway: AsyncApiClient, replay: ReplayTools | None) -> GateTools:
-    heldout, objects = None, Objects(settings.shared)
-    if settings.heldout_command:
-        plan = HeldoutPlan(
-            command=settings.heldout_command,
-            tasks=settings.heldout_tasks,
-            seed=settings.heldout_seed,
-            gateway_url=settings.gateway_url,
-            gateway_api_key=_gateway_key(settings),
-            deadline_s=settings.heldout_deadline_s,
-            cache=_heldout_folder(settings),
-        )
-        heldout = SubprocessHeldout(plan)
+    objects = Objects(settings.shared)
     return GateTools(
         checks=ReplicaChecks(engines, time.monotonic),
         manifests=S3Manifests(objects),
-        heldout=heldout,
         heldout_margin=settings.heldout_margin,
         heldout_confidence=settings.heldout_confidence,
         warmup_prompts=settings.warmup_prompts,
@@ -325,12 +311,7 @@ def _task_file(settings: Settings, file: str, gateway: AsyncApiClient, objects: 
         max_tokens=settings.task_max_tokens,
         deadline_s=settings.heldout_deadline_s,
     )
-    return TaskFileHeldout(plan, gateway, objects, HeldoutCache(_heldout_folder(settings)))
-
-
-def _heldout_folder(settings: Settings) -> Path:
-    """Where held-out results are kept."""
-    return settings.shared.data_dir / "heldout"
+    return TaskFileHeldout(plan, gateway, objects, HeldoutCache(settings.shared.data_dir / "heldout"))
 
 
 def _replay_tools(settings: Settings, log: HttpCoordinator, player: HttpGateway) -> ReplayTools:

@@ -73,7 +73,7 @@ class Settings(ServiceSettings):
         default="http://127.0.0.1:8080",
         validation_alias=AliasChoices("RATCHET_CANARY_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
     )
-    """Where the held-out command plays its tasks, and what `model.deployed` names as the endpoint."""
+    """Where held-out tasks are played, and what `model.deployed` names as the endpoint."""
 
     coordinator_url: OptionalHttpAddress = Field(
         default=None,
@@ -92,7 +92,7 @@ class Settings(ServiceSettings):
     """vLLM's `--logprobs-mode`, as the gateway labels turns with it: the probe's gate waits for replicas whose
     log-probabilities are others."""
     gateway_api_key: SecretStr | None = None
-    """Key of the gateway, handed to the held-out command as `RATCHET_GATEWAY_API_KEY`; else `RATCHET_SERVICE_KEY`."""
+    """Key of the gateway; else `RATCHET_SERVICE_KEY`."""
 
     strategy: Literal["canary", "blue_green", "auto"] = "canary"
     """How a policy that passed its gates gets traffic; `auto` chooses by the held-out improvement."""
@@ -156,21 +156,19 @@ class Settings(ServiceSettings):
     """Rated trajectories of each arm before feedback counts."""
 
     task_files: TaskFiles = Field(default_factory=dict[str, str])
-    """By role, `*` for all others: a task file (a path, or an `s3://` uri), which the deployer plays itself with
-    candidate and stable. A JSON object, or one path for all roles."""
+    """By role, `*` for all others: the held-out tasks (a path, or an `s3://` uri) that candidate and stable are asked.
+    A JSON object, or one path for all roles. A role without any is compared by its canary alone."""
     task_temperature: float = Field(default=0, ge=0, le=2)
     """How answers to the tasks of a file are drawn: 0 is greedy, which differs less from one run to the next."""
     task_max_tokens: int = Field(default=1024, ge=1)
     """Of an answer to a task of a file that sets no `max_tokens`: a candidate may never end one by itself."""
-    heldout_command: str | None = None
-    """Plays the held-out tasks of roles without a task file. A role with neither is compared by its canary alone."""
     heldout_tasks: int = Field(default=400, ge=1)
     """How many held-out tasks a candidate plays; of a longer task file they are drawn by the seed."""
     heldout_seed: int = 0
     """Which tasks, and the seed of the sampling."""
     heldout_deadline_s: float = Field(default=1800, gt=0)
-    """The command is ended after this long, and its candidate fails. Tasks of a file that are not all answered by then
-    show nothing: a person is asked, or they are played again where an engine was at fault."""
+    """Tasks that are not all answered by then show nothing: a person is asked, or they are played again where an engine
+    was at fault."""
     heldout_margin: float = Field(default=0.05, ge=0, lt=1)
     """The gate fails when the lower bound of the difference is below minus this."""
     heldout_confidence: float = Field(default=0.8, gt=0.5, lt=1)

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+import structlog
+
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.gates.base import HeldoutRun
-from ratchet.canary_deployer.heldout_cache import HeldoutCache
 from ratchet.canary_deployer.replicas import Doubt
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import NotFound, Rejected, Unavailable
 from ratchet.core.evaluation.http_player import MOST_TOKENS, HttpPlayer
 from ratchet.core.evaluation.playing import PAUSES_S, Plan, Try, play
 from ratchet.core.evaluation.task_files import MOST_BYTES, TaskFile, parse_tasks, read_task_file
+from ratchet.core.service.files import write_whole
 from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.stores.objects import Objects
 
+log = structlog.get_logger()
+
 AT_A_TIME = 4
 """Tasks that are asked at the same time: the engine serves users meanwhile."""
-KEPT = "scores and refusals"
-"""What an entry of the cache holds: one that was written without refusals is not read."""
 MOST_ROUNDS = 5
 """After so many without a result, which have taken the deadline at least, a person is asked."""
 
@@ -43,6 +47,27 @@ class TaskPlan:
     """Of an answer to a task that sets no limit."""
     pauses_s: tuple[float, ...] = PAUSES_S
     """Before a task is asked again after a fault of the engine."""
+
+
+class HeldoutCache:
+    """The results of policies, in files: the candidate of today is the stable policy of tomorrow's comparison.
+
+    One file for each key; a key is everything that the results follow from.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def read(self, *key: object) -> Played | None:
+        """The entry of a key; None for one that is missing or cannot be read, which costs a run."""
+        return await asyncio.to_thread(_read, self._path(key))
+
+    async def write(self, played: Played, *key: object) -> None:
+        """Complete or not at all. A full disk costs the cache, not the gate."""
+        await asyncio.to_thread(_write, self._path(key), played)
+
+    def _path(self, key: tuple[object, ...]) -> Path:
+        return self._folder / f"{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
 
 
 class TaskFileHeldout:
@@ -70,12 +95,12 @@ class TaskFileHeldout:
 
     async def play(self, policy: PolicyVersion) -> HeldoutRun:
         """See `Heldout`. A file that is missing or wrong is a problem, which a person has to solve."""
-        tasks = await self._read()
+        tasks = await self._file()
         return tasks if isinstance(tasks, HeldoutRun) else await self._play(policy, tasks)
 
     async def play_or_recall(self, policy: PolicyVersion) -> HeldoutRun:
         """See `Heldout`: the same policy, tasks, seed, number and temperature were played before."""
-        tasks = await self._read()
+        tasks = await self._file()
         if isinstance(tasks, HeldoutRun):
             return tasks
         known = await self._cache.read(*self._key(policy, tasks))
@@ -119,7 +144,7 @@ class TaskFileHeldout:
         self._doubts.pop(policy.digest, None)
         return _problem(f"played {rounds} times in {took_s:.0f} s without a result: {why}", took_s)
 
-    async def _read(self) -> TaskFile | HeldoutRun:
+    async def _file(self) -> TaskFile | HeldoutRun:
         try:
             return await asyncio.to_thread(_tasks_of, self._plan.file, self._objects)
         except (NotFound, Rejected) as error:
@@ -127,7 +152,7 @@ class TaskFileHeldout:
 
     def _key(self, policy: PolicyVersion, file: TaskFile) -> tuple[object, ...]:
         plan = self._plan
-        return (KEPT, policy.digest, plan.seed, plan.tasks, file.digest, plan.temperature, plan.max_tokens)
+        return (policy.digest, plan.seed, plan.tasks, file.digest, plan.temperature, plan.max_tokens)
 
 
 def _tasks_of(file: str, objects: Objects) -> TaskFile:
@@ -139,16 +164,18 @@ def _tasks_of(file: str, objects: Objects) -> TaskFile:
 
 def _noting(faults: list[str]) -> Callable[[Try], None]:
     """Notes the faults among the tries, those before a deadline too."""
-    return lambda one: faults.append(one.fault) if one.fault is not None else None
+    return lambda done: faults.append(done.fault) if done.fault is not None else None
 
 
 def _played(tries: list[Try]) -> Played:
     """One try of each task."""
     return Played(
-        scores={one.task: one.score for one in tries},
+        scores={done.task: done.score for done in tries},
         tries=len(tries),
-        successes=sum(one.success for one in tries),
-        refused=frozenset(one.task for one in tries if one.refused),
+        successes=sum(done.success for done in tries),
+        calls=sum(done.calls for done in tries),
+        valid_calls=sum(done.valid_calls for done in tries),
+        refused=frozenset(done.task for done in tries if done.refused),
     )
 
 
@@ -158,3 +185,21 @@ def _source(file: TaskFile) -> JsonObject:
 
 def _problem(why: str, seconds: float) -> HeldoutRun:
     return HeldoutRun(Played(), seconds, why)
+
+
+def _read(path: Path) -> Played | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Played)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        log.warning("held-out cache entry ignored", path=str(path), reason=str(error))
+        return None
+
+
+def _write(path: Path, played: Played) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.encode(played), durable=False)
+    except OSError as error:
+        log.warning("held-out results not cached", path=str(path), reason=str(error))

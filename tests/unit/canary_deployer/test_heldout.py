@@ -15,14 +15,13 @@ CONFIDENCE, MARGIN = Settings().heldout_confidence, Settings().heldout_margin
 def test_results_are_one_json_line_per_task() -> None:
     played = read_results(
         [
-            '{"task": "a", "success": true, "score": 0.5, "calls": 3, "valid_calls": 2}',
+            '{"task": "a", "success": true, "score": 0.5}',
             "",
             '{"task": "b", "success": false}',
         ]
     )
     assert played.scores == {"a": 0.5, "b": 0.0}
     assert (played.tries, played.successes, played.malformed) == (2, 1, 0)
-    assert (played.calls, played.valid_calls) == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,6 @@ def test_results_are_one_json_line_per_task() -> None:
         '{"task": "a", "success": "yes"}',
         '{"task": "a", "success": true, "score": 1.5}',
         '{"task": "", "success": true}',
-        '{"task": "a", "success": true, "calls": 1, "valid_calls": 2}',
         '{"task": "a", "success": tr',
     ],
 )

@@ -73,7 +73,6 @@ class World:
         return GateTools(
             checks=self.checks,
             manifests=self.manifests,
-            heldout=None,
             heldout_margin=0.05,
             heldout_confidence=0.8,
             warmup_prompts=("hello", "what can you do?"),

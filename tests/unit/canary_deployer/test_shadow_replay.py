@@ -22,7 +22,7 @@ from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools, HeldoutRun, LoggedPrompt, LoggedPrompts, ReplayTools
 from ratchet.canary_deployer.settings import Settings
-from ratchet.canary_deployer.subprocess_evaluations import SubprocessJudge
+from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
 from ratchet.core.contract import Alert, ModelDeployed, ModelRollout
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import RatchetError, Rejected, Unavailable
@@ -114,7 +114,6 @@ async def replayed(replay: ReplayTools | None) -> GateResult:
     given = GateTools(
         checks=None,  # type: ignore[arg-type] - this gate asks no engine
         manifests=None,  # type: ignore[arg-type] - and reads no manifest
-        heldout=None,
         heldout_margin=0.05,
         heldout_confidence=0.8,
         warmup_prompts=(),

@@ -12,11 +12,10 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from ratchet.canary_deployer.heldout_cache import HeldoutCache
 from ratchet.canary_deployer.http_clients import gateway_peer
 from ratchet.canary_deployer.replicas import Doubt
 from ratchet.canary_deployer.settings import Settings
-from ratchet.canary_deployer.task_evaluations import MOST_ROUNDS, TaskFileHeldout, TaskPlan
+from ratchet.canary_deployer.task_evaluations import MOST_ROUNDS, HeldoutCache, TaskFileHeldout, TaskPlan
 from ratchet.core.errors import ObjectsUnavailable
 from ratchet.core.evaluation.http_player import MOST_TOKENS
 from ratchet.core.service.http_client import AsyncApiClient
@@ -166,7 +165,6 @@ async def test_a_policy_that_does_not_finish_has_a_problem(tmp_path: Path) -> No
 
     run = await heldout(hangs, tmp_path, deadline_s=0.05).play(policy(2))
     assert run.problem == "not all tasks were answered after 0.05 s"
-    assert not run.refuses, "an engine under load is slow for every policy"
 
 
 async def test_a_deadline_after_a_fault_of_the_engine_is_no_result(tmp_path: Path) -> None:
@@ -191,7 +189,6 @@ async def test_after_rounds_that_took_the_deadline_a_person_is_asked(tmp_path: P
     assert run.problem is not None
     assert run.problem.startswith("played 6 times in 30 s without a result: 3 of 3 tasks got no answer: ")
     assert "too late" in run.problem
-    assert not run.refuses
     with pytest.raises(Doubt):  # of the next check, which begins anew
         await faulty.play(policy(2))
 
@@ -232,3 +229,18 @@ def test_task_files_are_named_by_role_or_one_for_all(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("RATCHET_CANARY_TASK_FILES", wrong)
         with pytest.raises(ValidationError):
             Settings()
+
+
+async def test_a_cache_entry_that_is_damaged_is_played_again(tmp_path: Path) -> None:
+    gateway = Gateway(lambda _: reply("yes", policy(1).name))
+    await heldout(gateway, tmp_path).play(policy(1))
+    for entry in remembered(tmp_path):
+        entry.write_text("{")
+    assert not (await heldout(gateway, tmp_path).play_or_recall(policy(1))).cached
+
+
+async def test_a_cache_on_a_full_disk_costs_the_entry_and_not_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.write_text("a file where the directory should be")
+    run = await heldout(Gateway(lambda _: reply("yes", policy(1).name)), folder).play_or_recall(policy(1))
+    assert (run.problem, run.cached) == (None, False)

@@ -12,7 +12,6 @@ import pytest
 
 from ratchet_helpdesk import logbook
 from ratchet_helpdesk.agents import Pile, end_of
-from ratchet_helpdesk.heldout import SAMPLED, Answer
 from ratchet_helpdesk.reception import (
     BIASED,
     INVERTED,
@@ -154,6 +153,6 @@ def test_agents_and_the_gate_take_a_world_by_its_name() -> None:
     verdict = judged(one, call(one.act.tool, one.act.text))
 
     assert end_of(one, verdict, RECEPTION)["task"]["domain"] == "mail"
-    assert Answer.of(one, SAMPLED, verdict, RECEPTION).kind in KINDS
+    assert RECEPTION.kind_of(one) in KINDS
     assert [tool["function"]["name"] for tool in tool_definitions()] == [*TOOLS]
     assert act_of("track", {"order": "1", "item": "x"}).text == '{"order":"1"}'

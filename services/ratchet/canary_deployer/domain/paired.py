@@ -1,4 +1,4 @@
-"""Two policies on the same tasks: the results that a command printed, and the paired difference of their scores.
+"""Two policies on the same tasks: the judgements that an evaluator printed, and the paired difference of scores.
 
 The lower confidence bound of the difference is that of Bonett & Price (2012, Adjusted Wald confidence interval for a
 difference of binomial proportions based on paired data): one pair is added in which the candidate wins by 1 and one in
@@ -23,14 +23,11 @@ USUALLY = 0.5
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """`{"task": str, "success": bool, "score": float, "calls": int, "valid_calls": int}`; the last three are
-    optional."""
+    """`{"task": str, "success": bool, "score": float}`; the last one is optional."""
 
     task: str
     success: bool
     score: float | None = None
-    calls: int = 0
-    valid_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class Played:
     malformed: int = 0
     """Lines that were no result."""
     calls: int = 0
-    """Tool calls, as far as the command counts them."""
+    """Tool calls, as far as graders count them."""
     valid_calls: int = 0
     refused: frozenset[str] = frozenset()
     """Tasks whose request the policy's server refused; they are scored 0."""
@@ -57,7 +54,7 @@ class Played:
 def read_results(lines: Iterable[str]) -> Played:
     """One JSON line per try. Empty lines are skipped; every other line that cannot be read is malformed."""
     totals: dict[str, tuple[float, int]] = {}
-    successes = malformed = calls = valid_calls = 0
+    successes = malformed = 0
     for text in lines:
         if not text.strip():
             continue
@@ -67,17 +64,15 @@ def read_results(lines: Iterable[str]) -> Played:
             malformed += 1
             continue
         score = float(line.success) if line.score is None else line.score
-        if not (line.task and 0 <= score <= 1 and 0 <= line.valid_calls <= line.calls):
+        if not (line.task and 0 <= score <= 1):
             malformed += 1
             continue
         total, tries = totals.get(line.task, (0.0, 0))
         totals[line.task] = (total + score, tries + 1)
         successes += line.success
-        calls += line.calls
-        valid_calls += line.valid_calls
     scores = {task: total / tries for task, (total, tries) in totals.items()}
     played = sum(tries for _, tries in totals.values())
-    return Played(scores, played, successes, malformed, calls, valid_calls)
+    return Played(scores, played, successes, malformed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from ratchet.canary_deployer.domain.rollout import GateResult
 from ratchet.canary_deployer.replicas import ReplicaChecks
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
-from ratchet.core.rules.engines import ANY_ROLE
 
 
 class Gate(Protocol):
@@ -44,8 +43,6 @@ class HeldoutRun:
     seconds: float
     problem: str | None = None
     """Why its results cannot be used: it failed, or did not finish in time."""
-    refuses: bool = False
-    """The problem is taken to be the candidate's; else it may be an engine's or a file's, and a person decides."""
     cached: bool = False
     source: JsonObject = field(default_factory=dict[str, object])
     """Which tasks these were, where they are those of a file; equal for runs that may be compared."""
@@ -132,8 +129,6 @@ class GateTools:
     checks: ReplicaChecks
     """Asks every replica of the role's engine."""
     manifests: Manifests
-    heldout: Heldout | None
-    """The held-out command; None when none is configured."""
     heldout_margin: float
     heldout_confidence: float
     warmup_prompts: Sequence[str]
@@ -142,11 +137,7 @@ class GateTools:
     replay: ReplayTools | None = None
     """None when no evaluator is configured."""
     task_files: Mapping[str, Heldout] = field(default_factory=dict[str, Heldout])
-    """By role, or `*` for the others: task files, which the deployer plays itself. They come before the command."""
-
-    def heldout_of(self, role: str) -> Heldout | None:
-        """What plays the held-out tasks of a role; None where nothing is configured for it."""
-        return self.task_files.get(role) or self.task_files.get(ANY_ROLE) or self.heldout
+    """What plays the held-out tasks of a role; under `*` that of all other roles."""
 
 
 BuildGate = Callable[[GateTools], Gate]

@@ -5,8 +5,7 @@ It fails when the lower confidence bound of the paired score difference is below
 that a policy equal to stable usually passes; the canary's tests bound the errors. The evidence says how often an
 equal policy would pass with this many tasks.
 
-A run that brings no results refuses the candidate only where it is taken to be the candidate's fault (a command that
-fails, or takes too long); an engine that is slow and a file that changed are no verdict, and a person decides.
+A run that brings no results is no verdict, for an engine may be slow and a file may have changed: a person decides.
 
 A task whose request is refused for both policies shows nothing of either and is in no comparison; with none left, a
 person decides.
@@ -16,7 +15,7 @@ Without tasks it compares nothing, says so, and leaves the candidate to the cana
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ratchet.bus.message import JsonObject
@@ -27,12 +26,13 @@ from ratchet.canary_deployer.domain.summary import ratio
 from ratchet.canary_deployer.gates.base import GateTools, Heldout, HeldoutRun
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Unavailable
+from ratchet.core.rules.engines import ANY_ROLE
 
 NAME = HELDOUT
 NONE_SOLVED = "neither policy solved a task: these tasks cannot tell the two apart"
 NOT_CONFIGURED = (
     "nothing was compared before traffic, which the canary's tests watch: name a task file of the role in"
-    " RATCHET_CANARY_TASK_FILES, or set RATCHET_CANARY_HELDOUT_COMMAND"
+    " RATCHET_CANARY_TASK_FILES"
 )
 
 
@@ -40,14 +40,13 @@ NOT_CONFIGURED = (
 class HeldoutGate:
     """Pairs both policies' scores by task; stable's results are remembered."""
 
-    heldout_of: Callable[[str], Heldout | None]
-    """What plays the tasks of a role."""
+    task_files: Mapping[str, Heldout]
     margin: float
     confidence: float
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
         """Stable first: without its results the candidate's mean nothing."""
-        heldout = self.heldout_of(candidate.role)
+        heldout = self.task_files.get(candidate.role) or self.task_files.get(ANY_ROLE)
         if heldout is None:
             return GateResult(NAME, NOT_RUN, NOT_CONFIGURED)
         if stable is None:
@@ -61,8 +60,7 @@ class HeldoutGate:
             raise Unavailable("the held-out tasks changed while they were played: they are played again")
         evidence = {**fresh.source, **_figures("candidate", fresh), **_figures("stable", usual)}
         if fresh.problem is not None:
-            outcome = FAILED if fresh.refuses else NEEDS_APPROVAL
-            return GateResult(NAME, outcome, f"held-out run: {fresh.problem}", evidence)
+            return GateResult(NAME, NEEDS_APPROVAL, f"held-out run: {fresh.problem}", evidence)
         return self._compared(fresh.played, usual.played, evidence)
 
     def _compared(self, fresh: Played, usual: Played, evidence: JsonObject) -> GateResult:
@@ -83,7 +81,7 @@ class HeldoutGate:
 
 
 def build(tools: GateTools) -> HeldoutGate:
-    return HeldoutGate(tools.heldout_of, tools.heldout_margin, tools.heldout_confidence)
+    return HeldoutGate(tools.task_files, tools.heldout_margin, tools.heldout_confidence)
 
 
 def _figures(policy: str, run: HeldoutRun) -> JsonObject:
@@ -95,7 +93,6 @@ def _figures(policy: str, run: HeldoutRun) -> JsonObject:
         f"{policy}_success": ratio(played.successes, played.tries, "no tasks"),
         **({f"{policy}_score": round(mean, 4)} if mean is not None else {}),
         f"{policy}_valid_calls": ratio(played.valid_calls, played.calls, "no calls"),
-        f"{policy}_malformed_lines": played.malformed,
         f"{policy}_seconds": round(run.seconds, 2),
         f"{policy}_cached": run.cached,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import uuid_utils
 
 from ratchet.bus.message import JsonObject, decode
 from ratchet.core.contract.evaluation_task import Task
@@ -38,7 +37,7 @@ class _Chat(msgspec.Struct, frozen=True):
 
 
 class HttpPlayer:
-    """`playing.Player`. Each call is a trajectory of its own; pinned, it is in no statistic and no training."""
+    """`playing.Player`. Pinned, its trajectories are in no statistic and no training."""
 
     def __init__(
         self, client: AsyncApiClient, model: str, policy: str | None = None, max_tokens: int | None = MOST_TOKENS
@@ -52,7 +51,7 @@ class HttpPlayer:
         self._policy = policy
         self._max_tokens = max_tokens
 
-    async def answer(self, task: Task, temperature: float, seed: int) -> Answer:
+    async def answer(self, task: Task, temperature: float, seed: int, trajectory_id: str) -> Answer:
         """See `Player`. Raises `NotFound` or `Rejected` where the model is not there, or not for this key."""
         max_tokens = self._max_tokens if task.max_tokens is None else task.max_tokens
         body = {
@@ -63,7 +62,7 @@ class HttpPlayer:
             **({"max_tokens": max_tokens} if max_tokens is not None else {}),
             **({"seed": seed} if temperature else {}),
         }
-        headers = {"x-ratchet-trajectory": str(uuid_utils.uuid7())}
+        headers = {"x-ratchet-trajectory": trajectory_id}
         reply = await self._client.exchange("POST", "/v1/chat/completions", body=body, headers=headers)
         try:
             content = self._client.content_of(reply)

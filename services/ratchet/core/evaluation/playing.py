@@ -1,4 +1,4 @@
-"""Has a policy answer tasks, greedy or sampled, and grades the answers.
+"""Has a policy play tasks, greedy or sampled, and grades what it did. Most tasks take one message of it.
 
 An answer that is wrong is the policy's; a call that brought no answer (an engine that is away, overloaded or broken) is
 not, and is counted apart.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
+import uuid_utils
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.evaluation_task import Task
@@ -24,6 +25,12 @@ PAUSES_S = (1.0, 4.0)
 """Before a task is asked again after a fault of the engine."""
 FAULTS_IN_A_ROW = 8
 """After so many the engine is taken to be away, and what remains is not asked."""
+MOST_MESSAGES = 64
+"""Of a policy in one conversation: a grader may never end it."""
+
+
+Draw = tuple[str, int, float]
+"""Mode, number and temperature of a try."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,13 +45,16 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class Player(Protocol):
     """Asks one policy."""
 
-    async def answer(self, task: Task, temperature: float, seed: int) -> Answer:
-        """Its next message. Raises `Unavailable` for the engine's fault, other errors where no task can be asked."""
+    async def answer(self, task: Task, temperature: float, seed: int, trajectory_id: str) -> Answer:
+        """Its next message in a task, whose messages are those of the trajectory so far.
+
+        Raises `Unavailable` for the engine's fault, other errors where no task can be asked.
+        """
         ...
 
 
 class Try(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One answer to one task, graded; or the fault that came in its place."""
+    """One try of one task, graded; or the fault that came in its place."""
 
     task: str
     mode: str
@@ -59,7 +69,12 @@ class Try(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     latency_ms: float = 0.0
+    calls: int = 0
+    """Tool calls, as far as the task's grader counts them,"""
+    valid_calls: int = 0
+    """and those of them that name a tool with its arguments."""
     message: JsonObject | None = None
+    """The policy's last one."""
 
     @property
     def success(self) -> bool:
@@ -77,8 +92,8 @@ class Plan:
     """Tasks that are asked at the same time."""
 
     @property
-    def draws(self) -> list[tuple[str, int, float]]:
-        """Mode, number and temperature of each try of a task."""
+    def draws(self) -> list[Draw]:
+        """The tries of a task."""
         sampled = [(SAMPLED, number, self.temperature) for number in range(self.samples)]
         return [*([(GREEDY, 0, 0.0)] if self.greedy else []), *sampled]
 
@@ -96,25 +111,25 @@ async def play(
 
     Raises `Unavailable` when the engine seems to be away, and what the player raises for a policy that is not there.
     """
-    jobs = iter([(one, draw) for one in tasks for draw in plan.draws])
+    jobs = iter([(task, draw) for task in tasks for draw in plan.draws])
     made: dict[tuple[str, str, int], Try] = {}
     faults = 0
 
     async def work() -> None:
         nonlocal faults
-        for one, (mode, number, temperature) in jobs:
-            begun = clock()
+        for graded, draw in jobs:
+            begun, (mode, number, _) = clock(), draw
             try:
-                answer = await _answered(player, one.task, temperature, one.task.seed + number, pauses_s)
+                done = await _tried(player, graded, draw, pauses_s)
             except Unavailable as error:
                 faults += 1
                 if faults >= FAULTS_IN_A_ROW:
                     raise
-                done = Try(task=one.task.id, mode=mode, number=number, fault=str(error))
+                done = Try(task=graded.task.id, mode=mode, number=number, fault=str(error))
             else:
                 faults = 0
-                done = _graded(one, mode, number, answer, (clock() - begun) * 1000)
-            made[one.task.id, mode, number] = done
+                done = msgspec.structs.replace(done, latency_ms=(clock() - begun) * 1000)
+            made[graded.task.id, mode, number] = done
             on_try(done)
 
     try:
@@ -123,32 +138,55 @@ async def play(
                 group.create_task(work())
     except ExceptionGroup as errors:  # the first one ended the others
         raise errors.exceptions[0] from None
-    return [made[one.task.id, mode, number] for one in tasks for mode, number, _ in plan.draws]
+    return [made[graded.task.id, mode, number] for graded in tasks for mode, number, _ in plan.draws]
 
 
-async def _answered(player: Player, task: Task, temperature: float, seed: int, pauses_s: Sequence[float]) -> Answer:
-    """The answer; a fault of the engine is tried again after each pause."""
-    for pause_s in pauses_s:
-        try:
-            return await player.answer(task, temperature, seed)
-        except Unavailable:
-            await asyncio.sleep(pause_s)
-    return await player.answer(task, temperature, seed)
+async def _tried(player: Player, graded: GradedTask, draw: Draw, pauses_s: Sequence[float]) -> Try:
+    """One try, a trajectory of its own. Raises what the player raises.
 
-
-def _graded(one: GradedTask, mode: str, number: int, answer: Answer, latency_ms: float) -> Try:
-    if answer.message is None:
-        why = f"refused: {answer.refused}"
-        return Try(task=one.task.id, mode=mode, number=number, refused=True, why=why, latency_ms=latency_ms)
-    grade = one.grade(answer.message)
+    A server that refuses the first request refuses the task; one that refuses a later one ends the conversation, such
+    as one that has grown longer than the policy can read.
+    """
+    (mode, number, temperature), task, conversation = draw, graded.task, graded.begin()
+    seed, trajectory_id, last = task.seed + number, str(uuid_utils.uuid7()), None
+    prompt_tokens = completion_tokens = 0
+    for _ in range(MOST_MESSAGES):
+        answer = await _answered(player, task, temperature, seed, trajectory_id, pauses_s)
+        if answer.message is None:
+            if last is None:
+                return Try(task=task.id, mode=mode, number=number, refused=True, why=f"refused: {answer.refused}")
+            break
+        last = answer.message
+        prompt_tokens += answer.prompt_tokens
+        completion_tokens += answer.completion_tokens
+        if not (replies := conversation.reply(last)):
+            break
+        said = {"role": "assistant", "content": last.get("content")}
+        if last.get("tool_calls"):
+            said["tool_calls"] = last["tool_calls"]
+        task = msgspec.structs.replace(task, messages=[*task.messages, said, *replies])
+    grade = conversation.grade()
     return Try(
-        task=one.task.id,
+        task=task.id,
         mode=mode,
         number=number,
         score=grade.score,
         why=grade.why,
-        prompt_tokens=answer.prompt_tokens,
-        completion_tokens=answer.completion_tokens,
-        latency_ms=latency_ms,
-        message=answer.message,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        calls=grade.calls,
+        valid_calls=grade.valid_calls,
+        message=last,
     )
+
+
+async def _answered(
+    player: Player, task: Task, temperature: float, seed: int, trajectory_id: str, pauses_s: Sequence[float]
+) -> Answer:
+    """The answer; a fault of the engine is tried again after each pause."""
+    for pause_s in pauses_s:
+        try:
+            return await player.answer(task, temperature, seed, trajectory_id)
+        except Unavailable:
+            await asyncio.sleep(pause_s)
+    return await player.answer(task, temperature, seed, trajectory_id)

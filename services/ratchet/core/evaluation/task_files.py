@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from ratchet.bus.schemas import Schema, load_schema, parse
 from ratchet.core.contract.evaluation_task import Task
 from ratchet.core.errors import InvalidMessage, NotFound, Rejected
 from ratchet.core.evaluation.graders import build_grader
-from ratchet.core.evaluation.graders.base import GradeAnswer
+from ratchet.core.evaluation.graders.base import Conversation
 from ratchet.core.resources import resource_dir
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -27,10 +27,10 @@ MOST_PROBLEMS = 10
 
 @dataclass(frozen=True, slots=True)
 class GradedTask:
-    """A task, and how its answer is graded."""
+    """A task, and how a try of it is graded."""
 
     task: Task
-    grade: GradeAnswer
+    begin: Callable[[], Conversation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ def parse_tasks(content: bytes, name: str) -> TaskFile:
     problems: list[str] = []
     for number, line in numbered:
         try:
-            one = _graded(line)
+            graded = _graded(line)
         except (InvalidMessage, Rejected) as error:
             problems.append(f"line {number}: {error}")
             continue
-        if (before := first.setdefault(one.task.id, number)) != number:
+        if (before := first.setdefault(graded.task.id, number)) != number:
             problems.append(f"line {number}: line {before} has the same id")
-        tasks[one.task.id] = one
+        tasks[graded.task.id] = graded
     if problems:
         more = f"; and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
         raise Rejected(f"{name}: {'; '.join(problems[:MOST_PROBLEMS])}{more}")

@@ -1,21 +1,34 @@
-"""Exams: how a policy does on held-out tickets, greedy and sampled side by side, kind by kind.
+"""Exams: how a policy does on the gate's held-out tickets, greedy and sampled side by side, kind by kind.
 
-The gate's held-out command (`ratchet_helpdesk.heldout`) leaves one file of answers per policy.
+The gate samples alone, as agents do. So the demo asks each policy itself, and leaves one file of answers for it.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from ratchet_helpdesk.heldout import Answer, exam_path
+from ratchet.core.errors import Unavailable
+from ratchet.core.evaluation.http_player import HttpPlayer
+from ratchet.core.evaluation.playing import Plan, play
+from ratchet.core.evaluation.task_files import parse_tasks
+from ratchet.core.service.files import write_whole
+from ratchet.core.service.http_client import AsyncApiClient, Peer
+from ratchet_helpdesk.heldout import Answer, held_out_file
+from ratchet_helpdesk.world import HELD_OUT
+from ratchet_helpdesk.worlds import World
 
 Z_95 = 1.959964
 """Two-sided 95 % of the normal distribution."""
+ANSWER_S = 60.0
+"""Longest wait for one answer."""
+AT_ONCE = 24
+"""Tickets at work at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,8 @@ class Exam:
 
     def success(self, mode: str, kinds: Collection[str] | None = None) -> Proportion | None:
         """Solved tickets of these kinds, of all when absent; None when there was none to solve."""
-        chosen = [one.success for one in self.answers if one.mode == mode and (kinds is None or one.kind in kinds)]
+        answers = [answer for answer in self.answers if answer.mode == mode]
+        chosen = [answer.success for answer in answers if kinds is None or answer.kind in kinds]
         return Proportion(sum(chosen), len(chosen)) if chosen else None
 
     def valid_calls(self) -> Proportion | None:
@@ -73,10 +87,41 @@ class Exam:
         return sorted({one.kind for one in self.answers})
 
 
+async def take_exam(gateway_url: str, policy: str, world: World, tickets: int, seed: int) -> Exam:
+    """Ask a policy, by its full name, every held-out ticket once in each mode. Raises `Unavailable`."""
+    kinds = {task.task_id: world.kind_of(task) for task in world.draw_tasks(HELD_OUT, tickets, seed)}
+    file = parse_tasks(held_out_file(world, tickets, seed), "held-out tickets")
+    headers = {"x-ratchet-agent": "exam"}
+    async with AsyncApiClient(Peer("the gateway", gateway_url, headers, ANSWER_S)) as client:
+        plan = Plan(samples=1, at_once=AT_ONCE)
+        tries = await play(HttpPlayer(client, policy, policy), file.tasks, plan, clock=time.monotonic)
+    if unanswered := [one.fault for one in tries if one.fault is not None]:
+        raise Unavailable(f"{policy} left {len(unanswered)} tickets unanswered: {unanswered[0]}")
+    return Exam(
+        [
+            Answer(
+                task=one.task,
+                kind=kinds[one.task],
+                mode=one.mode,
+                success=one.success,
+                calls=one.calls,
+                valid_calls=one.valid_calls,
+            )
+            for one in tries
+        ]
+    )
+
+
+def write_exam(folder: Path, policy: str, exam: Exam) -> None:
+    """Leave the exam of `policy` (`role@version`) in its file: complete, or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / f"{policy}.json", msgspec.json.encode(exam.answers), durable=False)
+
+
 def read_exam(folder: Path, policy: str) -> Exam | None:
     """The exam of `policy` (`role@version`); None when it has taken none."""
     try:
-        return Exam(msgspec.json.decode(exam_path(folder, policy).read_bytes(), type=list[Answer]))
+        return Exam(msgspec.json.decode((folder / f"{policy}.json").read_bytes(), type=list[Answer]))
     except FileNotFoundError:
         return None
 

@@ -6,14 +6,13 @@ Below the presets: the same as settings of the services and as bodies of `POST /
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ratchet.local.local_stack.vllm import VllmSettings
+from ratchet_helpdesk.heldout import SAMPLED, TEMPERATURES, held_out_file
 from ratchet_helpdesk.worlds import HELPDESK, RECEPTION, World
 
 REQUESTER = "demo"
@@ -23,7 +22,9 @@ NO_CHECKPOINTS = 1_000_000
 CONTEXT = 1024
 """Tokens of a message to the reception and its answer, half of which stay free; vLLM takes no longer ones."""
 EXAMS = Path("data", "exams")
-"""Where the held-out answers of every policy lie, below the demo's directory."""
+"""Where the held-out answers of every policy lie, below the demo's directory;"""
+HELD_OUT = Path("data", "held_out.jsonl")
+"""and where the gate's task file lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,17 +233,22 @@ _FORMATS = {"bf16": "bfloat16", "fp32": "float32"}
 
 def stack_environment(plan: Plan, directory: Path) -> Mapping[str, str]:
     """Settings of the services for this plan; `directory` is the demo's."""
-    return {**_PATIENCE, **plan.environment, **deployer_environment(plan.rollouts, directory / EXAMS, plan.world)}
+    return {**_PATIENCE, **plan.environment, **deployer_environment(plan.rollouts, directory / HELD_OUT)}
+
+
+def write_held_out(plan: Plan, directory: Path) -> None:
+    """Leave the gate's task file in the demo's directory."""
+    path = directory / HELD_OUT
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(held_out_file(plan.world, plan.rollouts.heldout_tasks, plan.rollouts.heldout_seed))
 
 
 _PATIENCE = {"RATCHET_COLLECTOR_LINGER_S": "0.4", "RATCHET_REWARD_LINGER_S": "0.2"}
 """Fewer and larger inserts: two cores have better things to do, and nothing waits for half a second."""
 
 
-def deployer_environment(rollouts: Rollouts, exams: Path, world: World = HELPDESK) -> Mapping[str, str]:
-    """The deployer's settings for these rollouts; the held-out command leaves its answers in `exams`."""
-    module = [sys.executable, "-m", "ratchet_helpdesk.heldout", "--world", world.name]
-    command = [*module, "--exams", str(exams.absolute())]
+def deployer_environment(rollouts: Rollouts, tasks: Path) -> Mapping[str, str]:
+    """The deployer's settings for these rollouts, whose held-out tickets are in the file `tasks`."""
     return {
         "RATCHET_CANARY_STAGES": _listed(rollouts.stages),
         "RATCHET_CANARY_STAGE_MIN_S": _listed(rollouts.stage_min_s),
@@ -254,9 +260,9 @@ def deployer_environment(rollouts: Rollouts, exams: Path, world: World = HELPDES
         "RATCHET_CANARY_HORIZON_MIN_S": str(rollouts.horizon_s),
         "RATCHET_CANARY_HORIZON_S": str(rollouts.horizon_s),
         "RATCHET_CANARY_TICK_S": str(rollouts.tick_s),
-        "RATCHET_CANARY_HELDOUT_COMMAND": shlex.join(command),
         "RATCHET_CANARY_HELDOUT_TASKS": str(rollouts.heldout_tasks),
-        "RATCHET_CANARY_HELDOUT_SEED": str(rollouts.heldout_seed),
+        "RATCHET_CANARY_TASK_FILES": str(tasks.absolute()),
+        "RATCHET_CANARY_TASK_TEMPERATURE": f"{TEMPERATURES[SAMPLED]:g}",
         "RATCHET_CANARY_WARMUP_PROMPTS": json.dumps(["hello, where is my order #A10"]),
     }
 

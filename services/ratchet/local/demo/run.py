@@ -31,6 +31,7 @@ from ratchet.local.demo.plan import (
     notice,
     stack_environment,
     vllm_settings,
+    write_held_out,
 )
 from ratchet.local.demo.processor import multiplies_bfloat16
 from ratchet.local.demo.progress import COLLECTOR, Progress, clock_text
@@ -186,6 +187,7 @@ async def _stack(
             ready.add(member.name)
             progress.note(f"{member.name} is ready")
 
+    write_held_out(plan, directory)
     settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(plan, directory), vllm=vllm)
     stack = Stack(replace(settings, start_s=START_S) if vllm is not None else settings, note_ready)
     with progress.step("the stack starts", COLLECTOR):

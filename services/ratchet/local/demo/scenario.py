@@ -17,7 +17,7 @@ from ratchet.core.stores.policies import Policy, publish_policy, tokenizer_diges
 from ratchet.local.demo.agents_process import Shift, crew
 from ratchet.local.demo.clickhouse_facts import Facts
 from ratchet.local.demo.connections import Connections
-from ratchet.local.demo.exams import read_exam
+from ratchet.local.demo.exams import Exam, read_exam, take_exam, write_exam
 from ratchet.local.demo.plan import EXAMS, Plan, Supervised, bad_job, cycle_job, drill_job, ticket_job
 from ratchet.local.demo.progress import AGENTS, CANARY, COLLECTOR, GATE, TRAINER, Progress
 from ratchet_helpdesk.agents import Tally
@@ -210,17 +210,27 @@ class Scenario:
         (policy,) = [one for one in policies if one.version == version]
         verdict = "refused" if policy.stage == "refused" else "passed"
         self._progress.note(f"the gate: v{version} {verdict}; held-out tickets solved:")
-        for shown in (policy.parent or 0, version):
-            exam = read_exam(self._exams, f"{self._world.role}@{shown}")
-            modes = (
-                [
-                    f"{mode} {exam.success(mode)}, misjudged kinds {exam.success(mode, self._world.misjudged)}"
-                    for mode in MODES
+        misjudged = self._world.misjudged
+        for shown in policies:
+            if shown.version in (policy.parent, version):
+                exam = await self._examined(shown)
+                solved = [
+                    f"{mode} {exam.success(mode)}, misjudged kinds {exam.success(mode, misjudged)}" for mode in MODES
                 ]
-                if exam
-                else []
-            )
-            self._progress.note(f"  v{shown} {'; '.join(modes) or 'not measured'}")
+                self._progress.note(f"  v{shown.version} {'; '.join(solved)}")
+
+    async def _examined(self, policy: PolicyVersion) -> Exam:
+        """The exam of a policy, which it takes once."""
+        name = f"{policy.role}@{policy.version}"
+        exam = read_exam(self._exams, name)
+        if exam is None:
+            rollouts, gateway_url = self._plan.rollouts, self._connections.gateway_url
+            with self._progress.step(f"v{policy.version} answers held-out tickets, greedy and sampled", GATE):
+                exam = await take_exam(
+                    gateway_url, policy.name, self._world, rollouts.heldout_tasks, rollouts.heldout_seed
+                )
+            write_exam(self._exams, name, exam)
+        return exam
 
     def _shift(self, tasks: int | None) -> Shift:
         self._shifts += 1

@@ -11,6 +11,9 @@ import pytest
 from ratchet.core.contract.evaluation_task import Expected
 from ratchet.core.errors import Rejected
 from ratchet.core.evaluation.graders import GRADERS, build_grader
+from ratchet.core.evaluation.graders.base import Grade
+from ratchet_helpdesk.heldout import held_out_file
+from ratchet_helpdesk.worlds import HELPDESK
 
 
 def answer(text: str | None = None, *calls: tuple[str, Any]) -> dict[str, Any]:
@@ -19,8 +22,17 @@ def answer(text: str | None = None, *calls: tuple[str, Any]) -> dict[str, Any]:
     return {"role": "assistant", "content": text, **({"tool_calls": made} if made else {})}
 
 
+TICKET = msgspec.json.decode(held_out_file(HELPDESK, 1, 0))["expect"]["further"]["helpdesk"]
+
+
+def graded(expect: dict[str, Any], message: dict[str, Any]) -> Grade:
+    conversation = build_grader(msgspec.convert(expect, Expected))()
+    assert not conversation.reply(message)  # one message is all it takes
+    return conversation.grade()
+
+
 def right(expect: dict[str, Any], message: dict[str, Any]) -> bool:
-    return build_grader(msgspec.convert(expect, Expected))(message).score == 1
+    return graded(expect, message).score == 1
 
 
 EITHER = {
@@ -84,7 +96,7 @@ def test_calls_are_right_in_any_order(expect: dict[str, Any], calls: list[tuple[
 
 
 def test_the_grade_of_a_wrong_answer_names_what_it_lacks() -> None:
-    grade = build_grader(msgspec.convert({"tool_calls": REFUND}, Expected))(answer(None, ("look_up", "{}")))
+    grade = graded({"tool_calls": REFUND}, answer(None, ("look_up", "{}")))
     assert grade.why == "tool_calls: the answer lacks the call of refund, calls look_up"
 
 
@@ -92,6 +104,7 @@ def test_the_grade_of_a_wrong_answer_names_what_it_lacks() -> None:
     ("expect", "problem"),
     [
         ({}, "/expect: names no grader"),
+        ({"pattern": "a", "further": {"helpdesk": TICKET}}, "/expect/further/helpdesk: grades a whole conversation"),
         ({"contains": {}}, "it names no text"),
         ({"contains": {"all_of": [" \n"]}}, "is in every text"),
         ({"pattern": "(a"}, "/expect/pattern: it is no regular expression"),
@@ -139,12 +152,11 @@ ALL = {
 def test_no_message_breaks_a_grader(message: dict[str, Any]) -> None:
     assert set(ALL) == set(GRADERS.built_in)
     for name, expectation in ALL.items():
-        grade = build_grader(msgspec.convert({name: expectation}, Expected))(message)
+        grade = graded({name: expectation}, message)
         assert grade.score in (0.0, 1.0)
 
 
 def test_a_pattern_that_would_backtrack_takes_no_longer() -> None:
-    grade = build_grader(msgspec.convert({"pattern": "^(a+)+$"}, Expected))
     begun = time.process_time()
-    assert grade(answer("a" * 200_000 + "b")).score == 0
+    assert graded({"pattern": "^(a+)+$"}, answer("a" * 200_000 + "b")).score == 0
     assert time.process_time() - begun < 5, "an engine that backtracks never ends"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from ratchet.bus.message import JsonObject
 from ratchet.core.contract.evaluation_task import Expected, PartsExpected, Task
 from ratchet.core.errors import NotFound, Unavailable
 from ratchet.core.evaluation.graders import build_grader
-from ratchet.core.evaluation.playing import FAULTS_IN_A_ROW, Answer, Plan, Try, play
+from ratchet.core.evaluation.graders.base import Grade
+from ratchet.core.evaluation.playing import FAULTS_IN_A_ROW, MOST_MESSAGES, Answer, Plan, Try, play
 from ratchet.core.evaluation.task_files import GradedTask
 
 Answering = Callable[[Task, float, int], Answer]
@@ -23,7 +25,7 @@ class FakePlayer:
         self.answering = answering
         self.draws: list[tuple[str, float, int]] = []
 
-    async def answer(self, task: Task, temperature: float, seed: int) -> Answer:
+    async def answer(self, task: Task, temperature: float, seed: int, trajectory_id: str) -> Answer:
         self.draws.append((task.id, temperature, seed))
         return self.answering(task, temperature, seed)
 
@@ -91,3 +93,50 @@ async def test_a_policy_that_is_not_there_ends_the_play() -> None:
 
     with pytest.raises(NotFound):
         await played(answering, 5)
+
+
+class Countdown:
+    """A conversation that asks for so many messages more, and is content with them."""
+
+    def __init__(self, messages: int) -> None:
+        self.left = messages
+
+    def reply(self, message: JsonObject) -> Sequence[JsonObject]:
+        self.left -= 1
+        return [{"role": "user", "content": f"{self.left} more"}] if self.left else []
+
+    def grade(self) -> Grade:
+        return Grade(float(not self.left), "right" if not self.left else "left open", calls=3, valid_calls=2)
+
+
+async def conversed(answering: Answering, messages: int) -> Try:
+    (graded,) = tasks(1)
+    several = GradedTask(graded.task, lambda: Countdown(messages))
+    (done,) = await play(FakePlayer(answering), [several], Plan(), clock=lambda: 0.0, pauses_s=(0.0,))
+    return done
+
+
+async def test_play_goes_on_for_as_long_as_a_conversation_replies() -> None:
+    seen: list[list[object]] = []
+
+    def answering(task: Task, *_: object) -> Answer:
+        seen.append([message["content"] for message in task.messages])
+        return reply("yes")
+
+    done = await conversed(answering, 3)
+    assert seen == [["?"], ["?", "yes", "2 more"], ["?", "yes", "2 more", "yes", "1 more"]]
+    assert (done.success, done.prompt_tokens, done.completion_tokens) == (True, 9, 6)
+    assert (done.calls, done.valid_calls) == (3, 2)
+
+
+async def test_play_takes_a_refusal_of_a_later_message_as_the_conversations_end() -> None:
+    def answering(task: Task, *_: object) -> Answer:
+        return reply("yes") if len(task.messages) < 4 else Answer(refused="too long")
+
+    done = await conversed(answering, 3)
+    assert (done.success, done.refused, done.why) == (False, False, "left open")
+
+
+async def test_play_ends_a_conversation_that_does_not_end() -> None:
+    done = await conversed(lambda *_: reply("yes"), MOST_MESSAGES + 1)
+    assert (done.success, done.why) == (False, "left open")

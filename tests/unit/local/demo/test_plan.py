@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,7 +49,7 @@ def test_the_coordinator_takes_every_job(plan: Plan) -> None:
 @PLANS
 def test_the_deployer_takes_the_rollouts(plan: Plan) -> None:
     before = dict(os.environ)
-    os.environ.update(deployer_environment(plan.rollouts, Path("some where", "exams"), plan.world))
+    os.environ.update(deployer_environment(plan.rollouts, Path("some where", "held_out.jsonl")))
     try:
         settings = Settings()
     finally:
@@ -59,8 +58,8 @@ def test_the_deployer_takes_the_rollouts(plan: Plan) -> None:
     assert settings.stage_weights == tuple(weight / 100 for weight in plan.rollouts.stages)
     assert settings.heldout_tasks == plan.rollouts.heldout_tasks
     assert settings.horizon_s < plan.canary_deadline_s  # a trajectory without an end holds up no verdict for good
-    assert settings.heldout_command is not None
-    assert shlex.split(settings.heldout_command)[-1] == str(Path("some where", "exams").absolute())
+    assert settings.task_files == {"*": str(Path("some where", "held_out.jsonl").absolute())}
+    assert settings.task_temperature == 1  # as agents sample
 
 
 @PLANS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import jsonschema_rs
 
@@ -19,11 +19,34 @@ class Grade:
     score: float
     why: str
     """In words, for people; of an answer that is not right, what it lacks."""
+    calls: int = 0
+    """Tool calls, as far as the grader counts them,"""
+    valid_calls: int = 0
+    """and those of them that name a tool with its arguments."""
+
+
+class Conversation(Protocol):
+    """One try of a task that takes several messages: speaks for its tools and its people, then grades."""
+
+    def reply(self, message: JsonObject) -> Sequence[JsonObject]:
+        """What follows the assistant's message, in OpenAI's form; nothing once the conversation is over."""
+        ...
+
+    def grade(self) -> Grade:
+        """Of what was said and done, also where it broke off."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a grader makes of its expectation where a task takes several messages."""
+
+    begin: Callable[[], Conversation]
 
 
 GradeAnswer = Callable[[JsonObject], Grade]
 """Grades the assistant's message, in OpenAI's form."""
-BuildGrader = Callable[[Any], GradeAnswer]
+BuildGrader = Callable[[Any], GradeAnswer | Environment]
 """Makes a grader of what a task expects. Raises `Rejected` for an expectation that no answer could be compared with.
 
 `Any`: each grader has an expectation of its own form.

@@ -1,4 +1,4 @@
-"""Runs an operator's command as a subprocess with limits on its time and output; its process group ends with it.
+"""The role's evaluator: an operator's command, with limits on its time and output; its process group ends with it.
 
 A process that leaves the group (`setsid`) goes on, and blocks no gate. A guard beside the command ends the group when
 this process is killed: the gate runs again after a restart, and two of the same command would play at once.
@@ -12,16 +12,38 @@ import shlex
 import signal
 import time
 from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+
+import msgspec
+
+from ratchet.bus.message import JsonObject
+from ratchet.canary_deployer.domain.paired import read_results
+from ratchet.canary_deployer.gates.base import HeldoutRun
 
 READ_BYTES = 1 << 16
 """Of one read of a pipe."""
 GUARD = 'read -r _; kill -s KILL -- "-$1"'
 """Waits until its input is closed, which a kill of this process does, and ends the group of its argument."""
+MOST_JUDGE_BYTES = 16 * 1024 * 1024
+"""Of the evaluator's output."""
 STDERR_TAIL = 400
 """Characters of the command's complaint that are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubprocessJudge:
+    """Runs the role's evaluator once for all answers of both policies; it cannot see which policy gave an answer."""
+
+    line: str
+    deadline_s: float
+
+    async def judge(self, role: str, answers: Sequence[JsonObject]) -> HeldoutRun:
+        """The evaluator's judgements of `answers`: one JSON line each goes in, one result each comes out."""
+        lines = b"".join(msgspec.json.encode(answer) + b"\n" for answer in answers)
+        ended = await run(Command(self.line, self.deadline_s, MOST_JUDGE_BYTES), {"RATCHET_ROLE": role}, lines)
+        return HeldoutRun(read_results(ended.lines), ended.seconds, ended.problem)
 
 
 @dataclass(frozen=True, slots=True)
