@@ -64,10 +64,10 @@ def build(expectation: Any) -> Environment:
     """A grader for task files. Raises `Rejected` for an expectation that is not a ticket of a known world."""
     try:
         ticket = msgspec.convert(expectation, _Ticket)
+        if ticket.world not in WORLDS:
+            raise Rejected(f"/world: {ticket.world!r} is not one of {', '.join(WORLDS)}")
         world = WORLDS[ticket.world]
         task = msgspec.convert(ticket.task, world.task)
-    except KeyError:
-        raise Rejected(f"/world: {ticket.world!r} is not one of {', '.join(WORLDS)}") from None
     except msgspec.ValidationError as error:
         raise Rejected(str(error)) from None
     return Environment(lambda: _Conversation(world.environment(task)))
