@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -33,15 +33,8 @@ from tests.support.servers import Broker, RunningServer, variables
 
 pytestmark = pytest.mark.slow
 
-UNDECIDED = {
-    "share_evidence": 1e-9,
-    "share_first_call": 1e-9,
-    "share_run": 1e-9,
-    "share_safety": 1e-9,
-    "ratio_error": 1e-9,
-    "promotion_threshold": 1e9,
-}
-"""With these thresholds no draw of arms ends a rollout that a test expects to keep running."""
+UNDECIDED: Mapping[str, Any] = {"margin": 0.49, "stage_min_trajectories": (5, 10**9)}
+"""With these no draw of arms ends a rollout that a test expects to keep running."""
 
 
 @pytest.mark.timeout(180)
@@ -244,11 +237,11 @@ def counted(test: Stage, trajectories: int) -> Any:
 async def deployer(settings: Settings) -> AsyncIterator[asyncio.subprocess.Process]:
     """The deployer as a process of its own, ended by SIGTERM unless it was killed."""
     own: dict[str, str] = {"RATCHET_DEPLOYER_PORT": str(settings.port)}
-    timing = ("soak_s", "lead_s", "tick_s", "lease_s")
     own["RATCHET_CANARY_TASK_FILES"] = json.dumps(settings.task_files)
-    for name in ("engine_url", "gateway_url", "margin", *timing, *UNDECIDED):
+    for name in ("engine_url", "gateway_url", "margin", "soak_s"):
         own[f"RATCHET_CANARY_{name.upper()}"] = str(getattr(settings, name))
-    lists = {"STAGES": "25,50", "STAGE_MIN_S": "0", "STAGE_MIN_TRAJECTORIES": "5"}
+    minima = ",".join(map(str, settings.stage_min_trajectories))
+    lists = {"STAGES": "25,50", "STAGE_MIN_S": "0", "STAGE_MIN_TRAJECTORIES": minima}
     own |= {f"RATCHET_CANARY_{name}": value for name, value in lists.items()}
     command = [sys.executable, "-m", "ratchet.canary_deployer"]
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **variables(settings.shared), **own})

@@ -240,9 +240,7 @@ async def walked_back(warehouse: Warehouse, event_id: str) -> list[Stored]:
 async def deploying(shared: SharedSettings) -> AsyncIterator[None]:
     """The deployer with an engine that loads everything."""
     engine = HttpServer(ScoringEngine().app, "127.0.0.1", 0)
-    settings = DeployerSettings(
-        shared=shared, port=free_ports(1)[0], engine_url=f"http://127.0.0.1:{engine.port}", tick_s=0.1
-    )
+    settings = DeployerSettings(shared=shared, port=free_ports(1)[0], engine_url=f"http://127.0.0.1:{engine.port}")
     async with running(engine), running_app(build_deployer(settings)):
         yield
 

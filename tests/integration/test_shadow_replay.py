@@ -53,7 +53,7 @@ for line in sys.stdin:
     print(json.dumps({"task": one["task"], "success": good, "score": float(good)}))
 """
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
-FRESH = 16
+FRESH = 110
 DEAD = "http://127.0.0.1:9"
 
 
@@ -126,10 +126,7 @@ async def deploying(shared: SharedSettings, tmp_path: Path, gateway: str, coordi
             gateway_url=gateway,
             coordinator_url=coordinator,
             replay_command=shlex.join([sys.executable, "-c", EVALUATOR]),
-            replay_prompts=50,
-            replay_min_prompts=10,
             longest_days=0.001,
-            tick_s=0.1,
         )
         async with running_app(build_deployer(settings)):
             yield

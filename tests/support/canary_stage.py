@@ -117,21 +117,16 @@ def settings_of(
     """A deployer that decides within seconds."""
     bucket = f"canary-{os.getpid()}-{time.monotonic_ns()}"
     shared = s3_settings(s3, bucket, nats_url=nats.url, data_dir=tmp_path / "data")
+    quick: dict[str, Any] = {
+        "stages": (25, 50),
+        "stage_min_s": (0,),
+        "stage_min_trajectories": (5,),
+        "margin": 0.1,
+        "soak_s": 0.2,
+        "horizon_s": 60,
+    }
     return Settings(
-        shared=shared,
-        port=free_ports(1)[0],
-        engine_url=f"http://127.0.0.1:{engine_port}",
-        stages=(25, 50),
-        stage_min_s=(0,),
-        stage_min_trajectories=(5,),
-        margin=0.1,
-        soak_s=0.2,
-        lead_s=0,
-        horizon_s=60,
-        horizon_min_s=1,
-        tick_s=0.1,
-        lease_s=1,
-        **changes,
+        shared=shared, port=free_ports(1)[0], engine_url=f"http://127.0.0.1:{engine_port}", **(quick | changes)
     )
 
 

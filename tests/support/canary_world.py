@@ -13,7 +13,6 @@ import msgspec
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import START, FakeBus, FakeClock
-from ratchet.canary_deployer.app import ControllerFactory
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout
@@ -23,6 +22,7 @@ from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.nats_events import Behind, EvidenceLost, Places, Read
 from ratchet.canary_deployer.operator_acts import OperatorActs
+from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.core.contract import PolicyClaim, Reward, Start, Turn, named_id
 from ratchet.core.contract.reward import RewardComponent, RewardMetadata
 from ratchet.core.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
@@ -251,10 +251,10 @@ class CanaryWorld:
 
     def new_controller(self, **changes: Any) -> RolloutController:
         """A controller that has read nothing yet."""
-        return self.factory(**changes)(ROLE)
+        return RolloutController(self.context(**changes))
 
-    def factory(self, **changes: Any) -> ControllerFactory:
-        """Builds controllers on the fakes, or on what a test puts in their place."""
+    def context(self, **changes: Any) -> RoleContext:
+        """The fakes, or what a test puts in their place."""
         plain: dict[str, Any] = {
             "policies": self.policies,
             "rollouts": Bucket(self.bus, ROLLOUTS, Rollout),
@@ -266,15 +266,15 @@ class CanaryWorld:
             "history": self.history,
             "gates": self.gates,
             "answering": self.answering,
-            "rules": self.rules,
+            "role": ROLE,
+            "rules": self.rules.for_role(ROLE),
             "strategy": self.strategy,
-            "lease_s": 5.0,
             "tick_s": 0.01,
             "now": self.clock,
             "monotonic": self.clock.monotonic,
             "longest_tick_s": self.longest_tick_s,
         }
-        return ControllerFactory(**(plain | changes))
+        return RoleContext(**(plain | changes))
 
     async def answering(self, role: str) -> set[str]:
         """The replicas that answer. Raises `Unavailable` without any."""

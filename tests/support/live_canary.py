@@ -167,12 +167,7 @@ async def running_deployer(shared: SharedSettings, urls: Sequence[str]) -> Async
         stage_min_trajectories=(5,),
         margin=0.1,
         soak_s=0.2,
-        lead_s=0,
         horizon_s=60,
-        horizon_min_s=1,
-        tick_s=0.1,
-        lease_s=1,
-        unload_after_s=0,
         approval=True,
     )
     async with running_app(build_deployer(settings)):

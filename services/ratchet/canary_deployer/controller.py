@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import structlog
 
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain import decisions
 from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, State, Verdict
-from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.observer import Observer
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.preparation import Preparation
 from ratchet.canary_deployer.reconciler import RolloutReconciler
 from ratchet.canary_deployer.replica_watch import ReplicaWatch
-from ratchet.canary_deployer.replicas import Doubt
+from ratchet.canary_deployer.replicas import Inconclusive
+from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.canary_deployer.rollout_store import RolloutStore
 from ratchet.core.contract.state import PolicyStage, PolicyVersion
 from ratchet.core.errors import Conflict, RatchetError, Unavailable
@@ -40,23 +36,19 @@ LONGEST_PAUSE_S = 30.0
 """A fault of our own will come again, at the cost of a gate perhaps: each pause is twice the last one, up to this."""
 
 
-@dataclass(kw_only=True)
 class RolloutController:
     """Runs for one term of leadership."""
 
-    store: RolloutStore
-    reconciler: RolloutReconciler
-    preparation: Preparation
-    observer: Observer
-    watch: ReplicaWatch
-    operators: OperatorActs
-    policies: KvPolicies
-    rules: Rules
-    woken: asyncio.Event
-    """Set when there may be something to do: a new policy, an operator's act."""
-    monotonic: Callable[[], float] = time.monotonic
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: RoleContext) -> None:
+        self.context = context
+        self.woken = asyncio.Event()
+        """Set when there may be something to do: a new policy, an operator's act."""
+        self.store = RolloutStore(context)
+        self.reconciler = RolloutReconciler(context, self.store)
+        self.preparation = Preparation(context)
+        self.observer = Observer(context, self.store, self.reconciler)
+        self.watch = ReplicaWatch(context)
+        self.operators = OperatorActs(context, self.store, self.reconciler, self.preparation, self.woken)
         self._stopping = False
         self._looked_at = -math.inf
         self.fault: str | None = None
@@ -69,7 +61,7 @@ class RolloutController:
             try:
                 await self.step()
                 self.fault, pause_s = None, AFTER_FAULT_S
-            except Doubt as error:
+            except Inconclusive as error:
                 await self._recover(str(error), error.again_in_s, error.for_log)
             except Unavailable as error:
                 await self._recover(str(error), AFTER_FAULT_S, error.for_log)
@@ -78,7 +70,7 @@ class RolloutController:
             except Exception as error:  # the boundary: one role's fault must not stop the others
                 known = isinstance(error, RatchetError)
                 if not known:
-                    log.exception("rollout step failed", role=self.store.role)
+                    log.exception("rollout step failed", role=self.context.role)
                 await self._recover(str(error) if known else repr(error), pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         rollout = self.store.rollout
@@ -138,13 +130,13 @@ class RolloutController:
                 await self.reconciler.supersede_candidate(candidate, newest)
             decision = Decision(Verdict.START, "registered", ITSELF)
             await self.store.save(await self.preparation.open_rollout(newest, before, decision))
-            log.info("rollout opened", role=self.store.role, policy=newest.name, actor=ITSELF)
+            log.info("rollout opened", role=self.context.role, policy=newest.name, actor=ITSELF)
 
     async def _supersede(self, rollout: Rollout) -> bool:
         """End a rollout whose place a newer candidate may take. Looks for one when woken, and now and then."""
-        now = self.monotonic()
+        now = self.context.monotonic()
         due = self.woken.is_set() or now - self._looked_at >= LOOK_AGAIN_S
-        if not due or not decisions.may_be_superseded(rollout, self.rules):
+        if not due or not decisions.may_be_superseded(rollout, self.context.rules):
             return False
         self.woken.clear()
         self._looked_at = now
@@ -188,11 +180,15 @@ class RolloutController:
         """Registered policies that have not begun, oldest first; none while the queue is parked."""
         if self.store.rollout is not None and self.store.rollout.parked:
             return []
-        return [one for one in await self.policies.versions(self.store.role) if one.stage == PolicyStage.REGISTERED]
+        return [
+            one
+            for one in await self.context.policies.versions(self.context.role)
+            if one.stage == PolicyStage.REGISTERED
+        ]
 
     async def _recover(self, reason: str, pause_s: float, for_log: str | None = None) -> None:
         """Note the fault, and pause before the record is read again; `for_log`: what a log may hold of the reason."""
-        log.warning("rollout waits", role=self.store.role, reason=for_log or reason, again_in_s=pause_s)
+        log.warning("rollout waits", role=self.context.role, reason=for_log or reason, again_in_s=pause_s)
         self.fault, self._looked_at = reason, -math.inf
         self.store.forget()
         await self._pause(pause_s)

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from ratchet.bus.message import JsonObject, decode
-from ratchet.canary_deployer.replicas import Answer, Away, Broke, ScoredToken
+from ratchet.canary_deployer.replicas import Answer, ReplicaFailed, ReplicaUnreachable, ScoredToken
 from ratchet.core.errors import RatchetError, Rejected, Unavailable
 from ratchet.core.rules.engines import ADAPTERS_ONLY, POLICY_NOT_LOADED, POLICY_REFUSED, PROCESSED_LOGPROBS
 from ratchet.core.service.engine_list import EngineSettings, engine_of
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 ANSWER_TOKENS = 16
 """Enough to see whether output is broken."""
+LOAD_TIMEOUT_S = 300.0
+"""Longest time a replica may take to fetch a policy and answer for it."""
 PRESENT_S = 5.0
 """How long a replica may take to say that it is there."""
 CONNECT_S = 3.0
@@ -103,7 +105,7 @@ class HttpReplica:
         self,
         engine: EngineSettings,
         url: str,
-        load_timeout_s: float,
+        load_timeout_s: float = LOAD_TIMEOUT_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._engine = engine
@@ -120,10 +122,10 @@ class HttpReplica:
             reply = await self.client.exchange("GET", "/v1/models", timeout_s=PRESENT_S)
         except Unavailable as error:
             if _unreachable(error):
-                raise Away(str(error)) from error
+                raise ReplicaUnreachable(str(error)) from error
             raise Unavailable(f"{error}, but accepts connections: repair it, or end it") from error
         if reply.status in GONE:
-            raise Away(f"{self.name} answers {reply.status}")
+            raise ReplicaUnreachable(f"{self.name} answers {reply.status}")
         return [model.id for model in self._read(reply, _Models, "/v1/models").data]
 
     async def ask(self, model: str, prompt: str) -> Answer:
@@ -203,9 +205,9 @@ class HttpReplica:
             return await self.client.exchange("POST", path, body=body, timeout_s=self._load_timeout_s)
         except Unavailable as error:
             if _unreachable(error):
-                raise Away(str(error)) from error
+                raise ReplicaUnreachable(str(error)) from error
             ended = not isinstance(error.__cause__, TimeoutError | httpx.TimeoutException)
-            raise Broke(f"{self.name} does not finish an answer for {model}: {error}", ended=ended) from error
+            raise ReplicaFailed(f"{self.name} does not finish an answer for {model}: {error}", ended=ended) from error
 
     def _read(self, reply: Reply, kind: type[T], model: str) -> T:
         content = self._content(reply, model)
@@ -235,7 +237,7 @@ class HttpReplica:
             busy = Unavailable(f"{name} cannot answer now ({status}): {words or 'without a reason'}")
             return busy.quoting() if words else busy
         if status >= 500:
-            return Broke(f"{name} answers {status} for {model}; its log says why", ended=False)
+            return ReplicaFailed(f"{name} answers {status} for {model}; its log says why", ended=False)
         if status not in REFUSED or words is None:
             return Unavailable(f"{name} answers {status}, and not as an engine: does a proxy answer in its place?")
         not_loaded = f"{name} found {model} and could not load it; its log says why: is it out of memory?"
@@ -258,7 +260,7 @@ class HttpEngines:
     def __init__(
         self,
         engines: Sequence[EngineSettings],
-        load_timeout_s: float,
+        load_timeout_s: float = LOAD_TIMEOUT_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._engines = engines

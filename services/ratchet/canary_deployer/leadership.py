@@ -80,7 +80,7 @@ class Leadership:
         self,
         bucket: Bucket[Leader],
         url: str,
-        takeover_s: float,
+        takeover_s: float = 5.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bucket = bucket

@@ -7,21 +7,16 @@ outcomes come within the horizon.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import structlog
 
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, Verdict
-from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.serving import renewed_route
 from ratchet.canary_deployer.domain.summary import traced
 from ratchet.canary_deployer.domain.verdicts import decide
-from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.nats_events import Behind, Events, EventSource, EvidenceLost, Places
+from ratchet.canary_deployer.nats_events import Behind, Events, EvidenceLost, Places
 from ratchet.canary_deployer.reconciler import RolloutReconciler
+from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.canary_deployer.rollout_store import RolloutStore
 
 log = structlog.get_logger()
@@ -32,22 +27,13 @@ LATE_S = 10.0
 """Operators see that outcomes are late by more than this: less is the way that a message goes."""
 
 
-@dataclass(kw_only=True)
 class Observer:
     """Observes the rollout of one role."""
 
-    store: RolloutStore
-    reconciler: RolloutReconciler
-    policies: KvPolicies
-    source: EventSource
-    rules: Rules
-    lease_s: float
-    """The lease is renewed this often."""
-    tick_s: float
-    """How long one `observe` waits for events."""
-    monotonic: Callable[[], float] = time.monotonic
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: RoleContext, store: RolloutStore, reconciler: RolloutReconciler) -> None:
+        self.context = context
+        self.store = store
+        self.reconciler = reconciler
         self._events: Events | None = None
         self._reading: tuple[str, int] | None = None
         """The rollout that `_events` are read for, and the generation of its record."""
@@ -82,14 +68,16 @@ class Observer:
                 if current is not None and current.rollout_id == rollout.rollout_id and current.state in WITH_TRAFFIC:
                     await self.reconciler.apply_decision(current, Decision(Verdict.ROLL_BACK, str(error), ITSELF))
             return
-        read = await events.next(self.tick_s)
+        read = await events.next(self.context.tick_s)
         async with self.store.lock:
             current = await self.store.load()
             if current is None or self._reading != (current.rollout_id, self.store.generation):
                 return
             if current.state in WITH_TRAFFIC:
-                observed = traced(self.store.folded(self.store.aged(current), read), self.reconciler.now(), self.rules)
-                decision = decide(observed, self.rules)
+                observed = traced(
+                    self.store.folded(self.store.aged(current), read), self.context.now(), self.context.rules
+                )
+                decision = decide(observed, self.context.rules)
                 if decision is not None:
                     await self.reconciler.apply_decision(observed, decision)
                 else:
@@ -102,7 +90,7 @@ class Observer:
 
         It goes on only when reports come within the horizon again, so that it does not come and go.
         """
-        self._behind, rules = behind, rollout.under(self.rules)
+        self._behind, rules = behind, rollout.under(self.context.rules)
         metrics.BEHIND.labels(rollout.role).set(behind.seconds if behind else 0.0)
         was = self._unjudged == rollout.rollout_id
         limit_s = rules.horizon_s if was else rules.patience_s
@@ -117,13 +105,13 @@ class Observer:
         """Stop reading events."""
         events, self._events, self._reading = self._events, None, None
         self._behind = None
-        metrics.BEHIND.labels(self.store.role).set(0.0)
+        metrics.BEHIND.labels(self.context.role).set(0.0)
         if events is not None:
             await events.close()
 
     async def _renew_lease(self, rollout: Rollout) -> None:
         """Let the canary's lease grow when it is time, unless its evidence has been unseen, or late, for too long."""
-        now = self.monotonic()
+        now = self.context.monotonic()
         if self._blind_since is None or self._blind_since[0] != rollout.rollout_id:
             self._blind_since = (rollout.rollout_id, now)
         if now - self._blind_since[1] >= BLIND_S or self._unjudged == rollout.rollout_id:
@@ -132,10 +120,14 @@ class Observer:
             current = await self.store.load()  # an operator may have ended it while this waited for the lock
             if current is None or current.rollout_id != rollout.rollout_id or current.state not in WITH_TRAFFIC:
                 return
-            generation, now = self.store.generation, self.monotonic()
-            if self._leased is not None and self._leased[0] == generation and now - self._leased[1] < self.lease_s:
+            generation, now = self.store.generation, self.context.monotonic()
+            if (
+                self._leased is not None
+                and self._leased[0] == generation
+                and now - self._leased[1] < self.context.lease_s
+            ):
                 return
-            route = await self.policies.change_route(current.role, lambda route: renewed_route(route, current))
+            route = await self.context.policies.change_route(current.role, lambda route: renewed_route(route, current))
             self._leased = (generation, now)
         if route.canary is not None:
             metrics.LEASE.labels(current.role).set(route.canary.lease)
@@ -151,5 +143,5 @@ class Observer:
         if self._events is None or self._reading != reading:
             await self.close()
             places = Places(rollout.start_seq, rollout.turn_seq, rollout.reward_seq, rollout.streams_made)
-            self._events, self._reading = await self.source.open(rollout.role, places), reading
+            self._events, self._reading = await self.context.source.open(rollout.role, places), reading
         return self._events

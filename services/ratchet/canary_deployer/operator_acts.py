@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
 
 import msgspec
 import structlog
@@ -13,12 +10,11 @@ import structlog
 from ratchet.canary_deployer.domain import decisions, operators
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import Decision, IllegalMove, Rollout, State, Verdict
-from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.strategies import IMMEDIATE
 from ratchet.canary_deployer.domain.verdicts import in_soak
-from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.preparation import Preparation
 from ratchet.canary_deployer.reconciler import RolloutReconciler
+from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.canary_deployer.rollout_store import RolloutStore
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import BadRequest, Conflict, NotFound
@@ -26,18 +22,23 @@ from ratchet.core.errors import BadRequest, Conflict, NotFound
 log = structlog.get_logger()
 
 
-@dataclass(kw_only=True)
 class OperatorActs:
     """Takes the orders of operators, one at a time. A dry run returns the resulting rollout and changes nothing."""
 
-    store: RolloutStore
-    reconciler: RolloutReconciler
-    preparation: Preparation
-    policies: KvPolicies
-    rules: Rules
-    woken: asyncio.Event
-    """Set after every order: the controller looks for what follows from it."""
-    now: Callable[[], datetime]
+    def __init__(
+        self,
+        context: RoleContext,
+        store: RolloutStore,
+        reconciler: RolloutReconciler,
+        preparation: Preparation,
+        woken: asyncio.Event,
+    ) -> None:
+        self.context = context
+        self.store = store
+        self.reconciler = reconciler
+        self.preparation = preparation
+        self.woken = woken
+        """Set after every order: the controller looks for what follows from it."""
 
     async def act(self, act: Act, order: Order, *, dry_run: bool = False) -> Rollout:
         """Act on the newest rollout. Raises `NotFound`, `Conflict` or `IllegalMove`, which name what to do instead."""
@@ -85,24 +86,24 @@ class OperatorActs:
         if act is Act.REVERT:
             return await self._revert(rollout, order)
         if rollout is None:
-            raise NotFound(f"there was no rollout of {self.store.role} yet")
+            raise NotFound(f"there was no rollout of {self.context.role} yet")
         if act is not Act.APPROVE:
-            return rollout, operators.decision_for(rollout, act, order, self.rules)
+            return rollout, operators.decision_for(rollout, act, order, self.context.rules)
         if rollout.state is not State.AWAITING_APPROVAL:
             raise IllegalMove(rollout.state, act)
         return await self.preparation.conclude_gates(rollout, order.approval())
 
     async def _revert(self, rollout: Rollout | None, order: Order) -> tuple[Rollout, Decision]:
         """Back to the policy that served before the last promotion, whatever runs; the queue is parked."""
-        if rollout is not None and in_soak(rollout, self.rules):
+        if rollout is not None and in_soak(rollout, self.context.rules):
             parked = msgspec.structs.replace(rollout, parked=True)
             return parked, Decision(Verdict.ROLL_BACK, order.reason, order.actor)
-        role, now = self.store.role, self.now()
-        route = await self.policies.route(role)
+        role, now = self.context.role, self.context.now()
+        route = await self.context.policies.route(role)
         if route is None or route.previous is None or route.stable is None:
             raise Conflict(operators.why_no_revert(role, route))
         decision = Decision(Verdict.REVERT, order.reason, order.actor, "manual_approved")
-        previous = await self.policies.version_or_stub(role, route.previous, now)
+        previous = await self.context.policies.version_or_stub(role, route.previous, now)
         return decisions.new_revert(previous, route, rollout, decision, now), decision
 
 

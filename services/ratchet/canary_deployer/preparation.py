@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -17,56 +13,36 @@ from ratchet.canary_deployer.domain.estimates import Forecast, Horizon, forecast
 from ratchet.canary_deployer.domain.operators import Order
 from ratchet.canary_deployer.domain.rollout import Decision, GateResult, Rollout, Verdict
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
-from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.gates.base import Gate
-from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.nats_events import EventSource
+from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Conflict, Rejected, Unavailable
 
 log = structlog.get_logger()
 
 
-class History(Protocol):
-    """How long outcomes took before."""
-
-    async def outcome_times(self, policy: PolicyVersion, within_s: float) -> Sequence[float]:
-        """Of recent trajectories, in seconds. Raises `Unavailable` or `Rejected`."""
-        ...
-
-
-@dataclass(kw_only=True)
 class Preparation:
     """Prepares the rollouts of one role; it writes nothing."""
 
-    role: str
-    policies: KvPolicies
-    gates: Mapping[str, Gate]
-    """By name, in the order in which they run."""
-    source: EventSource
-    history: History
-    strategy: str
-    """`canary`, `blue_green` or `auto`."""
-    rules: Rules
-    now: Callable[[], datetime]
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: RoleContext) -> None:
+        self.context = context
         self._running: asyncio.Task[GateResult] | None = None
 
     async def open_rollout(
         self, policy: PolicyVersion, before: Rollout | None, decision: Decision, order: Order | None = None
     ) -> Rollout:
         """A new rollout of `policy` after the rollout `before`. Raises `Conflict` for the policy that is stable."""
-        route = await self.policies.route(self.role)
+        route = await self.context.policies.route(self.context.role)
         stable = route.stable if route else None
         if stable is not None and stable.version == policy.version:
-            raise Conflict(f"{policy.name} is already the stable policy of {self.role}")
-        rollout = decisions.new_rollout(policy, stable, before, decision, self.now())
+            raise Conflict(f"{policy.name} is already the stable policy of {self.context.role}")
+        rollout = decisions.new_rollout(policy, stable, before, decision, self.context.now())
         rollout = msgspec.structs.replace(rollout, forecast=await self._forecast())
         if order is None:
             return rollout
         waived = (
-            gating.waived_results(list(self.gates), policy.gate, order.actor, order.reason) if order.override else ()
+            gating.waived_results(list(self.context.gates), policy.gate, order.actor, order.reason)
+            if order.override
+            else ()
         )
         return msgspec.structs.replace(
             rollout, asked_strategy=order.strategy, override=order.override, gates=waived or rollout.gates
@@ -76,13 +52,15 @@ class Preparation:
         """The gate that is due; None when all have run or one has failed."""
         if gating.refusal(rollout):
             return None
-        return next(iter(gating.due_gates(rollout, list(self.gates), self.rules)), None)
+        return next(iter(gating.due_gates(rollout, list(self.context.gates), self.context.rules)), None)
 
     async def run_gate(self, name: str, rollout: Rollout) -> GateResult | None:
         """The result of a gate; None when `cancel_gate` ended it."""
-        candidate = await self.policies.version(self.role, rollout.candidate.version)
-        stable = await self.policies.version(self.role, rollout.stable.version) if rollout.stable else None
-        running = self._running = asyncio.create_task(self.gates[name].check(candidate, stable))
+        candidate = await self.context.policies.version(self.context.role, rollout.candidate.version)
+        stable = (
+            await self.context.policies.version(self.context.role, rollout.stable.version) if rollout.stable else None
+        )
+        running = self._running = asyncio.create_task(self.context.gates[name].check(candidate, stable))
         try:
             await asyncio.wait({running})
         finally:
@@ -105,28 +83,28 @@ class Preparation:
 
         `approved`: the operator's decision that stands in for gates which could not decide.
         """
-        decision, strategy = gating.gates_decision(rollout, self.strategy, self.rules, approved)
+        decision, strategy = gating.gates_decision(rollout, self.context.strategy, self.context.rules, approved)
         expected = rollout.forecast if approved is None and rollout.forecast else await self._forecast()
         rollout = msgspec.structs.replace(rollout, strategy=strategy, forecast=expected)
-        rollout, decision = gating.timely_decision(rollout, decision, self.rules, approved)
+        rollout, decision = gating.timely_decision(rollout, decision, self.context.rules, approved)
         if decision.verdict is Verdict.START and rollout.stable is not None:
             rollout = msgspec.structs.replace(rollout, horizon=await self._horizon(rollout, rollout.stable.version))
-        places = msgspec.structs.asdict(await self.source.newest_places())
+        places = msgspec.structs.asdict(await self.context.source.newest_places())
         return msgspec.structs.replace(rollout, statistics=Statistics(), **places), decision
 
     async def _forecast(self) -> Forecast | None:
         """How long a rollout would take at the role's traffic."""
-        starts, span_s = await self.source.recent_starts(self.role, self.now())
-        return forecast(starts, span_s, self.rules)
+        starts, span_s = await self.context.source.recent_starts(self.context.role, self.context.now())
+        return forecast(starts, span_s, self.context.rules)
 
     async def _horizon(self, rollout: Rollout, stable: int) -> Horizon:
         """The rollout's horizon, from how long outcomes of version `stable` took; else the setting, and why."""
-        if not self.rules.outcomes:
-            return horizon_by_setting("the role has no outcomes", self.rules)
+        if not self.context.rules.outcomes:
+            return horizon_by_setting("the role has no outcomes", self.context.rules)
         try:
-            policy = await self.policies.version(self.role, stable)
-            took_s = await self.history.outcome_times(policy, self.rules.horizon_max_s)
+            policy = await self.context.policies.version(self.context.role, stable)
+            took_s = await self.context.history.outcome_times(policy, self.context.rules.horizon_max_s)
         except (Unavailable, Rejected) as error:
-            log.warning("horizon by setting", role=self.role, reason=str(error))
-            return horizon_by_setting(str(error), self.rules)
-        return measured_horizon(took_s, rollout.forecast, self.rules)
+            log.warning("horizon by setting", role=self.context.role, reason=str(error))
+            return horizon_by_setting(str(error), self.context.rules)
+        return measured_horizon(took_s, rollout.forecast, self.context.rules)

@@ -14,24 +14,17 @@ A record with a full outbox goes through 2 to 5 before anything else.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
 
 import msgspec
 import structlog
 
-from ratchet.bus.message import Cause
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain import decisions
-from ratchet.canary_deployer.domain.announcements import Announcer, registration_cause
+from ratchet.canary_deployer.domain.announcements import registration_cause
 from ratchet.canary_deployer.domain.rollout import Decision, Rollout, Verdict
-from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.serving import expected_route, staged_policy
 from ratchet.canary_deployer.domain.summary import e_values
-from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.leadership import Lead
+from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.canary_deployer.rollout_store import RolloutStore
 from ratchet.core.contract import MESSAGES, Message
 from ratchet.core.contract.state import PolicyStage, PolicyVersion, ServedPolicy
@@ -43,23 +36,12 @@ NEEDS_ENTRY = frozenset({Verdict.START, Verdict.ADVANCE, Verdict.PROMOTE})
 """Verdicts that move traffic to the candidate. Every other one ends it or keeps it where it is."""
 
 
-class Publish(Protocol):
-    """Stores messages that follow from one event; returns when all are stored."""
-
-    async def __call__(self, messages: Sequence[Message], *, cause: Cause | None = None) -> None: ...
-
-
-@dataclass(kw_only=True)
 class RolloutReconciler:
     """Applies decisions. Its caller holds the store's lock."""
 
-    store: RolloutStore
-    policies: KvPolicies
-    publish: Publish
-    lead: Lead
-    rules: Rules
-    announcer: Announcer
-    now: Callable[[], datetime]
+    def __init__(self, context: RoleContext, store: RolloutStore) -> None:
+        self.context = context
+        self.store = store
 
     async def load_reconciled(self) -> Rollout | None:
         """The newest rollout, once everything that follows from its last decision is true."""
@@ -80,49 +62,55 @@ class RolloutReconciler:
         Raises `IllegalMove`, and `NotFound` or `Unreadable` where a policy without a readable entry would get traffic.
         """
         if decision.verdict in NEEDS_ENTRY:
-            policy = await self.policies.version(rollout.role, rollout.candidate.version)
+            policy = await self.context.policies.version(rollout.role, rollout.candidate.version)
         else:
-            policy = await self.policies.version_or_stub(rollout.role, rollout.candidate, rollout.created_at)
+            policy = await self.context.policies.version_or_stub(rollout.role, rollout.candidate, rollout.created_at)
         ended: list[ServedPolicy] = []
         if decision.verdict is Verdict.REVERT:
             canary = rollout.ended.candidate if rollout.ended and rollout.ended.had_traffic else None
             ended = [one for one in (rollout.stable, canary) if one is not None]
-        taken_back = [await self.policies.version_or_stub(rollout.role, one, rollout.created_at) for one in ended]
+        taken_back = [
+            await self.context.policies.version_or_stub(rollout.role, one, rollout.created_at) for one in ended
+        ]
         entries = [policy, *taken_back]
-        return decisions.apply_decision(rollout, decision, self.rules, self.announcer, entries, self.now())
+        return decisions.apply_decision(
+            rollout, decision, self.context.rules, self.context.announcer, entries, self.context.now()
+        )
 
     async def reconcile(self, rollout: Rollout) -> Rollout:
         """Steps 2 to 5; harmless when some of them were done before."""
         ended = rollout.ended.candidate if rollout.ended else None
         try:
-            await self.policies.change_route(rollout.role, lambda route: expected_route(route, rollout))  # step 2
+            await self.context.policies.change_route(
+                rollout.role, lambda route: expected_route(route, rollout)
+            )  # step 2
             for policy in filter(None, (rollout.candidate, rollout.stable, ended)):  # step 3
                 try:
-                    await self.policies.change_version(
+                    await self.context.policies.change_version(
                         rollout.role, policy.version, lambda known: staged_policy(known, rollout)
                     )
                 except (NotFound, Unreadable) as error:
                     log.error("stage not written", role=rollout.role, policy=policy.name, reason=str(error))
-            await self.lead.confirm()
+            await self.context.lead.confirm()
             for cause, pending in itertools.groupby(rollout.outbox, key=lambda event: event.cause):  # step 4
                 messages: list[Message] = [msgspec.json.decode(one.body, type=MESSAGES[one.topic]) for one in pending]
-                await self.publish(messages, cause=cause)
+                await self.context.publish(messages, cause=cause)
                 metrics.count_deployments(messages)
         except (Unavailable, Conflict):
             self.store.forget()
             raise
-        metrics.show_rollout(rollout, e_values(rollout.statistics, self.rules))
+        metrics.show_rollout(rollout, e_values(rollout.statistics, self.context.rules))
         announced = msgspec.structs.replace(rollout, outbox=())
         await self.store.save(announced)  # step 5
         return announced
 
     async def supersede_candidate(self, older: PolicyVersion, newer: PolicyVersion) -> None:
         """End a candidate that never began in favour of a newer one. Published first: the stage records that it is."""
-        await self.lead.confirm()
+        await self.context.lead.confirm()
         reason = f"superseded by {newer.name} before it met traffic"
-        message = self.announcer.superseded(older, reason, self.now())
-        await self.publish([message], cause=registration_cause(older))
-        await self.policies.change_version(
+        message = self.context.announcer.superseded(older, reason, self.context.now())
+        await self.context.publish([message], cause=registration_cause(older))
+        await self.context.policies.change_version(
             older.role,
             older.version,
             lambda policy: msgspec.structs.replace(policy, stage=PolicyStage.SUPERSEDED, reason=reason),

@@ -10,18 +10,14 @@ away for `GONE_S` no longer has a say, for a candidate that no replica serves mu
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 
 import structlog
 
 from ratchet.bus.tasks import end
 from ratchet.canary_deployer.domain.gating import PROBE
 from ratchet.canary_deployer.domain.rollout import FAILED, ITSELF, Decision, GateResult, Rollout, Verdict
-from ratchet.canary_deployer.gates.base import Gate
-from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.replicas import MEND, Doubt
+from ratchet.canary_deployer.replicas import MEND, Inconclusive
+from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.core.errors import RatchetError, Unavailable
 
 log = structlog.get_logger()
@@ -32,21 +28,12 @@ WATCH_S = 15.0
 GONE_S = 600.0
 """A replica that is away for so long will not decide: a restart with its weights takes minutes."""
 
-Answering = Callable[[str], Awaitable[Collection[str]]]
-"""The names of a role's replicas that answer. Raises `Unavailable` when none does."""
 
-
-@dataclass(kw_only=True)
 class ReplicaWatch:
     """Watches the replicas of one role. It probes beside the observer, which renews the lease."""
 
-    gate: Gate
-    """The probe."""
-    answering: Answering
-    policies: KvPolicies
-    monotonic: Callable[[], float] = time.monotonic
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: RoleContext) -> None:
+        self.context = context
         self._watched: str | None = None
         """The rollout."""
         self._probed: set[str] = set()
@@ -70,13 +57,13 @@ class ReplicaWatch:
             self._watched, self._served = rollout.rollout_id, at_the_gate
             self._probed = set(at_the_gate) if _is_fresh(rollout) else set()
         if self._probing is None:
-            if self.monotonic() >= self._again_at:
+            if self.context.monotonic() >= self._again_at:
                 self._probing = asyncio.create_task(self._probe(rollout))
             return None
         if not self._probing.done():
             return None
         probing, self._probing = self._probing, None
-        self._again_at = self.monotonic() + WATCH_S
+        self._again_at = self.context.monotonic() + WATCH_S
         try:
             decision = probing.result()
         except RatchetError as error:  # the engine's fault, or the store's: stable and canary go on
@@ -84,7 +71,7 @@ class ReplicaWatch:
                 words = error.for_log if isinstance(error, Unavailable) else type(error).__name__
                 log.warning("probe under traffic shows nothing", role=rollout.role, reason=words)
             self.fault = f"the probe is repeated under traffic: {error}"
-            self._again_at += error.again_in_s if isinstance(error, Doubt) else 0.0
+            self._again_at += error.again_in_s if isinstance(error, Inconclusive) else 0.0
             return None
         self.fault = None
         return decision
@@ -102,16 +89,16 @@ class ReplicaWatch:
         A refusal is noted nowhere, so the probe is due again until its decision has been applied. Raises `Unavailable`
         where it may not be the candidate's fault.
         """
-        names = set(await self.answering(rollout.role))
+        names = set(await self.context.answering(rollout.role))
         self._probed &= names  # one that was away may come back as another
-        now = self.monotonic()
+        now = self.context.monotonic()
         self._away_since = {name: self._away_since.get(name, now) for name in self._served - names}
         faulted = rollout.statistics.canary.faulted
         if names <= self._probed and faulted <= self._faulted:
             return None
-        candidate = await self.policies.version(rollout.role, rollout.candidate.version)
-        stable = await self.policies.version(rollout.role, rollout.stable.version) if rollout.stable else None
-        result = await self.gate.check(candidate, stable)
+        candidate = await self.context.policies.version(rollout.role, rollout.candidate.version)
+        stable = await self.context.policies.version(rollout.role, rollout.stable.version) if rollout.stable else None
+        result = await self.context.gates[PROBE].check(candidate, stable)
         log.info("probed under traffic", role=rollout.role, policy=candidate.name, outcome=result.outcome)
         if result.outcome != FAILED:
             self._probed, self._faulted = _replicas_in(result), faulted
@@ -120,8 +107,8 @@ class ReplicaWatch:
         away = self._served - (_replicas_in(result) or names)
         if away := {name for name in away if now - self._away_since.get(name, now) < GONE_S}:
             served = ", ".join(sorted(away))
-            doubt = Unavailable(f"{result.reason}; but {served} passed it, and has not played it now: {MEND}")
-            raise doubt.quoting()
+            refused = Unavailable(f"{result.reason}; but {served} passed it, and has not played it now: {MEND}")
+            raise refused.quoting()
         return Decision(Verdict.ROLL_BACK, f"gate {PROBE}, repeated under traffic: {result.reason}", ITSELF)
 
 

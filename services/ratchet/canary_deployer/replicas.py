@@ -35,11 +35,11 @@ LONGEST_PAUSE_S = 60.0
 """A check that shows nothing is repeated ever more seldom, down to this: it costs the engine that serves stable."""
 
 
-class Away(Unavailable):
+class ReplicaUnreachable(Unavailable):
     """A replica does not answer at all."""
 
 
-class Broke(Unavailable):
+class ReplicaFailed(Unavailable):
     """A replica failed while it computed an answer."""
 
     def __init__(self, message: str, *, ended: bool) -> None:
@@ -48,7 +48,7 @@ class Broke(Unavailable):
         """The connection ended without an answer."""
 
 
-class Doubt(Unavailable):
+class Inconclusive(Unavailable):
     """A check shows nothing about a candidate yet, for the `times`th time."""
 
     def __init__(self, message: str, times: int) -> None:
@@ -77,8 +77,8 @@ class Answer:
 class Replica(Protocol):
     """One server of an engine. It finds a policy by its name, and refuses one that does not fit it (`Rejected`).
 
-    Every method raises `Unavailable` for a fault of the replica, `Away` where it does not answer at all, and `Broke`
-    where it fails while it computes.
+    Every method raises `Unavailable` for a fault of the replica, `ReplicaUnreachable` where it does not answer at all,
+    and `ReplicaFailed` where it fails while it computes.
     """
 
     @property
@@ -184,9 +184,9 @@ class ReplicaChecks:
         if refusals and len(refusals) == len(present):
             raise Rejected(words)
         if faults:
-            doubt = self.doubt(candidate, f"{words}; but not on every replica: {MEND}" if refusals else words)
+            shown = self.inconclusive(candidate, f"{words}; but not on every replica: {MEND}" if refusals else words)
             quotes = refusals or any(fault.quotes for fault in faults if isinstance(fault, Unavailable))
-            raise doubt.quoting() if quotes else doubt
+            raise shown.quoting() if quotes else shown
         results = {
             replica.name: outcome
             for replica, outcome in zip(present, outcomes, strict=True)
@@ -194,10 +194,10 @@ class ReplicaChecks:
         }
         return Checked(results, away)
 
-    def doubt(self, candidate: PolicyVersion, reason: str) -> Doubt:
+    def inconclusive(self, candidate: PolicyVersion, reason: str) -> Inconclusive:
         """The error of a check that shows nothing about the candidate yet."""
         self._doubts[candidate.digest] += 1
-        return Doubt(reason, self._doubts[candidate.digest])
+        return Inconclusive(reason, self._doubts[candidate.digest])
 
     async def _checked(
         self, replica: Replica, candidate: PolicyVersion, stable: PolicyVersion | None, check: Check[T]
@@ -212,7 +212,7 @@ class ReplicaChecks:
             await _control(replica, stable, check if broke_before else _short)
         try:
             result = await check(replica, candidate.name)
-        except Broke as error:
+        except ReplicaFailed as error:
             raise await self._blamed(replica, candidate, stable, check, error) from error
         except Rejected as error:
             refusal = f"{replica.name}: {error}"
@@ -228,7 +228,7 @@ class ReplicaChecks:
         candidate: PolicyVersion,
         stable: PolicyVersion | None,
         check: Check[T],
-        error: Broke,
+        error: ReplicaFailed,
     ) -> Rejected | Unavailable:
         """The error that stands for a break: the replica's for now, the candidate's when it has come often enough."""
         if stable is None or not (error.ended or await _holds(replica, candidate.name)):
@@ -236,7 +236,7 @@ class ReplicaChecks:
         try:
             await _control(replica, stable, check, str(error))
         except Unavailable as fault:
-            if not (error.ended and isinstance(fault, Away)):  # an engine that ended answers nothing
+            if not (error.ended and isinstance(fault, ReplicaUnreachable)):  # an engine that ended answers nothing
                 return fault
         now = self._monotonic()
         key = candidate.digest, replica.name
@@ -254,14 +254,14 @@ async def present_replicas(engines: Engines, role: str) -> tuple[list[Replica], 
     """A role's replicas that answer, and the names of those that are away. Raises `Unavailable` when all are."""
     replicas = engines.replicas(role)
     outcomes = await asyncio.gather(*(replica.models() for replica in replicas), return_exceptions=True)
-    away = [str(outcome) for outcome in outcomes if isinstance(outcome, Away)]
+    away = [str(outcome) for outcome in outcomes if isinstance(outcome, ReplicaUnreachable)]
     for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(outcome, Away):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, ReplicaUnreachable):
             raise outcome
     if len(away) == len(replicas):
         raise Unavailable(f"no replica answers: {'; '.join(away)}; start one, or correct RATCHET_ENGINES")
     pairs = zip(replicas, outcomes, strict=True)
-    names = [replica.name for replica, outcome in pairs if isinstance(outcome, Away)]
+    names = [replica.name for replica, outcome in pairs if isinstance(outcome, ReplicaUnreachable)]
     return [replica for replica in replicas if replica.name not in names], names
 
 
@@ -277,8 +277,8 @@ async def _control(replica: Replica, stable: PolicyVersion, check: Check[object]
     before = f"{failure}; and " if failure else ""
     try:
         await check(replica, stable.name)
-    except Away as error:
-        raise _repeating(Away(f"{before}{error}"), quotes=failure is not None) from error
+    except ReplicaUnreachable as error:
+        raise _repeating(ReplicaUnreachable(f"{before}{error}"), quotes=failure is not None) from error
     except Unavailable as error:
         so_too = f"so it is with {stable.name}, which serves the role: " if failure else ""
         fault = Unavailable(f"{before}{so_too}{error}")

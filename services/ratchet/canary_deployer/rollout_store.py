@@ -21,11 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 import uuid
-from collections.abc import Callable, Coroutine, Sequence, Set as AbstractSet
+from collections.abc import Coroutine, Sequence, Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,11 +33,10 @@ from ratchet.bus.kv import Bucket, Entry
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain.rollout import TERMINAL, WITH_TRAFFIC, Rollout, without_statistics
 from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveStatistics
-from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import e_values
 from ratchet.canary_deployer.domain.trajectories import Chunk
-from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.nats_events import Read
+from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.core.errors import BusUnavailable, Conflict, RatchetError, Unavailable, Unreadable
 
 log = structlog.get_logger()
@@ -52,8 +49,6 @@ SAVE_CHUNK_S = 0.02
 """... by this much for each chunk that is open, ..."""
 LONGEST_SAVE_S = 5.0
 """... but at least this often: a crash makes the next process fold again what was folded since."""
-LONGEST_TICK_S = 15.0
-"""This much of a longer pause between two ticks counts: gateways drop a canary that was not renewed for 20 s."""
 AT_ONCE = 32
 """Requests for chunks on their way to the broker at the same time."""
 
@@ -62,21 +57,11 @@ class ChunksLost(RatchetError):
     """A record names a chunk that the bucket does not hold, or holds as something else."""
 
 
-@dataclass(kw_only=True)
 class RolloutStore:
     """The newest rollout of one role. A caller holds `lock` from `load` to the write that depends on it."""
 
-    role: str
-    rollouts: Bucket[Rollout]
-    chunks: Bucket[Chunk]
-    lead: Lead
-    rules: Rules
-    idle_save_s: float
-    """Without new statistics the record is saved this often, for the time that has passed."""
-    monotonic: Callable[[], float] = time.monotonic
-    longest_tick_s: float = LONGEST_TICK_S
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: RoleContext) -> None:
+        self.context = context
         self.lock = asyncio.Lock()
         self.rollout: Rollout | None = None
         """The rollout in memory: as `load` has read it, with what was observed since."""
@@ -84,7 +69,7 @@ class RolloutStore:
         """Why the trajectories of a rollout with traffic cannot be read; None when they can."""
         self.generation = 0
         """Grows whenever the record is read again: what was folded since the last save is gone then."""
-        self._chunk_store = ChunkStore(self.role, self.chunks)
+        self._chunk_store = ChunkStore(self.context.role, self.context.chunks)
         self._loaded = False
         self._revision: int | None = None
         self._unsaved = False
@@ -102,7 +87,7 @@ class RolloutStore:
         self._unsaved, self._live = False, None
         self.generation += 1
         if self.lost is None:
-            term = self.lead.term
+            term = self.context.lead.term
             if self.rollout is not None and self.rollout.term != term:
                 # A write that the former leader still has on its way now meets another revision, and fails.
                 await self.save(msgspec.structs.replace(self.rollout, term=term))
@@ -123,7 +108,7 @@ class RolloutStore:
         """
         names = () if rollout.state in TERMINAL else rollout.statistics.chunks
         try:
-            await self.lead.confirm()
+            await self.context.lead.confirm()
             if rollout.state not in TERMINAL and self._live and self._live[0] == rollout.rollout_id:
                 window = self._live[1].window
                 names = await self._chunk_store.write(window.chunks, window.changed)
@@ -131,22 +116,22 @@ class RolloutStore:
             statistics = msgspec.structs.replace(rollout.statistics, chunks=names)
             rollout = msgspec.structs.replace(rollout, statistics=statistics)
             if self._revision is None:
-                self._revision = await self.rollouts.create(self.role, rollout)
+                self._revision = await self.context.rollouts.create(self.context.role, rollout)
             else:
-                self._revision = await self.rollouts.update(self.role, rollout, self._revision)
+                self._revision = await self.context.rollouts.update(self.context.role, rollout, self._revision)
         except (Unavailable, Conflict):
             self.forget()
             raise
-        self.rollout, self._unsaved, self._saved_at = rollout, False, self.monotonic()
+        self.rollout, self._unsaved, self._saved_at = rollout, False, self.context.monotonic()
         await self._chunk_store.delete_all_but(names)
 
     def aged(self, rollout: Rollout) -> Rollout:
         """The rollout, older by the time since the last tick if it has traffic. Begins the next tick."""
-        now, before = self.monotonic(), self._ticked_at
+        now, before = self.context.monotonic(), self._ticked_at
         self._ticked_at = now
         if before is None or rollout.state not in WITH_TRAFFIC:
             return rollout
-        passed_s = min(now - before, self.longest_tick_s)
+        passed_s = min(now - before, self.context.longest_tick_s)
         return msgspec.structs.replace(
             rollout, stage_age_s=rollout.stage_age_s + passed_s, age_s=rollout.age_s + passed_s
         )
@@ -154,10 +139,10 @@ class RolloutStore:
     def folded(self, rollout: Rollout, read: Read) -> Rollout:
         """The rollout with the events that were read. The trajectories change in place; `save` writes them."""
         if self._live is None or self._live[0] != rollout.rollout_id:
-            self._live = (rollout.rollout_id, LiveStatistics(rollout.statistics, [], self.rules))
+            self._live = (rollout.rollout_id, LiveStatistics(rollout.statistics, [], self.context.rules))
             self._chunk_store.begin()
         live = self._live[1]
-        live.fold(read.batch, rollout.compared, rollout.under(self.rules))
+        live.fold(read.batch, rollout.compared, rollout.under(self.context.rules))
         fresh = live.record(rollout.weight, rollout.statistics.chunks)
         statistics = msgspec.structs.replace(fresh, trail=rollout.statistics.trail)
         return msgspec.structs.replace(rollout, statistics=statistics, **msgspec.structs.asdict(read.places))
@@ -170,9 +155,9 @@ class RolloutStore:
             self._unsaved = self._unsaved or rollout.statistics != before.statistics or places != places_before
             self.rollout = rollout
             metrics.count_errors(rollout, before)
-            metrics.show_rollout(rollout, e_values(rollout.statistics, self.rules))
+            metrics.show_rollout(rollout, e_values(rollout.statistics, self.context.rules))
         pause_s = min(LONGEST_SAVE_S, SAVE_S + SAVE_CHUNK_S * len(rollout.statistics.chunks))
-        if self.monotonic() - self._saved_at >= (pause_s if self._unsaved else self.idle_save_s):
+        if self.context.monotonic() - self._saved_at >= (pause_s if self._unsaved else self.context.lease_s):
             await self.save(rollout)
 
     async def _read_record(self) -> tuple[Entry[Rollout] | None, str | None]:
@@ -182,12 +167,12 @@ class RolloutStore:
         them.
         """
         try:
-            return await self.rollouts.get(self.role), None
+            return await self.context.rollouts.get(self.context.role), None
         except Unreadable as error:
             rest = without_statistics(error.stored)
             if rest is None:
                 raise
-            log.error("statistics of a rollout left out", role=self.role, reason=str(error))
+            log.error("statistics of a rollout left out", role=self.context.role, reason=str(error))
             lost = f"statistics of the rollout cannot be read: {error.reason}" if rest.state in WITH_TRAFFIC else None
             return Entry(rest, error.revision), lost
 
@@ -200,11 +185,11 @@ class RolloutStore:
         try:
             chunks = await self._chunk_store.read(rollout.statistics.chunks)
         except ChunksLost as error:
-            now = await self.rollouts.get(self.role)
+            now = await self.context.rollouts.get(self.context.role)
             if now is None or now.revision != self._revision:
                 raise BusUnavailable("the record has changed meanwhile: reading it again") from error
             return None, str(error)
-        return (rollout.rollout_id, LiveStatistics(rollout.statistics, chunks, self.rules)), None
+        return (rollout.rollout_id, LiveStatistics(rollout.statistics, chunks, self.context.rules)), None
 
 
 class ChunkStore:

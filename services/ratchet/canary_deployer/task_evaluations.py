@@ -15,10 +15,10 @@ import structlog
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.gates.base import HeldoutRun
-from ratchet.canary_deployer.replicas import Doubt
+from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import NotFound, Rejected, Unavailable
-from ratchet.core.evaluation.http_player import MOST_TOKENS, HttpPlayer
+from ratchet.core.evaluation.http_player import HttpPlayer
 from ratchet.core.evaluation.playing import PAUSES_S, Plan, Try, play
 from ratchet.core.evaluation.task_files import MOST_BYTES, TaskFile, parse_tasks, read_task_file
 from ratchet.core.service.files import write_whole
@@ -27,6 +27,8 @@ from ratchet.core.stores.objects import Objects
 
 log = structlog.get_logger()
 
+SEED = 0
+"""Draws the same tasks of a longer file for each policy."""
 AT_A_TIME = 4
 """Tasks that are asked at the same time: the engine serves users meanwhile."""
 MOST_ROUNDS = 5
@@ -40,11 +42,9 @@ class TaskPlan:
     file: str
     """A path, or an `s3://` uri."""
     tasks: int
-    seed: int
     temperature: float
-    deadline_s: float
-    max_tokens: int = MOST_TOKENS
-    """Of an answer to a task that sets no limit."""
+    deadline_s: float = 1800.0
+    """Tasks that are not all answered by then show nothing: a person is asked, or they are played again."""
     pauses_s: tuple[float, ...] = PAUSES_S
     """Before a task is asked again after a fault of the engine."""
 
@@ -71,7 +71,7 @@ class HeldoutCache:
 
 
 class TaskFileHeldout:
-    """`Heldout`. A fault of gateway or engine is no result: `Doubt` has the deployer play again, each time later.
+    """`Heldout`. A fault of gateway or engine is `Inconclusive`: the deployer plays again, each time later.
 
     That has an end: a policy that never ends its answers looks like an engine that is at fault, and a person can tell.
     """
@@ -110,9 +110,9 @@ class TaskFileHeldout:
 
     async def _play(self, policy: PolicyVersion, file: TaskFile) -> HeldoutRun:
         plan, begun = self._plan, self._monotonic()
-        drawn, greedy = file.drawn(plan.tasks, plan.seed), plan.temperature == 0
+        drawn, greedy = file.drawn(plan.tasks, SEED), plan.temperature == 0
         how = Plan(greedy=greedy, samples=int(not greedy), temperature=plan.temperature, at_once=AT_A_TIME)
-        player = HttpPlayer(self._gateway, policy.name, policy.name, plan.max_tokens)
+        player = HttpPlayer(self._gateway, policy.name, policy.name)
         faults: list[str] = []
         try:
             async with asyncio.timeout(plan.deadline_s):
@@ -135,12 +135,12 @@ class TaskFileHeldout:
         return HeldoutRun(played, self._monotonic() - begun, source=_source(file))
 
     def _no_result(self, policy: PolicyVersion, begun: float, why: str) -> HeldoutRun:
-        """A problem for a person, after `MOST_ROUNDS` and the deadline. Raises `Doubt` before: play again."""
+        """A problem for a person, after `MOST_ROUNDS` and the deadline. Raises `Inconclusive` before: play again."""
         rounds, first = self._doubts.get(policy.digest, (0, begun))
         rounds, took_s = rounds + 1, self._monotonic() - first
         if rounds < MOST_ROUNDS or took_s < self._plan.deadline_s:
             self._doubts[policy.digest] = rounds, first
-            raise Doubt(f"the held-out tasks show nothing yet: {why}", rounds)
+            raise Inconclusive(f"the held-out tasks show nothing yet: {why}", rounds)
         self._doubts.pop(policy.digest, None)
         return _problem(f"played {rounds} times in {took_s:.0f} s without a result: {why}", took_s)
 
@@ -152,7 +152,7 @@ class TaskFileHeldout:
 
     def _key(self, policy: PolicyVersion, file: TaskFile) -> tuple[object, ...]:
         plan = self._plan
-        return (policy.digest, plan.seed, plan.tasks, file.digest, plan.temperature, plan.max_tokens)
+        return (policy.digest, plan.tasks, file.digest, plan.temperature)
 
 
 def _tasks_of(file: str, objects: Objects) -> TaskFile:

@@ -7,6 +7,7 @@ by its name, so a sweep can never make one unreachable.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -20,6 +21,8 @@ from ratchet.core.rules.arms import VARIANTS, newest_by
 log = structlog.get_logger()
 
 SWEEP_S = 60.0
+AFTER_S = 3600.0
+"""No route has named a policy for so long, in the present deployer's term: an operator may still go back to it."""
 ENDED = frozenset({PolicyStage.REFUSED, PolicyStage.ROLLED_BACK, PolicyStage.SUPERSEDED, PolicyStage.ARCHIVED})
 """Stages of policies that get no new trajectories."""
 
@@ -45,7 +48,13 @@ def unneeded(route: Route | None, versions: Iterable[PolicyVersion]) -> set[str]
 class Unloader:
     """Unloads a policy once every sweep of the last `after_s` seconds saw it held and not needed."""
 
-    def __init__(self, engines: Engines, registry: Registry, after_s: float, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        registry: Registry,
+        after_s: float = AFTER_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._engines = engines
         self._registry = registry
         self._after_s = after_s

@@ -17,7 +17,7 @@ from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_R
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Budget
 from ratchet.canary_deployer.leadership import NotLeading
-from ratchet.canary_deployer.replicas import Doubt
+from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.core.contract import Alert, ModelDeployed, ModelRollout, named_id
 from ratchet.core.contract.state import POLICIES, PolicyVersion
 from ratchet.core.errors import Unavailable
@@ -286,7 +286,7 @@ class DoubtfulGate:
     """Shows nothing, and asks for a pause."""
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
-        raise Doubt("one replica differs", 6)
+        raise Inconclusive("one replica differs", 6)
 
 
 async def test_a_check_in_doubt_is_repeated_after_its_own_pause() -> None:
@@ -309,7 +309,7 @@ class QuotingGate:
     """Shows nothing, and repeats what an engine answered."""
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
-        raise Doubt("the engine cannot answer now: busy with a private matter", 1).quoting()
+        raise Inconclusive("the engine cannot answer now: busy with a private matter", 1).quoting()
 
 
 async def test_an_engines_words_stand_in_the_status_and_in_no_log() -> None:

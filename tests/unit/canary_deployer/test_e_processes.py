@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from ratchet.canary_deployer.domain import e_processes, run_wire
+from ratchet.canary_deployer.domain import e_processes, failure_streak
 from ratchet.canary_deployer.domain.e_processes import (
     MIN_WEIGHT,
     RISK_RATIOS,
@@ -18,7 +18,7 @@ from ratchet.canary_deployer.domain.e_processes import (
     rollback_factors,
     thinning_factors,
 )
-from ratchet.canary_deployer.domain.run_wire import Run
+from ratchet.canary_deployer.domain.failure_streak import Run
 
 WEIGHTS = (MIN_WEIGHT, 0.1, 0.25, 0.5, 0.95, 1 - MIN_WEIGHT)
 BOTH = np.array([False, True])
@@ -116,7 +116,7 @@ def walked(canary: list[int], failed: list[int], cuts: list[int]) -> tuple[float
     smallest, run = 1.0, Run()
     for first, after in itertools.pairwise([0, *cuts, len(canary)]):
         arm, bad = np.array(canary[first:after], dtype=bool), np.array(failed[first:after], dtype=bool)
-        spent, run = run_wire.runs(run, arm, bad, ~bad, 0.05)
+        spent, run = failure_streak.runs(run, arm, bad, ~bad, 0.05)
         smallest = min(smallest, spent)
     return smallest, run
 
@@ -126,7 +126,7 @@ def test_a_run_of_failures_counts_stable_trajectories_between_its_first_and_last
     failed = [1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1]
     smallest, run = walked(canary, failed, [])
     assert run == Run(begun=4, length=4, stable=6, failed=2)
-    assert smallest == run_wire.spent(Run(4, 4, 4, 1), 0.05)
+    assert smallest == failure_streak.spent(Run(4, 4, 4, 1), 0.05)
 
 
 @pytest.mark.parametrize("cut", range(12))
@@ -144,7 +144,7 @@ def test_a_success_or_a_pending_trajectory_of_the_canary_ends_the_run() -> None:
 
 @pytest.mark.parametrize(("length", "stable", "failed"), [(3, 20, 0), (5, 40, 2), (4, 10, 5), (6, 0, 0)])
 def test_the_bound_is_above_the_chance_for_every_rate_of_stable(length: int, stable: int, failed: int) -> None:
-    bound = math.exp(run_wire.log_bound(Run(length, length, stable, failed), 0.05))
+    bound = math.exp(failure_streak.log_bound(Run(length, length, stable, failed), 0.05))
     for rate in np.linspace(0, 1, 501):
         tail = sum(math.comb(stable, f) * rate**f * (1 - rate) ** (stable - f) for f in range(failed + 1))
         assert min(1.0, rate + 0.05) ** length * tail <= bound + 1e-12
@@ -163,9 +163,9 @@ def test_an_outage_of_both_arms_does_not_touch_the_wire() -> None:
     rng = np.random.default_rng(1)
     canary = rng.random(2000) < 0.5
     failed = (rng.random(2000) < 0.05) | (np.arange(2000) // 100 == 7)
-    assert run_wire.runs(Run(), canary, failed, ~failed, 0.05)[0] == 1.0
+    assert failure_streak.runs(Run(), canary, failed, ~failed, 0.05)[0] == 1.0
 
 
 def test_canary_trajectories_that_all_fail_touch_the_wire_within_a_few() -> None:
-    lengths = [k for k in range(4, 40) if run_wire.spent(Run(10 + k, k, 9 * k, int(0.05 * 9 * k)), 0.05) <= 0.005]
+    lengths = [k for k in range(4, 40) if failure_streak.spent(Run(10 + k, k, 9 * k, int(0.05 * 9 * k)), 0.05) <= 0.005]
     assert lengths[0] <= 10

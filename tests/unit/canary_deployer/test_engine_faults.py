@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from ratchet.canary_deployer.domain.gating import PROBE
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult, Rollout, Verdict
 from ratchet.canary_deployer.replica_watch import GONE_S, WATCH_S, ReplicaWatch
-from ratchet.canary_deployer.replicas import Doubt
+from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import BROKE, UNSERVED, EngineInfo
 from ratchet.core.errors import Unavailable
@@ -150,12 +151,7 @@ class Watched:
     def begin(self) -> None:
         """A watch that knows nothing yet, as after a start of the deployer."""
         self.gate.replicas = self.world.replicas
-        self.watch = ReplicaWatch(
-            gate=self.gate,
-            answering=self.world.answering,
-            policies=self.world.policies,
-            monotonic=self.world.clock.monotonic,
-        )
+        self.watch = ReplicaWatch(self.world.context(gates={PROBE: self.gate}))
 
     async def look(self, rollout: Rollout | None = None) -> Any:
         """The decision after everything that is due has been done."""
@@ -284,7 +280,7 @@ async def test_a_deployer_that_starts_while_a_candidate_has_traffic_plays_the_pr
     assert here.gate.asked == 1
 
 
-@pytest.mark.parametrize("error", [Unavailable("small at http://b: 503"), Doubt("small at http://b: 503", 1)])
+@pytest.mark.parametrize("error", [Unavailable("small at http://b: 503"), Inconclusive("small at http://b: 503", 1)])
 async def test_a_probe_that_shows_nothing_is_repeated_and_status_shows_why(error: Exception) -> None:
     here = await watched()
     here.world.replicas.add("small at http://b")

@@ -56,8 +56,6 @@ async def asked(name: str, **tools: object) -> GateResult:
     plain: dict[str, object] = {
         "checks": None,
         "manifests": None,
-        "heldout_margin": 0.05,
-        "heldout_confidence": 0.8,
         "warmup_prompts": ("hello", "what can you do?"),
         "approval": False,
     }

@@ -7,9 +7,8 @@ import random
 import pytest
 
 from ratchet.canary_deployer.domain.paired import Played, compare, paired_differences, read_results
+from ratchet.canary_deployer.gates.heldout_tasks import CONFIDENCE, MARGIN
 from ratchet.canary_deployer.settings import Settings
-
-CONFIDENCE, MARGIN = Settings().heldout_confidence, Settings().heldout_margin
 
 
 def test_results_are_one_json_line_per_task() -> None:

@@ -24,8 +24,8 @@ class Operator:
 
     def __init__(self, world: CanaryWorld) -> None:
         self.world = world
-        factory = world.factory()
-        self.controllers = Controllers(factory, world.policies, factory.rollouts, world.lead)
+        rollouts = world.bus.bucket(ROLLOUTS, Rollout)
+        self.controllers = Controllers(lambda _: world.new_controller(), world.policies, rollouts, world.lead)
         self.controllers.on_registered(ROLE)
         self.log: list[ModelRollout] | None = None
         """The decisions as a test left them; None: as they were published."""

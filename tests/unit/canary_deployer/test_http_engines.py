@@ -10,7 +10,7 @@ import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from ratchet.canary_deployer.http_engines import CONNECT_S, PRESENT_S, HttpReplica
-from ratchet.canary_deployer.replicas import Away, Broke
+from ratchet.canary_deployer.replicas import ReplicaFailed, ReplicaUnreachable
 from ratchet.core.errors import RatchetError, Rejected, Unavailable
 from tests.support.canary_world import policy
 from tests.support.scoring_engine import Fleet, ScoringEngine, refused
@@ -63,8 +63,8 @@ async def failure(one: HttpReplica) -> RatchetError:
         (refused(429, "too many"), Unavailable, "small at http://a cannot answer now (429): too many"),
         (refused(503, f"{KEY} no\nroom"), Unavailable, "small at http://a cannot answer now (503): *** no room"),
         (PlainTextResponse(PAGE, 503), Unavailable, "small at http://a cannot answer now (503): without a reason"),
-        (refused(500, KEY), Broke, f"small at http://a answers 500 for {NAME}; its log says why"),
-        (PlainTextResponse(PAGE, 502), Broke, f"small at http://a answers 502 for {NAME}; its log says why"),
+        (refused(500, KEY), ReplicaFailed, f"small at http://a answers 500 for {NAME}; its log says why"),
+        (PlainTextResponse(PAGE, 502), ReplicaFailed, f"small at http://a answers 502 for {NAME}; its log says why"),
         (
             PlainTextResponse(PAGE, 400),
             Unavailable,
@@ -118,7 +118,7 @@ async def test_a_connection_that_ends_within_an_answer_breaks_and_a_wait_does_so
     fault: Exception, ended: bool
 ) -> None:
     error = await failure(replica(fault))
-    assert isinstance(error, Broke)
+    assert isinstance(error, ReplicaFailed)
     assert error.ended is ended
     assert str(error).startswith(f"small at http://a does not finish an answer for {NAME}")
 
@@ -132,7 +132,7 @@ async def test_a_wait_ends_at_its_deadline() -> None:
     one = replica()
     slow = HttpReplica(one._engine, "http://a", 0.05, Silent())
     error = await failure(slow)
-    assert isinstance(error, Broke)
+    assert isinstance(error, ReplicaFailed)
     assert not error.ended
 
 
@@ -140,10 +140,12 @@ async def test_a_replica_that_refuses_connections_is_away() -> None:
     fleet = Fleet({"a": ScoringEngine()}, away={"a"})
     (one,) = fleet.served().replicas("support")
     for ask in (one.models(), one.score(NAME, [1, 2], 0), one.ask(NAME, "hello")):
-        with pytest.raises(Away, match=r"^small at http://a does not answer at http://a \(All connection"):
+        with pytest.raises(
+            ReplicaUnreachable, match=r"^small at http://a does not answer at http://a \(All connection"
+        ):
             await ask
     for status in (502, 504):
-        with pytest.raises(Away, match=f"answers {status}"):
+        with pytest.raises(ReplicaUnreachable, match=f"answers {status}"):
             await replica(PlainTextResponse(PAGE, status)).models()
 
 
@@ -163,12 +165,12 @@ async def test_a_replica_that_takes_connections_and_does_not_answer_is_there() -
     for error in (httpx.ReadTimeout("late"), TimeoutError(), httpx.ReadError("reset"), httpx.RemoteProtocolError("x")):
         with pytest.raises(Unavailable, match="but accepts connections: repair it, or end it") as caught:
             await failing(error).models()
-        assert not isinstance(caught.value, Away)
-    with pytest.raises(Away):
+        assert not isinstance(caught.value, ReplicaUnreachable)
+    with pytest.raises(ReplicaUnreachable):
         await failing(httpx.ConnectTimeout("no machine")).models()
     with pytest.raises(Unavailable) as caught:
         await replica(refused(503, "loading")).models()
-    assert not isinstance(caught.value, Away)
+    assert not isinstance(caught.value, ReplicaUnreachable)
 
 
 async def test_a_machine_that_takes_no_connection_shows_before_the_answer_is_due() -> None:

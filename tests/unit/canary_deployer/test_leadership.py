@@ -14,7 +14,6 @@ from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import KEY, Leader, Leadership, NotLeading, WhileLeading
 from ratchet.canary_deployer.operator_acts import OperatorActs
-from ratchet.canary_deployer.rollout_store import LONGEST_TICK_S
 from ratchet.core.contract import ModelRollout
 from ratchet.core.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
 from ratchet.core.errors import Conflict
@@ -171,7 +170,7 @@ class Pair:
     def _controller(self, lead: Leadership) -> RolloutController:
         bus = self.world.bus
         policies = KvPolicies(Bucket(bus, POLICIES, Route), Bucket(bus, POLICIES, PolicyVersion), lead)
-        return self.world.new_controller(policies=policies, lead=lead, longest_tick_s=LONGEST_TICK_S)
+        return self.world.new_controller(policies=policies, lead=lead, longest_tick_s=15.0)
 
     async def take_over(self) -> None:
         """The first is frozen, the second takes over."""

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import Gate, GateTools
-from ratchet.canary_deployer.replicas import BREAK_SPACING_S, CONTROL_IDS, Doubt, ReplicaChecks
+from ratchet.canary_deployer.replicas import BREAK_SPACING_S, CONTROL_IDS, Inconclusive, ReplicaChecks
 from ratchet.core.contract.policy_manifest import MODEL, PolicyManifest, Probe
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import NotFound, RatchetError, Unavailable
@@ -73,8 +73,6 @@ class World:
         return GateTools(
             checks=self.checks,
             manifests=self.manifests,
-            heldout_margin=0.05,
-            heldout_confidence=0.8,
             warmup_prompts=("hello", "what can you do?"),
             approval=False,
         )
@@ -528,7 +526,7 @@ async def test_doubts_are_ever_longer_apart_up_to_a_minute() -> None:
     here = world(ScoringEngine(), ScoringEngine(weights={CANDIDATE: 7}))
     pauses: list[float] = []
     for _ in range(9):
-        with pytest.raises(Doubt) as caught:
+        with pytest.raises(Inconclusive) as caught:
             await here.ask()
         pauses.append(caught.value.again_in_s)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -555,7 +553,7 @@ async def test_a_replica_that_breaks_for_stable_as_well_blames_nobody() -> None:
 )
 async def test_a_doubt_that_repeats_an_engines_words_keeps_them_from_logs(answers: Answers) -> None:
     here = world(ScoringEngine(), ScoringEngine(answers=answers))
-    with pytest.raises(Doubt, match="a private matter") as caught:
+    with pytest.raises(Inconclusive, match="a private matter") as caught:
         await here.ask()
     assert "private" not in caught.value.for_log
 

@@ -21,7 +21,7 @@ from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools, HeldoutRun, LoggedPrompt, LoggedPrompts, ReplayTools
-from ratchet.canary_deployer.settings import Settings
+from ratchet.canary_deployer.gates.shadow_replay import CONFIDENCE, FEWEST, MARGIN, PROMPTS
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
 from ratchet.core.contract import Alert, ModelDeployed, ModelRollout
 from ratchet.core.contract.state import PolicyVersion
@@ -29,7 +29,6 @@ from ratchet.core.errors import RatchetError, Rejected, Unavailable
 from tests.support.canary_world import CanaryWorld, FakeGate, policy, quick_rules, served
 
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "refund", "arguments": "{}"}}]}
-DEFAULTS = Settings()
 
 
 def prompts(count: int) -> LoggedPrompts:
@@ -101,11 +100,6 @@ def tools(**changes: Any) -> ReplayTools:
         "log": FakeLog(prompts(200)),
         "player": FakePlayer(),
         "judge": FakeJudge({"1": 0.5, "2": 0.9}),
-        "prompts": 400,
-        "fewest": 100,
-        "margin": 0.05,
-        "confidence": 0.95,
-        "deadline_s": 30.0,
     }
     return ReplayTools(**(plain | changes))
 
@@ -114,8 +108,6 @@ async def replayed(replay: ReplayTools | None) -> GateResult:
     given = GateTools(
         checks=None,  # type: ignore[arg-type] - this gate asks no engine
         manifests=None,  # type: ignore[arg-type] - and reads no manifest
-        heldout_margin=0.05,
-        heldout_confidence=0.8,
         warmup_prompts=(),
         approval=False,
         replay=replay,
@@ -231,16 +223,15 @@ async def test_the_evaluator_gets_the_role() -> None:
 
 @pytest.mark.parametrize("stable", [0.95, 0.7, 0.3])
 @pytest.mark.parametrize("agreement", [0.0, 0.6])
-@pytest.mark.parametrize("count", [DEFAULTS.replay_min_prompts, DEFAULTS.replay_prompts])
+@pytest.mark.parametrize("count", [FEWEST, PROMPTS])
 def test_a_candidate_that_is_worse_by_the_margin_rarely_passes(stable: float, agreement: float, count: int) -> None:
     """At the edge of what the replay calls not worse; `agreement` is the share of prompts that both get the same."""
     draw, rounds = np.random.default_rng(7), 3000
-    margin, confidence = DEFAULTS.replay_margin, DEFAULTS.replay_confidence
     usual = draw.random((rounds, count))
     own = np.where(draw.random((rounds, count)) < agreement, usual, draw.random((rounds, count)))
-    differences = (own < stable - margin).astype(float) - (usual < stable)
-    passed = sum(compare(row.tolist(), confidence, margin).passed for row in differences)
-    assert passed / rounds <= 1 - confidence + 0.012, "three standard errors of the simulation above 5 %"
+    differences = (own < stable - MARGIN).astype(float) - (usual < stable)
+    passed = sum(compare(row.tolist(), CONFIDENCE, MARGIN).passed for row in differences)
+    assert passed / rounds <= 1 - CONFIDENCE + 0.012, "three standard errors of the simulation above 5 %"
 
 
 def test_an_equal_candidate_passes_often_enough_to_be_of_use() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import msgspec
 import pytest
 from starlette.responses import Response
 
@@ -18,13 +17,11 @@ from ratchet.canary_deployer.domain.rollout import (
     PASSED,
     Decision,
     GateResult,
-    State,
     Verdict,
 )
 from ratchet.canary_deployer.domain.serving import staged_policy
 from ratchet.canary_deployer.gates.takes_tools import TakesToolsGate
 from ratchet.canary_deployer.replicas import ReplicaChecks
-from ratchet.core.contract.state import PolicyStage
 from ratchet.core.errors import Unavailable
 from ratchet.core.rules.figures import CONVERSATIONS_WITHOUT_TOOLS
 from tests.support.canary_world import policy, served
@@ -126,17 +123,6 @@ def test_the_registry_remembers_what_the_gate_saw(takes: bool) -> None:
     assert staged.takes_tools is takes
     assert staged_policy(staged, opened).takes_tools is takes  # of a later rollout, a revert
     assert staged_policy(policy(1, takes_tools=True), seen).takes_tools is True
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_stable_policy_keeps_what_was_seen_after_its_gate(known: bool) -> None:
-    opened = decisions.new_rollout(policy(2), served(1), None, Decision(Verdict.START, "registered", ITSELF), START)
-    seen = decisions.with_gate_result(opened, GateResult("takes_tools", PASSED, "", {"takes_tools": not known}))
-    promoted = msgspec.structs.replace(seen, state=State.PROMOTED)
-    stable = staged_policy(policy(2, stage="canary"), promoted)
-    assert (stable.stage, stable.takes_tools) == (PolicyStage.STABLE, not known)
-    swept = msgspec.structs.replace(stable, takes_tools=known)
-    assert staged_policy(swept, promoted).takes_tools is known  # a crash repeats what follows from a decision
 
 
 def test_a_refusal_of_tools_can_be_overridden_and_one_of_the_probe_cannot() -> None:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from ratchet.canary_deployer.http_clients import gateway_peer
-from ratchet.canary_deployer.replicas import Doubt
+from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.task_evaluations import MOST_ROUNDS, HeldoutCache, TaskFileHeldout, TaskPlan
 from ratchet.core.errors import ObjectsUnavailable
@@ -81,7 +81,7 @@ class Clock:
 def heldout(
     gateway: Any, folder: Path, objects: FakeObjects | None = None, clock: Clock | None = None, **changes: Any
 ) -> TaskFileHeldout:
-    plan: dict[str, Any] = {"file": URI, "tasks": 400, "seed": 0, "temperature": 0.0, "deadline_s": 30.0}
+    plan: dict[str, Any] = {"file": URI, "tasks": 400, "temperature": 0.0, "deadline_s": 30.0}
     client = AsyncApiClient(gateway_peer("http://gateway", None), httpx.MockTransport(gateway))
     store: Any = objects or FakeObjects(tasks())
     whole = TaskPlan(**(plan | {"pauses_s": ()} | changes))
@@ -141,7 +141,7 @@ async def test_what_is_no_answer_of_the_policy_is_no_result(answer: httpx.Respon
     faulty = heldout(Gateway(lambda _: answer), tmp_path)
     pauses: list[float] = []
     for _ in range(3):
-        with pytest.raises(Doubt, match="the held-out tasks show nothing yet") as doubt:
+        with pytest.raises(Inconclusive, match="the held-out tasks show nothing yet") as doubt:
             await faulty.play(policy(2))
         pauses.append(doubt.value.again_in_s)
     assert pauses == [1, 2, 4], "an engine that is at fault is asked less and less often"
@@ -174,7 +174,7 @@ async def test_a_deadline_after_a_fault_of_the_engine_is_no_result(tmp_path: Pat
         await asyncio.Event().wait()
         raise AssertionError
 
-    with pytest.raises(Doubt, match=r"answered after 0\.5 s, and 1 got no answer: .*overloaded"):
+    with pytest.raises(Inconclusive, match=r"answered after 0\.5 s, and 1 got no answer: .*overloaded"):
         await heldout(fails_once_and_hangs, tmp_path, deadline_s=0.5).play(policy(2))
 
 
@@ -182,14 +182,14 @@ async def test_after_rounds_that_took_the_deadline_a_person_is_asked(tmp_path: P
     clock, gateway = Clock(), Gateway(lambda _: httpx.Response(504, json={"error": {"message": "too late"}}))
     faulty = heldout(gateway, tmp_path, clock=clock)
     for _ in range(MOST_ROUNDS):  # five rounds at once: a short fault
-        with pytest.raises(Doubt):
+        with pytest.raises(Inconclusive):
             await faulty.play(policy(2))
     clock.now = 30.0
     run = await faulty.play(policy(2))
     assert run.problem is not None
     assert run.problem.startswith("played 6 times in 30 s without a result: 3 of 3 tasks got no answer: ")
     assert "too late" in run.problem
-    with pytest.raises(Doubt):  # of the next check, which begins anew
+    with pytest.raises(Inconclusive):  # of the next check, which begins anew
         await faulty.play(policy(2))
 
 
@@ -197,12 +197,12 @@ async def test_a_result_ends_the_rounds_without_one(tmp_path: Path) -> None:
     clock, gateway = Clock(), Gateway(lambda _: httpx.Response(503, json={"error": {"message": "overloaded"}}))
     played = heldout(gateway, tmp_path, clock=clock)
     for _ in range(MOST_ROUNDS):
-        with pytest.raises(Doubt):
+        with pytest.raises(Inconclusive):
             await played.play(policy(1))
     gateway.answers = lambda _: reply("yes", policy(1).name)
     assert (await played.play(policy(1))).problem is None
     clock.now, gateway.answers = 1000.0, lambda _: httpx.Response(503, json={"error": {"message": "overloaded"}})
-    with pytest.raises(Doubt) as doubt:
+    with pytest.raises(Inconclusive) as doubt:
         await played.play(policy(1))
     assert doubt.value.again_in_s == 1
 
@@ -213,8 +213,7 @@ async def test_an_answer_has_a_limit_that_its_task_may_set(tmp_path: Path) -> No
     own = json.dumps(json.loads(lines[1]) | {"max_tokens": 7}).encode()
     await heldout(gateway, tmp_path, FakeObjects(lines[0] + b"\n" + own)).play(policy(2))
     assert sorted(body["max_tokens"] for body in gateway.bodies) == [7, MOST_TOKENS]
-    await heldout(gateway, tmp_path, FakeObjects(lines[0]), max_tokens=64).play(policy(2))
-    assert gateway.bodies[-1]["max_tokens"] == 64
+
 
 
 def test_task_files_are_named_by_role_or_one_for_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -138,27 +138,6 @@ class Announcer:
         )
         return msgspec.structs.replace(self.registration(policy, now), state="aborted", reason=reason), alert
 
-    def tools_of_stable(self, policy: PolicyVersion, shown: bool, now: datetime) -> Alert:
-        """The engine's chat template shows a stable policy tools, or none, and did not before."""
-        template = f"its engine's chat template shows {policy.name}, which serves {policy.role},"
-        summary = (
-            f"{template} tools again: the gateway passes on calls that offer some"
-            if shown
-            else f"{template} no tools: the gateway answers calls that offer some with 400, until the engine is started"
-            " with a template that shows them (vLLM's --chat-template)"
-        )
-        return Alert(
-            alert_id=named_id("alert", "takes_tools", policy.name, shown, now.isoformat()),
-            key=f"takes_tools:{policy.name}",
-            severity="warning",
-            summary=summary,
-            source=ITSELF,
-            at=now,
-            cleared=shown,
-            role=policy.role,
-            labels={"policy": policy.name},
-        )
-
     def superseded(self, policy: PolicyVersion, reason: str, now: datetime) -> ModelDeployed:
         """A candidate whose rollout never began makes room for a newer one."""
         return msgspec.structs.replace(self.registration(policy, now), state="superseded", reason=reason)

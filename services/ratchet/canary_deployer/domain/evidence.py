@@ -14,7 +14,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from ratchet.canary_deployer.domain import run_wire
+from ratchet.canary_deployer.domain import failure_streak
 from ratchet.canary_deployer.domain.cohorts import (
     FIRST_CALL,
     SAFETY,
@@ -42,8 +42,8 @@ from ratchet.canary_deployer.domain.e_processes import (
     running_products,
     thinning_factors,
 )
+from ratchet.canary_deployer.domain.failure_streak import Run
 from ratchet.canary_deployer.domain.rules import FAILURE, LATENCY, MISSED, PROMOTION_METRICS, REWARD, SHARES, Rules
-from ratchet.canary_deployer.domain.run_wire import Run
 from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, SUCCESS
 
 COMBINED, SAMPLE_RATIO = "combined", "sample_ratio"
@@ -184,7 +184,7 @@ class SequentialTests:
         )
 
     def _runs(self, before: tuple[Run, ...], cohorts: Sequence[Cohort]) -> tuple[Floats, tuple[Run, ...]]:
-        """The share that the wire's runs use up in each rollout, and the run that is under way after the cohorts."""
+        """The share that failure streaks use up in each rollout, and the run that is under way after the cohorts."""
         canary = np.concatenate([cohort.canary for cohort in cohorts], axis=-1)
         outcome = np.concatenate([cohort.outcome for cohort in cohorts], axis=-1)
         shape, n = canary.shape[:-1], canary.shape[-1]
@@ -192,7 +192,7 @@ class SequentialTests:
         failed = ((outcome == FAILED) | ((outcome == MOVED) & broken_off)).reshape(-1, n)
         spared = (((outcome == SUCCESS) | (outcome == MISSING)) & ~broken_off).reshape(-1, n)
         rollouts = zip(before, canary.reshape(-1, n), failed, spared, strict=True)
-        results = [run_wire.runs(*rollout, margin=self.rules.margin) for rollout in rollouts]
+        results = [failure_streak.runs(*rollout, margin=self.rules.margin) for rollout in rollouts]
         return np.array([spent for spent, _ in results]).reshape(shape), tuple(run for _, run in results)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from ratchet.canary_deployer.domain.cohorts import Cohort, cohort_of
 from ratchet.canary_deployer.domain.e_processes import Floats
 from ratchet.canary_deployer.domain.evidence import Evidence, ProcessState, SequentialTests, Stratum
+from ratchet.canary_deployer.domain.failure_streak import Run
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.run_wire import Run
 from ratchet.canary_deployer.domain.trail import Trail
 from ratchet.canary_deployer.domain.trajectories import ArmCounts, Batch, Chunk, Compared, Window
 

@@ -15,13 +15,13 @@ PROMOTION_METRICS = (FAILURE, REWARD, LATENCY)
 SHARES: Mapping[str, float] = {FAILURE: 4, MISSED: 2, REWARD: 3, LATENCY: 1}
 """How the rollback test weighs its metrics, before the chosen ones are scaled to a sum of 1."""
 
-LARGEST_BUDGET = 0.05
-"""The largest share of canaries not worse than their margins that may be rolled back: a union bound over all tests."""
-
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The probability with which each test may roll back a canary that is not worse. Their sum is the guarantee."""
+    """The probability with which each test may roll back a canary that is not worse.
+
+    Their sum is the guarantee: a union bound.
+    """
 
     evidence: float = 0.03
     """The e-process over all metrics."""
@@ -44,7 +44,9 @@ def threshold(share: float) -> float:
 
 
 FULL_BUDGET = Budget()
-"""The default of the settings."""
+HORIZON_MIN_S, HORIZON_MAX_S = 600.0, 21600.0
+"""Bounds of a horizon that is taken from history: the shortest leaves room for reports that are held up, the longest is
+how long a pending outcome may hold back the promotion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,36 +66,44 @@ class Rules:
     stages: tuple[Stage, ...]
     """Their last one ends with the promotion decision."""
     hold_back_weight: float = 0.05
+    """Share of traffic that stays with the old policy while the promoted one soaks; 0 promotes at once."""
     soak_s: float = 3600.0
     deadline_s: float = 7 * 86400.0
+    """A rollout that is undecided for this long is held for an operator; every resume grants this long again."""
     horizon_s: float = 1800.0
     """When an outcome that has not come is missing. A rollout freezes its own at its start (`estimates.py`)."""
-    horizon_min_s: float = 600.0
-    horizon_max_s: float = 21600.0
+    horizon_min_s: float = HORIZON_MIN_S
+    horizon_max_s: float = HORIZON_MAX_S
     margin: float = 0.05
     latency_margin: float = 0.1
+    """That of relative latency x/(x + typical), where .5 is typical and .6 half as slow again."""
     metrics: tuple[str, ...] = METRICS
     promotion_metrics: tuple[str, ...] = (FAILURE, REWARD)
+    """What must each be shown to be not worse than the margin; latency is too seldom decided to be asked for."""
     budget: Budget = FULL_BUDGET
     promotion_threshold: float = 20.0
+    """E-value that promotion needs: at most 1/this false promotions."""
     caution_threshold: float = 4.0
+    """No stage advances while the rollback e-value is at least this."""
     min_coverage: float = 0.8
     """Share of settled outcomes that must be known on both arms, before a stage is left and before promotion."""
     ratio_error: float = 0.005
     """Probability with which the sample-ratio test may hold a rollout whose arms do get their shares."""
     feedback_ratio: float = 2.0
+    """Share of negative feedback, against that of stable, above which a person is asked,"""
     feedback_min_ratings: int = 20
+    """once each arm has so many rated trajectories."""
     outcomes: bool = True
     """False: the role has no outcomes; the tests compare reward, latency and first calls, and an operator promotes."""
     roles_without_outcomes: frozenset[str] = frozenset()
     longest_days: float = 14.0
     """An operator decides before a rollout that is expected to take longer."""
     replay_weight: float = 0.25
-    """The largest first weight after a passed shadow replay."""
+    """The largest first weight after a passed shadow replay: traffic begins at the last stage that is not above it."""
     lead_s: float = 2.0
-    """A new weight holds from this long after the decision, when every gateway has read it."""
+    """A new weight holds from this long after the decision, when every gateway has read it: they look every 2 s."""
     keep_seen: int = 20_000
-    """How many settled trajectories a rollout remembers."""
+    """How many settled trajectories a rollout remembers, so that none counts twice and late feedback finds its arm."""
 
     def for_role(self, role: str) -> Rules:
         """The rules of one role."""

@@ -76,16 +76,14 @@ def staged_policy(policy: PolicyVersion, rollout: Rollout) -> PolicyVersion:
             stage = PolicyStage.ARCHIVED
     if not (rollout.active or rollout.parked) and stage == policy.stage:
         reason = policy.reason
-    takes_tools = policy.takes_tools if policy.stage is PolicyStage.STABLE else _takes_tools(policy, rollout)
-    return msgspec.structs.replace(policy, stage=stage, reason=reason, gate=gate, takes_tools=takes_tools)
+    return msgspec.structs.replace(
+        policy, stage=stage, reason=reason, gate=gate, takes_tools=_takes_tools(policy, rollout)
+    )
 
 
 def _takes_tools(policy: PolicyVersion, rollout: Rollout) -> bool | None:
-    """What the gate of that name saw in this rollout, whatever followed from it; else what was known before.
-
-    A stable policy is asked again by `template_watch`, which then knows better than its gate.
-    """
-    checked = [one for one in rollout.gates if one.gate == TAKES_TOOLS]
+    """What the gate of that name saw in this rollout, whatever followed from it; else what was known before."""
+    checked = [result for result in rollout.gates if result.gate == TAKES_TOOLS]
     if not checked or policy.version != rollout.candidate.version:
         return policy.takes_tools
     known: object = checked[-1].evidence.get("takes_tools")

@@ -12,8 +12,8 @@ one whose start comes twice counts at its first. From then on
   reported within the horizon is scored. Later revisions are shown, never folded;
 - a **fault of the engine** is no policy's (`Call.fault`): a trajectory that was moved by it stays with the values that
   are worst for the claim, as any other that was moved. Where an engine broke over a call, the policy may have made it:
-  first calls, the failures of a rollback and the wire of a run count that, on both arms alike, so that an engine that
-  restarts shows nothing;
+  first calls, the failures of a rollback and the failure-streak trip wire count that, on both arms alike, so that an
+  engine that restarts shows nothing;
 - while collector or reward computer is behind it stays pending, up to `Rules.patience_s` after its start: then it is
   *unscored*, with the values that are worst for the claim. An outage hits both arms, but the slower one loses
   more outcomes to it: counted as missing these would be evidence against it. A bound is evidence for nothing;

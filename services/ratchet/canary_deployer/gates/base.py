@@ -107,19 +107,11 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplayTools:
-    """Servers, command and bounds of a shadow replay."""
+    """Servers and command of a shadow replay."""
 
     log: PromptLog
     player: Player
     judge: Judge
-    prompts: int
-    """How many logged prompts the gate asks for."""
-    fewest: int
-    """With fewer logged prompts the gate compares nothing."""
-    margin: float
-    confidence: float
-    deadline_s: float
-    """For all answers; the evaluator has a deadline of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +121,6 @@ class GateTools:
     checks: ReplicaChecks
     """Asks every replica of the role's engine."""
     manifests: Manifests
-    heldout_margin: float
-    heldout_confidence: float
     warmup_prompts: Sequence[str]
     approval: bool
     """An operator has to agree to every candidate."""

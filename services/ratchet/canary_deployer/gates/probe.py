@@ -91,10 +91,10 @@ class ProbeGate:
         sentence = "; ".join(f"{name}: {one.sentence(dtype)}" for name, one in wrong.items())
         if len(wrong) < len(played.results) or not all(one.never_matches(dtype) for one in wrong.values()):
             self.doubts.update((candidate.name, name) for name in wrong)
-            raise self.checks.doubt(candidate, f"{sentence}; but not always, or not on every replica: {MEND}")
+            raise self.checks.inconclusive(candidate, f"{sentence}; but not always, or not on every replica: {MEND}")
         computed_in = await self._stable_matches(stable, candidate, sentence) if stable is not None else None
         if any(one.other_format(dtype) for one in wrong.values()) and computed_in != dtype:
-            raise self.checks.doubt(candidate, sentence)
+            raise self.checks.inconclusive(candidate, sentence)
         return sentence
 
     async def _stable_matches(self, stable: PolicyVersion, candidate: PolicyVersion, sentence: str) -> str | None:
@@ -112,14 +112,14 @@ class ProbeGate:
             usual = await self.checks.on_each(stable, None, partial(self._play, manifest))
         except Rejected as error:
             reason = f"{sentence}; and {stable.name}, which serves the role, is refused: {error}"
-            raise self.checks.doubt(candidate, reason) from error
+            raise self.checks.inconclusive(candidate, reason) from error
         wrong = [
             f"{name}: {one.sentence(manifest.dtype)}"
             for name, one in usual.results.items()
             if not one.matches(manifest.dtype)
         ]
         if wrong:
-            raise self.checks.doubt(
+            raise self.checks.inconclusive(
                 candidate,
                 f"{sentence}; and so it is with {stable.name}, which serves the role ({'; '.join(wrong)}): was the "
                 "engine's base model or number format exchanged?",

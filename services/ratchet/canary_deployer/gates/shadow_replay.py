@@ -30,6 +30,13 @@ from ratchet.core.errors import Rejected, Unavailable
 NAME = REPLAY
 NOT_TRAFFIC = "replay, not traffic"
 """Every record, event and line about such a comparison contains these words."""
+PROMPTS, FEWEST = 400, 100
+"""Logged prompts that both policies answer, once each; with fewer nothing is compared."""
+MARGIN, CONFIDENCE = 0.05, 0.95
+"""The replay passes when the one-sided lower bound of the paired difference is at least minus the margin: it raises the
+share of users that a candidate meets first, so it is stricter than the held-out gate."""
+DEADLINE_S = 1800.0
+"""For all answers, and as much for all judgements."""
 AT_A_TIME = 4
 """Prompts that are asked at the same time: the engine serves users meanwhile."""
 
@@ -67,11 +74,11 @@ class ReplayGate:
         if stable is None:
             return _not_run("there is no stable policy to compare with")
         try:
-            logged = await tools.log.prompts(candidate, tools.prompts)
+            logged = await tools.log.prompts(candidate, PROMPTS)
         except (Unavailable, Rejected) as error:
             return _not_run(str(error))
-        if len(logged.prompts) < tools.fewest:
-            few = f"{len(logged.prompts)} logged prompts that it has not learned from, {tools.fewest} are needed"
+        if len(logged.prompts) < FEWEST:
+            few = f"{len(logged.prompts)} logged prompts that it has not learned from, {FEWEST} are needed"
             return _not_run(few, {"prompts": len(logged.prompts), "left_out": logged.left_out})
         return await _replay(tools, candidate, stable, logged)
 
@@ -88,10 +95,10 @@ async def _replay(
     turns = "\n".join(sorted(prompt.turn_id for prompt in logged.prompts))
     evidence: JsonObject = {"prompts": len(logged.prompts), "left_out": logged.left_out}
     try:
-        async with asyncio.timeout(tools.deadline_s):
+        async with asyncio.timeout(DEADLINE_S):
             pairs = await _ask_both(tools.player, candidate, stable, logged.prompts)
     except TimeoutError:
-        return _not_run(f"not all prompts were answered after {tools.deadline_s:g} s", evidence)
+        return _not_run(f"not all prompts were answered after {DEADLINE_S:g} s", evidence)
     evidence |= {
         "candidate_unanswered": sum(pair.candidate is None for pair in pairs),
         "stable_unanswered": sum(pair.stable is None for pair in pairs),
@@ -100,15 +107,17 @@ async def _replay(
     }
     if all(pair.stable is None for pair in pairs):
         return _not_run("stable answered no prompt", evidence)
-    questions = sorted((one for pair in pairs for one in pair.questions), key=lambda one: str(one["task"]))
+    questions = sorted(
+        (question for pair in pairs for question in pair.questions), key=lambda question: str(question["task"])
+    )
     run = await tools.judge.judge(candidate.role, questions)
     scores = run.played.scores
     evidence |= {"unjudged": len(questions) - len(scores), "malformed_lines": run.played.malformed}
-    problem = run.problem or _misjudged(run.played, {str(one["task"]) for one in questions})
+    problem = run.problem or _misjudged(run.played, {str(question["task"]) for question in questions})
     if problem is not None:
         return _not_run(f"the evaluator's judgement is no use: {problem}", evidence)
     differences = [scores.get(pair.candidate_id, 0.0) - scores.get(pair.stable_id, 1.0) for pair in pairs]
-    comparison = compare(differences, tools.confidence, tools.margin)
+    comparison = compare(differences, CONFIDENCE, MARGIN)
     outcome = PASSED if comparison.passed else FAILED
     return GateResult(NAME, outcome, f"{NOT_TRAFFIC}: {comparison.sentence()}", {**evidence, **comparison.figures()})
 

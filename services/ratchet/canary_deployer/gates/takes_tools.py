@@ -2,7 +2,10 @@
 
 A policy whose template shows none can never call one. What follows depends on whether the role's agents use tools: the
 candidate's training counted the conversations that offer some and whose template shows none, and stable's template may
-show them. The deployer asks about stable policies again (`template_watch`).
+show them.
+
+A template without a place for tools renders a call as if it had none. The replica renders a short chat with and
+without a tool, and the token ids are compared.
 """
 
 from __future__ import annotations
@@ -14,8 +17,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import TAKES_TOOLS
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import GateTools
-from ratchet.canary_deployer.replicas import MEND, ReplicaChecks
-from ratchet.canary_deployer.tool_templates import shows_tools
+from ratchet.canary_deployer.replicas import MEND, Replica, ReplicaChecks
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.figures import CONVERSATIONS_WITHOUT_TOOLS
@@ -26,6 +28,15 @@ LACKS = "its engine's chat template shows it no tools"
 REPAIR = (
     "train it from a base model whose template does, or start the engine with such a template (vLLM's --chat-template)"
 )
+
+TOOL: JsonObject = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Looks up the weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Its name."}}},
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +51,14 @@ class TakesToolsGate:
             shown = (await self.checks.on_each(candidate, stable, shows_tools)).results
         except Rejected as error:
             return GateResult(NAME, FAILED, f"its engine renders no chat: {error}")
-        known = {name: one for name, one in shown.items() if one is not None}
+        known = {name: shows for name, shows in shown.items() if shows is not None}
         if not known:
             return GateResult(NAME, NOT_RUN, "not checked: the engine gives no token ids of a chat (/tokenize)")
         evidence: JsonObject = {"takes_tools": all(known.values()), "replicas": known}
         if all(known.values()):
             return GateResult(NAME, PASSED, "its engine's chat template shows it tools", evidence)
         if any(known.values()):
-            raise self.checks.doubt(candidate, f"{_without(known)}: {LACKS}; but not on every replica: {MEND}")
+            raise self.checks.inconclusive(candidate, f"{_without(known)}: {LACKS}; but not on every replica: {MEND}")
         offered = int((candidate.metrics or {}).get(CONVERSATIONS_WITHOUT_TOOLS, 0))
         stable_takes = await self._takes_tools(stable, candidate) if stable is not None else None
         return GateResult(NAME, *_verdict(offered, stable_takes), evidence)
@@ -57,7 +68,9 @@ class TakesToolsGate:
         try:
             shown = await self.checks.on_each(stable, None, shows_tools)
         except Rejected as error:
-            raise self.checks.doubt(candidate, f"{stable.name}, which serves the role, is refused: {error}") from error
+            raise self.checks.inconclusive(
+                candidate, f"{stable.name}, which serves the role, is refused: {error}"
+            ) from error
         return any(shown.results.values())
 
 
@@ -80,4 +93,18 @@ def _verdict(offered: int, stable_takes: bool | None) -> tuple[str, str]:
 
 
 def _without(shown: Mapping[str, bool]) -> str:
-    return ", ".join(name for name, one in shown.items() if not one)
+    return ", ".join(name for name, shows in shown.items() if not shows)
+
+
+async def shows_tools(replica: Replica, model: str) -> bool | None:
+    """Whether a tool changes a prompt; None from an engine that gives no token ids.
+
+    Raises `Unavailable`, and `Rejected` where it renders no chat of the policy.
+    """
+    plain = await replica.chat_ids(model, ())
+    if plain is None:
+        return None
+    try:
+        return await replica.chat_ids(model, [TOOL]) != plain
+    except Rejected:  # the template refuses tools
+        return False

@@ -72,7 +72,6 @@ class Rollouts:
     stage_min_trajectories: tuple[int, ...] = (10, 20, 40)
     margin: float = 0.1
     """How much worse in failure rate and mean reward still counts as not worse."""
-    tick_s: float = 0.25
     soak_s: float = 0.0
     horizon_s: float = 240.0
     """The shortest time after which an outcome that has not come is missing: longer than a ticket and a restart of what
@@ -257,9 +256,7 @@ def deployer_environment(rollouts: Rollouts, tasks: Path) -> Mapping[str, str]:
         # Latency says nothing here: the engine shares two cores with the agents and the trainer.
         "RATCHET_CANARY_METRICS": "failure,reward",
         "RATCHET_CANARY_SOAK_S": str(rollouts.soak_s),
-        "RATCHET_CANARY_HORIZON_MIN_S": str(rollouts.horizon_s),
         "RATCHET_CANARY_HORIZON_S": str(rollouts.horizon_s),
-        "RATCHET_CANARY_TICK_S": str(rollouts.tick_s),
         "RATCHET_CANARY_HELDOUT_TASKS": str(rollouts.heldout_tasks),
         "RATCHET_CANARY_TASK_FILES": str(tasks.absolute()),
         "RATCHET_CANARY_TASK_TEMPERATURE": f"{TEMPERATURES[SAMPLED]:g}",

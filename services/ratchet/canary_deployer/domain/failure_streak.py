@@ -1,4 +1,4 @@
-"""The wire of a run: canary trajectories that started one after the other and all fail, while stable's do not.
+"""The failure-streak trip wire: canary trajectories that started one after the other all fail, and stable's do not.
 
 Take a run that begins at canary trajectory number c (in the order of starts) and has k of them, all known failures, and
 the s stable trajectories that started between its first and its last, of which at most f fail (a pending one counts as

@@ -1,0 +1,69 @@
+"""What every part of a role's controller works with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from ratchet.bus.kv import Bucket
+from ratchet.bus.message import Cause
+from ratchet.canary_deployer.domain.announcements import Announcer
+from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.domain.trajectories import Chunk
+from ratchet.canary_deployer.gates.base import Gate
+from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.leadership import Lead
+from ratchet.canary_deployer.nats_events import EventSource
+from ratchet.core.contract import Message
+from ratchet.core.contract.state import PolicyVersion
+
+Answering = Callable[[str], Awaitable[Collection[str]]]
+"""The names of a role's replicas that answer. Raises `Unavailable` when none does."""
+
+
+class Publish(Protocol):
+    """Stores messages that follow from one event; returns when all are stored."""
+
+    async def __call__(self, messages: Sequence[Message], *, cause: Cause | None = None) -> None: ...
+
+
+class History(Protocol):
+    """How long outcomes took before."""
+
+    async def outcome_times(self, policy: PolicyVersion, within_s: float) -> Sequence[float]:
+        """Of recent trajectories, in seconds. Raises `Unavailable` or `Rejected`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleContext:
+    """One role, with the stores, servers and rules that its controller needs."""
+
+    role: str
+    rules: Rules
+    """Those of the role."""
+    policies: KvPolicies
+    rollouts: Bucket[Rollout]
+    chunks: Bucket[Chunk]
+    publish: Publish
+    lead: Lead
+    announcer: Announcer
+    source: EventSource
+    history: History
+    gates: Mapping[str, Gate]
+    """By name, in the order in which they run."""
+    answering: Answering
+    strategy: str
+    """`canary`, `blue_green` or `auto`."""
+    now: Callable[[], datetime]
+    monotonic: Callable[[], float] = time.monotonic
+    lease_s: float = 5.0
+    """The canary's lease is renewed this often; gateways fall back to stable after 20 s without renewal."""
+    tick_s: float = 0.5
+    """Longest pause between two looks at new trajectories."""
+    longest_tick_s: float = 15.0
+    """This much of a longer pause between two ticks counts: gateways drop a canary that was not renewed for 20 s."""
