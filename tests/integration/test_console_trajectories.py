@@ -116,6 +116,8 @@ async def test_each_filter_shows_what_passes_it_newest_first(warehouse: Warehous
         (good,) = (await http.get("/v1/trajectories", params={"reward_min": 0.5})).json()["trajectories"]
         assert (good["calls"], good["failed_calls"], good["latency_ms"], good["thumbs"]) == (2, 1, 15.0, -1)
         assert (good["policy"], good["reward"], good["revision"], good["state"]) == ("support@1", 0.9, 0, "ended")
+        (uncalled,) = (await http.get("/v1/trajectories", params={"outcome": "failure"})).json()["trajectories"]
+        assert (good["question"], uncalled["question"]) == ("question 0", "where is my order?")
         (opened,) = (await http.get("/v1/trajectories", params={"state": "open"})).json()["trajectories"]
         assert (opened["ended_at"], opened["reward"], opened["outcome"], opened["policy"]) == (
             None,

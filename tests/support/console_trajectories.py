@@ -77,6 +77,7 @@ def brief(n: int, now: datetime) -> TrajectoryBrief:
         state="open" if n == 0 else "ended",
         agent_id=f"desk-{1 + n % 3}",
         name=f"nightly refunds {n}" if n % 3 == 2 else None,
+        question="Where is my parcel?" if n % 3 == 0 else "It came broken: please refund me.",
         task_id=TASKS[n % len(TASKS)],
         source=None if n == 0 else "client",
         policy="triage@2" if n % 4 == 3 else "support@7" if n % 3 == 1 else "support@6",

@@ -31,7 +31,7 @@ RUN_CALLS = 5_000
 AT_ONCE = 2
 """Conversations that are read at the same time: each may take its size several times over in memory."""
 PINNED_MEANING = "Evaluation traffic: the call asked for a version by name."
-PINNED_REMEDY = "Call the role, without a version, where a run is to teach."
+PINNED_REMEDY = "Call the role, without a version, where a trajectory is to teach."
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from ratchet.bus.message import JsonObject, Value
 from ratchet.canary_deployer.domain.rules import Rules
 
@@ -48,6 +50,8 @@ class Forecast(Value, frozen=True, kw_only=True):
     """Days in each stage."""
     soak: float
     """Days of the soak."""
+    seen_in_s: float = 0.0
+    """The time in which `per_day` was measured."""
 
     @property
     def days(self) -> float:
@@ -58,6 +62,7 @@ class Forecast(Value, frozen=True, kw_only=True):
         """For events and operators."""
         return {
             "trajectories_per_day": round(self.per_day, 1),
+            "seen_in_s": round(self.seen_in_s),
             "expected_days": round(self.days, 2),
             "expected_days_by_stage": [round(days, 2) for days in self.stages],
         }
@@ -75,7 +80,7 @@ def forecast(starts: int, span_s: float, rules: Rules) -> Forecast | None:
     """From the number of starts in `span_s` seconds; None when they are too few to say anything."""
     if starts < FEWEST_STARTS or span_s <= 0:
         return None
-    return forecast_at_rate(starts / span_s, rules)
+    return replace(forecast_at_rate(starts / span_s, rules), seen_in_s=span_s)
 
 
 def forecast_at_rate(per_s: float, rules: Rules, first_stage: int = 0) -> Forecast:

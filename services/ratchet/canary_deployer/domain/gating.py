@@ -89,7 +89,11 @@ def gates_decision(
     refused = refusal(rollout)
     if refused is not None:
         return refused, rollout.strategy
-    open_questions = [f"{r.gate}: {r.reason}" for r in rollout.gates if r.outcome == NEEDS_APPROVAL]
+    open_questions = [
+        result.reason if result.gate == APPROVAL else f"{result.gate}: {result.reason}"
+        for result in rollout.gates
+        if result.outcome == NEEDS_APPROVAL
+    ]
     if open_questions and approved is None:
         return Decision(Verdict.HOLD, f"needs approval: {'; '.join(open_questions)}", ITSELF), rollout.strategy
     actor, approval = (approved.actor, approved.approval) if approved else (ITSELF, None)
@@ -128,6 +132,7 @@ def timely_decision(
         return rollout, Decision(Verdict.HOLD, f"needs approval: {slow}{why}", ITSELF)
     stage = first_stage(rules)
     sooner = forecast_at_rate(expected.per_day / DAY_S, rules, stage)
+    sooner = msgspec.structs.replace(sooner, seen_in_s=expected.seen_in_s)
     rollout = msgspec.structs.replace(rollout, strategy=CANARY, first_stage=stage, forecast=sooner)
     begins = f"begins at {rules.stages[stage].weight:.0%}, which takes about {sooner.days:.0f} days"
     return rollout, Decision(Verdict.START, f"{slow}; {replay.reason}; {begins}", ITSELF)

@@ -42,6 +42,9 @@ TEXT_CHUNKS = (200, 1_000, 4_000, 8_000)
 SMALLER = 8
 """So many times fewer are read where the time did not suffice for the first ones of a page."""
 
+QUESTION_LETTERS = 160
+"""Of a first question."""
+
 _CALLS = f"""
 SELECT role, trajectory_id, count() AS calls, countIf(error IS NOT NULL) AS failed, sum(latency_ms) AS latency,
     min(at) AS began, max(at) AS last, groupUniqArray(policy_version) AS versions,
@@ -57,6 +60,23 @@ _AGENTS = f"""
 SELECT role, trajectory_id, JSONExtractString(body, 'agent_id') AS agent
 FROM turns WHERE {OF_KEYS} ORDER BY turn_index, attempt LIMIT 1 BY role, trajectory_id
 """  # noqa: S608 - as above
+_FIRST_USER = "arrayFirst(said -> JSONExtractString(said, 'role') = 'user', JSONExtractArrayRaw(body, 'messages'))"
+_QUESTIONS = f"""
+SELECT role, trajectory_id, leftUTF8(if(text != '', text, parts), {QUESTION_LETTERS}) AS question
+FROM (
+    SELECT role, trajectory_id, {_FIRST_USER} AS said, JSONExtractString(said, 'content') AS text,
+        arrayStringConcat(arrayMap(part -> JSONExtractString(part, 'text'), JSONExtractArrayRaw(said, 'content')), ' ')
+        AS parts
+    FROM turns WHERE {OF_KEYS} AND turn_index = 0 ORDER BY at LIMIT 1 BY role, trajectory_id
+)
+"""  # noqa: S608 - as above
+_REPORTED = f"""
+SELECT role, trajectory_id, leftUTF8(JSONExtractString(arrayFirst(
+    entry -> JSONExtractString(entry, 'observation', 'type') = 'user_message', JSONExtractArrayRaw(body, 'turns')
+), 'observation', 'content'), {QUESTION_LETTERS}) AS question
+FROM trajectories WHERE {OF_KEYS} ORDER BY ingested_at DESC LIMIT 1 BY role, trajectory_id
+"""  # noqa: S608 - as above
+"""Of trajectories without a call: as their agents reported them."""
 _THUMBS = f"""
 SELECT role, trajectory_id, sum(if(up, 1, -1)) AS thumbs
 FROM (
@@ -172,14 +192,20 @@ class TrajectoryList:
             ask(_AGENTS, of_keys(opened)) if opened else _no_rows(),
             ask(REWARDED, of_ids([row.place.key for row in rows])),
             ask(_THUMBS, by_id),
+            ask(_QUESTIONS, of_keys(runs)),
         )
-        calls, agents, rewards, thumbs = (
+        calls, agents, rewards, thumbs, questions = (
             {(one["role"], one["trajectory_id"]): one for one in table} for table in tables
         )
+        uncalled = [row.place.key for row in rows if (row.place.role, row.recorded_as) not in questions]
+        reported = await ask(_REPORTED, of_keys(uncalled)) if uncalled else []
+        questions |= {(one["role"], one["trajectory_id"]): one for one in reported}
         briefs: list[TrajectoryBrief] = []
         for row in rows:
             run, key = (row.place.role, row.recorded_as), row.place.key
             called = calls.get(run, {}) | agents.get(run, {})
+            asked = questions.get(run) or questions.get(key, {})
+            called |= {"question": asked.get("question")}
             briefs.append(_brief(row, called, rewards.get(key, {}), thumbs.get(key, {}).get("thumbs", 0)))
         return briefs
 
@@ -200,6 +226,7 @@ def _brief(listed: Listed, called: Row, reward: Row, thumbs: int) -> TrajectoryB
         state="ended" if row else "open",
         agent_id=row["agent_id"] if row else called.get("agent") or "unknown",
         name=called.get("name") or None,
+        question=called.get("question") or None,
         task_id=row.get("task_id"),
         source=row.get("source"),
         policy=MIXED if is_mixed else f"{role}@{versions[0]}" if versions else None,
@@ -221,8 +248,8 @@ def _brief(listed: Listed, called: Row, reward: Row, thumbs: int) -> TrajectoryB
 
 
 def _model(row: Row, called: Row) -> str | None:
-    """The models that the servers named in their answers; of a run without such calls, the one that was reported."""
-    if called:
+    """The models that the servers named in their answers; without such calls, the one that was reported."""
+    if "models" in called:
         return ", ".join(called.get("models", [])) or None
     return row.get("model")
 

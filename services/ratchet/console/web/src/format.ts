@@ -131,3 +131,8 @@ function trimmed(value: number, digits: number): string {
   const text = value.toPrecision(digits);
   return String(Number(text));
 }
+
+/** A policy by its name; the model instead where agents ask a provider and the role has no policy (version 0). */
+export function answeredBy(policy: string | null, model: string | null): string | null {
+  return policy?.endsWith("@0") === true && model !== null ? model : policy;
+}

@@ -55,7 +55,7 @@ function skip(event: Event): void {
 }
 
 function Side({ view }: { view: View | undefined }) {
-  const waiting = useStore(loop)?.attention.filter((one) => one.severity === "act").length ?? 0;
+  const waiting = useStore(loop)?.attention.length ?? 0;
   return (
     <div class="side">
       <a class="brand" href="#/" aria-label="Ratchet, home"><Mark /> Ratchet</a>
@@ -65,7 +65,7 @@ function Side({ view }: { view: View | undefined }) {
             <li key={each.path}>
               <a href={href(each.path)} aria-current={each === view ? "page" : undefined}>
                 <Icon name={each.icon} /> {each.title}
-                {each.path === "" && waiting > 0 && <Pill tone="warn">{waiting}<span class="hidden"> waiting for a person</span></Pill>}
+                {each.path === "" && waiting > 0 && <Pill tone="warn">{waiting}<span class="hidden"> need a person</span></Pill>}
                 <span class="keys" aria-hidden="true">g {each.key}</span>
               </a>
             </li>

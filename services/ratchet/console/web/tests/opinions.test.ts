@@ -41,10 +41,10 @@ test("components that weigh most come first, those that do not apply last", () =
   const lines = componentsOf(reward({
     style: { score: 0.2, weight: 0.9, source: "judge", applicable: false },
     speed: { score: 0.4, weight: 1, source: "environment" },
-    task_completion: { score: 7, normalized: 0.8, weight: 3, source: "outcome", reasoning: "solved" },
+    task_completion: { score: 0.7, normalized: 0.8, weight: 3, source: "outcome", reasoning: "solved" },
   }));
   assert.deepEqual(lines.map(({ name, score, weight, why }) => [name, score, weight, why]), [
-    ["task completion", 0.8, "weighs 75 %", "solved"], ["speed", 0.4, "weighs 25 %", null], ["style", null, "does not apply", null],
+    ["task completion", 0.7, "weighs 75 %", "solved"], ["speed", 0.4, "weighs 25 %", null], ["style", null, "does not apply", null],
   ]);
 });
 

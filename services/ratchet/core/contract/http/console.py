@@ -194,7 +194,9 @@ class TrajectoryBrief(Answer, frozen=True, kw_only=True):
     """open: it has calls, and no end is stored."""
     agent_id: str
     name: str | None
-    """What the agent calls the run, where it names it."""
+    """What the agent calls it, where it names it."""
+    question: str | None
+    """The beginning of the first message of a user."""
     task_id: str | None
     source: str | None
     policy: str | None

@@ -56,6 +56,8 @@ class ForecastOut(Answer, frozen=True, kw_only=True):
     """The expected duration of a rollout, for a policy that equals stable."""
 
     trajectories_per_day: float
+    """At the rate of the last day, or of a shorter time: `seen_in_s`."""
+    seen_in_s: float
     expected_days: float
     expected_days_by_stage: list[float]
 

@@ -1,12 +1,17 @@
 // A trajectory's reward, outcome and opinions in little: cells of lists.
 
 import type { ConsoleSchemas } from "../api/types.ts";
-import { count, measure } from "../format.ts";
+import { answeredBy, count, measure, shortId } from "../format.ts";
 import { Icon } from "../ui/icons.tsx";
 import { Pill, Status } from "../ui/status.tsx";
 import { DataText } from "../ui/text.tsx";
 
 export type Brief = ConsoleSchemas["TrajectoryBrief"];
+
+/** What it is called: its own name, else its task, else its first question. */
+export function titleOf(brief: Brief): string {
+  return brief.name ?? brief.task_id ?? brief.question ?? shortId(brief.trajectory_id);
+}
 
 export function Outcome({ brief }: { brief: Brief }) {
   if (brief.outcome !== null) return <Status state={brief.outcome} />;
@@ -27,11 +32,13 @@ export function Thumbs({ value }: { value: number }) {
   );
 }
 
+/** What answered: a policy; in front of a provider, which has none, its model. */
 export function PolicyOf({ brief }: { brief: Brief }) {
-  if (brief.policy === null) return <span class="muted">none</span>;
+  const name = answeredBy(brief.policy, brief.model);
+  if (name === null) return <span class="muted">none</span>;
   return (
     <span class="row tight">
-      <span class="id"><DataText text={brief.policy} /></span>
+      <span class="id"><DataText text={name} /></span>
       {brief.arm !== null && brief.arm !== "stable" && <Pill tone={brief.arm === "canary" ? "accent" : "none"}>{brief.arm}</Pill>}
     </span>
   );

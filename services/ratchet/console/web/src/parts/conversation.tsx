@@ -1,6 +1,7 @@
 // A conversation: who says what, calls of tools with their arguments, and under each answer the call that made it.
 
 import { useState } from "preact/hooks";
+import { answeredBy } from "../format.ts";
 import { LongText } from "../ui/long_text.tsx";
 import { Icon } from "../ui/icons.tsx";
 import { Pill } from "../ui/status.tsx";
@@ -51,7 +52,7 @@ export function CallLine({ call }: { call: Call }) {
   return (
     <div class="call">
       <div class="row">
-        <span class="id"><DataText text={call.policy} /></span>
+        <span class="id"><DataText text={answeredBy(call.policy, call.model) ?? ""} /></span>
         {call.error !== null
           ? <Pill tone="bad" icon="bad">failed</Pill>
           : call.learns ? <Pill tone="good" icon="good">learns</Pill> : <Pill tone="none" icon="dash">does not learn</Pill>}

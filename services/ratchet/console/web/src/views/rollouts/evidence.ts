@@ -48,7 +48,7 @@ function gates(rollout: Rollout): Step {
 function stageDetail(rollout: Rollout, place: number, known: number | undefined): string {
   const weight = place === rollout.stage && !ENDED.has(rollout.state) && !BEFORE_TRAFFIC.has(rollout.state) && rollout.state !== "soaking" ? rollout.weight : known;
   const days = rollout.forecast?.expected_days_by_stage[place];
-  const parts = [weight === undefined ? null : `${share(weight)} canary`, days === undefined ? null : `about ${duration(rough(days * 86_400))}`];
+  const parts = [weight === undefined || weight === 0 ? null : `${share(weight)} canary`, days === undefined ? null : `about ${duration(rough(days * 86_400))}`];
   return parts.filter((part) => part !== null).join(", ") || "not begun";
 }
 

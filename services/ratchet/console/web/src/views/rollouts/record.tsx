@@ -120,13 +120,16 @@ function Arm({ name, trajectories }: { name: string; trajectories: readonly Traj
   );
 }
 
-export function PastRollouts({ role }: { role: string }) {
+/** `newest`: the rollout above, which is none of the earlier ones. */
+export function PastRollouts({ role, newest }: { role: string; newest: string | null }) {
   const past = useResource<ConsoleSchemas["PastRolloutsOut"]>(paths.past(role), { on: (hint) => hint.kind === "rollout" && hint.role === role });
   return (
     <Panel title="Earlier rollouts" flush>
       <Loaded of={past} what="earlier rollouts">
-        {({ rollouts }) => rollouts.length === 0 ? <Empty>None yet.</Empty> : (
-          <Table caption="Rollouts of this role, newest first" rows={rollouts} rowKey={(one) => one.rollout_id} columns={[
+        {({ rollouts: all }) => {
+          const rollouts = all.filter((one) => one.rollout_id !== newest);
+          return rollouts.length === 0 ? <Empty>None yet.</Empty> : (
+          <Table caption="Earlier rollouts of this role, newest first" rows={rollouts} rowKey={(one) => one.rollout_id} columns={[
             { name: "Rollout", show: (one) => <a href={href("rollouts", role, { rollout: one.rollout_id })}>{one.from_version === null ? "first policy" : `${one.from_version}`} → {one.to_version}</a> },
             { name: "Last decision", show: (one) => <Status state={one.verdict} /> },
             { name: "Who", show: (one) => <DataText text={one.actor} most={80} /> },
@@ -135,7 +138,8 @@ export function PastRollouts({ role }: { role: string }) {
             { name: "Began", show: (one) => <Ago at={one.began_at} /> },
             { name: "Ended", show: (one) => <Ago at={one.ended_at} /> },
           ]} />
-        )}
+          );
+        }}
       </Loaded>
     </Panel>
   );

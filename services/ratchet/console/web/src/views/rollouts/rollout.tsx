@@ -41,7 +41,7 @@ export function RolloutView({ role }: { role: string }) {
         </Loaded>
       )}
       <AuditChain role={role} />
-      <PastRollouts role={role} />
+      <PastRollouts role={role} newest={id} />
       {act !== null && <ActDialog role={role} act={act} rollout={newest.data} onClose={() => setAct(null)} onDone={() => (setAct(null), newest.reload(), history.reload(), navigate(href("rollouts", role)))} />}
     </Page>
   );
@@ -109,7 +109,7 @@ function Head({ rollout }: { rollout: Rollout }) {
       <div class="stack">
         <div class="figures">
           <Figure name="canary's share" value={share(rollout.weight)} />
-          {rollout.forecast !== null && !isOver && <Figure name={`expected, at ${Math.round(rollout.forecast.trajectories_per_day).toLocaleString("en")} trajectories a day`} value={duration(rough(rollout.forecast.expected_days * 86_400))} />}
+          {rollout.forecast !== null && !isOver && <Figure name={`expected, at ${Math.round(rollout.forecast.trajectories_per_day).toLocaleString("en")} trajectories a day (the rate of ${rollout.forecast.seen_in_s < 3600 ? "only " : ""}${duration(rollout.forecast.seen_in_s)})`} value={duration(rough(rollout.forecast.expected_days * 86_400))} />}
           {rollout.deadline_in_s !== null && <Figure name="until a person must decide" value={duration(rollout.deadline_in_s)} />}
         </div>
         {rollout.waiting_for.length > 0 && (

@@ -6,7 +6,7 @@ import { count, duration, measure, plural, shortId } from "../../format.ts";
 import { Conversation, CallLine } from "../../parts/conversation.tsx";
 import { given, giver, textOf } from "../../parts/feedback.ts";
 import { Rating } from "../../parts/rating.tsx";
-import { PolicyOf } from "../../parts/brief.tsx";
+import { PolicyOf, titleOf } from "../../parts/brief.tsx";
 import { href } from "../../route.ts";
 import { Empty, Facts, Meter, Page, Panel } from "../../ui/panel.tsx";
 import { Banner, Loaded } from "../../ui/resource.tsx";
@@ -24,7 +24,7 @@ export function TrajectoryPage({ id, role, from }: { id: string; role: string | 
   const one = useResource<Trajectory>(`${base}${asked === "" ? "" : `?${asked}`}`, { on: (hint) => hint.subject === id });
   const whole = (index: number) => `${base}/messages/${index}${role === null ? "" : `?role=${encodeURIComponent(role)}`}`;
   return (
-    <Page title={`Trajectory ${shortId(id)}`} actions={<><Id id={id} label="trajectory's id" /><a class="button" href={href("trajectories", { role })}>All trajectories</a></>}>
+    <Page title={`Trajectory ${one.data === null ? shortId(id) : titleOf(one.data.brief)}`} actions={<><Id id={id} label="trajectory's id" /><a class="button" href={href("trajectories", { role })}>All trajectories</a></>}>
       <Loaded of={one} what="the trajectory">{(trajectory) => <Whole of={trajectory} resource={one} whole={whole} />}</Loaded>
     </Page>
   );
@@ -66,7 +66,8 @@ function Head({ of: { brief, calls } }: { of: Trajectory }) {
         <span class="row">{brief.outcome === null ? <Status state={brief.state} /> : <Status state={brief.outcome} />}</span>
         <Glance name="role"><DataText text={brief.role} /></Glance>
         <Glance name="agent"><DataText text={brief.agent_id} most={60} /></Glance>
-        <Glance name="policy"><PolicyOf brief={brief} /></Glance>
+        <Glance name="answered by"><PolicyOf brief={brief} /></Glance>
+        {brief.model !== null && brief.policy?.endsWith("@0") !== true && <Glance name="model"><DataText text={brief.model} most={60} /></Glance>}
         <Glance name="reward">{brief.reward === null ? "none" : measure(brief.reward)}</Glance>
         <Glance name="calls">{count(brief.calls)}{brief.failed_calls > 0 && <span class="bad"> ({count(brief.failed_calls)} failed)</span>}</Glance>
         {tokens > 0 && <Glance name="tokens written">{count(tokens)}</Glance>}
@@ -172,11 +173,11 @@ function Opinions({ of }: { of: Trajectory }) {
   );
 }
 
-/** The tree of trajectories of one run. */
+/** The tree of trajectories that this one belongs to: those of an agent and of the agents that it called. */
 function Run({ of }: { of: Trajectory }) {
   if (of.run.length === 0) return null;
   return (
-    <Panel title="Run">
+    <Panel title="Trajectories that belong together">
       <ul class="tree">
         {of.run.map((part) => {
           const name = <><DataText text={part.agent_id} most={40} /> <span class="muted">{part.role}, {plural(part.calls, "call")}</span></>;

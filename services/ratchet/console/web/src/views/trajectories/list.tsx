@@ -5,7 +5,7 @@ import { onHint } from "../../api/live.ts";
 import { useResource } from "../../api/resource.ts";
 import type { ConsoleSchemas } from "../../api/types.ts";
 import { count, duration, plural, shortId } from "../../format.ts";
-import { Calls, Outcome, PolicyOf, RewardOf, Thumbs, type Brief } from "../../parts/brief.tsx";
+import { Calls, Outcome, PolicyOf, RewardOf, Thumbs, titleOf, type Brief } from "../../parts/brief.tsx";
 import { roleOptions, useRoles } from "../../parts/roles.ts";
 import { href, type Route } from "../../route.ts";
 import { navigate } from "../../router.ts";
@@ -39,7 +39,7 @@ export function TrajectoryList({ route }: { route: Route }) {
     if (after !== null) navigate(href("trajectories", { ...search }));
   };
   return (
-    <Page title="Trajectories" lead="Runs of agents, also those that go on. Open one to read it, rate it, and see what it teaches.">
+    <Page title="Trajectories" lead="What agents did, also where they still work. Open a trajectory to read it, rate it, and see what it teaches.">
       <SearchForm key={asked} search={search} wrong={wrong} />
       <Panel title={after === null ? "Newest first" : "Older ones"} flush actions={<Fresh number={fresh} onShow={renew} />}>
         <Loaded of={page} what="the trajectories">{(answer) => (
@@ -68,7 +68,7 @@ function Rows({ answer, isSearched }: { answer: Answer; isSearched: boolean }) {
           { name: "Outcome", show: (one) => <Outcome brief={one} /> },
           { name: "Reward", isNumber: true, show: (one) => <RewardOf brief={one} /> },
           { name: "Thumbs", show: (one) => <Thumbs value={one.thumbs} /> },
-          { name: "Policy", show: (one) => <PolicyOf brief={one} /> },
+          { name: "Answered by", show: (one) => <PolicyOf brief={one} /> },
           { name: "Calls", isNumber: true, show: (one) => <Calls brief={one} /> },
           { name: "Time in calls", isNumber: true, show: (one) => (one.latency_ms === null ? "–" : duration(one.latency_ms / 1000)) },
           { name: "Agent", show: (one) => <Short text={one.agent_id} /> },
@@ -81,7 +81,8 @@ function Rows({ answer, isSearched }: { answer: Answer; isSearched: boolean }) {
 function Name({ brief }: { brief: Brief }) {
   return (
     <a class="open" href={href("trajectories", brief.trajectory_id, { role: brief.role })}>
-      {brief.task_id !== null && <span class="task wrap block"><DataText text={brief.task_id} most={80} /></span>}
+      <span class="task wrap block"><DataText text={titleOf(brief)} most={80} /></span>
+      {brief.question !== null && brief.question !== titleOf(brief) && <span class="small muted wrap block"><DataText text={brief.question} most={80} /></span>}
       <span class="row small"><span class="id">{shortId(brief.trajectory_id)}</span> <span class="muted nowrap"><DataText text={brief.role} /></span></span>
     </a>
   );

@@ -17,7 +17,7 @@ function applies(part: { readonly applicable?: boolean }): boolean {
 
 export interface ComponentLine {
   readonly name: string;
-  /** What it adds to the total; null: it does not apply. */
+  /** From 0 to 1; null: it does not apply. */
   readonly score: number | null;
   readonly weight: string;
   readonly source: string;
@@ -32,7 +32,7 @@ export function componentsOf(reward: Reward): ComponentLine[] {
     .sort(([, a], [, b]) => Number(applies(b)) - Number(applies(a)) || b.weight - a.weight)
     .map(([name, part]) => ({
       name: words(name),
-      score: applies(part) ? (part.normalized ?? part.score) : null,
+      score: applies(part) ? part.score : null,
       weight: applies(part) ? (all > 0 ? `weighs ${share(part.weight / all)}` : "weighs nothing") : "does not apply",
       source: words(part.source),
       why: part.reasoning ?? null,
