@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -51,9 +52,11 @@ class Traffic:
         """Trajectories that a rollout must have counted."""
 
     async def play(self, count: int) -> None:
-        """`count` trajectories, each with one call and its reward, under the route of this moment."""
+        """`count` trajectories, each with one call and its reward, once the newest weight of the route is in force."""
         entry = await self._routes.get(ROLE)
         assert entry is not None
+        if entry.value.canary is not None:
+            await asyncio.sleep(max(0.0, (entry.value.canary.schedule[-1].at - self._bus.now()).total_seconds()))
         starts: list[Any] = []
         calls: list[Any] = []
         rewards: list[Any] = []
