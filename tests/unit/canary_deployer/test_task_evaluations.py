@@ -215,7 +215,6 @@ async def test_an_answer_has_a_limit_that_its_task_may_set(tmp_path: Path) -> No
     assert sorted(body["max_tokens"] for body in gateway.bodies) == [7, MOST_TOKENS]
 
 
-
 def test_task_files_are_named_by_role_or_one_for_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own = tmp_path / "tasks.jsonl"
     own.touch()

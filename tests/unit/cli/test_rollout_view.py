@@ -40,7 +40,12 @@ ROLLOUT: dict[str, Any] = {
     "state": "running",
     "strategy": "canary",
     "parked": True,
-    "forecast": {"trajectories_per_day": 100.0, "seen_in_s": 86400.0, "expected_days": 3.5, "expected_days_by_stage": [1.0, 2.5]},
+    "forecast": {
+        "trajectories_per_day": 100.0,
+        "seen_in_s": 86400.0,
+        "expected_days": 3.5,
+        "expected_days_by_stage": [1.0, 2.5],
+    },
     "horizon": {"seconds": 600.0, "basis": "the setting"},
     "candidate": {"version": 2, "name": "support@2-aaaaaaaa", "digest": "aa"},
     "stable": None,
