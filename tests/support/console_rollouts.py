@@ -101,8 +101,6 @@ def support(now: datetime) -> RolloutOut:
             expected_days=3.4,
             expected_days_by_stage=[0.8, 1.0, 1.6],
         ),
-            trajectories_per_day=24_100.0, seen_in_s=86_400.0, expected_days=3.4, expected_days_by_stage=[0.8, 1.0, 1.6]
-        ),
         horizon=HorizonOut(seconds=2400.0, basis="measured on stable's outcomes", outcomes=1840, quantile_s=1710.0),
         candidate=SUPPORT_7,
         stable=SUPPORT_6,
