@@ -24,7 +24,7 @@ class Operator:
 
     def __init__(self, world: CanaryWorld) -> None:
         self.world = world
-        rollouts = world.bus.bucket(ROLLOUTS, Rollout)
+        rollouts = Bucket(world.bus, ROLLOUTS, Rollout)
         self.controllers = Controllers(lambda _: world.new_controller(), world.policies, rollouts, world.lead)
         self.controllers.on_registered(ROLE)
         self.log: list[ModelRollout] | None = None
