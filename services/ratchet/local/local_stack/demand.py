@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
 from ratchet.core.contract.state import ENDED, JOBS, POLICIES, JobState
 from ratchet.local.local_stack.catalog import ENGINE, TRAINER
@@ -24,7 +25,7 @@ async def needed_members(bus: Bus) -> set[str]:
     """What jobs and policies need now. Raises `BusUnavailable`."""
     needed: set[str] = set()
     for bucket, members in NEEDED_BY.items():
-        entries = await bus.bucket(bucket, msgspec.Raw).items()
+        entries = await Bucket(bus, bucket, msgspec.Raw).items()
         if any(_needs(bucket, entry.value) for entry in entries.values()):
             needed |= members
     return needed
@@ -34,7 +35,7 @@ async def start_when_needed(bus: Bus, start: Callable[[str], None]) -> None:
     """Start members as jobs and policies come to need them, until nothing is left to start."""
 
     async def watch(bucket: str, members: frozenset[str]) -> None:
-        async for changes in bus.bucket(bucket, msgspec.Raw).watch():
+        async for changes in Bucket(bus, bucket, msgspec.Raw).watch():
             if any(entry is not None and _needs(bucket, entry.value) for _, entry in changes):
                 for name in sorted(members):
                     start(name)

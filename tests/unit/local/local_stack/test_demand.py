@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import FakeBroker, FakeBus, connect, eventually
 from ratchet.core.contract.state import JOBS, POLICIES
@@ -15,7 +16,7 @@ from ratchet.local.local_stack.demand import needed_members, start_when_needed
 
 
 async def put(bus: FakeBus, bucket: str, key: str, value: str) -> None:
-    await bus.bucket(bucket, msgspec.Raw).put(key, msgspec.Raw(value.encode()))
+    await Bucket(bus, bucket, msgspec.Raw).put(key, msgspec.Raw(value.encode()))
 
 
 async def test_a_stack_without_jobs_and_policies_needs_no_engine() -> None:
