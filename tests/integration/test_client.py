@@ -363,7 +363,7 @@ async def test_a_client_that_never_reached_a_broker_names_the_folder_of_its_spoo
 async def test_importing_ratchet_is_cheap_and_the_client_needs_no_torch(settings: ClientSettings) -> None:
     code = """
     import sys
-    heavy = {"torch", "httpx", "transformers", "clickhouse_connect", "boto3", "pyarrow", "fastapi"} & set(sys.modules)
+    heavy = {"torch", "httpx", "transformers", "clickhouse_connect", "boto3", "pyarrow", "starlette"} & set(sys.modules)
     assert not heavy, heavy
     """
     ended = run_agent(settings, code)

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
-from fastapi import FastAPI
 
 from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.audit import audit_chain
@@ -67,7 +66,7 @@ class Api:
         self._decisions = decisions
         self._rules = rules
 
-    def app(self) -> FastAPI:
+    def app(self) -> ControlApi:
         """The ASGI application."""
         api = ControlApi(
             "Ratchet canary deployer",
@@ -84,7 +83,7 @@ class Api:
         api.route("POST", f"{role}/start", self.start, scope=KeyScope.OPERATE, errors=ORDERS)
         for act in Act:
             api.route("POST", f"{role}/{act}", self._handler_of(act), scope=KeyScope.OPERATE, errors=ORDERS)
-        return api.app
+        return api
 
     async def rollouts(self) -> RolloutsOut:
         """Every role's newest rollout."""

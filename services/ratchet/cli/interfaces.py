@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.bus.schemas import load_schema, read_document
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from ratchet.core.service.control_api import ControlApi
 
 Json = Any
 """Part of a JSON document."""
@@ -40,10 +40,10 @@ def openapi(service: Interface, contracts: Path) -> str:
     """The document of a service: that of its routes, or for gateway and engine the one that was written by hand."""
     if service in HAND_WRITTEN:
         return (contracts / "http" / f"{service}.openapi.yaml").read_text()
-    return json.dumps(control_api(service).openapi(), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(control_api(service).document, indent=1, ensure_ascii=False) + "\n"
 
 
-def control_api(service: Interface) -> FastAPI:
+def control_api(service: Interface) -> ControlApi:
     """The routes of coordinator, deployer or console without what they are about: describing them uses none of it."""
     # Each of them takes a while to import, and most commands need none.
     unused: Any = None

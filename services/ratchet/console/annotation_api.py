@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import Query
+from pydantic import Field
 
 from ratchet.console.annotation import Annotation
 from ratchet.core.contract.http.console import AgreementOut, JudgementIn, JudgementOut, PairsOut, QueueOut
@@ -17,7 +17,7 @@ GONE: Mapping[int, str] = {
     404: "The answers of the pair cannot be read any more.",
     409: "The answers of the pair have changed since it was shown.",
 }
-Role = Annotated[str, Query(max_length=64)]
+Role = Annotated[str, Field(max_length=64)]
 
 
 def add_routes(api: ControlApi, annotation: Annotation) -> None:
@@ -25,8 +25,8 @@ def add_routes(api: ControlApi, annotation: Annotation) -> None:
 
     async def get_queue(
         caller: Caller,
-        role: Annotated[str | None, Query(max_length=64)] = None,
-        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        role: Annotated[str | None, Field(max_length=64)] = None,
+        limit: Annotated[int, Field(ge=1, le=200)] = 50,
     ) -> QueueOut:
         """List trajectories that the caller has not rated, among the newest 500: most worth rating first."""
         return await annotation.queue(caller, role, limit)

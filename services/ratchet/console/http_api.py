@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fastapi import FastAPI
-
 from ratchet.console import events_api, loop_api, records, session_api
 from ratchet.console.events import Events
 from ratchet.console.loop import Loop
@@ -31,11 +29,11 @@ class Subjects:
     records: Records
 
 
-def console_api(subjects: Subjects) -> FastAPI:
+def console_api(subjects: Subjects) -> ControlApi:
     """The application with all routes."""
     api = ControlApi("Ratchet console", "What the console's pages show. Every error is an ErrorOut.", ERRORS)
     session_api.add_routes(api)
     loop_api.add_routes(api, subjects.loop)
     events_api.add_routes(api, subjects.events)
     records.add_routes(api, subjects.records)
-    return api.app
+    return api

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import Path, Query
+from pydantic import Field
 
 from ratchet.console.rollouts import Rollouts
 from ratchet.core.contract.http.console import FailuresOut, PastRolloutsOut, RolloutHistoryOut
@@ -13,8 +13,8 @@ from ratchet.core.rules.access import KeyScope
 from ratchet.core.service.control_api import ControlApi
 
 UNKNOWN: Mapping[int, str] = {404: "No decision of such a rollout is stored."}
-Role = Annotated[str, Path(max_length=64)]
-RolloutId = Annotated[str | None, Query(max_length=200, description="By default the role's newest rollout.")]
+Role = Annotated[str, Field(max_length=64)]
+RolloutId = Annotated[str | None, Field(max_length=200, description="By default the role's newest rollout.")]
 
 
 def add_routes(api: ControlApi, rollouts: Rollouts) -> None:

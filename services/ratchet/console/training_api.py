@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import Path, Query
+from pydantic import Field
 
 from ratchet.console.training import Training
 from ratchet.core.contract.http.console import CardOut, CurvesOut, RowsOut
@@ -15,7 +15,7 @@ from ratchet.core.service.control_api import ControlApi
 UNKNOWN: Mapping[int, str] = {404: "There is no such job."}
 NO_ROWS: Mapping[int, str] = {404: "There is no such job, or it has no snapshot yet, or that was collected since."}
 NO_CARD: Mapping[int, str] = {404: "There is no such job, or it made no policy, or that was collected since."}
-JobId = Annotated[str, Path(pattern="^[0-9a-fA-F-]{1,64}$")]
+JobId = Annotated[str, Field(pattern="^[0-9a-fA-F-]{1,64}$")]
 
 
 def add_routes(api: ControlApi, training: Training) -> None:
@@ -27,8 +27,8 @@ def add_routes(api: ControlApi, training: Training) -> None:
 
     async def list_rows(
         job_id: JobId,
-        offset: Annotated[int, Query(ge=0, lt=2**31)] = 0,
-        limit: Annotated[int, Query(ge=1, le=100)] = 50,
+        offset: Annotated[int, Field(ge=0, lt=2**31)] = 0,
+        limit: Annotated[int, Field(ge=1, le=100)] = 50,
     ) -> RowsOut:
         """List rows of the snapshot that a job learns from, and what was left out, by reason."""
         return await training.rows(job_id, offset, limit)

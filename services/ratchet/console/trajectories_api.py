@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
-from fastapi import Path, Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from ratchet.console.tokens import Tokens
@@ -34,8 +33,8 @@ def finite(value: float | None) -> float | None:
 
 Name = Annotated[str, Field(max_length=200)]
 Reward = Annotated[float | None, AfterValidator(finite)]
-RoleQuery = Annotated[str | None, Query(max_length=64, description="Needed for an id that is used in several roles.")]
-TrajectoryId = Annotated[str, Path(max_length=400)]
+RoleQuery = Annotated[str | None, Field(max_length=64, description="Needed for an id that is used in several roles.")]
+TrajectoryId = Annotated[str, Field(max_length=400)]
 
 
 class ListQuery(BaseModel):
@@ -94,7 +93,7 @@ def _damaged() -> BadRequest:
 def add_routes(api: ControlApi, trajectories: Trajectories, tokens: Tokens) -> None:
     """Serve `/v1/trajectories` and what is under it, and `/v1/calls`."""
 
-    async def list_trajectories(asked: Annotated[ListQuery, Query()]) -> TrajectoriesOut:
+    async def list_trajectories(asked: ListQuery) -> TrajectoriesOut:
         """Find trajectories, newest first, open ones too."""
         after = place_at(asked.after) if asked.after else FIRST
         page = await trajectories.listing.page(asked.filter(), asked.limit, after)
@@ -107,20 +106,20 @@ def add_routes(api: ControlApi, trajectories: Trajectories, tokens: Tokens) -> N
     async def get_trajectory(
         trajectory_id: TrajectoryId,
         role: RoleQuery = None,
-        first_message: Annotated[int, Query(ge=0, lt=2**31, description="Index of the first message shown.")] = 0,
+        first_message: Annotated[int, Field(ge=0, lt=2**31, description="Index of the first message shown.")] = 0,
     ) -> TrajectoryOut:
         """Show one trajectory, with its conversation, rewards and feedback; also one that has not ended."""
         return await trajectories.get(trajectory_id, role, first_message)
 
     async def get_message(
-        trajectory_id: TrajectoryId, index: Annotated[int, Path(ge=0, lt=2**31)], role: RoleQuery = None
+        trajectory_id: TrajectoryId, index: Annotated[int, Field(ge=0, lt=2**31)], role: RoleQuery = None
     ) -> str:
         """Fetch the whole text of one message: never a page, whatever it holds."""
         return await trajectories.message(trajectory_id, role, index)
 
     async def get_tokens(
-        turn_id: Annotated[str, Path(max_length=200)],
-        offset: Annotated[int, Query(ge=0, lt=2**31, description="Index of the first token shown.")] = 0,
+        turn_id: Annotated[str, Field(max_length=200)],
+        offset: Annotated[int, Field(ge=0, lt=2**31, description="Index of the first token shown.")] = 0,
     ) -> TokensOut:
         """Show the tokens of a call's answer, and which of them teach."""
         return await tokens.get(turn_id, offset)

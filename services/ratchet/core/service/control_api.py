@@ -1,12 +1,13 @@
-"""A control API: FastAPI's routes and parameters, with bodies and answers that are structs of the contract.
+"""A control API: one table of routes, whose handlers take and return structs of the contract.
 
     api = ControlApi("Ratchet coordinator", "Training jobs.", errors={503: "The broker is away."})
     api.route("GET", "/v1/jobs/{job_id}", get_job, scope=KeyScope.VIEW, errors={404: "No such job."})
 
     async def get_job(job_id: str) -> JobOut: ...
 
-The document follows from the signatures of the handlers; `tuple[int, JobOut]` is an answer with a status of its own. A
-handler with a parameter `Caller` learns who asks; `authentication` in front of the application has found out.
+Requests are read, and the document is written, by the signatures of the handlers: a parameter `Caller` is who asks
+(`authentication` in front of the application has found out), a struct is the body, a pydantic model is the whole query,
+and every other parameter stands in the path or the query. `tuple[int, JobOut]` is an answer with a status of its own.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
-from typing import Annotated, Any, cast, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 
 import msgspec
-from fastapi import Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError, create_model
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ratchet.bus.message import decode
@@ -32,7 +36,7 @@ from ratchet.core.contract.http.answers import ErrorOut
 from ratchet.core.errors import BadRequest, Forbidden, RatchetError
 from ratchet.core.rules.access import UNAUTHENTICATED, Caller, KeyScope
 from ratchet.core.service.asgi import IDENTIFY, caller_of
-from ratchet.core.service.openapi import Schema, components, reference
+from ratchet.core.service.openapi import REFERENCE, Schema, components, reference
 from ratchet.core.service.problems import HttpError, http_error, internal_error
 
 REFUSED: Mapping[int, str] = {
@@ -54,13 +58,14 @@ SECURITY_SCHEMES: Mapping[str, Mapping[str, str]] = {
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
 }
 """How a request names its caller. Every operation lists the scope that it takes."""
-_FASTAPIS = "Validation Error"
-"""FastAPI adds a 422 with this description to every route with parameters, even if none of them can be wrong."""
-_FASTAPI_SCHEMAS = frozenset({"HTTPValidationError", "ValidationError"})
-"""The shape of that 422."""
+DOCS = """<!doctype html><title>{title}</title>
+<link rel="stylesheet" href="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui.css"><div id="ui"></div>
+<script src="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui-bundle.js"></script>
+<script>SwaggerUIBundle({{url: "/openapi.json", dom_id: "#ui"}})</script>"""
+"""The page at `/docs`."""
 
 Handler = Callable[..., Awaitable[Any]]
-"""Returns a struct, or a status and a struct; its parameters are FastAPI's, and at most one struct: the body."""
+"""Returns a struct, or a status and a struct."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,101 @@ class Body:
     """They replace the struct's schemas in the document."""
 
 
+class _Arguments:
+    """What a handler takes from a request, and the document's words for it."""
+
+    def __init__(self, path: str, handler: Handler, bodies: Mapping[type[msgspec.Struct], Body]) -> None:
+        self._caller = self._query = self._body = ""
+        """Names of the parameters that take who asks, the whole query, and the body."""
+        self.body: type[msgspec.Struct] | None = None
+        self._in_path = set(re.findall(r"{(\w+)}", path))
+        values: dict[str, Any] = {}
+        model: type[BaseModel] | None = None
+        for name, parameter in inspect.signature(handler, eval_str=True).parameters.items():
+            kind = parameter.annotation
+            if kind is Caller:
+                self._caller = name
+            elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+                self._body, self.body = name, kind
+                self._read = bodies[kind].read if kind in bodies else _reader(kind)
+            elif isinstance(kind, type) and issubclass(kind, BaseModel):
+                self._query, model = name, kind
+            else:
+                values[name] = (kind, ... if parameter.default is parameter.empty else parameter.default)
+        self._values: type[BaseModel] = create_model("Values", **values)
+        self._model = model
+
+    async def of(self, request: Request) -> dict[str, Any]:
+        """The arguments of a call. Raises an error of the tree: one line that names every parameter that is wrong."""
+        arguments: dict[str, Any] = {}
+        if self.body is not None:
+            arguments[self._body] = self._read(await request.body())
+        if self._caller:
+            arguments[self._caller] = caller_of(request.scope)
+        query = {name: value for name, value in request.query_params.items() if name not in self._in_path}
+        try:
+            if self._model is not None:
+                arguments[self._query] = self._model.model_validate(query)
+            read = self._values.model_validate(query | request.path_params)
+        except ValidationError as error:
+            places = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors(include_url=False)]
+            line = "; ".join(f"{place}: {reason}" for place, reason in places)
+            raise HttpError(422, line, param=places[0][0]) from error
+        return arguments | {name: getattr(read, name) for name in self._values.model_fields}
+
+    def described(self, schemas: dict[str, Schema]) -> Iterator[Mapping[str, Any]]:
+        """The parameters in the document; what they refer to is added to `schemas`."""
+        for model in (self._values, self._model):
+            document = model.model_json_schema(ref_template=REFERENCE.replace("{name}", "{model}")) if model else {}
+            schemas |= document.get("$defs", {})
+            for name, schema in document.get("properties", {}).items():
+                if schema.get("default", ...) is None:  # leaving it out means the same
+                    del schema["default"]
+                described = {"description": schema["description"]} if "description" in schema else {}
+                place, required = "path" if name in self._in_path else "query", name in document.get("required", ())
+                yield {"name": name, "in": place, "required": required, "schema": schema, **described}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation:
+    """A row of the table."""
+
+    verb: str
+    path: str
+    handler: Handler
+    scope: KeyScope | None
+    answer: Callable[[Any], Response]
+    """The answer from what the handler returned."""
+    arguments: _Arguments
+    responses: Mapping[int, Mapping[str, Any]]
+
+    async def serve(self, request: Request) -> Response:
+        """Refuse a caller without the scope before anything else is looked at; then read, and answer."""
+        caller = caller_of(request.scope)
+        if self.scope is not None:
+            caller.require(self.scope)
+        elif caller == UNAUTHENTICATED:
+            raise Forbidden("nothing has authenticated this request")
+        return self.answer(await self.handler(**await self.arguments.of(request)))
+
+    def described(self, schemas: dict[str, Schema]) -> dict[str, Any]:
+        """The operation in the document; what its parameters refer to is added to `schemas`."""
+        name, body = self.handler.__name__, self.arguments.body
+        parameters = list(self.arguments.described(schemas))
+        return {
+            "tags": [self.path.removeprefix("/v1/").strip("/").partition("/")[0]],
+            "summary": name.replace("_", " ").title(),
+            "description": inspect.cleandoc(self.handler.__doc__ or ""),
+            "operationId": re.sub(r"\W", "_", f"{name}{self.path}") + f"_{self.verb.lower()}",
+            **({"parameters": parameters} if parameters else {}),
+            **({"requestBody": {"required": True, "content": _content(body)}} if body else {}),
+            "responses": {str(status): dict(response) for status, response in self.responses.items()},
+            "security": [{scheme: [str(self.scope)] if self.scope else []} for scheme in SECURITY_SCHEMES],
+        }
+
+
 class ControlApi:
-    """The routes, and `app`: the ASGI application that also serves its own document."""
+    """The table of routes as an ASGI application, which also serves its own document."""
 
     def __init__(
         self,
@@ -84,35 +182,50 @@ class ControlApi:
         bodies: Mapping[type[msgspec.Struct], Body] | None = None,
     ) -> None:
         """`errors`: those that every route may answer, by status. `bodies`: the structs that have a `Body`."""
-        self.app = FastAPI(title=title, version="1", description=description)
+        self.operations: list[Operation] = []
+        self._title, self._description = title, description
         self._errors = errors
         self._bodies = bodies or {}
         self._kinds: dict[type[msgspec.Struct], None] = {ErrorOut: None}
-        self._document: dict[str, Any] | None = None
-        self._described = self.app.openapi
-        self.app.openapi = self.document
-        for kind, answer in _ERRORS.items():
-            self.app.add_exception_handler(kind, answer)
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point."""
+        await self._app(scope, receive, send)
+
+    @cached_property
+    def _app(self) -> Starlette:
+        async def document(_: Request) -> Response:
+            return Response(msgspec.json.encode(self.document), media_type=JSON)
+
+        async def docs(_: Request) -> Response:
+            return HTMLResponse(DOCS.format(title=self._title))
+
+        served = [Route(row.path, row.serve, methods=[row.verb]) for row in self.operations]
+        return Starlette(
+            routes=[*served, Route("/openapi.json", document), Route("/docs", docs)], exception_handlers=_ERRORS
+        )
+
+    @cached_property
     def document(self) -> dict[str, Any]:
-        """The OpenAPI document; the first call makes it."""
-        if self._document is not None:
-            return self._document
-        document = self._described()
-        schemas = document.get("components", {}).get("schemas", {}) | components([*self._kinds])
+        """The OpenAPI document."""
+        schemas: dict[str, Schema] = {}
+        paths: dict[str, dict[str, Any]] = {}
+        for row in self.operations:
+            paths.setdefault(row.path, {})[row.verb.lower()] = row.described(schemas)
+        schemas |= components([*self._kinds])
         for body in self._bodies.values():
             schemas |= body.schemas()
-        answers = [one["responses"] for members in document["paths"].values() for one in members.values()]
-        for by_status in answers:
-            if by_status.get("422", {}).get("description") == _FASTAPIS:
-                del by_status["422"]
-        document["components"] = {
-            "responses": _shared_errors(answers),
-            "schemas": {name: schemas[name] for name in sorted(schemas.keys() - _FASTAPI_SCHEMAS)},
-            "securitySchemes": SECURITY_SCHEMES,
+        answers = [operation["responses"] for members in paths.values() for operation in members.values()]
+        return {
+            "openapi": "3.1.0",
+            "info": {"title": self._title, "description": self._description, "version": "1"},
+            "paths": paths,
+            "components": {
+                "responses": _shared_errors(answers),
+                "schemas": {name: schemas[name] for name in sorted(schemas)},
+                "securitySchemes": SECURITY_SCHEMES,
+            },
         }
-        self._document = document
-        return document
 
     def route(
         self,
@@ -129,30 +242,19 @@ class ControlApi:
         `answers`: by status; the first is that of a handler which returns no status of its own; by default 200.
         `errors`: by status, besides those of every route.
         """
-        signature = inspect.signature(handler, eval_str=True)
-        returned = signature.return_annotation
+        returned = inspect.signature(handler, eval_str=True).return_annotation
         kind: type[msgspec.Struct] = get_args(returned)[1] if get_origin(returned) is tuple else returned
-        body = next((one.annotation for one in signature.parameters.values() if _is_struct(one)), None)
-        self._kinds |= dict.fromkeys([kind, body] if body and body not in self._bodies else [kind])
         good = answers or {200: inspect.cleandoc(kind.__doc__ or "")}
-        refused = {**self._errors, **REFUSED, **(CHANGING if verb == "POST" else {}), **(errors or {})}
-        self.app.add_api_route(
-            path,
-            _answering(handler, _with_body(signature, self._reader(body)), next(iter(good))),
-            methods=[verb],
-            status_code=next(iter(good)),
-            tags=[path.removeprefix("/v1/").strip("/").partition("/")[0]],
-            dependencies=[Depends(_requiring(scope))],
-            response_model=None,
-            responses={
-                **{code: _response(text, ErrorOut) for code, text in sorted(refused.items())},
-                **{code: _response(text, kind) for code, text in good.items()},
-            },
-            openapi_extra={
-                "security": [{name: [str(scope)] if scope else []} for name in SECURITY_SCHEMES],
-                **({"requestBody": {"required": True, "content": _content(body)}} if body else {}),
-            },
-        )
+
+        def answer(returned: Any) -> Response:
+            code, out = (
+                cast("tuple[int, Any]", returned) if isinstance(returned, tuple) else (next(iter(good)), returned)
+            )
+            return Response(msgspec.json.encode(out), code, media_type=JSON)
+
+        described = {code: {"description": text, "content": _content(kind)} for code, text in good.items()}
+        self._serve(verb, path, handler, scope, answer, described, errors or {})
+        self._kinds[kind] = None
 
     def stream(
         self,
@@ -165,50 +267,47 @@ class ControlApi:
         """Serve server-sent events: `handler` returns them as they are sent, or raises. `events`: what is in the `data`
         of each, by its name. The stream ends before the first event that its caller's key opens no longer."""
         self._kinds |= dict.fromkeys(events.values())
-
-        async def answering(**values: Any) -> Response:
-            return _Events(await handler(**values), scope)
-
         content = {EVENTS: {"schema": {"oneOf": [reference(kind) for kind in events.values()]}}}
-        described = {"description": f"Events: {', '.join(events)}.", "content": content}
-        self._serve(path, _like(handler, answering), scope, {}, described)
+        described = {200: {"description": f"Events: {', '.join(events)}.", "content": content}}
+        self._serve("GET", path, handler, scope, lambda sent: _Events(sent, scope), described, {})
 
     def text_route(
         self, path: str, handler: Handler, *, scope: KeyScope, errors: Mapping[int, str] | None = None
     ) -> None:
         """Serve GET `path` with a handler that returns a text which someone else wrote: to be saved, never a page."""
 
-        async def answering(**values: Any) -> Response:
-            text: str = await handler(**values)
+        def answer(text: str) -> Response:
             return PlainTextResponse(text.encode(errors="replace"), headers=_SAVED)
 
         described = {"description": "The text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
-        self._serve(path, _like(handler, answering), scope, errors or {}, described)
+        self._serve("GET", path, handler, scope, answer, {200: described}, errors or {})
 
-    def _serve(
-        self, path: str, answering: Handler, scope: KeyScope, errors: Mapping[int, str], described: Mapping[str, Any]
+    def _serve(  # noqa: PLR0913, PLR0917 - a row of the table
+        self,
+        verb: str,
+        path: str,
+        handler: Handler,
+        scope: KeyScope | None,
+        answer: Callable[[Any], Response],
+        good: Mapping[int, Mapping[str, Any]],
+        errors: Mapping[int, str],
     ) -> None:
-        """Serve GET `path` with answers that are no struct."""
-        refused = {**self._errors, **REFUSED, **errors}
-        self.app.add_api_route(
-            path,
-            answering,
-            methods=["GET"],
-            tags=[path.removeprefix("/v1/").strip("/").partition("/")[0]],
-            dependencies=[Depends(_requiring(scope))],
-            response_model=None,
-            response_class=Response,
-            responses={
-                **{code: _response(text, ErrorOut) for code, text in sorted(refused.items())},
-                200: {**described},
-            },
-            openapi_extra={"security": [{name: [str(scope)]} for name in SECURITY_SCHEMES]},
+        arguments = _Arguments(path, handler, self._bodies)
+        if arguments.body is not None and arguments.body not in self._bodies:
+            self._kinds[arguments.body] = None
+        refused = {**self._errors, **REFUSED, **(CHANGING if verb == "POST" else {}), **errors}
+        bad = {code: {"description": text, "content": _content(ErrorOut)} for code, text in sorted(refused.items())}
+        self.operations.append(
+            Operation(
+                verb=verb,
+                path=path,
+                handler=handler,
+                scope=scope,
+                answer=answer,
+                arguments=arguments,
+                responses={**bad, **good},
+            )
         )
-
-    def _reader(self, kind: type[msgspec.Struct] | None) -> Callable[[bytes], Any] | None:
-        if kind is None:
-            return None
-        return self._bodies[kind].read if kind in self._bodies else _reader(kind)
 
 
 def _shared_errors(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -225,30 +324,6 @@ def _shared_errors(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 shared[name] = by_status[status]
                 by_status[status] = {"$ref": f"#/components/responses/{name}"}
     return shared
-
-
-def _is_struct(parameter: inspect.Parameter) -> bool:
-    kind = parameter.annotation
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _with_body(signature: inspect.Signature, reader: Callable[[bytes], Any] | None) -> inspect.Signature:
-    """The signature as FastAPI takes it: dependencies read what FastAPI has no model for, the body and the caller."""
-
-    async def read(request: Request) -> Any:
-        return reader(await request.body()) if reader is not None else None
-
-    def replaced(parameter: inspect.Parameter) -> inspect.Parameter:
-        if parameter.annotation is Caller:
-            return parameter.replace(annotation=Annotated[Any, Depends(_caller)])
-        return parameter.replace(annotation=Annotated[Any, Depends(read)]) if _is_struct(parameter) else parameter
-
-    parameters = [replaced(one) for one in signature.parameters.values()]
-    return signature.replace(parameters=parameters, return_annotation=Any)
-
-
-async def _caller(request: Request) -> Any:
-    return caller_of(request.scope)
 
 
 async def _unauthenticated() -> Caller:
@@ -276,19 +351,6 @@ class _Events(StreamingResponse):
                 yield event
 
 
-def _requiring(scope: KeyScope | None) -> Callable[[Request], Awaitable[None]]:
-    """Raises `Forbidden` before FastAPI looks at a parameter or a body."""
-
-    async def require(request: Request) -> None:
-        caller = caller_of(request.scope)
-        if scope is not None:
-            caller.require(scope)
-        elif caller == UNAUTHENTICATED:
-            raise Forbidden("nothing has authenticated this request")
-
-    return require
-
-
 def _reader(kind: type[msgspec.Struct]) -> Callable[[bytes], Any]:
     def read(content: bytes) -> Any:
         try:
@@ -304,29 +366,6 @@ def _reader(kind: type[msgspec.Struct]) -> Callable[[bytes], Any]:
     return read
 
 
-def _answering(handler: Handler, signature: inspect.Signature, status: int) -> Handler:
-    async def answering(**values: Any) -> Response:
-        returned = await handler(**values)
-        code, answer = cast("tuple[int, Any]", returned) if isinstance(returned, tuple) else (status, returned)
-        return Response(msgspec.json.encode(answer), code, media_type=JSON)
-
-    answering.__name__, answering.__doc__ = handler.__name__, handler.__doc__
-    answering.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]  `inspect` reads it first
-    return answering
-
-
-def _like(handler: Callable[..., Any], answering: Handler) -> Handler:
-    """`answering` with the name, the words and the parameters of `handler`."""
-    signature = inspect.signature(handler, eval_str=True).replace(return_annotation=Any)
-    answering.__name__, answering.__doc__ = handler.__name__, handler.__doc__
-    answering.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]  `inspect` reads it first
-    return answering
-
-
-def _response(text: str, kind: type[msgspec.Struct]) -> dict[str, Any]:
-    return {"description": text, "content": _content(kind)}
-
-
 def _content(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {JSON: {"schema": reference(kind)}}
 
@@ -334,14 +373,6 @@ def _content(kind: type[msgspec.Struct]) -> dict[str, Any]:
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RatchetError)  # noqa: S101 - see `_ERRORS`
     return _problem(http_error(error))
-
-
-async def _invalid(_: Request, error: Exception) -> Response:
-    """One line that names every parameter that is wrong."""
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - see `_ERRORS`
-    places = [(".".join(str(part) for part in each["loc"][1:]), each["msg"]) for each in error.errors()]
-    line = "; ".join(f"{place}: {reason}" for place, reason in places)
-    return _problem(HttpError(422, line, param=places[0][0]))
 
 
 async def _no_route(_: Request, error: Exception) -> Response:
@@ -355,7 +386,7 @@ async def _broken(_: Request, __: Exception) -> Response:
     return _problem(internal_error())
 
 
-_ERRORS = {RatchetError: _refused, RequestValidationError: _invalid, HTTPException: _no_route, Exception: _broken}
+_ERRORS = {RatchetError: _refused, HTTPException: _no_route, Exception: _broken}
 
 
 def _problem(problem: HttpError, headers: Mapping[str, str] | None = None) -> Response:

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from fastapi import HTTPException
+from fastapi import HTTPException  # pyright: ignore[reportMissingImports]
 from vllm.lora.peft_helper import PEFTHelper  # pyright: ignore[reportMissingImports] - of vLLM's own environment
 from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 from vllm.lora.resolver import LoRAResolver, LoRAResolverRegistry  # pyright: ignore[reportMissingImports]

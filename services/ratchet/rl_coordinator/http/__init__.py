@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from fastapi import FastAPI
-
 from ratchet.core.contract.http.jobs import JobIn
 from ratchet.core.contract.http.status import HealthOut
 from ratchet.core.rules.access import KeyScope
@@ -43,7 +41,7 @@ class Subjects:
     keys: KeyStore
 
 
-def http_app(checks: Mapping[str, Check], subjects: Subjects, now: Callable[[], datetime]) -> FastAPI:
+def http_app(checks: Mapping[str, Check], subjects: Subjects, now: Callable[[], datetime]) -> ControlApi:
     """The application with all routes; `checks`: by name, what training needs."""
     api = ControlApi(
         "Ratchet coordinator",
@@ -65,4 +63,4 @@ def http_app(checks: Mapping[str, Check], subjects: Subjects, now: Callable[[], 
     KeyRoutes(subjects.keys, now).add_to(api)
     StatusRoutes(jobs, registry, subjects.triggers, now).add_to(api)
     StorageRoutes(subjects.storage).add_to(api)
-    return api.app
+    return api

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import msgspec
 import uuid_utils
-from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from ratchet.core.contract.http.jobs import JobIn, JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut, SnapshotOut
@@ -96,9 +95,7 @@ class JobRoutes:
         api.route("GET", "/v1/jobs", self.list_jobs, scope=KeyScope.VIEW)
         api.route("GET", "/v1/jobs/{job_id}", self.get_job, scope=KeyScope.VIEW, errors=UNKNOWN)
 
-    async def ask_for_training(
-        self, body: JobIn, asked: Annotated[AskIn, Query()], caller: Caller
-    ) -> tuple[int, JobOut]:
+    async def ask_for_training(self, body: JobIn, asked: AskIn, caller: Caller) -> tuple[int, JobOut]:
         """Ask for training. The answer is the new job, or the one of an earlier request with the same id or key."""
         self._require_training()
         named = msgspec.structs.replace(body, requester=caller.actor(body.requester))
@@ -120,7 +117,7 @@ class JobRoutes:
         ref = built.snapshot
         return 201, SnapshotOut(uri=ref.uri, digest=ref.digest, rows=built.rows, planned=planned(body, request))
 
-    async def plan_training(self, role: Annotated[str, Query(description="The role to train.")]) -> PlanOut:
+    async def plan_training(self, role: Annotated[str, Field(description="The role to train.")]) -> PlanOut:
         """Propose an algorithm and its data from what the role has, and say why not the others. `algorithm: auto` in a
         request stands for the proposal."""
         shape, plan = await self._jobs.planner.plan(role)
@@ -138,7 +135,7 @@ class JobRoutes:
         job_id: str,
         caller: Caller,
         now: Annotated[
-            bool, Query(description="The second stage: the worker ends the training without a further checkpoint.")
+            bool, Field(description="The second stage: the worker ends the training without a further checkpoint.")
         ] = False,
     ) -> JobOut:
         """Cancel: a queued job at once, a running one once its worker has stopped after its train step, with a
@@ -152,13 +149,13 @@ class JobRoutes:
 
     async def list_jobs(  # noqa: PLR0913, PLR0917 - one for each filter of the query
         self,
-        state: Annotated[JobState | None, AfterValidator(possible), Query()] = None,
+        state: Annotated[JobState | None, AfterValidator(possible)] = None,
         role: RoleFilter = None,
-        algorithm: Annotated[str | None, Query()] = None,
-        since: Annotated[AwareDatetime | None, Query(description="Created then or later.")] = None,
-        prefix: Annotated[str, Query(max_length=200, description="Those whose ids begin with it.")] = "",
-        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-        offset: Annotated[int, Query(ge=0, description="So many of the newest are left out.")] = 0,
+        algorithm: str | None = None,
+        since: Annotated[AwareDatetime | None, Field(description="Created then or later.")] = None,
+        prefix: Annotated[str, Field(max_length=200, description="Those whose ids begin with it.")] = "",
+        limit: Annotated[int, Field(ge=1, le=10_000)] = 1000,
+        offset: Annotated[int, Field(ge=0, description="So many of the newest are left out.")] = 0,
     ) -> JobsOut:
         """Jobs that are kept, newest first."""
         given = {"state": state, "role": role, "algorithm": algorithm}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from fastapi import Path, Query
+from pydantic import Field
 
 from ratchet.core.contract.http.models import (
     LineageOut,
@@ -25,11 +25,11 @@ from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.registry import Page, Registry
 
-Role = Annotated[str, Path(pattern=f"^{ROLE.pattern}$")]
-RoleFilter = Annotated[str | None, Query(pattern=f"^{ROLE.pattern}$", description="Only this role.")]
-Version = Annotated[int, Path(ge=1, lt=2**31)]
-Stage = Annotated[Literal["staging", "production", "archived"] | None, Query()]
-Status = Annotated[Literal["pending", "training", "ready", "failed"] | None, Query()]
+Role = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]
+RoleFilter = Annotated[str | None, Field(pattern=f"^{ROLE.pattern}$", description="Only this role.")]
+Version = Annotated[int, Field(ge=1, lt=2**31)]
+Stage = Literal["staging", "production", "archived"] | None
+Status = Literal["pending", "training", "ready", "failed"] | None
 HISTORY = timedelta(days=7)
 """How far back outcomes are looked at."""
 UNMADE = 20
@@ -61,7 +61,7 @@ class ModelRoutes:
         role: RoleFilter = None,
         stage: Stage = None,
         status: Status = None,
-        algorithm: Annotated[str | None, Query()] = None,
+        algorithm: str | None = None,
     ) -> ModelsOut:
         """Registered policies by role and version."""
         given = {"stage": stage, "status": status, "algorithm": algorithm}
@@ -110,9 +110,9 @@ class ModelRoutes:
         self,
         role: Role,
         version: Version,
-        offset: Annotated[int, Query(ge=0, description="First trajectory and preference to list.")] = 0,
-        limit: Annotated[int, Query(ge=0, le=500, description="How many of each to list.")] = 20,
-        parents: Annotated[int, Query(ge=0, le=20, description="So many ancestors are walked as well.")] = 0,
+        offset: Annotated[int, Field(ge=0, description="First trajectory and preference to list.")] = 0,
+        limit: Annotated[int, Field(ge=0, le=500, description="How many of each to list.")] = 20,
+        parents: Annotated[int, Field(ge=0, le=20, description="So many ancestors are walked as well.")] = 0,
     ) -> LineageOut:
         """Where a policy comes from: job, snapshot, trajectories, rewards, people."""
         return await self._registry.provenance.trace(role, version, Page(offset, limit, parents))
@@ -121,8 +121,8 @@ class ModelRoutes:
         self,
         role: Role,
         version: Version,
-        within_s: Annotated[float, Query(gt=0, le=30 * 86_400, description="Slower outcomes are left out.")] = 21_600,
-        limit: Annotated[int, Query(ge=1, le=10_000, description="How many outcomes at most.")] = 2_000,
+        within_s: Annotated[float, Field(gt=0, le=30 * 86_400, description="Slower outcomes are left out.")] = 21_600,
+        limit: Annotated[int, Field(ge=1, le=10_000, description="How many outcomes at most.")] = 2_000,
     ) -> OutcomeTimesOut:
         """How long outcomes of a policy took lately: what a rollout's horizon is set by."""
         await self._registry.policies.get_policy(role, version)
@@ -135,9 +135,9 @@ class ModelRoutes:
 
     async def get_replay_prompts(
         self,
-        role: Annotated[str, Query(pattern=f"^{ROLE.pattern}$")],
-        version: Annotated[int, Query(ge=1, lt=2**31, description="The candidate.")],
-        limit: Annotated[int, Query(ge=1, le=1_000)] = 400,
+        role: Annotated[str, Field(pattern=f"^{ROLE.pattern}$")],
+        version: Annotated[int, Field(ge=1, lt=2**31, description="The candidate.")],
+        limit: Annotated[int, Field(ge=1, le=1_000)] = 400,
     ) -> ReplayPromptsOut:
         """Logged prompts newer than the candidate's snapshot and outside the groups that its lineage learned from."""
         return await self._registry.replay.choose_prompts(role, version, limit)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
 
-from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from ratchet.core.contract.http.storage import StorageOut
@@ -37,6 +35,6 @@ class StorageRoutes:
         """Serve it."""
         api.route("POST", "/v1/storage/sweep", self.sweep, scope=KeyScope.ADMIN, errors=ERRORS)
 
-    async def sweep(self, asked: Annotated[SweepIn, Query()]) -> StorageOut:
+    async def sweep(self, asked: SweepIn) -> StorageOut:
         """Set aside the objects that nothing needs any more, and remove those that were set aside long enough."""
         return await self._storage.collector.sweep(dry_run=asked.dry_run)

@@ -9,7 +9,7 @@ import httpx
 import jsonschema_rs
 import pytest
 import pytest_asyncio
-from fastapi import Query
+from pydantic import Field
 
 from ratchet.core.contract.http.gateway import FeedbackTaken
 from ratchet.core.contract.http.rollouts import StartIn
@@ -22,7 +22,7 @@ from ratchet.core.service.openapi import member_words
 from tests.support.callers import called_by
 
 
-async def find(name: str, limit: Annotated[int, Query(ge=1)] = 5) -> FeedbackTaken:
+async def find(name: str, limit: Annotated[int, Field(ge=1)] = 5) -> FeedbackTaken:
     """Look for one."""
     if name == "broken":
         raise ZeroDivisionError("a bug")
@@ -48,7 +48,7 @@ def served() -> ControlApi:
 
 @pytest_asyncio.fixture
 async def things() -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(called_by(served().app), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(called_by(served()), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://things") as client:
         yield client
 
@@ -76,7 +76,7 @@ async def test_a_stream_ends_before_the_first_event_that_its_callers_key_opens_n
 
     api = ControlApi("Things", "All there is.", errors={})
     api.stream("/v1/events", events, scope=KeyScope.VIEW, events={"thing": FeedbackTaken})
-    transport = httpx.ASGITransport(Authentication(api.app, identify))
+    transport = httpx.ASGITransport(Authentication(api, identify))
     async with httpx.AsyncClient(transport=transport, base_url="http://things") as client:
         answer = await client.get("/v1/events")
     assert (answer.status_code, answer.text) == (200, "data: 0\n\ndata: 1\n\n")
@@ -130,7 +130,7 @@ async def test_the_answer_to_a_wrong_method_names_the_right_ones(things: httpx.A
 
 
 def test_the_document_names_every_body_and_every_error_and_no_answer_that_cannot_come() -> None:
-    document: Any = served().document()
+    document: Any = served().document
     operations = document["paths"]["/v1/things/{name}"]
     assert set(operations["get"]["responses"]) == {"200", "401", "403", "404", "422", "503"}
     assert set(operations["post"]["responses"]) == {"200", "201", "400", "401", "403", "415", "503"}
