@@ -35,7 +35,7 @@ from ratchet.core.service.runtime import App
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.app import build
-from ratchet.trajectory_collector.settings import Settings
+from ratchet.trajectory_collector.settings import Settings, Tuning
 from tests.support.consuming import messages_of
 from tests.support.messages import trajectory
 from tests.support.running import connected, prepared_warehouse, running_app
@@ -276,7 +276,8 @@ async def plane_of(scene: Scene, folder: Path) -> AsyncGenerator[Plane]:
         shared = SharedSettings(
             nats_url=nats.url, clickhouse_url=clickhouse.url, data_dir=folder / "data", clickhouse_timeout_s=10
         )
-        settings = Settings(shared=shared, ack_wait_s=5.0, audit_interval_s=0.5)
+        settings = Settings(shared=shared)
+        tuning = Tuning(ack_wait_s=5.0, audit_interval_s=0.5)
         async with connected(shared) as bus, prepared_warehouse(shared) as warehouse, AsyncExitStack() as running:
             plane = Plane(nats, clickhouse, folder, bus, warehouse)
             for wrong in scene.clocks:
@@ -284,7 +285,9 @@ async def plane_of(scene: Scene, folder: Path) -> AsyncGenerator[Plane]:
                 def clock(wrong: timedelta = wrong) -> datetime:
                     return utc_now() + wrong
 
-                plane.apps.append(await running.enter_async_context(running_app(build(settings, now=clock))))
+                plane.apps.append(
+                    await running.enter_async_context(running_app(build(settings, now=clock, tuning=tuning)))
+                )
             yield plane
 
 

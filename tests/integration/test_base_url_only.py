@@ -21,7 +21,7 @@ from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.domain import Inference
 from ratchet.trajectory_collector.idle import IdleAssembler, Patience
 from ratchet.trajectory_collector.nats_streams import Streams
-from ratchet.trajectory_collector.settings import Settings
+from ratchet.trajectory_collector.settings import Settings, Tuning
 from tests.support.messages import trajectory, trajectory_end, turn
 from tests.support.running import connected, prepared_warehouse, running_app
 
@@ -34,12 +34,13 @@ def seconds(number: float) -> timedelta:
 
 def collector(shared: SharedSettings, later_s: float = 0.0) -> Any:
     """A collector whose clock is `later_s` ahead."""
-    settings = Settings(shared=shared, linger_s=0.02, ack_wait_s=2.0, audit_interval_s=0.1, idle_interval_s=0.1)
-    return build(settings, now=lambda: utc_now() + seconds(later_s))
+    settings = Settings(shared=shared, linger_s=0.02)
+    tuning = Tuning(ack_wait_s=2.0, audit_interval_s=0.1, idle_interval_s=0.1)
+    return build(settings, now=lambda: utc_now() + seconds(later_s), tuning=tuning)
 
 
 def rewards(shared: SharedSettings) -> Any:
-    return build_rewards(RewardSettings(shared=shared, linger_s=0.02, ack_wait_s=2.0))
+    return build_rewards(RewardSettings(shared=shared, linger_s=0.02))
 
 
 async def stored(warehouse: Warehouse, table: str) -> list[dict[str, Any]]:
@@ -99,7 +100,13 @@ async def test_silence_makes_one_trajectory_and_one_reward_although_a_collector_
 
 async def assemble(bus: Bus, warehouse: Warehouse, later_s: float) -> int:
     """Look for idle trajectories once, `later_s` from now; how many the stream of trajectories holds then."""
-    clock = Bus(bus.nc, name="later", contracts=bus.contracts, replicas=1, now=lambda: utc_now() + seconds(later_s))
+    clock = Bus(
+        bus.nc,
+        name="later",
+        contracts=bus.contracts,
+        replicas=1,
+        now=lambda: utc_now() + seconds(later_s),
+    )
     durables = {"RL_TURNS": "collector-turns", "RL_TRAJECTORIES": "collector-trajectories"}
     patience = Patience(seconds(IDLE_S), lookback=seconds(2 * IDLE_S))
     idle = IdleAssembler(clock, Facts(warehouse), Streams(clock), durables, patience=patience, inference=Inference())

@@ -6,7 +6,9 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,9 +25,9 @@ from ratchet.core.errors import RatchetError
 from ratchet.core.service.runtime import App
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
-from ratchet.trajectory_collector.app import build
+from ratchet.trajectory_collector import app as collector_app
 from ratchet.trajectory_collector.domain import child_id
-from ratchet.trajectory_collector.settings import Settings
+from ratchet.trajectory_collector.settings import Settings, Tuning
 from tests.support.consuming import messages_of
 from tests.support.messages import AT, trajectory, trajectory_end, turn
 from tests.support.running import connected, prepared_warehouse, running_app
@@ -36,8 +38,13 @@ HUGE = msgspec.structs.replace(turn().policy, version=2**40)
 """A policy that the contract takes and ClickHouse cannot hold."""
 
 
+QUICK = Tuning(ack_wait_s=2.0, audit_interval_s=0.1, assembly_patience_s=5.0)
+IDLE = replace(QUICK, idle_interval_s=0.1)
+build = partial(collector_app.build, tuning=QUICK)
+
+
 def settings_of(shared: SharedSettings) -> Settings:
-    return Settings(shared=shared, linger_s=0.02, ack_wait_s=2.0, audit_interval_s=0.1, assembly_patience_s=5.0)
+    return Settings(shared=shared, linger_s=0.02)
 
 
 async def stored(warehouse: Warehouse, table: str = "trajectories") -> int:
@@ -201,8 +208,8 @@ async def test_a_silent_run_of_which_no_call_was_answered_is_a_failure(
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all(calls)
             await eventually(has(warehouse, len(calls), "turns"))
-            late = settings_of(shared_settings).model_copy(update={"idle_s": 0.0, "idle_interval_s": 0.1})
-            async with running_app(build(late)):
+            late = settings_of(shared_settings).model_copy(update={"idle_s": 0.0})
+            async with running_app(build(late, tuning=IDLE)):
                 await eventually(has(warehouse, 4))
         rows = await warehouse.rows("SELECT trajectory_id, outcome FROM trajectories FINAL")
         assert {row["trajectory_id"]: row["outcome"] for row in rows} == {
@@ -215,8 +222,8 @@ async def test_a_silent_run_of_which_no_call_was_answered_is_a_failure(
 
 async def test_rows_that_clickhouse_lost_are_read_again_from_the_streams(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
-        small = settings_of(shared_settings).model_copy(update={"batch": 16})
-        async with running_app(build(small)):
+        small = replace(QUICK, batch=16)
+        async with running_app(build(settings_of(shared_settings), tuning=small)):
             await bus.publish_all([turn("ride", 0), trajectory_end("ride", turns=1)])
             await bus.publish_all([trajectory(str(n)) for n in range(40)])
             await bus.nc.jetstream().publish(Trajectory.TOPIC, b"not json")
@@ -228,7 +235,7 @@ async def test_rows_that_clickhouse_lost_are_read_again_from_the_streams(shared_
             rows = await stored(warehouse), await stored(warehouse, "turns")
         for table in ("trajectories", "turns", "trajectory_ends", *LEDGER):
             await warehouse.command(f"TRUNCATE TABLE {table}")
-        async with running_app(build(small)) as app:
+        async with running_app(build(settings_of(shared_settings), tuning=small)) as app:
             await bus.publish(trajectory("new"))
             await eventually(accounted(warehouse, 45))
             await eventually(has(warehouse, 1, "turns"))
@@ -266,8 +273,8 @@ async def test_rows_that_vanish_while_the_collector_runs_raise_an_alert_and_come
 ) -> None:
     """The ledger's own entries balance all the while: only reading the rows shows the loss."""
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
-        few = settings_of(shared_settings).model_copy(update={"audit_window": 16, "audit_windows_per_tick": 2})
-        async with running_app(build(few)) as app:
+        few = replace(QUICK, audit_window=16, audit_windows_per_tick=2)
+        async with running_app(build(settings_of(shared_settings), tuning=few)) as app:
             await bus.publish_all([trajectory(str(n)) for n in range(100)])
             await eventually(accounted(warehouse, 100))
             await warehouse.command("TRUNCATE TABLE trajectories")
@@ -337,13 +344,15 @@ async def test_a_broker_that_gives_sequences_out_again_loses_nothing(
 async def test_a_stream_that_fills_by_bytes_is_trimmed_up_to_its_slowest_reader(
     shared_settings: SharedSettings,
 ) -> None:
-    alone = {"absent_readers": ["reward_computer"], "trim_keep_s": 0.0}
+    alone = {"absent_readers": ["reward_computer"]}
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         jetstream = bus.nc.jetstream()
         config = (await jetstream.stream_info("RL_TRAJECTORIES")).config
         config.max_bytes = 200_000
         await jetstream.update_stream(config)
-        async with running_app(build(settings_of(shared_settings).model_copy(update=alone))):
+        async with running_app(
+            build(settings_of(shared_settings).model_copy(update=alone), tuning=replace(QUICK, trim_keep_s=0.0))
+        ):
             for part in range(20):
                 await _publish_when_there_is_room(bus, [trajectory(f"{part}-{n}") for n in range(20)])
             await eventually(accounted(warehouse, 400))
@@ -366,7 +375,7 @@ async def test_a_stream_is_not_trimmed_below_a_reader_that_is_behind_and_operato
         config = (await jetstream.stream_info("RL_TRAJECTORIES")).config
         config.max_msgs = 100
         await jetstream.update_stream(config)
-        async with running_app(build(settings_of(shared_settings).model_copy(update={"trim_keep_s": 0.0}))):
+        async with running_app(build(settings_of(shared_settings), tuning=replace(QUICK, trim_keep_s=0.0))):
             await bus.publish_all([trajectory(str(n)) for n in range(95)])
             await eventually(accounted(warehouse, 95))
             await eventually(lambda: _has_alert(bus, "full:RL_TRAJECTORIES"))
@@ -377,8 +386,8 @@ async def test_a_warehouse_outage_does_not_use_up_the_patience_with_an_end(
     shared_settings: SharedSettings, clickhouse: RunningServer
 ) -> None:
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
-        brief = settings_of(shared_settings).model_copy(update={"assembly_patience_s": 2.0})
-        async with running_app(build(brief)) as app:
+        brief = replace(QUICK, assembly_patience_s=2.0)
+        async with running_app(build(settings_of(shared_settings), tuning=brief)) as app:
             await bus.publish(trajectory_end("ride", turns=1))
             await eventually(lambda: _is_ready(app))
             await asyncio.to_thread(clickhouse.kill)
@@ -419,9 +428,9 @@ async def test_a_silent_trajectory_in_two_roles_is_assembled_in_each(
 ) -> None:
     """Both roles fall silent at once, or one when the other's trajectory is stored: neither is taken for the other."""
     calls = {role: turn("ride", role=role, turn_id=named_id(role)) for role in ("planner", "support")}
-    silent = settings_of(shared_settings).model_copy(update={"idle_s": 0.3, "idle_interval_s": 0.1})
+    silent = settings_of(shared_settings).model_copy(update={"idle_s": 0.3})
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
-        async with running_app(build(silent)):
+        async with running_app(build(silent, tuning=IDLE)):
             await bus.publish_all([calls[role] for role in first])
             await eventually(has(warehouse, len(first)))
             await bus.publish_all([call for role, call in calls.items() if role not in first])
@@ -444,16 +453,14 @@ async def test_every_conversation_under_one_id_is_stored_once_however_many_colle
         messages=[{"role": "user", "content": "do more"}],
         timestamp=AT + timedelta(hours=1),
     )
-    idle = settings_of(shared_settings).model_copy(
-        update={"idle_s": 3600.0, "idle_interval_s": 0.1, "idle_s_by_role": {"support": 0.0}}
-    )
+    idle = settings_of(shared_settings).model_copy(update={"idle_s": 3600.0, "idle_s_by_role": {"support": 0.0}})
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish_all([*main, *workers, trajectory_end("run", turns=4)])
             await eventually(has(warehouse, 3))
             await publish_outside_the_window(bus, trajectory_end("run", turns=4))
             await bus.publish(late)
-            async with running_app(build(idle)), running_app(build(idle)):
+            async with running_app(build(idle, tuning=IDLE)), running_app(build(idle, tuning=IDLE)):
                 await eventually(has(warehouse, 4))
         rows = await warehouse.rows(
             "SELECT trajectory_id, recorded_as, parent_trajectory_id, outcome FROM trajectories FINAL"

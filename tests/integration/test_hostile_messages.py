@@ -20,7 +20,7 @@ from ratchet.core.errors import InvalidMessage
 from ratchet.core.service.settings import SharedSettings
 from ratchet.trajectory_collector.app import build
 from ratchet.trajectory_collector.rows import TABLES
-from ratchet.trajectory_collector.settings import Settings
+from ratchet.trajectory_collector.settings import Settings, Tuning
 from tests.support.consuming import consuming, messages_of
 from tests.support.contract_files import CONTRACTS, example
 from tests.support.hostile import HEADERS, broken_bodies, extreme_bodies, valid_bodies
@@ -126,12 +126,13 @@ async def test_the_collector_accounts_for_every_legal_message_even_the_extreme_o
     shared_settings: SharedSettings,
 ) -> None:
     messages = [message for topic in TABLES for message in legal(topic)]
-    settings = Settings(shared=shared_settings, linger_s=0.05, audit_interval_s=0.2, assembly_patience_s=0.5)
+    settings = Settings(shared=shared_settings, linger_s=0.05)
+    tuning = Tuning(audit_interval_s=0.2, assembly_patience_s=0.5)
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         for number, (subject, body) in enumerate(messages):
             await bus.nc.publish(subject, body, headers={"ce-id": f"event-{number}"})
         await bus.nc.flush()
-        async with running_app(build(settings)) as app:
+        async with running_app(build(settings, tuning=tuning)) as app:
 
             async def accounted() -> bool:
                 rows = await warehouse.rows("SELECT sum(accounted) AS n FROM ledger_balance")

@@ -58,7 +58,7 @@ async def test_a_keys_calls_and_their_cost_are_followed_until_it_is_revoked(
     shared_settings: SharedSettings, nats: Broker, tmp_path: Path
 ) -> None:
     prepared_objects(shared_settings)
-    collector = CollectorSettings(shared=shared_settings, linger_s=0.02, ack_wait_s=2.0)
+    collector = CollectorSettings(shared=shared_settings, linger_s=0.02)
     async with (
         prepared_warehouse(shared_settings),
         connected(shared_settings) as bus,

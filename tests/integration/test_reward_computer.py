@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from nats.js.errors import NotFoundError
@@ -11,34 +13,40 @@ from nats.js.errors import NotFoundError
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.projection import positions
+from ratchet.bus.registry import Bounds
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Message, Outcome, Reward, decode
 from ratchet.core.contract.state import BASELINES
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
-from ratchet.reward_computer.app import build, projections
+from ratchet.reward_computer import app as reward_app
+from ratchet.reward_computer.app import projections
 from ratchet.reward_computer.settings import Settings
 from ratchet.trajectory_collector.app import build as build_collector
-from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from ratchet.trajectory_collector.settings import Settings as CollectorSettings, Tuning
 from tests.support.messages import trajectory
 from tests.support.rewards import feedback
 from tests.support.running import connected, prepared_warehouse, running, running_app
 from tests.support.stored_values import check_buckets
 from tests.unit.reward_computer.test_reward_components import turns
 
+BRIEF = Bounds(ack_wait_s=2.0)
+build = partial(reward_app.build, bounds=BRIEF)
+QUICK = Tuning(ack_wait_s=2.0)
+
 
 def settings_of(shared: SharedSettings, **changes: Any) -> Settings:
-    return Settings(shared=shared, **({"linger_s": 0.02, "ack_wait_s": 2.0} | changes))
+    return Settings(shared=shared, **({"linger_s": 0.02} | changes))
 
 
 def collector_of(shared: SharedSettings) -> CollectorSettings:
-    return CollectorSettings(shared=shared, linger_s=0.02, ack_wait_s=2.0)
+    return CollectorSettings(shared=shared, linger_s=0.02)
 
 
 @asynccontextmanager
 async def loop(shared: SharedSettings) -> AsyncIterator[tuple[Bus, Warehouse]]:
     """Broker and warehouse made ready, and a collector that stores; at the end the baselines keep their contract."""
-    collector = build_collector(collector_of(shared))
+    collector = build_collector(collector_of(shared), tuning=QUICK)
     async with connected(shared) as bus, prepared_warehouse(shared) as warehouse, running_app(collector):
         yield bus, warehouse
         assert await check_buckets(bus, BASELINES) == {"cursor.v1", "turn.history.v1", "score.windows.v1"}
@@ -127,7 +135,7 @@ async def test_feedback_that_comes_first_is_in_the_first_reward(shared_settings:
 async def test_two_workers_lose_no_opinion_when_all_messages_come_at_once(shared_settings: SharedSettings) -> None:
     names = [str(number) for number in range(20)]
     opinions = [feedback(number, name, value=bool(number % 2)) for number in range(5) for name in names]
-    one, two = build(settings_of(shared_settings, batch=3)), build(settings_of(shared_settings, batch=3))
+    one, two = (reward_app.build(settings_of(shared_settings), replace(BRIEF, batch=3)) for _ in range(2))
     async with loop(shared_settings) as (bus, warehouse), running_app(one), running_app(two):
         await bus.publish_all([*opinions[:40], *(trajectory(name) for name in names), *opinions[40:]])
 
@@ -214,7 +222,7 @@ async def test_rewards_wait_for_the_collector_and_then_come(shared_settings: Sha
             await bus.publish_all([trajectory(), feedback()])
             await eventually(tried)
             assert await rewards(warehouse) == []
-            async with running_app(build_collector(collector_of(shared_settings))):
+            async with running_app(build_collector(collector_of(shared_settings), tuning=QUICK)):
                 first = await eventually(rewarded(warehouse, 1))
                 await eventually(settled(bus, "RL_FEEDBACK", "reward-feedback"))
                 assert first[0].revision == 0

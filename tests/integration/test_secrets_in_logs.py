@@ -91,7 +91,6 @@ def _environment(echo: str) -> dict[str, str]:
         "RATCHET_LOG_LEVEL": "debug",
         "RATCHET_ENGINE_URL": echo,
         "RATCHET_GATEWAY_UPSTREAMS": json.dumps([upstream]),
-        "RATCHET_COLLECTOR_ASSEMBLY_PATIENCE_S": "0.5",
     }
 
 

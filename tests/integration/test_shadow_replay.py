@@ -34,7 +34,7 @@ from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
 from ratchet.local.local_stack.ports import free_ports
 from ratchet.trajectory_collector.app import build as build_collector
-from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from ratchet.trajectory_collector.settings import Settings as CollectorSettings, Tuning
 from tests.support.canary_world import ROLE, policy, served
 from tests.support.coordinator import Workshop, coordinating, tid
 from tests.support.fake_engine import FakeEngine, serving
@@ -202,10 +202,10 @@ async def replaying(shared_settings: SharedSettings, bus: Bus, tmp_path: Path) -
     engine = FakeEngine(resident={served(1).name, policy_name(ROLE, 2, candidate.digest)})
     await register(bus, policy(1, stage="stable", training_job_id=None))
     await Bucket(bus, POLICIES, Route).put(ROLE, Route(role=ROLE, stable=served(1), next_version=3))
-    collector = CollectorSettings(shared=shared_settings, linger_s=0.01, idle_s=2, idle_interval_s=0.2)
+    collector = CollectorSettings(shared=shared_settings, linger_s=0.01, idle_s=2)
     async with (
         prepared_warehouse(shared_settings) as warehouse,
-        running_app(build_collector(collector)),
+        running_app(build_collector(collector, tuning=Tuning(idle_interval_s=0.2))),
         coordinating(shared_settings, bus) as workshop,
         serving(engine) as engine_url,
         running_app(

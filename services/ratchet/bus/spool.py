@@ -9,9 +9,9 @@ segment is synced to the disk when it is full and on `close`; a power failure ma
 Delivery is at least once: a process killed between a publish and the cursor's write publishes that batch again, under
 the same event ids.
 
-SQLite would be less code (WAL, `synchronous=NORMAL`, a CRC in each row), and was tried: one altered byte in the log of a
-killed process cost 204 of 400 records in the median, where a frame costs one; a full disk refused the drain as well;
-keeping a record took 40 us of processor time, where a frame takes 7.
+SQLite would be less code (WAL, `synchronous=NORMAL`, a CRC in each row), and was tried: one altered byte in the log
+of a killed process cost 204 of 400 records in the median, where a frame costs one; a full disk refused the drain as
+well; keeping a record took 40 us of processor time, where a frame takes 7.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import structlog
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus, Patience
-from ratchet.bus.outbox import Outbox
+from ratchet.bus.outbox import QUEUE_BYTES, Outbox
 from ratchet.bus.settings import without_user
 from ratchet.bus.spool import NoSpool, Spool
 from ratchet.bus.tasks import end
@@ -34,6 +34,8 @@ from ratchet.core.service.settings import SharedSettings
 
 log = structlog.get_logger()
 
+QUEUE_LIMIT = 10_000
+"""Messages kept in memory, before further ones count as lost: in each of two queues, before and after redaction."""
 GRACE_S = 2.0
 """How much longer than its deadline closing may take, to write the rest to the spool."""
 COORDINATOR_URL, GATEWAY_URL = "http://127.0.0.1:8081", "http://127.0.0.1:8080"
@@ -65,16 +67,15 @@ class AsyncClient:
         self._now = now
         self._name = f"client:{agent_id}"
         self._spool = _open_spool(self._settings)
-        limit = self._settings.queue_limit
         self._outbox = Outbox(
             self._contracts,
             self._name,
             self._spool,
-            queue_limit=limit,
-            queue_bytes=self._settings.queue_bytes,
+            queue_limit=QUEUE_LIMIT,
+            queue_bytes=QUEUE_BYTES,
             now=now,
         )
-        self._preparer = Preparer(self._outbox, limit, self._settings.queue_bytes)
+        self._preparer = Preparer(self._outbox, QUEUE_LIMIT, QUEUE_BYTES)
         agent = Agent(
             agent_id=agent_id,
             role=role,

@@ -17,10 +17,6 @@ class ClientSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_CLIENT_", frozen=True, populate_by_name=True)
 
-    queue_limit: int = 10_000
-    """Messages kept in memory, before further ones count as lost: in each of two queues, before and after redaction."""
-    queue_bytes: int = 64 * 1024 * 1024
-    """Bytes of messages kept in memory, in each of the two queues."""
     spool_bytes: int = 256 * 1024 * 1024
     """Disk space for messages while the broker is away."""
     close_s: float = 5.0

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import subscribe
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.projection import Projection, project
-from ratchet.bus.registry import Bounds
+from ratchet.bus.registry import AS_DECLARED, Bounds
 from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.rules.alerts import gap_alert
 from ratchet.core.service.contracts import load_contracts
@@ -30,22 +31,24 @@ from ratchet.reward_computer.handlers import RewardComputer
 from ratchet.reward_computer.settings import Settings, spec_of
 
 NAME = "reward_computer"
+PATIENCE = timedelta(hours=1)
+"""Feedback on a stored trajectory that has no reward by then becomes a dead letter."""
 
 
 @asynccontextmanager
-async def build(settings: Settings) -> AsyncIterator[App]:
+async def build(settings: Settings, bounds: Bounds = AS_DECLARED) -> AsyncIterator[App]:
     """Connect, and assemble two projections and two consumers."""
     spec_of(settings)
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
     warehouse = await Warehouse.connect(settings.shared)
     try:
-        yield await assembled(settings, bus, warehouse)
+        yield await assembled(settings, bus, warehouse, bounds)
     finally:
         await bus.close()
         await warehouse.close()
 
 
-async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
+async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, bounds: Bounds = AS_DECLARED) -> App:
     """The reward computer on connections that are open."""
     histories, windows = projections(bus)
     settled = StoredWatch(bus, [bus.contracts.topics[kind.TOPIC].stream for kind in (Trajectory, Feedback)])
@@ -57,9 +60,9 @@ async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
         windows=windows,
         windows_from=await last_reward(bus),
         now=bus.now,
-        patience=timedelta(seconds=settings.patience_s),
+        patience=PATIENCE,
     )
-    bounds = Bounds(batch=settings.batch, linger_s=settings.linger_s, ack_wait_s=settings.ack_wait_s)
+    bounds = replace(bounds, linger_s=settings.linger_s)
     consumers = [
         subscribe(bus, "reward-trajectories", {Trajectory: computer.first_rewards}, bounds=bounds),
         subscribe(bus, "reward-feedback", {Feedback: computer.revisions}, bounds=bounds),

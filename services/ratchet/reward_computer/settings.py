@@ -33,14 +33,8 @@ class Settings(ServiceSettings):
     """Length of that past, and of the history of turns."""
     dense: bool = True
     """Whether rewards also say what each turn was worth."""
-    patience_s: float = 3600.0
-    """Feedback on a stored trajectory that has no reward by then becomes a dead letter."""
-    batch: int | None = None
-    """Most messages handled together, where that differs from `contracts/topics.json`."""
     linger_s: float | None = None
     """How long a batch waits for more, where that differs from `contracts/topics.json`."""
-    ack_wait_s: float | None = None
-    """The broker redelivers after this long without a sign of life, where that differs from `contracts/topics.json`."""
 
 
 def verify(settings: Settings, _: Mapping[str, str]) -> None:

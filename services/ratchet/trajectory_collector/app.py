@@ -39,44 +39,49 @@ from ratchet.trajectory_collector.nats_readers import NatsReaders
 from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.restore import Restorer
 from ratchet.trajectory_collector.rows import TABLES
-from ratchet.trajectory_collector.settings import Settings
+from ratchet.trajectory_collector.settings import Settings, Tuning
 from ratchet.trajectory_collector.trim import Trimmer, TrimRules
 
 NAME = "trajectory_collector"
+TUNING = Tuning()
 OF_TRAJECTORIES = frozenset({Turn.TOPIC, TrajectoryEnd.TOPIC, Trajectory.TOPIC})
 """Messages that end the silence of a trajectory."""
 
 
 @asynccontextmanager
-async def build(settings: Settings, now: Callable[[], datetime] = utc_now) -> AsyncIterator[App]:
+async def build(
+    settings: Settings, now: Callable[[], datetime] = utc_now, tuning: Tuning = TUNING
+) -> AsyncIterator[App]:
     """Connect, and assemble one consumer per stream, the audit and the search for idle trajectories."""
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts(), now=now)
     warehouse = await Warehouse.connect(settings.shared)
     try:
-        yield assembled(settings, bus, warehouse, now)
+        yield assembled(settings, bus, warehouse, now, tuning)
     finally:
         await bus.close()
         await warehouse.close()
 
 
-def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[[], datetime]) -> App:
+def assembled(
+    settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[[], datetime], tuning: Tuning = TUNING
+) -> App:
     """The collector on connections that are open."""
-    bounds = Bounds(batch=settings.batch, linger_s=settings.linger_s, ack_wait_s=settings.ack_wait_s)
+    bounds = Bounds(batch=tuning.batch, linger_s=settings.linger_s, ack_wait_s=tuning.ack_wait_s)
     specs = {stream: spec.within(bounds) for stream, spec in collected(bus.contracts).items()}
     durables = {stream: spec.name for stream, spec in specs.items()}
     tables = {stream: [TABLES[topic].name for topic in spec.topics] for stream, spec in specs.items()}
     streams, ledger, alerts = Streams(bus), Ledger(warehouse, tables), Alerts(bus)
-    facts = Facts(warehouse, Most(settings.assembly_turns, settings.assembly_bytes))
+    facts = Facts(warehouse, Most(tuning.assembly_turns, tuning.assembly_bytes))
     generations = Generations(streams, ledger, alerts, now)
     inference = Inference(
         {role: frozenset(tools) for role, tools in settings.final_tools.items()}, settings.failure_by_error
     )
     collector = partial(Collector, facts, ledger, generations, now=now, publish=bus.publish, inference=inference)
-    patience = timedelta(seconds=settings.assembly_patience_s)
+    patience = timedelta(seconds=tuning.assembly_patience_s)
     collectors = {stream: collector(durable, patience=patience) for stream, durable in durables.items()}
-    restorer = Restorer(bus, collectors, max(spec.batch for spec in specs.values()), settings.restore_per_tick)
+    restorer = Restorer(bus, collectors, max(spec.batch for spec in specs.values()), tuning.restore_per_tick)
     auditor = Auditor(
-        streams, ledger, generations, restorer, alerts, consumers=durables, now=now, rules=audit_rules(settings)
+        streams, ledger, generations, restorer, alerts, consumers=durables, now=now, rules=audit_rules(settings, tuning)
     )
     trimmer = Trimmer(
         streams,
@@ -84,7 +89,7 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[
         auditor.balanced_up_to,
         alerts,
         consumers=durables,
-        rules=trim_rules(settings),
+        rules=trim_rules(tuning),
         now=now,
     )
     idle = IdleAssembler(
@@ -94,35 +99,35 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, now: Callable[
         {stream: name for stream, name in durables.items() if not OF_TRAJECTORIES.isdisjoint(specs[stream].topics)},
         patience=Patience(
             timedelta(seconds=settings.idle_s),
-            timedelta(seconds=settings.idle_lookback_s),
+            timedelta(seconds=tuning.idle_lookback_s),
             {role: timedelta(seconds=idle_s) for role, idle_s in settings.idle_s_by_role.items()},
         ),
         inference=inference,
     )
     components: list[Component] = [
         *(subscribed(bus, spec, collectors[stream], bounds) for stream, spec in specs.items()),
-        Periodic(settings.audit_interval_s, auditor.tick, "audit"),
-        Periodic(settings.audit_interval_s, trimmer.tick, "trim"),
-        Periodic(settings.idle_interval_s, idle.tick, "idle trajectories"),
+        Periodic(tuning.audit_interval_s, auditor.tick, "audit"),
+        Periodic(tuning.audit_interval_s, trimmer.tick, "trim"),
+        Periodic(tuning.idle_interval_s, idle.tick, "idle trajectories"),
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
     ]
     return App(NAME, components, {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check})
 
 
-def audit_rules(settings: Settings) -> AuditRules:
+def audit_rules(settings: Settings, tuning: Tuning) -> AuditRules:
     """How much an audit compares, and from which age on rows may have expired."""
     return AuditRules(
-        settings.audit_window,
-        settings.audit_windows_per_tick,
+        tuning.audit_window,
+        tuning.audit_windows_per_tick,
         facts_age=timedelta(days=settings.facts_ttl_days) or None,
         ledger_age=timedelta(days=settings.ledger_ttl_days) or None,
     )
 
 
-def trim_rules(settings: Settings) -> TrimRules:
+def trim_rules(tuning: Tuning) -> TrimRules:
     """When the collector trims a stream, and how far."""
-    keep = timedelta(seconds=settings.trim_keep_s)
-    return TrimRules(settings.trim_above, settings.trim_to, settings.fill_alarm_above, keep)
+    keep = timedelta(seconds=tuning.trim_keep_s)
+    return TrimRules(tuning.trim_above, tuning.trim_to, tuning.fill_alarm_above, keep)
 
 
 def collected(contracts: Contracts) -> Mapping[str, ConsumerSpec]:

@@ -1,6 +1,8 @@
-"""Settings of the collector."""
+"""Settings of the collector, and what tests alone change of it."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -13,33 +15,9 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="RATCHET_COLLECTOR_", frozen=True)
 
-    batch: int | None = None
-    """Most messages in one insert, where that differs from `contracts/topics.json`."""
     linger_s: float | None = None
     """How long an insert waits for more messages, where that differs from `contracts/topics.json`: ClickHouse likes
     few, large parts."""
-    ack_wait_s: float | None = None
-    """The broker redelivers after this long without a sign of life, where that differs from `contracts/topics.json`."""
-    assembly_patience_s: float = Field(default=60.0, ge=0)
-    """The end of a trajectory waits this long for its turns, counted from the first query that ClickHouse answered;
-    then it is assembled from those that did arrive. An outage of ClickHouse stops the clock."""
-    audit_interval_s: float = 5.0
-    """How often the audit compares the ledger with the broker's ack floor, and with the rows in ClickHouse."""
-    audit_window: int = Field(default=16_384, ge=1)
-    """Sequences that the audit compares at a time. An installation keeps its first value, which numbers the windows."""
-    audit_windows_per_tick: int = Field(default=16, ge=1)
-    """Most windows of a stream in one audit."""
-    restore_per_tick: int = 10_000
-    """Most messages of a stream that one audit reads again: a large restore must not hold up the others."""
-    trim_above: float = Field(default=0.8, gt=0, le=1)
-    """The collector trims a stream that refuses messages when it is full, once it is fuller than this share of its
-    bound, in messages or in bytes. It removes only messages that every reader has read."""
-    trim_to: float = Field(default=0.6, ge=0, le=1)
-    """The share to which a stream is trimmed."""
-    trim_keep_s: float = Field(default=3600.0, ge=0)
-    """Messages younger than this are never trimmed."""
-    fill_alarm_above: float = Field(default=0.85, gt=0, le=1)
-    """A stream that is fuller than this although it was trimmed raises an alert, which names the blocking reader."""
     absent_readers: list[str] = Field(default_factory=list)
     """JSON: services, consumers or projections that this installation does not run. A reader that `topics.json`
     declares and that never began needs every message: unless it is listed here, its streams are not trimmed."""
@@ -50,19 +28,49 @@ class Settings(ServiceSettings):
     final_tools: dict[str, list[str]] = Field(default_factory=dict)
     """JSON: by role the tools with which its agents hand in a result, `{"coder": ["submit"], "*": ["final_answer"]}`. A
     run without a reported outcome whose last call calls one is a success, until an agent reports one."""
-    assembly_turns: int = Field(default=10_000, ge=1)
-    """Most turns of one trajectory id that are assembled, the oldest ones; the collector counts and logs the others."""
-    assembly_bytes: int = Field(default=256 * 1024 * 1024, ge=1)
-    """Most bytes of them."""
     failure_by_error: bool = True
     """A run without a reported outcome whose last call failed is a failure, until an agent reports one; not where no
     server took that call."""
-    idle_interval_s: float = 30.0
-    """How often the collector searches for idle trajectories."""
-    idle_lookback_s: float = 7 * 86400.0
-    """A collector that starts searches for idle trajectories this far back: the stream keeps turns no longer."""
     facts_ttl_days: int = Field(default=1095, ge=0)
     """Rows of the fact tables are removed this long after they were stored; 0 keeps them for ever."""
     ledger_ttl_days: int = Field(default=400, ge=0)
     """Entries of the ledger are removed after this long (their windows stay); 0 keeps them for ever. Longer than any
     stream keeps messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Bounds and intervals that no installation has had to change; tests pass shorter ones."""
+
+    batch: int | None = None
+    """Most messages in one insert, where that differs from `contracts/topics.json`."""
+    ack_wait_s: float | None = None
+    """The broker redelivers after this long without a sign of life, where that differs from `contracts/topics.json`."""
+    assembly_patience_s: float = 60.0
+    """The end of a trajectory waits this long for its turns, counted from the first query that ClickHouse answered;
+    then it is assembled from those that did arrive. An outage of ClickHouse stops the clock."""
+    audit_interval_s: float = 5.0
+    """How often the audit compares the ledger with the broker's ack floor, and with the rows in ClickHouse."""
+    audit_window: int = 16_384
+    """Sequences that the audit compares at a time. An installation keeps its first value, which numbers the windows."""
+    audit_windows_per_tick: int = 16
+    """Most windows of a stream in one audit."""
+    restore_per_tick: int = 10_000
+    """Most messages of a stream that one audit reads again: a large restore must not hold up the others."""
+    trim_above: float = 0.8
+    """The collector trims a stream that refuses messages when it is full, once it is fuller than this share of its
+    bound, in messages or in bytes. It removes only messages that every reader has read."""
+    trim_to: float = 0.6
+    """The share to which a stream is trimmed."""
+    trim_keep_s: float = 3600.0
+    """Messages younger than this are never trimmed."""
+    fill_alarm_above: float = 0.85
+    """A stream that is fuller than this although it was trimmed raises an alert, which names the blocking reader."""
+    assembly_turns: int = 10_000
+    """Most turns of one trajectory id that are assembled, the oldest ones; the collector counts and logs the others."""
+    assembly_bytes: int = 256 * 1024 * 1024
+    """Most bytes of them."""
+    idle_interval_s: float = 30.0
+    """How often the collector searches for idle trajectories."""
+    idle_lookback_s: float = 7 * 86400.0
+    """A collector that starts searches for idle trajectories this far back: the stream keeps turns no longer."""
