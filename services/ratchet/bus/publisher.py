@@ -1,7 +1,9 @@
 """Durable publishing at speed: a short linger gathers messages into atomic batches.
 
 A stream answers a batch once, so hundreds of messages cost two round trips and one disk sync. A batch that
-holds one already known id is refused whole and sent again message by message.
+holds one already known id is refused whole and sent again message by message, which is quicker than halving it.
+A broker of one replica syncs before it acknowledges (`sync_interval: always`): its default loses acknowledged messages
+at a power failure. A sync for each message would allow about 1,700 of them a second.
 Source: NATS ADR-50 (JetStream batch publishing).
 """
 

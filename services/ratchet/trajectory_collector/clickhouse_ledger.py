@@ -1,4 +1,8 @@
-"""The ledger in ClickHouse. No query reads more than one window of entries, however long the history is."""
+"""The ledger in ClickHouse. No query reads more than one window of entries, however long the history is.
+
+A row for each sequence, not for ranges of them: two collectors that handle a redelivered message would write ranges
+that overlap, while a second row for a sequence replaces the first.
+"""
 
 from __future__ import annotations
 

@@ -147,7 +147,11 @@ class Trajectory(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """A trajectory that the gateway carried is over; the collector assembles it from its turns."""
+    """A trajectory that the gateway carried is over; the collector assembles it from its turns.
+
+    It lies in their stream, behind them, and says how many they are: a collector that has not yet read one of them
+    waits, and assembles nothing that is cut off.
+    """
 
     TOPIC: ClassVar[str] = "agent.rl.trajectory.end.v1"
 

@@ -4,6 +4,7 @@ The collector announces each stored batch (`Stored`) before it acks it, and the 
 collector has settled everything. From both, a `StoredWatch` knows of any message whether it is settled, and no service
 has to poll ClickHouse. A settled message may still have no row: it is a dead letter, or the broker was restored
 meanwhile and gives its sequence out again. So a reader queries ClickHouse once, as soon as the message is settled.
+The ack floor alone would not do: one message that is handled again and again holds it down for all behind it.
 """
 
 from __future__ import annotations
