@@ -104,12 +104,12 @@ class Contracts:
     def _check(self, dead_letters: str, schemas: Mapping[str, Json]) -> type[DeadLetter]:
         """The type of the dead letters. Raises `ConfigError` when the registry names something that is not there."""
         readers = [*self.consumers.values(), *self.projections.values()]
-        check_names("streams", (one.stream for one in (*self.topics.values(), *readers)), self.streams)
+        check_names("streams", (user.stream for user in (*self.topics.values(), *readers)), self.streams)
         check_names("schemas", schema_names(self.topics.values()), schemas)
         if untyped := sorted(set(self.topics) - set(self.types)):
             raise ConfigError(f"no type was given for the topics {', '.join(untyped)}")
-        check_names("topics", (topic for one in readers for topic in one.topics), self.topics)
-        check_names("buckets", (one.bucket for one in self.projections.values()), self.buckets)
+        check_names("topics", (topic for reader in readers for topic in reader.topics), self.topics)
+        check_names("buckets", (projection.bucket for projection in self.projections.values()), self.buckets)
         for topic in self.topics.values():
             stream = self.streams[topic.stream]
             for subject in self.subjects(topic.name):

@@ -28,5 +28,5 @@ async def in_halves(
         return
     half = len(batch) // 2
     for part in (batch[:half], batch[half:]):
-        async for one in in_halves(part, handle):
-            yield one
+        async for handled in in_halves(part, handle):
+            yield handled

@@ -149,7 +149,7 @@ class Bucket(Generic[V]):
         self, batch: Sequence[Msg], known: dict[str, int], select: Callable[[str], bool], *, whole: bool
     ) -> list[tuple[str, Entry[V] | None]]:
         """What differs from `known` (revisions by key), which is brought up to date; `whole`: there is no more."""
-        newest = {self._key(one): one for one in batch if select(self._key(one))}
+        newest = {self._key(changed): changed for changed in batch if select(self._key(changed))}
         news: list[tuple[str, Entry[V] | None]] = []
         for key, message in newest.items():
             revision = message.metadata.sequence.stream
@@ -169,7 +169,7 @@ class Bucket(Generic[V]):
         with _classified(self._name):
             async with aclosing(self._batches(below, headers_only=headers_only, once=True)) as batches:
                 async for newest in batches:
-                    return [one for one in newest if not _is_marker(one)]
+                    return [message for message in newest if not _is_marker(message)]
         raise BusUnavailable(f"broker does not answer for {self._name}: it sent less than there is")
 
     async def _batches(

@@ -124,7 +124,7 @@ class OrderedReader:
                 if not batch:
                     raise BusUnavailable(f"cannot read {self._stream}: nothing came for {PATIENCE_S:g} s")
                 batch = batch[: self.total - seen]
-                within = [one for one in batch if until is None or one.metadata.sequence.stream <= until]
+                within = [message for message in batch if until is None or message.metadata.sequence.stream <= until]
                 yield within
                 if len(within) < len(batch):
                     return

@@ -134,7 +134,7 @@ def specs(kind: type[D], entries: Any, beside: Collection[str] = ()) -> dict[str
 
     Raises `ConfigError` for a member that is unknown, missing or of a wrong type.
     """
-    known = {*beside, *(one.name for one in fields(kind))} - {"name"}
+    known = {*beside, *(field.name for field in fields(kind))} - {"name"}
     read: dict[str, D] = {}
     for name, entry in entries.items():
         if unknown := sorted(set(entry) - known):

@@ -85,4 +85,4 @@ async def last_reward(bus: Bus) -> int:
     stream = bus.contracts.topics[Reward.TOPIC].stream
     newest = OrderedReader(bus, stream, bus.contracts.subjects(Reward.TOPIC), start=None, headers_only=True)
     async with aclosing(newest.to_end()) as batches:
-        return max([one.metadata.sequence.stream async for batch in batches for one in batch], default=0)
+        return max([message.metadata.sequence.stream async for batch in batches for message in batch], default=0)

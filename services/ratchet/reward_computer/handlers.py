@@ -132,7 +132,11 @@ class RewardComputer:
         """
         stream = batch[0].stream
         await self.settled.wait_for(stream, {one.sequence for one in batch if one.delivered == 1}, WAIT_S)
-        settled = {one.event_id: _key(one.message) for one in batch if self.settled.is_settled(stream, one.sequence)}
+        settled = {
+            message.event_id: _key(message.message)
+            for message in batch
+            if self.settled.is_settled(stream, message.sequence)
+        }
         return await self.facts.stored(table, settled) if settled else set()
 
     async def _without_dead(self, batch: Sequence[Received[Message]], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:

@@ -182,7 +182,7 @@ class Auditor:
             later = await self._ledger.duplicates(account, span) if balance.absent else []
             to_read = merged([*held, *(gap for gap in later if gap.first >= first)])
             restored = await self._restorer.restore(account.stream, to_read)
-            lost += [gap for gap in restored.unseen if any(lies_within(gap, one) for one in held)]
+            lost += [gap for gap in restored.unseen if any(lies_within(gap, bounds) for bounds in held)]
         if not lost:
             return
         entries = [Entry(sequence, LOST) for gap in lost for sequence in range(gap.first, gap.last + 1)]

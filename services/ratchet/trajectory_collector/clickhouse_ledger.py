@@ -76,8 +76,14 @@ class Ledger:
     async def write(self, account: Account, entries: Sequence[Entry], at: datetime) -> None:
         """Write the outcomes of messages. The newest entry about a message counts."""
         rows = [
-            {**_columns_of(account), "sequence": one.sequence, "outcome": one.outcome, "sent_at": one.sent_at, "at": at}
-            for one in entries
+            {
+                **_columns_of(account),
+                "sequence": entry.sequence,
+                "outcome": entry.outcome,
+                "sent_at": entry.sent_at,
+                "at": at,
+            }
+            for entry in entries
         ]
         await self._warehouse.insert("ledger_entries", rows, token=None)
 

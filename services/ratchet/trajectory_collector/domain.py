@@ -79,7 +79,7 @@ class Run:
         if self.stored is None:
             return []
         every = (self.stored, *self.children)
-        return [Earlier(turn_refs(one), not report_of(one).is_provisional) for one in every]
+        return [Earlier(turn_refs(trajectory), not report_of(trajectory).is_provisional) for trajectory in every]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +169,18 @@ def assemble(end: TrajectoryEnd, run: Run, inference: Inference | None = None) -
         return Assembled([_failed(_with_outcome(end, None, turns, inference), turns)])
     main = _main(end, every, run)
     ended = _with_outcome(end, main or every[0], turns, inference)
-    others = [one for one in every if one is not main]
+    others = [trajectory for trajectory in every if trajectory is not main]
     further = frozenset(turn.turn_id for one in others for turn in one.calls)
     offered = {turn.tools_digest: turn.tools for turn in reversed(turns) if turn.tools}
     own = [turn for turn in turns if turn.turn_id not in further]
     first = _trajectory(ended, main, own, offered) if main else None
     children: list[Trajectory] = []
     unreadable: list[str] = []
-    for one in others:
-        claimed = ended if one.root.timestamp <= end.timestamp else _unclaimed(end, one, inference)
-        child = _end_of_child(claimed, first or run.stored, one, main)
+    for other in others:
+        claimed = ended if other.root.timestamp <= end.timestamp else _unclaimed(end, other, inference)
+        child = _end_of_child(claimed, first or run.stored, other, main)
         try:
-            children.append(_trajectory(child, one, one.calls, offered))
+            children.append(_trajectory(child, other, other.calls, offered))
         except ChatError as error:
             unreadable.append(str(error))
     return Assembled([*([first] if first else ()), *children], unreadable, len(parts.repeated))
@@ -192,7 +192,7 @@ def _main(end: TrajectoryEnd, every: Sequence[Conversation], run: Run) -> Conver
     None where that id is final, and another conversation has it: of a run that ended before any call was answered.
     """
     own = turn_refs(run.stored) if run.stored else frozenset[str]()
-    stored = next((one for one in every if any(turn.turn_id in own for turn in one.calls)), None)
+    stored = next((trajectory for trajectory in every if any(turn.turn_id in own for turn in trajectory.calls)), None)
     if stored is not None or (run.stored is not None and own and not report_of(run.stored).is_provisional):
         return stored
     return next((one for one in every if one.root.timestamp <= end.timestamp), every[0])
@@ -353,7 +353,7 @@ def assemble_idle(role: str, trajectory_id: str, run: Run, inference: Inference 
         task_context=msgspec.structs.replace(stored.task_context, instructions="", tools=None),
     )
     whole = assemble(claimed, run, inference)
-    further = [one for one in whole.trajectories if one.trajectory_id != trajectory_id]
+    further = [trajectory for trajectory in whole.trajectories if trajectory.trajectory_id != trajectory_id]
     return replace(whole, trajectories=further)
 
 

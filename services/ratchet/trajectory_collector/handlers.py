@@ -101,7 +101,7 @@ class Collector:
         A service that waits for the announcement is late without it, and not wrong: so storing never depends on it.
         """
         stored = ranges(sorted({received.sequence for received in batch}))
-        sequences = [SequenceRange(first=one.first, last=one.last) for one in stored]
+        sequences = [SequenceRange(first=run.first, last=run.last) for run in stored]
         try:
             await self.publish(Stored(stream=batch[0].stream, generation=generation, sequences=sequences))
         except RatchetError as error:
@@ -166,7 +166,7 @@ class Collector:
         except ChatError as error:
             return Dead("rejected", f"trajectory {end.trajectory_id} cannot be assembled: {error}")
         report_gaps(end.trajectory_id, run, assembled)
-        return Done([reported(one, received.time) for one in assembled.trajectories])
+        return Done([reported(trajectory, received.time) for trajectory in assembled.trajectories])
 
     async def restore(self, batch: Batch) -> Sequence[Message]:
         """Store settled messages again; returns the events to publish, each of which was published before.

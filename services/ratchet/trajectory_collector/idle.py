@@ -103,10 +103,15 @@ class IdleAssembler:
             if isinstance(runs, Exception):
                 _count_unassembled(part[0], runs)
             else:
-                await asyncio.gather(*(self._publish(one, runs[one.role, one.trajectory_id]) for one in part))
+                await asyncio.gather(
+                    *(self._publish(silence, runs[silence.role, silence.trajectory_id]) for silence in part)
+                )
 
     async def _runs(self, silent: Sequence[Silence]) -> Mapping[RunKey, Run]:
-        return {key: run async for key, run in self._facts.runs([(one.role, one.trajectory_id) for one in silent])}
+        return {
+            key: run
+            async for key, run in self._facts.runs([(silence.role, silence.trajectory_id) for silence in silent])
+        }
 
     async def _publish(self, silence: Silence, run: Run) -> None:
         try:

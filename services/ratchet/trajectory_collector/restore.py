@@ -70,7 +70,7 @@ class Restorer:
                 messages = [one for one in read if lies_in(run, one.metadata.sequence.stream)]
                 for at in range(0, len(messages), self._batch):
                     await self._store(stream, messages[at : at + self._batch])
-                seen |= {one.metadata.sequence.stream for one in messages}
+                seen |= {message.metadata.sequence.stream for message in messages}
                 if len(seen) >= limit:
                     return seen, False
         return seen, True

@@ -377,7 +377,7 @@ class FakeConsumer:
         too_old = self._since is not None and stored.at < self._since
         if too_old or stored.sequence in self._passed_over:
             return False
-        return not self._filters or any(covers(one, stored.record.subject) for one in self._filters)
+        return not self._filters or any(covers(pattern, stored.record.subject) for pattern in self._filters)
 
     def _delivered(self, stored: Stored, now: float) -> Msg:
         self.sent += 1

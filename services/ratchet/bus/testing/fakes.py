@@ -70,7 +70,7 @@ class FakeBus(Bus):
         """The messages of a stream behind a sequence, as a consumer gets them. `Any`: each may be of another type."""
         held = self.broker.streams[stream]
         sequences = range(max(after + 1, held.first), held.last + 1)
-        return [self._received(stream, held.messages[one]) for one in sequences if one in held.messages]
+        return [self._received(stream, held.messages[sequence]) for sequence in sequences if sequence in held.messages]
 
     def published(self, kind: type[M] = Message) -> list[M]:
         """The messages of a kind that are in the streams, by stream and in order; by default all."""

@@ -60,7 +60,7 @@ def rendered_answers(template: ChatTemplate, chat: Hidden, places: Sequence[int]
     if not template.form.renders_calls and any(chat.messages[place].get("tool_calls") for place in places):
         raise Unrenderable("the chat template renders no tool calls")
     candidates = [_answer(template, chat, place) for place in places]
-    answers = [one for one in candidates if one is not None]
+    answers = [candidate for candidate in candidates if candidate is not None]
     if len(answers) < len(candidates):
         answers = _marked(template, chat, places)
     for answer, place in zip(answers, places, strict=True):

@@ -73,7 +73,7 @@ class Marks:
             members = cast("JsonObject", value)
             return {self.hide(name, but): self.hide(one, but) for name, one in members.items()}
         if isinstance(value, list):
-            return [self.hide(one, but) for one in cast("list[object]", value)]
+            return [self.hide(item, but) for item in cast("list[object]", value)]
         return value
 
     def parts(self, rendered: str) -> list[tuple[str, bool]]:
@@ -101,5 +101,5 @@ def _texts(value: object) -> Iterator[str]:
             yield name
             yield from _texts(one)
     elif isinstance(value, list):
-        for one in cast("list[object]", value):
-            yield from _texts(one)
+        for item in cast("list[object]", value):
+            yield from _texts(item)

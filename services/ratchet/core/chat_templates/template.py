@@ -81,7 +81,9 @@ class ChatTemplate:
         shaped = template_messages(messages, self.form)
         try:
             marks = Marks(self.control, [*shaped, *tools])
-            hidden = [marks.hide(one, self.format.markers if one["role"] == "assistant" else ()) for one in shaped]
+            hidden = [
+                marks.hide(message, self.format.markers if message["role"] == "assistant" else ()) for message in shaped
+            ]
             return Hidden(hidden, marks.hide(list(tools)), marks)
         except RecursionError as error:
             raise BadRequest("the messages are nested too deeply") from error
@@ -101,7 +103,7 @@ class ChatTemplate:
             texts, places = cast(
                 "tuple[list[str], list[list[tuple[int, int]]]]",
                 render_jinja_template(
-                    [[{name: value for name, value in one.items() if value is not None} for one in messages]],
+                    [[{name: value for name, value in message.items() if value is not None} for message in messages]],
                     tools=list(tools) or None,
                     chat_template=self.tokenizer.get_chat_template(None, list(tools) or None),
                     return_assistant_tokens_mask=True,

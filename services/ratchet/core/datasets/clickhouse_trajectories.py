@@ -159,7 +159,9 @@ class Trajectories:
 
     async def turns_of(self, role: str, trajectories: Iterable[Trajectory]) -> dict[str, list[Turn]]:
         """By trajectory, all turns that were recorded with its own: those of further conversations of its run too."""
-        recorded = {one.trajectory_id: one.recorded_as or one.trajectory_id for one in trajectories}
+        recorded = {
+            trajectory.trajectory_id: trajectory.recorded_as or trajectory.trajectory_id for trajectory in trajectories
+        }
         turns = await self.turns(role, sorted(set(recorded.values())))
         return {trajectory_id: turns[recorded_as] for trajectory_id, recorded_as in recorded.items()}
 

@@ -51,7 +51,7 @@ def arrow_schema(kind: type[Row]) -> Any:
     columns: list[Any] = []
     for field in _fields(kind):
         types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
-        (column,) = (one for one in types if not isinstance(one, inspect.NoneType))
+        (column,) = (part for part in types if not isinstance(part, inspect.NoneType))
         of_column = _list_type(column) if _is_numbers(column) else _COLUMN_TYPES[type(column)]()
         columns.append(_ARROW.field(field.name, of_column, nullable=len(types) > 1))
     return _ARROW.schema(columns)

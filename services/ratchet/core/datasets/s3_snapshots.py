@@ -64,7 +64,7 @@ class SnapshotWriter:
     def add(self, rows: Sequence[SnapshotRow]) -> None:
         """Append rows as one row group."""
         if rows:
-            self._writer.add([one.row for one in rows])
+            self._writer.add([row.row for row in rows])
             self._written.extend(one.origin for one in rows)
             self._tally.update(tries_in(rows))
 
@@ -75,11 +75,11 @@ class SnapshotWriter:
         manifest = SnapshotManifest(
             **msgspec.structs.asdict(header),
             left_out=left_out,
-            trajectories=list(dict.fromkeys(one for row in self._written for one in row.trajectories)),
+            trajectories=list(dict.fromkeys(trajectory for row in self._written for trajectory in row.trajectories)),
             rows=self.rows,
             parquet=ParquetFile(uri=file.uri, sha256=file.sha256, size=file.size),
             format=self._form,
-            preferences=[one for row in self._written for one in row.preferences] or None,
+            preferences=[preference for row in self._written for preference in row.preferences] or None,
             raters=Counter(row.rater for row in self._written if row.rater) or None,
             sources=Counter(row.source for row in self._written),
             reward_groups=self._tally.counts() if self._form == TRAJECTORIES else None,

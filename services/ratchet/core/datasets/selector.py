@@ -174,7 +174,7 @@ class SnapshotSelector:
         while True:
             rules = PairRules(query.filter, query.consumed.preferences, self._pairs_per_group, unusable)
             selection = await asyncio.to_thread(select_pairs, opinions, rules, query.dataset.sample_size, unlisted)
-            new = [one.preference_id for one in selection.chosen if one.preference_id not in tried]
+            new = [pair.preference_id for pair in selection.chosen if pair.preference_id not in tried]
             if not query.filter.min_human_share or not new:
                 return selection
             for ids in (new[start : start + TURNS_AT_A_TIME] for start in range(0, len(new), TURNS_AT_A_TIME)):
@@ -211,7 +211,7 @@ class SnapshotSelector:
         one_sided = f"all {len(chosen)} thumbs are {'up' if ups else 'down'}: there is nothing to tell apart"
         return SnapshotPlan(
             ids=list(chosen),
-            turns=[one.turns for one in selection.chosen],
+            turns=[pair.turns for pair in selection.chosen],
             left_out=selection.left_out,
             nouns=(f"trajectory with a reward and thumbs {self._trajectories.reach}", "trajectories with thumbs"),
             rows=rows,

@@ -47,7 +47,7 @@ class Tokens:
         """
         self.tool_format = tool_format
         self.size = size
-        self.ends = sorted(one for one in ends if one < size)
+        self.ends = sorted(end for end in ends if end < size)
         if not self.ends:
             raise Rejected("the model has no token that ends an answer")
         # With the tokenizer's own end token, and the others per answer: as vLLM does it.

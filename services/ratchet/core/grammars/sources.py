@@ -70,7 +70,7 @@ def source_of(constraint: Constraint, tool_format: str) -> Source:
         return Source(_language(text), text)
     try:
         if kind == CHOICE:
-            return Source("ebnf", "root ::= " + " | ".join(_quoted(one) for one in decode(text, list[str])))
+            return Source("ebnf", "root ::= " + " | ".join(_quoted(word) for word in decode(text, list[str])))
         if kind == TOOLS:
             calls = decode(text, ToolCalls)
             return Source(STRUCTURAL_TAG, json.dumps({"type": STRUCTURAL_TAG, "format": _tag(calls, tool_format)}))
@@ -90,7 +90,10 @@ _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 def _quoted(text: str) -> str:
     """A text as a literal of EBNF."""
-    spelled = (_ESCAPES.get(one, f"\\u{ord(one):04x}" if ord(one) < 0x20 or ord(one) == 0x7F else one) for one in text)
+    spelled = (
+        _ESCAPES.get(letter, f"\\u{ord(letter):04x}" if ord(letter) < 0x20 or ord(letter) == 0x7F else letter)
+        for letter in text
+    )
     return f'"{"".join(spelled)}"'
 
 
@@ -125,7 +128,7 @@ def _format(constraint: Constraint) -> JsonObject:
     if kind == REGEX:
         return {"type": REGEX, "pattern": text}
     if kind == CHOICE:
-        return {"type": "or", "elements": [{"type": "const_string", "value": one} for one in decode(text, list[str])]}
+        return {"type": "or", "elements": [{"type": "const_string", "value": word} for word in decode(text, list[str])]}
     if kind == GRAMMAR and _language(text) == "ebnf":
         return {"type": GRAMMAR, GRAMMAR: text}
     if kind == STRUCTURAL_TAG:

@@ -83,7 +83,7 @@ class Caller:
         if any(includer in held for includer, included in _INCLUDED.items() if scope in included):
             return True
         if role is None:
-            return any(one.startswith(f"{scope}:") for one in held)
+            return any(gap.startswith(f"{scope}:") for gap in held)
         return f"{scope}:{role}" in held
 
     def require(self, scope: KeyScope, role: str | None = None) -> None:

@@ -208,7 +208,7 @@ def _fit(name: str, candidate: object) -> Algorithm:
 
 
 ALGORITHMS: PluginTable[Algorithm] = PluginTable(
-    "ratchet.algorithms", "algorithm", {one.name: one for one in BUILT_IN}, _fit
+    "ratchet.algorithms", "algorithm", {algorithm.name: algorithm for algorithm in BUILT_IN}, _fit
 )
 """By name. A new one is a file with its `train` and a declaration here, or a package with both."""
 

@@ -122,7 +122,7 @@ def constraint_of(body: JsonObject, *, tools: bool = True) -> Constraint | Irrep
     stops: Any = body.get("stop_token_ids")
     if constraint is None or not stops:
         return constraint
-    if not isinstance(stops, list) or not all(type(one) is int and one >= 0 for one in cast("list[object]", stops)):
+    if not isinstance(stops, list) or not all(type(stop) is int and stop >= 0 for stop in cast("list[object]", stops)):
         return Irreproducible("stop_token_ids", "must be a list of token ids")
     return msgspec.structs.replace(constraint, stop_token_ids=sorted(set(cast("list[int]", stops))))
 
@@ -338,7 +338,9 @@ _LENGTHS, _COUNTS = {"minLength", "maxLength"}, {"uniqueItems", "contains", "min
 def _unsupported(node: JsonObject) -> str | None:
     """The keyword for which vLLM takes another backend than xgrammar, since xgrammar would ignore it."""
     given: Any = node.get("type")
-    types = {one for one in cast("list[object]", given if isinstance(given, list) else [given]) if isinstance(one, str)}
+    types = {
+        item for item in cast("list[object]", given if isinstance(given, list) else [given]) if isinstance(item, str)
+    }
     for where, keywords in ((types & {"integer", "number"}, {"multipleOf"}), (types & {"array"}, _COUNTS)):
         if where and (present := keywords & node.keys()):
             return min(present)

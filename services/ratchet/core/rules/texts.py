@@ -19,8 +19,8 @@ def _readable(text: str) -> str:
         return text
     kept: list[str] = []
     marks = 0
-    for one in text:
-        marks = marks + 1 if unicodedata.combining(one) else 0
+    for letter in text:
+        marks = marks + 1 if unicodedata.combining(letter) else 0
         if marks <= MOST_MARKS:
-            kept.append(one)
+            kept.append(letter)
     return "".join(kept)

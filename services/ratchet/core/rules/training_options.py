@@ -153,7 +153,7 @@ def evaluation_problems(request: TrainingRequest) -> list[str]:
         return ["evaluation.eval_steps does nothing where evaluation.holdout_size holds nothing out"]
     if not holdout_of(evaluation) or dataset_format(name) is None or ALGORITHMS[name].holds_out:
         return []
-    able = ", ".join(one.name for one in BUILT_IN if one.holds_out)
+    able = ", ".join(algorithm.name for algorithm in BUILT_IN if algorithm.holds_out)
     return [f"{name} holds nothing out: evaluation.holdout_size is for {able}"]
 
 

@@ -148,7 +148,7 @@ ReplicasText = Annotated[str, AfterValidator(_checked_text)]
 def checked_engines(engines: tuple[EngineSettings, ...]) -> tuple[EngineSettings, ...]:
     """Engines that differ in names, replicas and roles. Raises `ValueError`."""
     for what, values in (
-        ("the name {} stands for two engines", [one.name for one in engines]),
+        ("the name {} stands for two engines", [engine.name for engine in engines]),
         ("two engines have the replica {}", [replica_name(url) for one in engines for url in one.urls]),
         ("two engines serve the role {}", [role for one in engines for role in one.roles]),
     ):

@@ -203,7 +203,9 @@ def known_keys(
     shared: SharedSettings, name: str, connect: Callable[[], Awaitable[Bus]], own: Iterable[Key] = ()
 ) -> KnownKeys:
     """The keys of the service `name`; `own`: further ones of its settings."""
-    given = [setting_key(one.key.get_secret_value(), one.name, one.scopes) for one in shared.keys]
+    given = [
+        setting_key(given_key.key.get_secret_value(), given_key.name, given_key.scopes) for given_key in shared.keys
+    ]
     key = shared.service_key
     service = setting_key(key.get_secret_value(), "services", SERVICE_SCOPES) if key is not None else None
     return KnownKeys(

@@ -127,11 +127,11 @@ def _described(error: BaseException) -> list[dict[str, object]]:
     """The exception and its causes, newest first."""
     return [
         {
-            "type": type(one).__name__,
-            "reason": reason_of(one),
-            "frames": frames(one.__traceback__)[-FRAMES:],
+            "type": type(cause).__name__,
+            "reason": reason_of(cause),
+            "frames": frames(cause.__traceback__)[-FRAMES:],
         }
-        for one in (error, *causes_of(error, DEPTH - 1))
+        for cause in (error, *causes_of(error, DEPTH - 1))
     ]
 
 

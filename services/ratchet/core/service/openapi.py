@@ -61,7 +61,7 @@ def components(kinds: Sequence[type[msgspec.Struct]]) -> dict[str, Schema]:
 def member_words(kind: type) -> Mapping[str, str]:
     """The text below each member of a class, by member; a class may describe an inherited member anew."""
     words: dict[str, str] = {}
-    for owner in (one for one in reversed(kind.__mro__) if one.__module__.startswith("ratchet.")):
+    for owner in (base for base in reversed(kind.__mro__) if base.__module__.startswith("ratchet.")):
         (statement,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         assert isinstance(statement, ast.ClassDef)  # noqa: S101 - it is the source of a class
         for member, text in zip(statement.body, statement.body[1:], strict=False):

@@ -76,7 +76,7 @@ def settings_in(kind: type[BaseSettings]) -> dict[str, Setting]:
 
 def variables_in(kinds: Iterable[type[BaseSettings]]) -> set[str]:
     """All variables of several classes."""
-    return {variable for kind in kinds for one in settings_in(kind).values() for variable in one.variables}
+    return {variable for kind in kinds for setting in settings_in(kind).values() for variable in setting.variables}
 
 
 def named_in(settings: BaseModel) -> Iterator[str]:
@@ -85,9 +85,9 @@ def named_in(settings: BaseModel) -> Iterator[str]:
         value: Any = getattr(settings, name)
         if name.endswith("_env") and value:
             yield value
-        for one in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(one, BaseModel):
-                yield from named_in(one)
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, BaseModel):
+                yield from named_in(item)
 
 
 def without_kubernetes(environment: Mapping[str, str]) -> dict[str, str]:
@@ -125,7 +125,7 @@ def holds_secret(annotation: Any, *, nested: bool = False) -> bool:
     if annotation is SecretStr:
         return True
     if nested and isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return any(_is_secret(one) for one in annotation.model_fields.values())
+        return any(_is_secret(model_field) for model_field in annotation.model_fields.values())
     return any(holds_secret(part, nested=nested) for part in get_args(annotation))
 
 
@@ -134,7 +134,7 @@ def _variables(own: str, field: FieldInfo, by_name: bool) -> tuple[str, ...]:
     alias = field.validation_alias
     if not isinstance(alias, AliasChoices):
         return (own,)
-    named = tuple(one for one in alias.choices if isinstance(one, str) and one.startswith(PREFIX))
+    named = tuple(name for name in alias.choices if isinstance(name, str) and name.startswith(PREFIX))
     return named if own in named or not by_name else (*named, own)
 
 

@@ -230,7 +230,7 @@ def left_open(kind: type[BaseSettings], given: FromFile, environment: Mapping[st
     """The values of a file that no variable of the environment replaces."""
     there = {name.upper() for name in without_kubernetes(environment)}
     every = (*settings_in(kind).values(), *settings_in(SharedSettings).values())
-    replaced = {one.variables[0] for one in every if there.intersection(one.variables)}
+    replaced = {setting.variables[0] for setting in every if there.intersection(setting.variables)}
     return {variable: text for variable, text in given.variables.items() if variable not in replaced}
 
 
@@ -259,9 +259,9 @@ def faults(error: ValidationError, prefix: str) -> str:
 
 def _faults(error: ValidationError, prefix: str, places: Mapping[str, str]) -> list[str]:
     faults: list[str] = []
-    for one in error.errors(include_url=False):
-        field = str(one["loc"][0]).upper() if one["loc"] else "*"
+    for fault in error.errors(include_url=False):
+        field = str(fault["loc"][0]).upper() if fault["loc"] else "*"
         variable = field if field.startswith(PREFIX) else prefix + field
-        place = "".join(f"[{step}]" for step in one["loc"][1:])
-        faults.append(f"{places.get(variable, variable)}{place}: {one['msg'].removeprefix('Value error, ')}")
+        place = "".join(f"[{step}]" for step in fault["loc"][1:])
+        faults.append(f"{places.get(variable, variable)}{place}: {fault['msg'].removeprefix('Value error, ')}")
     return faults

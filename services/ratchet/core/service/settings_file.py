@@ -143,7 +143,7 @@ def without_passwords(value: Any, name: str) -> Any:  # any value of JSON
         parts = cast("dict[str, Any]", value).items()
         return {key: without_passwords(one, name if of_addresses else key) for key, one in parts}
     if isinstance(value, list):
-        return [without_passwords(one, name) for one in cast("list[Any]", value)]
+        return [without_passwords(item, name) for item in cast("list[Any]", value)]
     return value
 
 
@@ -164,7 +164,9 @@ def _secrets(setting: Setting, value: object) -> Iterator[str]:
         yield f"the password in {setting.name}"
     elif holds_secret(setting.field.annotation, nested=True):
         models = list(_models(setting.field.annotation))
-        secret = {name for one in models for name, part in one.model_fields.items() if holds_secret(part.annotation)}
+        secret = {
+            name for model in models for name, part in model.model_fields.items() if holds_secret(part.annotation)
+        }
         yield from (f"{setting.name}.{name}" for name in _keys(value) if name in secret)
 
 
@@ -190,5 +192,5 @@ def _keys(value: object) -> Iterator[str]:
             yield name
             yield from _keys(one)
     elif isinstance(value, list):
-        for one in cast("list[object]", value):
-            yield from _keys(one)
+        for item in cast("list[object]", value):
+            yield from _keys(item)

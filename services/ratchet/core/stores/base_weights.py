@@ -56,7 +56,7 @@ def weights_digest(directory: Path, cache: Path) -> str | None:
 
 def stored_weights_digest(files: Iterable[ArtifactFile]) -> str | None:
     """What `weights_digest` gives for a directory with these files of a manifest."""
-    deciding = {file.name: file.sha256 for file in files if any(fnmatch(file.name, one) for one in PATTERNS)}
+    deciding = {file.name: file.sha256 for file in files if any(fnmatch(file.name, pattern) for pattern in PATTERNS)}
     return None if all(name.endswith(".json") for name in deciding) else _whole(dict(sorted(deciding.items())))
 
 

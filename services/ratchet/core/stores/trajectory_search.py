@@ -311,7 +311,7 @@ class OpenSearch:
 
     async def passing(self, places: Sequence[Place]) -> list[Listed]:
         """See `Search`. One that ended longer ago, and was called since, is not open."""
-        having = [f"max({one})" for one in _texts(self._asked, _CALL)]
+        having = [f"max({text})" for text in _texts(self._asked, _CALL)]
         if self._asked.agent is not None:
             having.append("max(JSONExtractString(body, 'agent_id') = {agent:String})")
         matching = f" HAVING {' AND '.join(having)}{WITHIN_TIME}" if having else ""

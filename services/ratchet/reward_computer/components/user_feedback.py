@@ -46,4 +46,8 @@ def score_of(feedback: Feedback) -> float | None:
 
 def scoring(feedback: Iterable[Feedback]) -> list[Feedback]:
     """The feedback that has a score, each id once."""
-    return [one for one in {one.feedback_id: one for one in feedback}.values() if score_of(one) is not None]
+    return [
+        opinion
+        for opinion in {opinion.feedback_id: opinion for opinion in feedback}.values()
+        if score_of(opinion) is not None
+    ]

@@ -138,7 +138,7 @@ def revision_of(feedback: Sequence[Feedback]) -> int:
     Every worker reads a set of stored feedback that only grows, so two sets of one size are the same set: equal
     revisions have equal content, whichever process computes them, however often.
     """
-    return len(scoring(feedback)) + len({one.feedback_id for one in feedback if one.kind == UPDATE})
+    return len(scoring(feedback)) + len({opinion.feedback_id for opinion in feedback if opinion.kind == UPDATE})
 
 
 def has_new_opinions(spec: RewardSpec, feedback: Sequence[Feedback], last: Reward) -> bool:

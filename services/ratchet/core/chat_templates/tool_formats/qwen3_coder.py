@@ -106,8 +106,8 @@ def _members(value: object) -> JsonObject:
 def _types(schema: object) -> set[str]:
     members = _members(schema)
     named: Any = members.get("type")
-    types = {one for one in (named if isinstance(named, list) else [named]) if isinstance(one, str)}
+    types = {kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)}
     for several in (members.get("anyOf"), members.get("oneOf")):
-        for one in several if isinstance(several, list) else ():
-            types |= _types(one)
+        for option in several if isinstance(several, list) else ():
+            types |= _types(option)
     return types

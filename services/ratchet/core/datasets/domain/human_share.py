@@ -30,10 +30,10 @@ def keep_share(newest_first: Sequence[T], is_human: Callable[[T], bool], share: 
     needed = math.ceil(share * size - _ROUNDING)
     room, owed = size, needed
     kept: list[T] = []
-    for one in newest_first:
-        human = is_human(one)
+    for pair in newest_first:
+        human = is_human(pair)
         if room and (human or room > owed):
-            kept.append(one)
+            kept.append(pair)
             room -= 1
             owed = max(0, owed - human)
     return kept

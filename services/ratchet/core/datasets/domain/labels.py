@@ -76,7 +76,7 @@ def select_labels(
     A trajectory without a label has thumbs of raters alone that the filter leaves out.
     """
     given = labels(counted(thumbs, rules.filter))
-    selection = select((one for one in candidates if given.get(one.trajectory_id) is not None), rules, sample_size)
+    selection = select((run for run in candidates if given.get(run.trajectory_id) is not None), rules, sample_size)
     rewarded = {candidate.trajectory_id for candidate in candidates}
     left_out = Counter(selection.left_out)
     left_out[CONTRADICTED] += sum(label is None for label in given.values())

@@ -71,18 +71,18 @@ def unseen(captured: Iterable[CapturedTrajectory], lineage: Lineage) -> tuple[li
     left_out: Counter[str] = Counter()
     kept: list[CapturedTrajectory] = []
     tasks: set[str] = set()
-    for one in captured:
-        if one.arms & LEFT_OUT_ARMS:
+    for turn in captured:
+        if turn.arms & LEFT_OUT_ARMS:
             left_out[MIXED_OR_PINNED] += 1
-        elif one.began <= lineage.since:
+        elif turn.began <= lineage.since:
             left_out[OLDER_THAN_SNAPSHOT] += 1
-        elif one.trajectory_id in lineage.trajectories or one.task in lineage.groups:
+        elif turn.trajectory_id in lineage.trajectories or turn.task in lineage.groups:
             left_out["group_of_lineage"] += 1
-        elif one.task in tasks:
+        elif turn.task in tasks:
             left_out["same_task"] += 1
         else:
-            tasks.add(one.task)
-            kept.append(one)
+            tasks.add(turn.task)
+            kept.append(turn)
     return kept, left_out
 
 
@@ -127,7 +127,7 @@ def _is_within(value: object, levels: int) -> bool:
     if levels < 0:
         return False
     if isinstance(value, dict):
-        return all(_is_within(one, levels - 1) for one in cast("JsonObject", value).values())
+        return all(_is_within(item, levels - 1) for item in cast("JsonObject", value).values())
     if isinstance(value, list):
         return all(_is_within(one, levels - 1) for one in cast("list[object]", value))
     return True

@@ -71,7 +71,7 @@ class SnapshotRow:
 
 def tries_in(rows: Iterable[SnapshotRow]) -> Iterator[tuple[str, float]]:
     """The task and the reward of every trajectory among rows."""
-    return ((one.row.task_key, one.row.reward) for one in rows if isinstance(one.row, TrajectoryRow))
+    return ((row.row.task_key, row.row.reward) for row in rows if isinstance(row.row, TrajectoryRow))
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,10 +130,10 @@ def _balanced(newest_first: Sequence[Candidate], sample_size: int) -> list[Candi
         domains.setdefault(candidate.domain, []).append(candidate)
     share, over = _even_share([len(one) for one in domains.values()], sample_size)
     chosen: list[Candidate] = []
-    for one in domains.values():
-        room = share + (over > 0 and len(one) > share)
+    for domain in domains.values():
+        room = share + (over > 0 and len(domain) > share)
         over -= room > share
-        chosen.extend(newest_groups(one, room))
+        chosen.extend(newest_groups(domain, room))
     return chosen
 
 

@@ -131,7 +131,7 @@ class _Tree:
         """`nodes`: each after its parent."""
         self.nodes = nodes
         self._first = earlier[0] if earlier else None
-        self._held = {call: one for one in reversed(earlier) for call in one.calls}
+        self._held = {call: turn for turn in reversed(earlier) for call in turn.calls}
         self._following: dict[str, list[Node]] = {}
         for node in nodes:
             if node.parent is not None:
@@ -139,7 +139,7 @@ class _Tree:
         self._best: dict[str, _Rank] = {}
         for node in reversed(nodes):
             key = node.turn.turn_id
-            self._best[key] = max([_rank(node), *(self._best[one.turn.turn_id] for one in self._after(node))])
+            self._best[key] = max([_rank(node), *(self._best[later.turn.turn_id] for later in self._after(node))])
         self.repeated = {node.turn.turn_id for siblings in self._following.values() for node in self._spare(siblings)}
         self._next = {node.turn.turn_id: self._successor(node) for node in nodes}
 
@@ -174,7 +174,7 @@ class _Tree:
     def _successor(self, node: Node) -> Node | None:
         """Of the calls that continue this one the one that goes on with its conversation."""
         held = self._held.get(node.turn.turn_id)
-        after = [one for one in self._after(node) if one.turn.turn_id not in self.repeated]
+        after = [later for later in self._after(node) if later.turn.turn_id not in self.repeated]
         among = [one for one in after if held is not None and self._held.get(one.turn.turn_id) is held]
         if not among and (held is None or not held.is_final):
             among = [one for one in after if one.turn.turn_id not in self._held]

@@ -168,7 +168,7 @@ def linked(turns: Sequence[Turn]) -> list[Node]:
     for node in nodes:
         begun = index.begun(node)
         candidates = [begun, *(one for one in index.repeated(node, begun) if one.age < node.age)]
-        node.parent = max((one for one in candidates if one), key=lambda one: one.age, default=None)
+        node.parent = max((candidate for candidate in candidates if candidate), key=lambda one: one.age, default=None)
         node.continues = node.parent is not None and node.parent is begun
     return _parents_first(nodes)
 
@@ -187,8 +187,8 @@ class _Index:
         for node in nodes:
             self._by_conversation.setdefault(node.answered, []).append(node)
             self._by_answer.setdefault(node.answer_digest, []).append(node)
-            for one in call_ids(node.answer):
-                self._by_call.setdefault(one, []).append(node)
+            for call_id in call_ids(node.answer):
+                self._by_call.setdefault(call_id, []).append(node)
 
     def begun(self, node: Node) -> Node | None:
         """The call with whose whole conversation the prompt begins: the longest one.
@@ -216,14 +216,14 @@ class _Index:
         if named is not None and node.turn.trajectory_by == EXPLICIT:
             yield named
         waiting = open_calls(node.turn.messages)
-        for one in (named, self._caller(node), self._answerer(node, begun)):
-            if one is not None and (_is_alike(one, node) or not waiting.isdisjoint(call_ids(one.answer))):
-                yield one
+        for parent in (named, self._caller(node), self._answerer(node, begun)):
+            if parent is not None and (_is_alike(parent, node) or not waiting.isdisjoint(call_ids(parent.answer))):
+                yield parent
 
     def _caller(self, node: Node) -> Node | None:
         """The call that handed out the newest tool call in the prompt; None if several did."""
         for message in reversed(node.turn.messages):
-            givers = [self._by_call.get(one, ()) for one in repeated_ids(message)]
+            givers = [self._by_call.get(repeated_id, ()) for repeated_id in repeated_ids(message)]
             if any(givers):
                 return next((each[0] for each in reversed(givers) if len(each) == 1), None)
         return None
@@ -277,9 +277,11 @@ def _parents_first(nodes: Sequence[Node]) -> list[Node]:
                 continue
             line[current.turn.turn_id] = current
             current = current.parent
-        for one in reversed(line.values()):
-            parent = one.parent
-            new = one.length - parent.length if parent and one.continues else 2 if parent else one.length + 1
-            one.total = (parent.total if parent else 0) + new
-            ordered[one.turn.turn_id] = one
+        for earlier in reversed(line.values()):
+            parent = earlier.parent
+            new = (
+                earlier.length - parent.length if parent and earlier.continues else 2 if parent else earlier.length + 1
+            )
+            earlier.total = (parent.total if parent else 0) + new
+            ordered[earlier.turn.turn_id] = earlier
     return list(ordered.values())
