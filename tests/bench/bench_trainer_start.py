@@ -1,9 +1,9 @@
 """From dispatch to the first train step, in a fresh process and forked: `python -m tests.bench.bench_trainer_start`.
 
-Jobs of the demo's model (0.7 M parameters) and tickets, in turn: in a fresh process, forked from a parent that has only
-imported, and from one that has rehearsed, as the worker starts them, without broker and object store. Then from their
-dispatch on, by a worker on real servers. Wall seconds, CPU seconds of the training process, which other work on the
-machine changes little, and the ratio to the fresh process of the same round.
+Jobs of the demo's model (0.7 M parameters) and tickets, in turn: in a fresh process, and forked from the fork server,
+as the worker starts them, without broker and object store. Then from their dispatch on, by a worker on real servers.
+Wall seconds, CPU seconds of the training process, which other work on the machine changes little, and the ratio to the
+fresh process of the same round.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +27,10 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from ratchet.bus.message import decode
 from ratchet.core.contract import TrainingStatus
 from ratchet.core.contract.training import Hyperparameters, Lora
+from ratchet.trainer_worker.attempt import Timing
 from ratchet.trainer_worker.child_process import Child, WarmStart
+from ratchet.trainer_worker.fork_server import ForkServer
 from ratchet.trainer_worker.job import Failed, JobSpec, Progressed
-from ratchet.trainer_worker.training.warm_parent import PRELOADED
-from ratchet.trainer_worker.warm_link import WarmLink
 from ratchet_helpdesk.base_model import Shape, write_base_model
 from ratchet_helpdesk.clerk import CARELESS, play
 from ratchet_helpdesk.world import TRAIN, draw_tasks, tool_definitions
@@ -79,16 +78,6 @@ async def first_step(spec: JobSpec, directory: Path, warm: WarmStart | None) -> 
     return start
 
 
-@asynccontextmanager
-async def warm_link(folder: Path, modules: Sequence[str] = ()) -> AsyncGenerator[WarmLink]:
-    """Makes processes with a warm parent of these modules."""
-    link = WarmLink(folder, delay_s=0.0, modules=modules)
-    running = asyncio.create_task(link.run())
-    yield link
-    await link.stop()
-    await running
-
-
 @dataclass
 class Moments:
     """When things happened, in seconds since the dispatch."""
@@ -128,7 +117,7 @@ async def from_dispatch(folder: Path, rounds: int) -> list[Moments]:
     with running_nats(folder / "nats") as nats, running_s3(folder / "s3") as s3:
         shared = s3_settings(s3, "bench", nats_url=nats.url, data_dir=folder / "data", health_port=0)
         async with trainer_world(shared, folder) as world:
-            world.settings = world.settings.model_copy(update={"heartbeat_s": 0.02, "warm_delay_s": 0.0})
+            world.timing = Timing(heartbeat_s=0.02)
             async with working(world):
                 await dispatched(world, "warming", 2)
                 return [await dispatched(world, f"job-{n}", 2) for n in range(rounds)]
@@ -146,25 +135,20 @@ def spread(seconds: Sequence[float]) -> str:
 async def side_by_side(folder: Path, rounds: int, threads: int) -> None:
     """Each round has one job of every way."""
     spec = job(folder, threads)
-    async with warm_link(folder / "importing", PRELOADED) as imported, warm_link(folder / "rehearsing") as rehearsed:
-        ways: dict[str, WarmLink | None] = {
-            "fresh process": None,
-            "forked, imports only": imported,
-            "forked, rehearsed": rehearsed,
-        }
-        for number, link in enumerate((imported, rehearsed)):
-            await first_step(spec, folder / f"warming-{number}", link)
-        starts: dict[str, list[Start]] = {way: [] for way in ways}
-        for number in range(rounds):
-            for place, (way, link) in enumerate(ways.items()):
-                starts[way].append(await first_step(spec, folder / f"{number}-{place}", link))
-        assert rehearsed.parent_pid is not None
-        memory = psutil.Process(rehearsed.parent_pid).memory_full_info()
+    server = ForkServer()
+    ways: dict[str, ForkServer | None] = {"fresh process": None, "forked": server}
+    await first_step(spec, folder / "warming", server)
+    starts: dict[str, list[Start]] = {way: [] for way in ways}
+    for number in range(rounds):
+        for place, (way, warm) in enumerate(ways.items()):
+            starts[way].append(await first_step(spec, folder / f"{number}-{place}", warm))
+    beside = {process.pid: process for process in psutil.Process().children()}.values()
+    memory = max((process.memory_full_info() for process in beside), key=lambda one: one.rss)
     for way, made in starts.items():
         ratios = [one.wall_s / fresh.wall_s for one, fresh in zip(made, starts["fresh process"], strict=True)]
         wall, cpu = spread([one.wall_s for one in made]), spread([one.cpu_s for one in made])
         say(f"{way:22} first step after {wall}, CPU {cpu}, {statistics.median(ratios):.3f} x the fresh one")
-    say(f"warm parent: {memory.rss / 1e6:.0f} MB resident, {memory.uss / 1e6:.0f} MB of its own")
+    say(f"fork server: {memory.rss / 1e6:.0f} MB resident, {memory.uss / 1e6:.0f} MB of its own")
 
 
 async def main(rounds: int, threads: int, *, dispatched_only: bool) -> None:
@@ -181,6 +165,9 @@ async def main(rounds: int, threads: int, *, dispatched_only: bool) -> None:
 
 
 if __name__ == "__main__":
+    # Forked processes import the main module of whoever asks for them, unless it is a package's, as the worker's is.
+    sys.modules["__main__"].__spec__ = None
+    del sys.modules["__main__"].__file__
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)

@@ -340,7 +340,7 @@ async def test_pairs_of_imported_tries_train_an_adapter(shared_settings: SharedS
     async with (
         imported(shared_settings, file) as bus,
         running_app(build_coordinator(CoordinatorSettings(shared=shared_settings, port=0, tick_s=0.05))) as app,
-        running_app(build_trainer(TrainerSettings(shared=shared_settings, heartbeat_s=0.3))),
+        running_app(build_trainer(TrainerSettings(shared=shared_settings), FAST)),
     ):
         assert (await derived(shared_settings, bus)).pairs == 10
         server = next(part for part in app.components if isinstance(part, HttpServer))

@@ -41,6 +41,7 @@ from tests.support.messages import AT
 from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model
+from tests.support.trainer_world import FAST
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -99,7 +100,7 @@ async def line(shared: SharedSettings) -> AsyncIterator[Line]:
         await stack.enter_async_context(running_app(build_reward_computer(RewardSettings(shared=shared))))
         settings = CoordinatorSettings(shared=shared, port=0, tick_s=0.05)
         app = await stack.enter_async_context(running_app(build_coordinator(settings)))
-        await stack.enter_async_context(running_app(build_trainer(TrainerSettings(shared=shared, heartbeat_s=0.3))))
+        await stack.enter_async_context(running_app(build_trainer(TrainerSettings(shared=shared), FAST)))
         server = next(part for part in app.components if isinstance(part, HttpServer))
         api = httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30)
         yield Line(bus, warehouse, objects, await stack.enter_async_context(api))

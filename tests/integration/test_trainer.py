@@ -17,10 +17,16 @@ import pytest
 
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import TrainingStatus
-from ratchet.core.contract.training import Checkpointing
+from ratchet.core.contract.training import Checkpointing, Hyperparameters, Lora
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.policies import fetch_policy, read_policy
+from ratchet.trainer_worker.child_process import Child
+from ratchet.trainer_worker.fork_server import PRELOAD, ForkServer
+from ratchet.trainer_worker.job import JOB_FILE, RESULT, Failed, Finished, write_job
+from tests.support.forked_trainings import forked_trainings, own_server
 from tests.support.stored_values import check_objects
+from tests.support.tiny_models import chat_texts, write_tiny_model
+from tests.support.trainer_runs import job_spec, write_snapshot
 from tests.support.trainer_world import CHATS, CHILD_S, World, child_of, trainer_world, working
 
 pytestmark = pytest.mark.slow
@@ -207,17 +213,38 @@ def at(world: World, data_dir: Path) -> SharedSettings:
 
 
 @pytest.mark.timeout(300)
-async def test_a_forked_training_and_a_fresh_process_make_the_same_policy(world: World) -> None:
-    digests: list[str | None] = []
-    for name, warm in (("forked", True), ("fresh", False)):
-        world.settings = world.settings.model_copy(update={"warm": warm})
-        async with working(world):
-            dispatch = await world.dispatch(name, world.config(seed=3))
-            done = await world.ended(dispatch.training_job_id)
-        assert done.status == "completed", done.error
-        policy = read_policy(world.objects, str(done.artifacts and done.artifacts.final_checkpoint))
-        digests.append(next(file.sha256 for file in policy.manifest.files if file.name.endswith(".safetensors")))
-    assert digests[0] == digests[1]
+async def test_a_forked_training_and_a_fresh_process_make_the_same_policy(tmp_path: Path) -> None:
+    base = write_tiny_model(tmp_path / "base", chat_texts(CHATS))
+    dataset = write_snapshot(tmp_path / "chats.parquet", [{"messages": chat, "reward": 1.0} for chat in CHATS])
+    spec = job_spec("sft", str(base), str(dataset), hyper=Hyperparameters(max_steps=4, seed=3, lora=Lora(r=4)))
+    made: list[bytes] = []
+    with own_server(PRELOAD):
+        for name, warm in (("forked", ForkServer()), ("fresh", None)):
+            (tmp_path / name).mkdir()
+            child = await Child.start(spec, tmp_path / name, warm)
+            *_, last = [event async for event in child.events()]
+            assert isinstance(last, Finished), last
+            assert (await child.wait()).code == 0
+            made.append((tmp_path / name / RESULT / "adapter_model.safetensors").read_bytes())
+    assert made[0] == made[1]
+
+
+@pytest.mark.timeout(300)
+def test_a_forked_training_that_gets_no_memory_fails_as_such(tmp_path: Path) -> None:
+    base = write_tiny_model(tmp_path / "base", chat_texts(CHATS))
+    dataset = write_snapshot(tmp_path / "chats.parquet", [{"messages": chat, "reward": 1.0} for chat in CHATS])
+    (tmp_path / "job").mkdir()
+    os.mkfifo(tmp_path / "job" / JOB_FILE)
+    with forked_trainings() as forks:
+        training = forks.begin(tmp_path / "job")  # it waits for its job file
+        process = psutil.Process(training.pid)
+        most = process.memory_info().vms + 1_000_000
+        process.rlimit(psutil.RLIMIT_AS, (most, most))
+        write_job(tmp_path / "job", job_spec("sft", str(base), str(dataset)))
+        *_, last = training.events()
+        assert isinstance(last, Failed)
+        assert last.code == "OOM"
+        assert training.code() == 1
 
 
 async def test_a_worker_that_shuts_down_hands_its_job_back_with_a_checkpoint(world: World) -> None:

@@ -1,7 +1,6 @@
-"""A training of several processes computes what one alone does, and none of them is ever left behind or missed; whether
-each of them has the whole base, or they share the weights of its layers.
+"""A training of several processes computes what one alone does, and none of them is ever left behind or missed.
 
-Real processes that exchange gradients and layers by gloo on the CPU, forked from a real warm parent.
+Real processes that exchange gradients by gloo on the CPU, forked from the real fork server.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from msgspec.structs import replace
 from safetensors.torch import load_file
 
 from ratchet.core.contract.training import Checkpointing, Hyperparameters, Lora
+from ratchet.trainer_worker.fork_server import supported
 from ratchet.trainer_worker.job import CHECKPOINTS, LOG_FILE, METRICS_FILE, RESULT, Failed, Finished, JobSpec, Stopped
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore
-from ratchet.trainer_worker.warm_link import supported
 from tests.support.forked_trainings import Forks, Training, forked_trainings
 from tests.support.snapshot_rows import label_row, pair_row, trajectory_row, write_rows
 from tests.support.tiny_models import write_tiny_model, write_tokenizer
@@ -30,7 +29,7 @@ from tests.support.trainer_runs import JOB_ID, job_spec, play, toy_model
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not supported(), reason="forks from a warm parent only where there are pidfds"),
+    pytest.mark.skipif(not supported(), reason="trainings are forked only where there are pidfds"),
     pytest.mark.timeout(300),
 ]
 LORA = Lora(r=4, dropout=0.0)
@@ -39,14 +38,10 @@ TOLERANCE = 1e-4
 About 10 times what was seen, 1e-5, for Adam divides a difference by a gradient that may be as small."""
 DEADLINE_S = 60.0
 
-Ways = tuple[int, bool]
-"""How many ranks, and whether they share the weights of the base's layers."""
-ONE, TWO, SHARING = (1, False), (2, False), (2, True)
-
 
 @pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    with forked_trainings(tmp_path_factory.mktemp("parent") / "log") as forks:
+def forks() -> Iterator[Forks]:
+    with forked_trainings() as forks:
         yield forks
 
 
@@ -67,36 +62,26 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str
     ]
     labels = [label_row(n, prompt=asked[n], completion=answers[n], label=n % 2 == 0) for n in range(len(texts))]
     chats = [trajectory_row(n, messages=[*asked[n], *answers[n]]) for n in range(len(texts))]
-    # Answers behind a prompt that is run once for both, and short ones, whose sides go through the model whole.
-    long = [{"role": "user", "content": " ".join(str(number * number) for number in range(60))}]
-    mixed = [
-        pair_row(n, prompt=long if n % 3 else asked[n], chosen=answers[n], rejected=worse[n], group_key=str(n))
-        for n in range(6)
-    ]
     tries = play(model, 16, 4, torch.Generator().manual_seed(0))
     return {
         "tries": (str(root / "toy"), str(write_rows(root / "tries.parquet", tries))),
         "sft": (chat, str(write_rows(root / "sft.parquet", chats))),
         "dpo": (chat, str(write_rows(root / "dpo.parquet", pairs))),
         "reward_model": (chat, str(write_rows(root / "rewards.parquet", pairs))),
-        "mixed": (chat, str(write_rows(root / "mixed.parquet", mixed))),
         "kto": (chat, str(write_rows(root / "kto.parquet", labels))),
     }
 
 
-def spec_of(inputs: dict[str, tuple[str, str]], algorithm: str, ways: Ways, name: str = "", **hyper: Any) -> JobSpec:
-    """`name`: of the inputs, where it is not the algorithm's."""
-    base, dataset = inputs.get(name or algorithm, inputs["tries"])
+def spec_of(inputs: dict[str, tuple[str, str]], algorithm: str, ranks: int, **hyper: Any) -> JobSpec:
+    base, dataset = inputs.get(algorithm, inputs["tries"])
     asked: dict[str, Any] = {"learning_rate": 1e-2, "batch_size": 8, "epochs": 1, "lora": LORA} | hyper
-    ranks, sharded = ways
-    hyperparameters = Hyperparameters(**asked)
-    return job_spec(algorithm, base=base, dataset=dataset, ranks=ranks, sharded=sharded, hyper=hyperparameters)
+    return job_spec(algorithm, base=base, dataset=dataset, ranks=ranks, hyper=Hyperparameters(**asked))
 
 
-def finished(forks: Forks, training: Training) -> Finished:
+def finished(training: Training) -> Finished:
     last = training.events()[-1]
     assert isinstance(last, Finished), (last, (training.directory / LOG_FILE).read_text())
-    assert forks.code(training) == 0
+    assert training.code() == 0
     return last
 
 
@@ -125,110 +110,91 @@ def test_two_ranks_have_the_losses_and_the_adapter_of_one(
     algorithm: str, forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
     done: list[Finished] = []
-    for ways in (ONE, TWO, SHARING):
-        spec = spec_of(inputs, algorithm, ways, gradient_accumulation=2 if algorithm == "sft" else None)
-        done.append(finished(forks, forks.start(tmp_path / str(ways), spec)))
+    for ranks in (1, 2):
+        spec = spec_of(inputs, algorithm, ranks, gradient_accumulation=2 if algorithm == "sft" else None)
+        done.append(finished(forks.start(tmp_path / str(ranks), spec)))
         assert done[-1].samples > 0
-    for index, ways in enumerate((TWO, SHARING), 1):
-        assert_same(tmp_path / str(ONE), tmp_path / str(ways))
-        assert done[index].kind == done[0].kind
-        if (probe := done[0].probe) is not None:
-            theirs = done[index].probe
-            assert theirs is not None
-            assert theirs.output_token_ids == probe.output_token_ids
-            assert theirs.logprobs == pytest.approx(probe.logprobs, abs=TOLERANCE)
-
-
-@pytest.mark.parametrize("pass_tokens", [None, 60])
-def test_ranks_that_share_keep_pace_whatever_passes_there_are(
-    pass_tokens: int | None, forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path
-) -> None:
-    """Three pairs a train step make odd numbers of passes, some with a beginning that is run once. Within 60 tokens
-    each pair is a pass, and those of a long prompt recompute layers.
-    """
-    for ways in (ONE, SHARING):
-        spec = spec_of(inputs, "dpo", ways, "mixed", batch_size=3, pass_tokens=pass_tokens)
-        finished(forks, forks.start(tmp_path / str(ways), replace(spec, holdout=0.34)))
-    assert_same(tmp_path / str(ONE), tmp_path / str(SHARING))
+    assert_same(tmp_path / "1", tmp_path / "2")
+    own, theirs = done
+    assert own.kind == theirs.kind
+    if own.probe is not None:
+        assert theirs.probe is not None
+        assert theirs.probe.output_token_ids == own.probe.output_token_ids
+        assert theirs.probe.logprobs == pytest.approx(own.probe.logprobs, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("algorithm", ["rloo", "sft"])
-def test_a_checkpoint_is_resumed_by_ranks_that_share_and_by_one_that_has_all(
+def test_a_checkpoint_is_resumed_by_another_number_of_ranks(
     algorithm: str, forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
-    checkpoints: dict[Ways, str] = {}
+    checkpoints: dict[int, str] = {}
     saving = Checkpointing(save_interval=2, max_checkpoints=2)
 
-    def train(name: str, ways: Ways, resume: str | None = None) -> Path:
-        spec = spec_of(inputs, algorithm, ways, max_steps=4, batch_size=4)
+    def train(name: str, ranks: int, resume: str | None = None) -> Path:
+        spec = spec_of(inputs, algorithm, ranks, max_steps=4, batch_size=4)
         spec = replace(spec, resume=resume, config=replace(spec.config, checkpointing=saving))
-        finished(forks, forks.start(tmp_path / name, spec))
+        finished(forks.start(tmp_path / name, spec))
         return tmp_path / name
 
-    for ways in (ONE, SHARING):
-        made = train(str(ways), ways)
+    for ranks in (1, 2):
+        made = train(str(ranks), ranks)
         kept = CheckpointStore(made / CHECKPOINTS, JOB_ID, 1, algorithm).all()
-        checkpoints[ways] = str(next(one.directory for one in kept if one.manifest.step == 2))
-    for ways, other in ((ONE, SHARING), (SHARING, ONE)):
-        assert_same(tmp_path / str(ONE), train(f"from {ways}", other, checkpoints[ways]), since=2)
+        checkpoints[ranks] = str(next(checkpoint.directory for checkpoint in kept if checkpoint.manifest.step == 2))
+    for ranks, other in ((1, 2), (2, 1)):
+        assert_same(tmp_path / "1", train(f"from {ranks}", other, checkpoints[ranks]), since=2)
 
 
-def endless(forks: Forks, inputs: dict[str, tuple[str, str]], directory: Path, ways: Ways) -> Training:
-    training = forks.start(directory, spec_of(inputs, "rloo", ways, epochs=1_000_000, learning_rate=1e-6))
+def endless(forks: Forks, inputs: dict[str, tuple[str, str]], directory: Path) -> Training:
+    training = forks.start(directory, spec_of(inputs, "rloo", 2, epochs=1_000_000, learning_rate=1e-6))
     training.until_progress()
     return training
 
 
-@pytest.mark.parametrize("ways", [TWO, SHARING])
 def test_a_rank_that_is_killed_ends_them_all_and_is_the_reason(
-    ways: Ways, forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path
+    forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
-    training = endless(forks, inputs, tmp_path / "job", ways)
+    training = endless(forks, inputs, tmp_path / "job")
     (rank,) = training.ranks()
     rank.kill()
     last = training.events()[-1]
     assert isinstance(last, Failed)
     assert (last.code, last.message) == ("INFRA", "process 2 of the training was ended by SIGKILL")
-    assert forks.code(training) == 1
+    assert training.code() == 1
 
 
-@pytest.mark.parametrize("ways", [TWO, SHARING])
-def test_no_rank_outlives_the_first(
-    ways: Ways, forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path
-) -> None:
-    training = endless(forks, inputs, tmp_path / "job", ways)
+def test_no_rank_outlives_the_first(forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path) -> None:
+    training = endless(forks, inputs, tmp_path / "job")
     ranks = training.ranks()
     os.kill(training.pid, signal.SIGKILL)
-    assert forks.code(training) == -signal.SIGKILL
+    assert training.code() == -signal.SIGKILL
     assert all_end(ranks)
 
 
-@pytest.mark.parametrize(("asked", "ways"), [("first", TWO), ("other", TWO), ("other", SHARING)])
+@pytest.mark.parametrize("asked", ["first", "other"])
 def test_whichever_rank_is_asked_to_stop_all_stop_with_one_checkpoint(
-    asked: str, ways: Ways, forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path
+    asked: str, forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
-    training = endless(forks, inputs, tmp_path / "job", ways)
+    training = endless(forks, inputs, tmp_path / "job")
     ranks = training.ranks()
     os.kill(training.pid if asked == "first" else ranks[0].pid, signal.SIGTERM)
     last = training.events()[-1]
     assert isinstance(last, Stopped), last
-    assert forks.code(training) == 0
+    assert training.code() == 0
     assert all_end(ranks)
     (checkpoint,) = CheckpointStore(tmp_path / "job" / CHECKPOINTS, JOB_ID, 1, "rloo").all()
     assert checkpoint.manifest.step == last.step
 
-    spec = spec_of(inputs, "rloo", ways, max_steps=last.step + 2, epochs=1_000_000, learning_rate=1e-6)
+    spec = spec_of(inputs, "rloo", 2, max_steps=last.step + 2, epochs=1_000_000, learning_rate=1e-6)
     resumed = forks.start(tmp_path / "again", replace(spec, resume=str(checkpoint.directory)))
-    finished(forks, resumed)
+    finished(resumed)
     assert len(losses(tmp_path / "again")) == 2
 
 
-@pytest.mark.parametrize("ways", [TWO, SHARING])
 def test_a_job_that_no_rank_can_run_has_its_own_error(
-    ways: Ways, forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path
+    forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
-    training = forks.start(tmp_path / "job", replace(spec_of(inputs, "rloo", ways), base=str(tmp_path / "nowhere")))
+    training = forks.start(tmp_path / "job", replace(spec_of(inputs, "rloo", 2), base=str(tmp_path / "nowhere")))
     last = training.events()[-1]
     assert isinstance(last, Failed)
     assert last.code == "DATA"
-    assert forks.code(training) == 1
+    assert training.code() == 1

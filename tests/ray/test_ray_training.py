@@ -144,13 +144,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str
     }
 
 
-def spec_of(
-    inputs: dict[str, tuple[str, str]], algorithm: str, ranks: int, *, sharded: bool = False, **hyper: Any
-) -> JobSpec:
+def spec_of(inputs: dict[str, tuple[str, str]], algorithm: str, ranks: int, **hyper: Any) -> JobSpec:
     base, dataset = inputs[algorithm]
     asked: dict[str, Any] = {"learning_rate": 1e-2, "batch_size": 8, "epochs": 1, "lora": LORA} | hyper
     saving = Checkpointing(save_interval=10)
-    parts: dict[str, Any] = {"base": base, "dataset": dataset, "ranks": ranks, "sharded": sharded}
+    parts: dict[str, Any] = {"base": base, "dataset": dataset, "ranks": ranks}
     return job_spec(algorithm, checkpointing=saving, hyper=Hyperparameters(**asked), **parts)
 
 
@@ -161,26 +159,24 @@ def assert_same(one: Training, other: Training) -> None:
         torch.testing.assert_close(weights[name], own, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize(("algorithm", "sharded"), [("rloo", False), ("sft", False), ("sft", True)])
+@pytest.mark.parametrize("algorithm", ["rloo", "sft"])
 def test_two_processes_on_ray_have_the_losses_and_the_adapter_of_one(
-    algorithm: str, sharded: bool, inputs: dict[str, tuple[str, str]], tmp_path: Path
+    algorithm: str, inputs: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
     with Training(tmp_path / "one", spec_of(inputs, algorithm, 1), None) as one:
         one.finished()
-    with Training(tmp_path / "two", spec_of(inputs, algorithm, 2, sharded=sharded)) as two:
+    with Training(tmp_path / "two", spec_of(inputs, algorithm, 2)) as two:
         two.finished()
     assert_same(one, two)
 
 
-@pytest.mark.parametrize(
-    ("killed", "sharded"), [(0, False), (1, False), (1, True)], ids=["the-first", "another", "one-that-shares"]
-)
+@pytest.mark.parametrize("killed", [0, 1], ids=["the-first", "another"])
 def test_a_killed_process_is_replaced_and_the_curve_goes_on_from_the_newest_checkpoint(
-    killed: int, sharded: bool, inputs: dict[str, tuple[str, str]], tmp_path: Path
+    killed: int, inputs: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
     with Training(tmp_path / "one", spec_of(inputs, "rloo", 1, **LONG), None) as one:
         one.finished()
-    with Training(tmp_path / "two", spec_of(inputs, "rloo", 2, sharded=sharded, **LONG)) as two:
+    with Training(tmp_path / "two", spec_of(inputs, "rloo", 2, **LONG)) as two:
         two.until(Saved)
         rank_processes(psutil.Process(two.process.pid))[killed].kill()
         events = two.finished()

@@ -1,47 +1,33 @@
-"""Training processes, forked from a real warm parent that imports the libraries once for a whole file of tests."""
+"""Training processes from the standard library's fork server, which imports the libraries once for a file of tests."""
 
 from __future__ import annotations
 
-import itertools
+import multiprocessing
 import os
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import Pipe, forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
 import psutil
 
 from ratchet.trainer_worker.child_process import Streams, library_environment
-from ratchet.trainer_worker.job import (
-    LOG_FILE,
-    MESSAGE_BYTES,
-    Event,
-    Exited,
-    Fork,
-    Forked,
-    JobSpec,
-    Progressed,
-    Ready,
-    WarmAnswer,
-    decode_event,
-    write_job,
-)
-from ratchet.trainer_worker.warm_link import QUIET
+from ratchet.trainer_worker.fork_server import PRELOAD, become_training
+from ratchet.trainer_worker.job import LOG_FILE, Event, JobSpec, Progressed, decode_event, write_job
 
 
 @dataclass
 class Training:
     """A training process and its ranks."""
 
+    process: ForkServerProcess
     pid: int
     directory: Path
-    stdin: int
+    stdin: Connection
     lines: BinaryIO
 
     def events(self) -> list[Event]:
@@ -60,79 +46,68 @@ class Training:
         """The processes behind the first."""
         return psutil.Process(self.pid).children()
 
+    def code(self) -> int | None:
+        """Its exit code, once it has ended."""
+        self.process.join()
+        return self.process.exitcode
+
     def end(self) -> None:
         """As the worker's death does."""
-        with suppress(OSError):
-            os.close(self.stdin)
+        self.stdin.close()
         self.lines.close()
+        self.process.join()
 
 
 class Forks:
-    """Speaks with the warm parent as a worker does, one question at a time."""
+    """Starts trainings as a worker does."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
-        self._tickets = itertools.count(1)
-        self._ended: dict[int, int] = {}
+    def __init__(self) -> None:
         self._started: list[Training] = []
 
     def start(self, directory: Path, spec: JobSpec) -> Training:
+        """Write the job file and begin."""
         directory.mkdir(parents=True)
         write_job(directory, spec)
-        events, events_end = os.pipe()
-        stdin_end, stdin = os.pipe()
-        log = os.open(directory / LOG_FILE, os.O_WRONLY | os.O_CREAT)
-        streams = Streams(stdin_end, events_end, log)
-        body = msgspec.json.encode(Fork(next(self._tickets), str(directory), library_environment(os.environ)))
-        socket.send_fds(self._control, [body], [streams.stdin, streams.stdout, streams.stderr])
-        for descriptor in (stdin_end, events_end, log):
-            os.close(descriptor)
-        while not isinstance(answer := self.answer(), Forked):
-            pass
-        training = Training(answer.pid, directory, stdin, os.fdopen(events, "rb"))
+        return self.begin(directory)
+
+    def begin(self, directory: Path) -> Training:
+        """Begin the job in `directory`, whose file may be a pipe."""
+        (events, events_end), (stdin_end, stdin) = Pipe(duplex=False), Pipe(duplex=False)
+        log = Connection(os.open(directory / LOG_FILE, os.O_WRONLY | os.O_CREAT))
+        arguments = (str(directory), library_environment(os.environ), Streams(stdin_end, events_end, log))
+        process = multiprocessing.get_context("forkserver").Process(target=become_training, args=arguments, daemon=True)
+        process.start()
+        for theirs in (stdin_end, events_end, log):
+            theirs.close()
+        assert process.pid is not None
+        training = Training(process, process.pid, directory, stdin, os.fdopen(os.dup(events.fileno()), "rb"))
+        events.close()
         self._started.append(training)
         return training
 
-    def code(self, training: Training) -> int:
-        """Exit code of a training, once it has ended."""
-        while training.pid not in self._ended:
-            self.answer()
-        return self._ended[training.pid]
-
-    def answer(self) -> WarmAnswer:
-        body, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        answer: WarmAnswer = msgspec.json.decode(body, type=WarmAnswer)
-        if isinstance(answer, Exited):
-            self._ended[answer.pid] = answer.code
-        return answer
-
     def end(self) -> None:
+        """End them all."""
         for training in self._started:
             training.end()
 
 
 @contextmanager
-def forked_trainings(log: Path) -> Iterator[Forks]:
+def forked_trainings() -> Generator[Forks]:
     """Until the end of the block, which ends the trainings too."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, log.open("wb") as output:
-        with theirs:
-            parent = subprocess.Popen(
-                [sys.executable, "-m", "ratchet.trainer_worker.training.warm_parent", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=library_environment(os.environ) | QUIET,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        forks = Forks(ours)
+    with own_server(PRELOAD):
+        forks = Forks()
         try:
-            assert forks.answer() == Ready(None), log.read_text()
             yield forks
         finally:
             forks.end()
-            parent.send_signal(signal.SIGKILL)
-            parent.wait()
+
+
+@contextmanager
+def own_server(preload: str) -> Generator[None]:
+    """A fork server that imports `preload`; it ends with the block, by which what it forked must have ended."""
+    forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - made for tests
+    multiprocessing.set_forkserver_preload([preload])
+    try:
+        yield
+    finally:
+        forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

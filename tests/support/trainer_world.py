@@ -34,6 +34,7 @@ from ratchet.core.contract.training import (
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.objects import Objects
 from ratchet.trainer_worker.app import build
+from ratchet.trainer_worker.attempt import Timing
 from ratchet.trainer_worker.settings import Settings
 from tests.support.running import connected, prepared_objects, running_app
 from tests.support.snapshot_rows import snapshot_manifest
@@ -43,6 +44,8 @@ from tests.support.trainer_runs import write_snapshot
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 CHILD_S = 240.0
 """A child process imports torch first, on a machine that other tests keep busy."""
+
+FAST = Timing(heartbeat_s=0.3, watch_s=0.2, grace_s=30.0)
 
 CHATS = [
     [
@@ -62,6 +65,7 @@ class World:
     settings: Settings
     base: str
     snapshot: SnapshotRef
+    timing: Timing = FAST
     statuses: list[TrainingStatus] = field(default_factory=list[TrainingStatus])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
 
@@ -173,7 +177,7 @@ async def trainer_world(shared_settings: SharedSettings, tmp_path: Path) -> Asyn
     base = publish_tiny_model(objects, write_tiny_model(tmp_path / "base", chat_texts(CHATS)), "support", NOW)
     rows = [{"messages": chat, "reward": 1.0} for chat in CHATS]
     snapshot = store_snapshot(objects, write_snapshot(tmp_path / "snapshot.parquet", rows))
-    settings = Settings(shared=shared_settings, heartbeat_s=0.3, watch_s=0.2, grace_s=30.0, worker="test-worker")
+    settings = Settings(shared=shared_settings, worker="test-worker")
     async with connected(shared_settings) as bus:
         world = World(bus, objects, settings, base.uri, snapshot)
         listening = asyncio.create_task(listen(bus, world.statuses, world.headers))
@@ -183,7 +187,7 @@ async def trainer_world(shared_settings: SharedSettings, tmp_path: Path) -> Asyn
 
 @asynccontextmanager
 async def working(world: World, settings: Settings | None = None) -> AsyncIterator[None]:
-    async with running_app(build(settings or world.settings)):
+    async with running_app(build(settings or world.settings, world.timing)):
         yield
 
 

@@ -1,7 +1,7 @@
 """Composition root of the trainer worker.
 
 RL_JOBS, own pool ── Consumer ── handlers.Dispatches ── Slots ── Attempt ── Child (a process: training/child.py)
-                                       WarmLink ── forked from the warm parent ─┘
+                                             ForkServer ── has the imports ─┘
                                                                    ├── heartbeat: training.status
                                                                    ├── watch: `jobs` bucket
                                                                    └── S3: snapshot, base, checkpoints, policy
@@ -29,13 +29,13 @@ from ratchet.core.errors import ConfigError, MissingExtra
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component
 from ratchet.core.stores.objects import Objects
-from ratchet.trainer_worker.attempt import Attempt
+from ratchet.trainer_worker.attempt import TIMING, Attempt, Timing
 from ratchet.trainer_worker.child_process import TRAINING
 from ratchet.trainer_worker.domain import Worker
+from ratchet.trainer_worker.fork_server import ForkServer, supported
 from ratchet.trainer_worker.handlers import Dispatches, Slots
 from ratchet.trainer_worker.settings import Settings
-from ratchet.trainer_worker.slots import Slot, gpus_of_slots, spares_of, visible_gpus
-from ratchet.trainer_worker.warm_link import WarmLink
+from ratchet.trainer_worker.slots import Slot, gpus_of_slots, visible_gpus
 
 NAME = "trainer_worker"
 REQUIRED = ("torch", "transformers", "peft", "accelerate", "datasets", "trl")
@@ -46,12 +46,12 @@ OWN_CLUSTER = "local"
 
 
 @asynccontextmanager
-async def build(settings: Settings) -> AsyncIterator[App]:
+async def build(settings: Settings, timing: Timing = TIMING) -> AsyncIterator[App]:
     """Connect, and assemble the worker. Without the extra it takes no jobs and says so in its readiness."""
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
     try:
         with own_directory(settings.work):
-            yield assembled(settings, bus, Objects(settings.shared))
+            yield assembled(settings, timing, bus, Objects(settings.shared))
     finally:
         await bus.close()
 
@@ -79,7 +79,7 @@ def own_directory(path: Path) -> Generator[None]:
         os.close(directory)
 
 
-def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
+def assembled(settings: Settings, timing: Timing, bus: Bus, objects: Objects) -> App:
     """The worker on connections that are open."""
     jobs = Bucket(bus, JOBS, Job)
     on_ray = settings.engine == "ray"
@@ -89,15 +89,13 @@ def assembled(settings: Settings, bus: Bus, objects: Objects) -> App:
     worker = Worker(settings.worker, instance=uuid4().hex)
 
     def attempt(received: Received[TrainingDispatch], slot: Slot) -> Attempt:
-        return Attempt(received, bus=bus, jobs=jobs, objects=objects, settings=settings, slot=slot)
+        return Attempt(received, bus=bus, jobs=jobs, objects=objects, settings=settings, slot=slot, timing=timing)
 
     chosen, visible = (None, None) if on_ray else (settings.gpus, visible_gpus(os.environ))  # Ray gives away its own
     gpus = gpus_of_slots(settings.slots, chosen, visible, settings.ranks)
-    spares = spares_of(gpus, settings.ranks, asked=settings.spare)
-    warmed = settings.warm and not missing and not on_ray
-    warm = WarmLink(settings.work, settings.warm_delay_s, spares=spares) if warmed else None
+    warm = ForkServer() if supported() and not missing and not on_ray else None
     program = (RAY_CHILD, settings.ray_address or OWN_CLUSTER) if on_ray else TRAINING
-    places = [Slot(worker.instance, gpu, warm, settings.ranks, settings.sharded, program) for gpu in gpus]
+    places = [Slot(worker.instance, gpu, warm, settings.ranks, program) for gpu in gpus]
     slots = Slots(places, attempt)
     components: list[Component] = [slots] if warm is None else [warm, slots]
     if not missing:

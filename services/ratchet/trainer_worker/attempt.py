@@ -7,6 +7,7 @@ import platform
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,11 +56,33 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
+CHECKPOINT_S = 300.0
+"""Longest time between two checkpoints of a training, however many train steps lie between them; longer where
+checkpoints would take more than a tenth of its time. What a crash loses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Of every attempt."""
+
+    heartbeat_s: float = 2.0
+    """Time between `running` statuses; the coordinator gives a job away after 30 s of silence."""
+    watch_s: float = 1.0
+    """Time between looks at the job's state: how soon a cancel or a newer attempt is noticed."""
+    grace_s: float = 20.0
+    """A training that was asked to stop and has not within this time is killed. It has longer where its train steps and
+    checkpoints take long: twice the longest so far of both."""
+    retry_s: float = 1.0
+    """Pause after the broker or the object store did not answer."""
+
+
+TIMING = Timing()
+
 
 class Attempt:
     """Runs once. `launched` is set when the child runs, or when it is clear that it never will."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name
         self,
         received: Received[TrainingDispatch],
         *,
@@ -68,6 +91,7 @@ class Attempt:
         objects: Objects,
         settings: Settings,
         slot: Slot,
+        timing: Timing,
     ) -> None:
         self.dispatch = dispatch = received.message
         self._cause = received
@@ -76,6 +100,7 @@ class Attempt:
         self._objects = objects
         self._settings = settings
         self._slot = slot
+        self._timing = timing
         self._worker = Worker(settings.worker, slot.instance)
         self.launched = asyncio.Event()
         self._report = Report()
@@ -138,7 +163,7 @@ class Attempt:
                 break
             except Unavailable as error:
                 log.warning("cannot report yet", job=final.training_job_id, reason=str(error))
-                await asyncio.sleep(self._settings.retry_s)
+                await asyncio.sleep(self._timing.retry_s)
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
     async def _train(self) -> TrainingStatus | None:
@@ -152,7 +177,7 @@ class Attempt:
         directory.mkdir(parents=True)
         models, threads = self._settings.models, self._settings.threads
         inputs = await self._patiently(lambda: fetch_inputs(objects, self.dispatch, directory, models, threads))
-        spec = replace(inputs.spec, checkpoint_s=self._settings.checkpoint_s)
+        spec = replace(inputs.spec, checkpoint_s=CHECKPOINT_S)
         exited = Exit(code=0) if self._stopping.is_set() else await self._run_child(spec)
         conclusion = conclude(self._report.last, exited, self._reason)
         if conclusion is None:
@@ -249,7 +274,7 @@ class Attempt:
                 if self._stopping.is_set():
                     raise
                 log.warning("object store is away", job=self.dispatch.training_job_id, reason=str(error))
-                await asyncio.sleep(self._settings.retry_s)
+                await asyncio.sleep(self._timing.retry_s)
 
     async def _beat(self) -> None:
         """Report `running` at regular times from the moment the job is taken, also while its model is being fetched.
@@ -257,7 +282,7 @@ class Attempt:
         The next heartbeat makes up for a lost one.
         """
         while True:
-            await asyncio.sleep(self._settings.heartbeat_s)
+            await asyncio.sleep(self._timing.heartbeat_s)
             if self._child is not None:
                 self._report.peak_memory_gb = max(self._report.peak_memory_gb, self._child.memory_gb())
             try:
@@ -268,7 +293,7 @@ class Attempt:
     async def _watch(self) -> None:
         """Watch the job's state, and the clock."""
         while True:
-            await asyncio.sleep(self._settings.watch_s)
+            await asyncio.sleep(self._timing.watch_s)
             with suppress(Unavailable):
                 await self._read_job()
             if (self._bus.now() - self._frame.begun_at).total_seconds() > self._settings.max_runtime_s:
@@ -290,7 +315,7 @@ class Attempt:
             return
         if not self._at_once.is_set():
             self._child.ask_to_stop()
-            patience_s = grace_s(self._report, self._settings.grace_s)
+            patience_s = grace_s(self._report, self._timing.grace_s)
             shutdown = self._reason is StopReason.SHUTDOWN
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(patience_s, self._settings.drain_s) if shutdown else patience_s):

@@ -9,6 +9,8 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Protocol
 
@@ -47,12 +49,12 @@ class Process(Protocol):
         ...
 
     def wait(self) -> Awaitable[int | None]:
-        """Its exit code, negative for a signal; None when the warm parent, which would know it, has died."""
+        """Its exit code, negative for a signal; None when the fork server, which would know it, has died."""
         ...
 
 
 class WarmStart(Protocol):
-    """`warm_link.WarmLink`: makes processes that need not import anything."""
+    """`fork_server.ForkServer`: makes processes that need not import anything."""
 
     async def fork(self, directory: Path, environment: Mapping[str, str], streams: Streams) -> Process | None:
         """A training process for the job in `directory`, or None when a fresh process has to be started."""
@@ -61,17 +63,17 @@ class WarmStart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """File descriptors of the child's ends: `stdin` closes with the worker, `stdout` takes events."""
+    """The child's ends: `stdin` closes with the worker, `stdout` takes events."""
 
-    stdin: int
-    stdout: int
-    stderr: int
+    stdin: Connection
+    stdout: Connection
+    stderr: Connection
 
 
 class Child:
     """A running training process. It ends by itself when this object's process does."""
 
-    def __init__(self, process: Process, events: asyncio.StreamReader, stdin: int, directory: Path) -> None:
+    def __init__(self, process: Process, events: asyncio.StreamReader, stdin: Connection, directory: Path) -> None:
         self._process = process
         self._events = events
         self._stdin = stdin
@@ -93,15 +95,14 @@ class Child:
         """
         write_job(directory, spec)
         environment = child_environment(os.environ, spec, gpu)
-        events, events_end = os.pipe()
-        stdin_end, stdin = os.pipe()
         with ExitStack() as ours_if_it_fails, ExitStack() as theirs:
-            ours_if_it_fails.callback(os.close, events)
-            ours_if_it_fails.callback(os.close, stdin)
-            theirs.callback(os.close, events_end)
-            theirs.callback(os.close, stdin_end)
-            errors = os.open(directory / LOG_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            theirs.callback(os.close, errors)
+            (events, events_end), (stdin_end, stdin) = Pipe(duplex=False), Pipe(duplex=False)
+            ours_if_it_fails.callback(events.close)
+            ours_if_it_fails.callback(stdin.close)
+            theirs.callback(events_end.close)
+            theirs.callback(stdin_end.close)
+            errors = Connection(os.open(directory / LOG_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644))
+            theirs.callback(errors.close)
             streams = Streams(stdin_end, events_end, errors)
             process = await warm.fork(directory, environment, streams) if warm is not None else None
             metrics.STARTS.labels("fresh" if process is None else "forked").inc()
@@ -111,16 +112,15 @@ class Child:
                     "-m",
                     *program,
                     str(directory),
-                    stdin=streams.stdin,
-                    stdout=streams.stdout,
-                    stderr=streams.stderr,
+                    stdin=stdin_end.fileno(),
+                    stdout=events_end.fileno(),
+                    stderr=errors.fileno(),
                     env=environment,
                     start_new_session=True,
                 )
             ours_if_it_fails.pop_all()
         reader = asyncio.StreamReader(limit=LINE_LIMIT)
-        pipe = os.fdopen(events, "rb", buffering=0)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), events)
         return cls(process, reader, stdin, directory)
 
     @property
@@ -137,7 +137,7 @@ class Child:
                 log.warning("unreadable event of the training process", reason=str(error))
 
     def memory_gb(self) -> float:
-        """Resident memory of all ranks now, with what each shares with a warm parent; 0 once they have ended."""
+        """Resident memory of all ranks now, with what each shares with the fork server; 0 once they have ended."""
         with suppress(psutil.Error):
             first = psutil.Process(self.pid)
             return sum(one.memory_info().rss for one in (first, *first.children(recursive=True))) / 1e9
@@ -156,7 +156,7 @@ class Child:
     async def wait(self) -> Exit:
         """Its end. Called once."""
         code = await self._process.wait()
-        os.close(self._stdin)
+        self._stdin.close()
         killed = code == -signal.SIGKILL and oom_kills() > self._oom_kills
         return Exit(code=code, oom_killed=killed, log_tail=log_tail(self._directory / LOG_FILE))
 

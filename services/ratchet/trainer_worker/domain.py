@@ -163,7 +163,7 @@ class Exit:
     """How the child process ended."""
 
     code: int | None
-    """Negative: the signal that killed it. None: what knew it, the warm parent, died before."""
+    """Negative: the signal that killed it. None: what knew it, the fork server, died before."""
     oom_killed: bool = False
     log_tail: str = ""
 
@@ -210,7 +210,7 @@ def may_start(job: Job | None, attempt: int, worker: Worker) -> bool:
 
 def _crash(exited: Exit) -> TrainingError:
     if exited.code is None:
-        message = "the training process ended without a result, after the warm parent that had forked it"
+        message = "the training process ended without a result, after the fork server that had made it"
         return TrainingError(code=ErrorCode.INFRA, message=message, traceback=exited.log_tail or None)
     if exited.code >= 0:
         message = f"the training process ended with status {exited.code} without a result"

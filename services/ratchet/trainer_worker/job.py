@@ -1,8 +1,4 @@
-"""What the worker, the warm parent and a training process send each other. No torch.
-
-A training process gets a job file and writes one JSON line per event. The worker asks the warm parent for processes on
-a socket that keeps messages apart; each message is one JSON document.
-"""
+"""What the worker and a training process send each other: a job file, and one JSON line per event. No torch."""
 
 from __future__ import annotations
 
@@ -20,8 +16,6 @@ JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
 CHECKPOINTS, RESULT, DOCUMENTS, TEMPORARY = "checkpoints", "result", "documents", "temporary"
 CHECKPOINT_MANIFEST, RENDEZVOUS = "checkpoint.json", "ranks"
 """Names inside a job's directory."""
-MESSAGE_BYTES = 65_536
-"""Longest message between the worker and the warm parent."""
 
 
 class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,8 +42,6 @@ class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Longest time between checkpoints, whatever their interval in train steps. None: only that interval counts."""
     ranks: int = 1
     """Processes that train together, each on a GPU of its own where there are any."""
-    sharded: bool = False
-    """Whether they share the weights of the base's layers, each with a part of them."""
     rendezvous: str | None = None
     """Where they find each other, as `torch.distributed` names it. None: all are on this machine, and find a file."""
     holdout: float = 0.0
@@ -140,55 +132,6 @@ class Failed(Value, frozen=True, kw_only=True, omit_defaults=True, tag="failed")
 
 
 Event = Started | Progressed | Saved | Finished | Stopped | Failed
-
-
-class Ready(Value, frozen=True, tag="ready"):
-    """Everything is imported. `unfit`: why no process can be forked here."""
-
-    unfit: str | None = None
-
-
-class Fork(Value, frozen=True, tag="fork"):
-    """Asks for a training process for the job in `directory`; its three streams come along."""
-
-    ticket: int
-    directory: str
-    environment: dict[str, str]
-    """The child's whole environment; what libraries read while they are imported they have from this process."""
-
-
-class Spares(Value, frozen=True, tag="spares"):
-    """Asks for processes that have started their GPU and wait for a training, one at a time for each entry."""
-
-    devices: list[str]
-    """`CUDA_VISIBLE_DEVICES` of each; empty: no GPU."""
-
-
-WarmRequest = Fork | Spares
-
-
-class Forked(Value, frozen=True, tag="forked"):
-    """The process that a fork request got; its pidfd comes along."""
-
-    ticket: int
-    pid: int
-
-
-class Refused(Value, frozen=True, tag="refused"):
-    """No process could be made."""
-
-    ticket: int
-    reason: str
-
-
-class Exited(Value, frozen=True, tag="exited"):
-    """A child has ended. `code` is negative for the signal that ended it."""
-
-    pid: int
-    code: int
-
-
-WarmAnswer = Ready | Forked | Refused | Exited
 
 
 def write_job(directory: Path, spec: JobSpec) -> None:

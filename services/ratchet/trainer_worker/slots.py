@@ -33,15 +33,12 @@ class Slot:
     ranks: int = 1
     """Processes of a training; each has one of the GPUs."""
 
-    sharded: bool = False
-    """Whether they share the weights of the base's layers."""
-
     program: Sequence[str] = TRAINING
-    """See `Child.start`. Another one than that of this machine goes without a warm parent."""
+    """See `Child.start`. Another one than that of this machine is not forked."""
 
     async def start(self, spec: JobSpec, directory: Path) -> Child:
         """Start the training process of the job in `directory`. Raises `Rejected` when it needs a larger slot."""
-        spec = replace(spec, ranks=self.ranks_for(spec), sharded=self.sharded)
+        spec = replace(spec, ranks=self.ranks_for(spec))
         return await Child.start(spec, directory, self.warm, self.gpu, self.program)
 
     def ranks_for(self, spec: JobSpec) -> int:
@@ -52,32 +49,7 @@ class Slot:
             raise Rejected(
                 f"compute.gpu_count {asked}: a training of this worker has {self.ranks}; RATCHET_TRAINER_RANKS sets it"
             )
-        if self.sharded and (problem := why_not_sharded(spec, asked)) is not None:
-            raise Rejected(f"{problem}; RATCHET_TRAINER_SHARDED is set here, another pool may have a worker without it")
         return asked
-
-
-def why_not_sharded(spec: JobSpec, ranks: int) -> str | None:
-    """Why `ranks` processes cannot share the base of a job; None where they can."""
-    hyper = spec.config.hyperparameters
-    if ranks < 2:
-        return f"compute.gpu_count {ranks}: this worker's trainings share the weights of the base, among two or more"
-    if hyper.full_finetune:
-        return "full_finetune: this worker's trainings share the weights of the base, and only those that do not learn"
-    if hyper.lora is not None and hyper.lora.load_in_4bit:
-        return "load_in_4bit: this worker's trainings share the weights of the base, and those in 4 bits cannot be cut"
-    return None
-
-
-def spares_of(gpus: Sequence[str] | Sequence[None], ranks: int, *, asked: bool | None) -> list[str]:
-    """Devices of the processes that wait for a training: of every slot with a GPU, unless `asked` says it of all.
-
-    None of a slot with several processes: they are forked by the training itself, which one that has started a GPU
-    cannot do.
-    """
-    if ranks > 1 or asked is False:
-        return []
-    return [gpu or "" for gpu in gpus if gpu or asked]
 
 
 def visible_gpus(environment: Mapping[str, str], devices: Path = DEVICES) -> tuple[str, ...] | None:

@@ -21,7 +21,7 @@ from ratchet.core.contract.training import Hyperparameters
 from ratchet.core.errors import BusUnavailable, InvalidMessage
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.objects import ObjectRef
-from ratchet.trainer_worker.attempt import Attempt
+from ratchet.trainer_worker.attempt import Attempt, Timing
 from ratchet.trainer_worker.child_process import Child
 from ratchet.trainer_worker.domain import Exit, StopReason
 from ratchet.trainer_worker.job import Event, JobSpec, Progressed, Saved, Stopped
@@ -109,15 +109,23 @@ class FakeSlot:
 
 
 def training_attempt(
-    tmp_path: Path, publisher: Publisher, blobs: MemoryBlobs, slot: FakeSlot, **settings: Any
+    tmp_path: Path, publisher: Publisher, blobs: MemoryBlobs, slot: FakeSlot, **timing: float
 ) -> Attempt:
     """An attempt whose inputs are in `blobs`."""
     given = stored_dispatch(blobs, model(blobs, tmp_path / "base").uri)
     bus: Any = publisher
     objects: Any = blobs
     jobs: Any = Bucket(fake_bus(), JOBS, Job)
-    chosen = Settings(shared=SharedSettings(data_dir=tmp_path), worker="w1", retry_s=0.01, **settings)
-    return Attempt(received(given), bus=bus, jobs=jobs, objects=objects, settings=chosen, slot=cast("Slot", slot))
+    chosen = Settings(shared=SharedSettings(data_dir=tmp_path), worker="w1")
+    return Attempt(
+        received(given),
+        bus=bus,
+        jobs=jobs,
+        objects=objects,
+        settings=chosen,
+        slot=cast("Slot", slot),
+        timing=Timing(retry_s=0.01, **timing),
+    )
 
 
 def checkpoint(root: Path, step: int) -> Saved:
@@ -205,11 +213,19 @@ def attempt(tmp_path: Path, publisher: Publisher, **hyper: Any) -> Attempt:
     dispatch = TrainingDispatch(
         training_job_id=asked.training_job_id, attempt=1, pool="default", timestamp=NOW, request=asked
     )
-    settings = Settings(shared=SharedSettings(data_dir=tmp_path), worker="w1", retry_s=0.01)
+    settings = Settings(shared=SharedSettings(data_dir=tmp_path), worker="w1")
     bus: Any = publisher
     blobs: Any = MemoryBlobs()
     jobs: Any = Bucket(fake_bus(), JOBS, Job)
-    return Attempt(received(dispatch), bus=bus, jobs=jobs, objects=blobs, settings=settings, slot=Slot("one"))
+    return Attempt(
+        received(dispatch),
+        bus=bus,
+        jobs=jobs,
+        objects=blobs,
+        settings=settings,
+        slot=Slot("one"),
+        timing=Timing(retry_s=0.01),
+    )
 
 
 async def test_an_impossible_request_fails_before_anything_is_downloaded(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def calls(directory: Path) -> list[Call]:
         assert isinstance(update.end, Completion)
         ends[index] = update.end
 
-    asked = [(one, temperature) for temperature in (0.6, 1.0, 1.4) for one in ASKED]
+    asked = [(one, temperature) for temperature in (0.6, 1.4) for one in ASKED]
     jobs: list[Job] = []
     for index, (one, temperature) in enumerate(asked):
         grammar = one and compiler.compile(served.text.tokens(served.network.vocabulary), one)

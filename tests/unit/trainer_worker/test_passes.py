@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ratchet.core.contract.training import Hyperparameters
 from ratchet.trainer_worker.training.algorithms import load_train
+from ratchet.trainer_worker.training.learner.backbone import Backbone
 from ratchet.trainer_worker.training.learner.logprobs import CPU_ACTIVATIONS, MOST_PASS_TOKENS, Scorer
 from ratchet.trainer_worker.training.learner.passes import Item, common, item_of, plan_passes, run_once
 from ratchet.trainer_worker.training.learner.rows import Row
-from ratchet.trainer_worker.training.learner.trunk import Trunk
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from tests.support.trainer_runs import RecordingRun, job_spec, play, toy_model
 
@@ -115,7 +115,7 @@ def test_what_a_token_takes_is_measured_and_bounds_a_pass() -> None:
     shallow, deep, frozen = wide_model(4), wide_model(8), wide_model(8)
     for name, weight in frozen.named_parameters():
         weight.requires_grad_(requires_grad="norm" in name)
-    taken = [Trunk(model, lora_dropout=False).token_bytes() for model in (shallow, deep, frozen)]
+    taken = [Backbone(model, lora_dropout=False).token_bytes() for model in (shallow, deep, frozen)]
     assert taken[1] == pytest.approx(2 * taken[0], rel=0.1)
     assert taken[2] < 0.9 * taken[1]
     for model, token_bytes in zip((shallow, deep, frozen), taken, strict=True):

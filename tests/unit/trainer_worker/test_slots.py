@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ratchet.core.contract.training import Compute, Hyperparameters, Lora
+from ratchet.core.contract.training import Compute
 from ratchet.core.errors import ConfigError, Rejected
-from ratchet.core.service.settings import read
 from ratchet.trainer_worker.child_process import Process, Streams
-from ratchet.trainer_worker.job import JobSpec, read_job
-from ratchet.trainer_worker.settings import Settings
+from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.slots import Slot, gpus_of_slots, visible_gpus
 from tests.support.trainer_runs import job_spec
 
 
 class Recorder:
-    """A warm parent that keeps what a training would see, and makes none."""
+    """A fork server that keeps what a training would see, and makes none."""
 
     def __init__(self) -> None:
         self.environments: list[Mapping[str, str]] = []
@@ -80,40 +78,6 @@ def test_a_training_has_as_many_processes_as_it_asks_gpus_for_and_no_more_than_i
     assert ranks == [2, 2, 1, 2]
     with pytest.raises(Rejected, match=r"compute\.gpu_count 3: a training of this worker has 2"):
         slot.ranks_for(for_gpus(3))
-
-
-@pytest.mark.parametrize(
-    ("hyper", "gpus", "reason"),
-    [
-        (Hyperparameters(full_finetune=True), None, r"full_finetune: .* only those that do not learn"),
-        (Hyperparameters(lora=Lora(load_in_4bit=True)), None, "load_in_4bit: .* cannot be cut"),
-        (Hyperparameters(), 1, r"compute\.gpu_count 1: .* among two or more"),
-    ],
-)
-async def test_what_cannot_share_the_base_is_refused_before_a_process_is_made(
-    hyper: Hyperparameters, gpus: int | None, reason: str, tmp_path: Path
-) -> None:
-    spec = for_gpus(gpus)
-    spec = replace(spec, config=replace(spec.config, hyperparameters=hyper))
-    warm = Recorder()
-    with pytest.raises(Rejected, match=reason):
-        await Slot("one", "4,5", warm, ranks=2, sharded=True).start(spec, tmp_path)
-    assert not warm.environments
-
-
-async def test_the_ranks_of_a_sharing_slot_share_the_base(tmp_path: Path) -> None:
-    with pytest.raises(InterruptedError):
-        await Slot("one", "4,5", Recorder(), ranks=2, sharded=True).start(job_spec("sft"), tmp_path)
-    spec = read_job(tmp_path)
-    assert (spec.ranks, spec.sharded) == (2, True)
-
-
-def test_a_worker_of_single_processes_cannot_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RATCHET_TRAINER_SHARDED", "true")
-    with pytest.raises(ConfigError, match=r"RATCHET_TRAINER_\*: sharded needs ranks of 2 or more"):
-        read(Settings)
-    monkeypatch.setenv("RATCHET_TRAINER_RANKS", "2")
-    assert read(Settings).sharded
 
 
 def for_gpus(count: int | None) -> JobSpec:

@@ -39,8 +39,10 @@ HYPER = Hyperparameters(learning_rate=2e-2, batch_size=4, epochs=2, warmup_steps
 ONE_STEP = Hyperparameters(learning_rate=2e-2, batch_size=8, max_steps=1, warmup_steps=0, lora=LORA)
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 CASES = [
-    *((family, "bf16") for family in ("llama", "qwen3", "gemma", "mistral", "gpt2")),
-    *((family, "fp32") for family in ("llama", "gpt2")),
+    ("llama", "bf16"),
+    ("gpt2", "fp32"),
+    *(pytest.param((family, "bf16"), marks=pytest.mark.slow) for family in ("qwen3", "gemma", "mistral", "gpt2")),
+    pytest.param(("llama", "fp32"), marks=pytest.mark.slow),
 ]
 START_ESS = {"bf16": 0.999, "fp32": 0.999999}
 """Effective sample size of an engine's tries at the start: what rounding alone leaves of 1."""
@@ -184,7 +186,10 @@ AT_THE_START: dict[str, dict[str, tuple[float, float]]] = {
 """Of the first train step, while the policy is its own reference: a value, and what rounding may change of it."""
 
 
-@pytest.mark.parametrize("algorithm", AT_THE_START)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("dpo", "kto")]
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "ppo", *SLOW])
 def test_every_algorithm_trains_and_continues_an_adapter_in_bf16(algorithm: str, tmp_path: Path) -> None:
     """What is compared with a reference is computed without the adapter's dropout."""
     base = write_family(tmp_path / "base", "llama", torch.bfloat16)

@@ -1,11 +1,11 @@
 """The training process: reads a job directory, trains, and writes one JSON line per event to its standard output.
 
-Forked from the warm parent, or run as `python -m ratchet.trainer_worker.training.child <job directory>`. It works in
+Forked from the fork server, or run as `python -m ratchet.trainer_worker.training.child <job directory>`. It works in
 the job directory; every path that it is given is absolute. SIGTERM asks it to stop at the next step boundary with
 a checkpoint; while it still loads and scores, which may take minutes and leaves nothing to save, it ends at once. It
 ends at once, too, when its standard input closes: that is how it learns that the worker has died. It uses no network,
 unless the base model is a name that transformers has to look up. A job of several ranks has one such process, which
-forks the others (see `crew`).
+forks the others (see `rank_launcher`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import FrameType
 
 from ratchet.trainer_worker.errors import RankLost, Unhealthy, error_code, is_final, reason_of
 from ratchet.trainer_worker.job import RENDEZVOUS, TEMPORARY, Failed, Finished, JobSpec, Stopped, encode_event, read_job
-from ratchet.trainer_worker.training.crew import Crew, fork_ranks, wait_for_the_end
+from ratchet.trainer_worker.training.rank_launcher import RankLauncher, fork_ranks, wait_for_the_end
 
 
 def main(directory: Path, on_finished: Callable[[JobSpec, Finished], None] | None = None) -> int:
@@ -42,13 +42,13 @@ def main(directory: Path, on_finished: Callable[[JobSpec, Finished], None] | Non
     signal.signal(signal.SIGTERM, on_stop)
     threading.Thread(target=end_with_parent, daemon=True).start()
     work_in(directory)
-    crew = Crew()
+    launcher = RankLauncher()
     try:
         spec = read_job(directory)
         if spec.ranks > 1:
             (directory / RENDEZVOUS).unlink(missing_ok=True)
             # The thread above holds no lock: it waits in the kernel.
-            crew = fork_ranks(spec.ranks, lambda index: _as_rank(spec, directory, index), events)
+            launcher = fork_ranks(spec.ranks, lambda index: _as_rank(spec, directory, index), events)
         # After the job file was read: importing torch takes seconds, and fails where the extra is missing.
         from ratchet.trainer_worker.training.child_run import train  # noqa: PLC0415
 
@@ -57,7 +57,7 @@ def main(directory: Path, on_finished: Callable[[JobSpec, Finished], None] | Non
             on_finished(spec, last)
     except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure becomes an event
         last = failed(error)
-        crew.explain()
+        launcher.explain()
     events.write(encode_event(last))
     events.flush()
     return 1 if isinstance(last, Failed) else 0

@@ -231,7 +231,6 @@ def _write_documents(directory: Path, spec: JobSpec, policy: TrainedPolicy, outc
         "requested_hyperparameters": spec.config.hyperparameters,
         "threads": spec.threads,
         "ranks": spec.ranks,
-        "sharded": spec.sharded,
         "device": str(policy.device),
         "versions": versions,
     }

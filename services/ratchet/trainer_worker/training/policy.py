@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -30,7 +29,6 @@ from ratchet.trainer_worker.errors import ModelUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.ranks import ALONE, Ranks
-from ratchet.trainer_worker.training.shards import rank_mesh, return_memory, share_layers
 
 PROBE_PROMPT_TOKENS, PROBE_OUTPUT_TOKENS = 128, 16
 PRECISIONS = {"fp32": FLOAT32, "bf16": BFLOAT16}
@@ -104,51 +102,32 @@ def load_policy(spec: JobSpec, ranks: Ranks = ALONE) -> TrainedPolicy:
     unless `spec.base` is such a name.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not spec.sharded:
-        return _load(spec, ranks, Place(device))
-    return_memory()
-    place = Place(device, rank_mesh(ranks, device))
-    with ranks.in_turn():  # the machine's memory holds one whole base at a time, besides the shares
-        return _load(spec, ranks, place)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a model is trained."""
-
-    device: torch.device
-    mesh: DeviceMesh | None = None
-    """The ranks that share its layers; None: this rank has all of it."""
-
-    def put(self, model: nn.Module) -> nn.Module:
-        """Move a model there, its layers cut into shares where ranks share them."""
-        if self.mesh is not None:
-            share_layers(model, self.mesh)
-        return model.to(self.device)
-
-
-def _load(spec: JobSpec, ranks: Ranks, place: Place) -> TrainedPolicy:
-    device = place.device
     bf16 = _precision(spec, device) == BFLOAT16
     hyper = spec.config.hyperparameters
     options = _four_bits(device) if hyper.lora is not None and hyper.lora.load_in_4bit else {}
     dtype = torch.bfloat16 if bf16 and not hyper.full_finetune else torch.float32
     tokenizer: PreTrainedTokenizerBase = _loaded(AutoTokenizer, "tokenizer of", spec.base)
     if ALGORITHMS[spec.config.algorithm].makes_reward_model:
-        return _with_score(spec, ranks, place, tokenizer, dtype, bf16=bf16)
+        return _with_score(spec, ranks, device, tokenizer, dtype, bf16=bf16)
     # `Any`: transformers' auto classes have no usable types.
     base: Any = _loaded(AutoModelForCausalLM, "base model", spec.base, dtype=dtype, **options)
     base.config.use_cache = False
     if hyper.full_finetune:
         if spec.adapter is not None:
             raise Rejected("full_finetune cannot continue from an adapter; name a model as base_model")
-        return TrainedPolicy(place.put(base), tokenizer, MODEL, bf16, fresh=True, ranks=ranks)
-    model = place.put(_with_adapter(base, spec, hyper.lora))
+        return TrainedPolicy(base.to(device), tokenizer, MODEL, bf16, fresh=True, ranks=ranks)
+    model = _with_adapter(base, spec, hyper.lora).to(device)
     return TrainedPolicy(model, tokenizer, ADAPTER, bf16, fresh=spec.adapter is None, ranks=ranks)
 
 
 def _with_score(
-    spec: JobSpec, ranks: Ranks, place: Place, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, *, bf16: bool
+    spec: JobSpec,
+    ranks: Ranks,
+    device: torch.device,
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
+    *,
+    bf16: bool,
 ) -> TrainedPolicy:
     """The base with a new scalar head instead of its vocabulary's, drawn as transformers draws it."""
     hyper = spec.config.hyperparameters
@@ -165,7 +144,7 @@ def _with_score(
             )
         base = _merged(base, spec.adapter)
     model = base if hyper.full_finetune else _with_adapter(base, spec, hyper.lora, task="SEQ_CLS")
-    policy = TrainedPolicy(place.put(model), tokenizer, REWARD_MODEL, bf16, fresh=True, ranks=ranks)
+    policy = TrainedPolicy(model.to(device), tokenizer, REWARD_MODEL, bf16, fresh=True, ranks=ranks)
     base.config.get_text_config().pad_token_id = policy.pad
     return policy
 

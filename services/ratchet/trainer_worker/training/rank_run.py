@@ -44,7 +44,7 @@ class RankRun:
         return self._ranks.of_leader(self._own is not None and self._own.checkpoint_due(step))
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
-        """See `Run`. The others write too, for they may hold what belongs into the files; it does not stay."""
+        """See `Run`. Every rank writes; only rank 0's files are kept."""
         if self._own is not None:
             self._own.save(step, write)
             return

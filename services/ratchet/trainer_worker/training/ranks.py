@@ -9,7 +9,6 @@ take the same step. Whatever decides how the program goes on is the same on all 
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,23 +58,6 @@ class Ranks:
             shares[least].append(piece)
             loads[least] += costs[piece]
         return shares[self.index]
-
-    def rounds(self, costs: Sequence[float]) -> list[int | None]:
-        """As `share`, for work that all ranks do together, one piece each: the longest first, as many pieces on every
-        rank. None: there is no piece left for this one.
-        """
-        order = sorted(range(len(costs)), key=lambda index: -costs[index])
-        own = order[self.index :: self.count]
-        return [*own, *[None] * (math.ceil(len(costs) / self.count) - len(own))]
-
-    @contextmanager
-    def in_turn(self) -> Iterator[None]:
-        """One rank at a time is within the block."""
-        for _ in range(self.index):
-            self.gather(None)
-        yield
-        for _ in range(self.index, self.count):
-            self.gather(None)
 
     def gather(self, own: T) -> list[T]:
         """What each rank has, in order of the ranks. It is pickled, so it holds no tensors of a GPU."""

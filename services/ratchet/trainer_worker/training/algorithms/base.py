@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.training import EvaluationResults, HealthStop
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.checkpoints import Checkpoint
-from ratchet.trainer_worker.training.policy import TrainedPolicy
+
+if TYPE_CHECKING:  # which imports torch: the code of a package need not
+    from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Head:
         return fused_scores(hidden_NH, targets, linear)
 
     def linear(self) -> LinearHead | None:
-        """The head, where logits are a product with it: not capped, adapted or sharded."""
+        """The head, where logits are a product with it: not capped or adapted."""
         module: Any = self.module
         plain = type(module) is nn.Linear and type(module.weight) is nn.Parameter  # neither a class derived from it
         if not plain or self._softcap is not None:

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from ratchet.trainer_worker.errors import DataUnusable
+from ratchet.trainer_worker.training.learner.backbone import Backbone, attends_to_all, base_of
 from ratchet.trainer_worker.training.learner.head import CHUNK_ELEMENTS, Head
 from ratchet.trainer_worker.training.learner.passes import Item, computed, item_of, plan_passes, run_once
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.learner.targets import targets_of
-from ratchet.trainer_worker.training.learner.trunk import Trunk, attends_to_all
 from ratchet.trainer_worker.training.ranks import ALONE, Ranks
-from ratchet.trainer_worker.training.shards import base_of, held_bytes
 
 CPU_PASS_TOKENS, CUDA_PASS_TOKENS = 150, 4096
 """What one more forward and backward pass costs, in tokens that could be computed instead."""
@@ -91,7 +90,7 @@ class Scorer:
         self.model = model
         base = base_of(model)
         self._head = Head(base, bf16=bf16, chunk_elements=chunk_elements)
-        self._trunk = Trunk(base, lora_dropout=lora_dropout)
+        self._backbone = Backbone(base, lora_dropout=lora_dropout)
         config: Any = base.config.get_text_config()
         self._bf16 = bf16
         self._overhead = CUDA_PASS_TOKENS if self.device.type == "cuda" else CPU_PASS_TOKENS
@@ -110,7 +109,7 @@ class Scorer:
 
     @property
     def hidden_size(self) -> int:
-        """Width of the trunk's hidden states."""
+        """Width of the backbone's hidden states."""
         return self._head.hidden_size
 
     @property
@@ -123,12 +122,13 @@ class Scorer:
         """Tokens of a pass whose activations fit into memory while all are kept; no more than were asked for."""
         room = CPU_ACTIVATIONS
         if self.device.type == "cuda":
-            learns = sum(parameter.numel() for parameter in self._parameters() if parameter.requires_grad)
-            held = held_bytes(self._parameters()) + self._trunk.gathered_bytes() + TRAINABLE_BYTES * learns
+            weights = list(self.model.parameters())
+            held = sum(weight.numel() * weight.element_size() for weight in weights)
+            held += TRAINABLE_BYTES * sum(weight.numel() for weight in weights if weight.requires_grad)
             # Of the whole memory, not of what is free: the same job makes the same passes, however often it is resumed.
             room = CUDA_SHARE * max(0, torch.cuda.get_device_properties(self.device).total_memory - held)
         with self.autocast():
-            token_bytes = self._trunk.token_bytes()
+            token_bytes = self._backbone.token_bytes()
         own = max(1, min(self._asked_tokens or MOST_PASS_TOKENS, int(room / max(1.0, token_bytes))))
         return min(self.ranks.gather(own))
 
@@ -136,8 +136,7 @@ class Scorer:
         """Indices of `items`, pass by pass; the rows of an item stay together.
 
         A pass has at most `pass_tokens` tokens, padding included, or is a single item. Of several ranks each gets the
-        passes that it has to run, which may be none. Where they share layers, a pass is run, backwards too where
-        gradients are enabled, before the next one is asked for: while a rank has none and others have, it keeps pace.
+        passes that it has to run, which may be none.
         """
         planned = [item_of(rows) for rows in items]
         passes = plan_passes(planned, budget=self.pass_tokens, overhead=self._overhead, share=self._share)
@@ -148,18 +147,7 @@ class Scorer:
         budget = min(self.pass_tokens, math.ceil(sum(self._tokens(planned, passes)) / self.ranks.count))
         passes = plan_passes(planned, budget=budget, overhead=self._overhead, share=self._share)
         costs = [tokens + self._overhead for tokens in self._tokens(planned, passes)]
-        if not self._trunk.shared:
-            yield from (passes[index] for index in self.ranks.share(costs))
-            return
-        has_beginning = [self.shared_prefix([row for index in part for row in items[index]]) > 0 for part in passes]
-        for behind in (True, False):  # all ranks run the layers once, or all twice
-            alike = [index for index, has in enumerate(has_beginning) if has == behind]
-            for place in self.ranks.rounds([costs[index] for index in alike]):
-                if place is None:
-                    with self.autocast():
-                        self._trunk.keep_pace(behind=behind)
-                else:
-                    yield passes[alike[place]]
+        yield from (passes[index] for index in self.ranks.share(costs))
 
     def score(self, rows: Sequence[Row], *, entropy_gradient: bool = False) -> Scores:
         """Scores of every trained token of `rows`, in one pass."""
@@ -192,7 +180,7 @@ class Scorer:
     def next_logprobs(self, token_ids: Sequence[int]) -> Tensor:
         """Log-probabilities [V] of what follows `token_ids`, at temperature 1."""
         with self.autocast():
-            hidden_BTH = self._trunk.hidden(torch.tensor([token_ids], device=self.device))
+            hidden_BTH = self._backbone.hidden(torch.tensor([token_ids], device=self.device))
             return torch.log_softmax(self._head.logits(hidden_BTH[0, -1:]), -1)[0]
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -201,9 +189,6 @@ class Scorer:
 
     def _tokens(self, items: Sequence[Item], passes: Sequence[Sequence[int]]) -> list[int]:
         return [computed([items[index] for index in part], self._overhead, share=self._share) for part in passes]
-
-    def _parameters(self) -> Sequence[nn.Parameter]:
-        return list(self.model.parameters())
 
     def _hidden(self, rows: Sequence[Row]) -> Tensor:
         """Hidden states that predict the trained tokens of `rows`, from one pass."""
@@ -217,9 +202,9 @@ class Scorer:
         recomputed = self.recomputed(shared + ids_BT.numel()) if torch.is_grad_enabled() else 0.0
         if shared:
             beginning_S = torch.tensor(rows[0].token_ids[:shared], device=self.device).long()
-            hidden_BTH = self._trunk.hidden_behind(beginning_S, ids_BT, recomputed)
+            hidden_BTH = self._backbone.hidden_behind(beginning_S, ids_BT, recomputed)
         else:
-            hidden_BTH = self._trunk.hidden(ids_BT, recomputed)
+            hidden_BTH = self._backbone.hidden(ids_BT, recomputed)
         row_N = torch.arange(len(rows)).repeat_interleave(torch.tensor([row.trained for row in rows]))
         position_N = torch.tensor(np.concatenate([row.trained_at for row in rows]) - shared - 1)
         return hidden_BTH[row_N.to(self.device), position_N.to(self.device)]

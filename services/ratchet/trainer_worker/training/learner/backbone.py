@@ -17,8 +17,7 @@ from torch import Tensor, UntypedStorage, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import Cache, CacheLayerMixin
-
-from ratchet.trainer_worker.training.shards import gathered_bytes, layers_of, shares_layers
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 SAMPLED_TOKENS = 8, 32
 """Lengths of the rows whose difference tells how much memory a token takes."""
@@ -32,18 +31,23 @@ def attends_to_all(config: Any) -> bool:
     return not getattr(config, "sliding_window", None) and all(kind == "full_attention" for kind in kinds)
 
 
-class Trunk:
+def base_of(model: Any) -> Any:
+    """A model of transformers without the wrapper of its adapter."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
+class Backbone:
     """Everything of `base` (a causal model without wrappers) below its head."""
 
     def __init__(self, base: Any, *, lora_dropout: bool) -> None:
         """`lora_dropout`: whether an adapter's dropout is active where gradients are asked for."""
-        self._trunk = base.get_decoder()
+        self._backbone = base.get_decoder()
         self._depth: int = base.config.get_text_config().num_hidden_layers
         self._vocabulary: int = base.get_input_embeddings().weight.shape[0]
-        self._layers = layers_of(self._trunk)
-        self.shared = shares_layers(self._trunk)
-        """Whether the ranks share the layers, so that all must run them together."""
-        self._dropouts = [one for one in self._trunk.modules() if hasattr(one, "lora_dropout")] if lora_dropout else []
+        self._layers = [layer for layer in self._backbone.modules() if isinstance(layer, GradientCheckpointingLayer)]
+        self._dropouts = (
+            [layer for layer in self._backbone.modules() if hasattr(layer, "lora_dropout")] if lora_dropout else []
+        )
 
     def hidden(self, ids_BT: Tensor, recomputed: float = 0.0) -> Tensor:
         """Hidden states [B, T, H]. `recomputed`: share of the layers whose activations are not kept.
@@ -51,44 +55,28 @@ class Trunk:
         Padding stands on the right, where causal attention from real tokens never looks: no mask is needed.
         """
         with self._mode(), self._recomputing(recomputed):
-            return self._trunk(input_ids=ids_BT, use_cache=False).last_hidden_state
+            return self._backbone(input_ids=ids_BT, use_cache=False).last_hidden_state
 
     def hidden_behind(self, ids_S: Tensor, ids_BT: Tensor, recomputed: float = 0.0) -> Tensor:
         """Hidden states [B, T, H] of `ids_BT`, each row behind the same beginning, which is run once."""
         with self._mode(), self._recomputing(recomputed):
             first = [_Recorded() for _ in range(self._depth)]
-            begun = self._trunk(input_ids=ids_S[None], past_key_values=Cache(layers=[*first]), use_cache=True)
+            self._backbone(input_ids=ids_S[None], past_key_values=Cache(layers=[*first]), use_cache=True)
             cache = Cache(layers=[_Behind(layer, len(ids_BT)) for layer in first])
             positions_1T = torch.arange(len(ids_S), len(ids_S) + ids_BT.shape[1], device=ids_BT.device)[None]
-            output = self._trunk(input_ids=ids_BT, past_key_values=cache, position_ids=positions_1T, use_cache=True)
-            if self.shared and torch.is_grad_enabled():
-                return _Ending.apply(output.last_hidden_state, begun.last_hidden_state)  # pyright: ignore[reportReturnType, reportUnknownMemberType] - torch leaves it untyped
+            output = self._backbone(input_ids=ids_BT, past_key_values=cache, position_ids=positions_1T, use_cache=True)
             return output.last_hidden_state
-
-    def keep_pace(self, *, behind: bool) -> None:
-        """Run the layers as the other ranks do for a pass of theirs, and learn nothing. Of layers that are shared.
-
-        `behind`: whether theirs has a beginning that is run once.
-        """
-        ids_11 = torch.zeros((1, 1), dtype=torch.long, device=next(self._trunk.parameters()).device)
-        hidden_11H = self.hidden_behind(ids_11[0], ids_11) if behind else self.hidden(ids_11)
-        if hidden_11H.requires_grad:
-            hidden_11H.backward(torch.zeros_like(hidden_11H))  # pyright: ignore[reportUnknownMemberType]
-
-    def gathered_bytes(self) -> int:
-        """Memory of the shared layers that are whole while others are not."""
-        return gathered_bytes(self._trunk)
 
     def token_bytes(self) -> float:
         """Memory that the backward pass needs for each token of a row while no layer is recomputed: measured.
 
-        Weights are kept too; they are the same for every length, or, of layers that are shared, empty again.
+        Weights are kept too; they are the same for every length.
         """
         short, long = SAMPLED_TOKENS
         return (self._kept_bytes(long) - self._kept_bytes(short)) / (long - short)
 
     def _kept_bytes(self, tokens: int) -> int:
-        device = next(self._trunk.parameters()).device
+        device = next(self._backbone.parameters()).device
         ids_1T = torch.arange(tokens, device=device)[None] % self._vocabulary
         kept: dict[int, UntypedStorage] = {}
 
@@ -109,7 +97,7 @@ class Trunk:
 
         Libraries set the mode as they like between passes, so every pass sets its own.
         """
-        self._trunk.eval()
+        self._backbone.eval()
         if torch.is_grad_enabled():
             for layer in self._dropouts:
                 layer.training = True  # some variants of LoRA ask the layer
@@ -129,26 +117,6 @@ class Trunk:
         finally:
             for layer in chosen:
                 del layer.forward
-
-
-class _Ending(torch.autograd.Function):
-    """Hidden states behind a beginning, whose own hidden states nothing else reads: they get a gradient of zero.
-
-    A layer that is shared is put together for its backward pass when a gradient reaches what it returned. The last one
-    returned for the beginning gives away keys and values alone. Autograd goes backwards in the order in which things
-    were made, so this one is whole for the beginning after it was for all rows.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, hidden_BTH: Tensor, begun_1SH: Tensor) -> Tensor:
-        """The hidden states as they are."""
-        ctx.save_for_backward(begun_1SH)
-        return hidden_BTH.view_as(hidden_BTH)
-
-    @staticmethod
-    def backward(ctx: Any, grad_BTH: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """That of the hidden states, and zero for the beginning's."""
-        return grad_BTH, torch.zeros_like(ctx.saved_tensors[0])
 
 
 class _Recorded(CacheLayerMixin):

@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
-class Crew:
+class RankLauncher:
     """The other ranks, as the first one sees them."""
 
     pids: list[int] = field(default_factory=list[int])
@@ -63,12 +63,12 @@ class Crew:
         on_loss(Failed(code=ErrorCode.INFRA, message=f"process {number + 1} of the training {how}"))
 
 
-def fork_ranks(count: int, train: Callable[[int], Failed | None], events: BinaryIO) -> Crew:
+def fork_ranks(count: int, train: Callable[[int], Failed | None], events: BinaryIO) -> RankLauncher:
     """Make the ranks 1 to `count` - 1, which run `train` and never return from here.
 
     When one of them fails, so does this process: it writes why to `events`, and ends.
     """
-    crew, reports = Crew(), list[int]()
+    launcher, reports = RankLauncher(), list[int]()
     leader = os.getpid()
     alive, life = os.pipe()
     for index in range(1, count):
@@ -79,7 +79,7 @@ def fork_ranks(count: int, train: Callable[[int], Failed | None], events: Binary
             os.close(report)
             _become_rank(leader, alive, own_end, events, lambda index=index: train(index))
         os.close(own_end)
-        crew.pids.append(pid)
+        launcher.pids.append(pid)
         reports.append(report)
     os.close(alive)  # `life` stays open for as long as this process lives
 
@@ -88,8 +88,8 @@ def fork_ranks(count: int, train: Callable[[int], Failed | None], events: Binary
         events.flush()
         os._exit(1)
 
-    crew.watch(reports, fail)
-    return crew
+    launcher.watch(reports, fail)
+    return launcher
 
 
 def _become_rank(

@@ -13,7 +13,7 @@ from ratchet.trainer_worker.job import Failed, decode_event
 SCRIPT = """
 import os, signal, sys, threading
 from ratchet.trainer_worker.job import Failed
-from ratchet.trainer_worker.training.crew import fork_ranks
+from ratchet.trainer_worker.training.rank_launcher import fork_ranks
 
 ready, go = os.pipe()
 
@@ -22,8 +22,8 @@ def rank(index):
     {rank}
 
 events = os.fdopen(os.dup(1), "wb")
-crew = fork_ranks(3, rank, events)
-print(*crew.pids, file=sys.stderr, flush=True)
+launcher = fork_ranks(3, rank, events)
+print(*launcher.pids, file=sys.stderr, flush=True)
 os.write(go, b"go")
 {first}
 """
@@ -39,7 +39,7 @@ def run(rank: str, first: str) -> tuple[int, list[object], list[int]]:
     return ended.returncode, list(events), [int(pid) for pid in ended.stderr.split()]
 
 
-@pytest.mark.parametrize("first", ["signal.pause()", "crew.explain(); signal.pause()"])
+@pytest.mark.parametrize("first", ["signal.pause()", "launcher.explain(); signal.pause()"])
 def test_the_failure_of_a_rank_is_that_of_the_training(first: str) -> None:
     code, events, pids = run('return Failed(code="OOM", message="no memory") if index == 2 else signal.pause()', first)
     assert (code, events) == (1, [Failed(code="OOM", message="no memory")])
