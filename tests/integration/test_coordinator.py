@@ -133,6 +133,29 @@ async def test_a_stable_policy_is_a_model_in_production(shared_settings: SharedS
         assert (await workshop.api.get("/v1/models/support/9")).status_code == 404
 
 
+async def test_tries_that_are_mostly_rewarded_alike_are_refused_at_once(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    facts = [
+        fact
+        for group in range(3)
+        for number in range(4)
+        for fact in played(f"{group} {number}", float(group > 0 or number > 0), task=f"task {group}")
+    ]
+    async with (
+        stored(shared_settings, bus, facts),
+        coordinating(shared_settings, bus, minimum_trajectories=8) as workshop,
+    ):
+        asked = {"algorithm": "rloo", "base_model": "org/model", "role": ROLE}
+        refused = await workshop.api.post("/v1/jobs", json=asked)
+        assert refused.status_code == 409
+        assert refused.json()["error"]["message"].startswith(
+            f"only 4 of 12 chosen trajectories of role {ROLE} can teach rloo, which needs at least 8"
+        )
+        lifted = {**asked, "hyperparameters": {"advantage_floor": 0.1}}
+        assert (await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=lifted)).status_code == 200
+
+
 async def test_negated_rewards_and_their_baselines_are_mirrored(shared_settings: SharedSettings, bus: Bus) -> None:
     facts = [*played("first", 0.25, seconds=1), *played("second", 1.0, seconds=2)]
     async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
@@ -147,14 +170,17 @@ async def test_negated_rewards_and_their_baselines_are_mirrored(shared_settings:
         ]
 
 
-async def test_a_job_without_usable_data_fails_with_the_reason(shared_settings: SharedSettings, bus: Bus) -> None:
+async def test_job_that_nothing_can_teach_is_refused_at_once_with_the_reason(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
     run = trajectory(tid("text only"))
     async with stored(shared_settings, bus, [run, reward(run, 1.0)]), coordinating(shared_settings, bus) as workshop:
-        asked = await workshop.ask()
-        failed = await workshop.until(asked["training_job_id"], "failed")
-        assert failed["error"]["code"] == "DATA"
-        assert "none of 1 rewarded trajectories of role support can be used by rloo" in failed["error"]["message"]
-        assert "no_trainable_call 1" in failed["error"]["message"]
+        asked = {"algorithm": "rloo", "base_model": "org/model", "role": ROLE}
+        refused = await workshop.api.post("/v1/jobs", json=asked)
+        message = refused.json()["error"]["message"]
+        assert refused.status_code == 409
+        assert message == "none of 1 rewarded trajectories of role support can be used by rloo: no_trainable_call 1"
+        assert (await workshop.api.get("/v1/jobs")).json()["total"] == 0
         text = await workshop.ask(algorithm="sft")
         assert (await workshop.dispatched(text["training_job_id"])).request.training_config.algorithm == "sft"
 
@@ -591,8 +617,8 @@ async def test_jobs_that_cannot_work_are_refused_at_once_in_one_sentence(
             ),
             ({"role": "no_such_role"}, 409, "role no_such_role has no stored trajectory with a reward"),
             ({"algorithm": "dpo"}, 409, f"role {ROLE} has no stored preference"),
-            ({"algorithm": "kto"}, 409, f"role {ROLE} has no stored thumb"),
-            ({"dataset": future}, 409, f"none of 1 rewarded trajectories of role {ROLE} passes dataset.filter"),
+            ({"algorithm": "kto"}, 409, f"{ROLE} can be used by kto"),
+            ({"dataset": future}, 409, f"none of 1 rewarded trajectories of role {ROLE} can be used by rloo"),
             ({"dataset": {"filter": {"min_reward": 0.9}}}, 409, "none of 1 rewarded trajectories"),
             ({"dataset": {"filter": {"max_reward": 0.4}}}, 409, "none of 1 rewarded trajectories"),
             ({"dataset": {"filter": {"sources": ["import:x"]}}}, 409, "none of 1 rewarded trajectories"),
@@ -617,7 +643,7 @@ async def test_data_of_policies_too_many_generations_away_is_refused_at_once(
         fresh = {"min_rows": 2, "filter": {"max_staleness": 0}}
         refused = await workshop.api.post("/v1/jobs", json={**plain, "dataset": fresh})
         assert refused.json()["error"]["message"] == (
-            f"1 of 2 rewarded trajectories of role {ROLE} can be chosen; rloo needs at least 2"
+            f"1 of 2 rewarded trajectories of role {ROLE} can be used by rloo, which needs at least 2: too_stale 1"
         )
         older = {**plain, "dataset": {"min_rows": 2, "filter": {"max_staleness": 1}}}
         assert (await workshop.api.post("/v1/jobs", json=older)).status_code == 201
@@ -632,8 +658,7 @@ async def test_pairs_of_which_people_cannot_have_their_share_are_refused_at_once
         mixed = {"dataset": {"filter": {"min_human_share": 0.5}}}
         refused = await workshop.api.post("/v1/jobs", json={**plain, **mixed})
         assert refused.json()["error"]["message"] == (
-            f"role {ROLE} has 10 stored preferences, 1 of people: with min_human_share 0.5 at most 2 can be taken;"
-            " dpo needs at least 8 here"
+            f"2 of 10 preferences of role {ROLE} can be used by dpo, which needs at least 8: beyond_human_share 8"
         )
         preview = (await workshop.api.post("/v1/jobs/preview", json={**plain, **mixed})).json()
         assert (preview["rows"], preview["sources"]) == (2, {"human": 1, "derived": 1})
@@ -678,7 +703,7 @@ async def test_too_few_rows_and_too_large_samples_are_refused_at_once(
             (
                 {"sample_size": 2},
                 409,
-                f"1 of 1 rewarded trajectories of role {ROLE} can be chosen; rloo needs at least 2",
+                f"1 of 1 rewarded trajectories of role {ROLE} can be used by rloo, which needs at least 2",
             ),
             ({"sample_size": 1}, 422, "dataset.sample_size 1: rloo needs at least 2"),
             ({"sample_size": 4}, 422, "dataset.sample_size 4 is more than the 3 that a snapshot is chosen from"),
@@ -714,10 +739,10 @@ async def test_a_refusal_for_too_little_data_counts_the_trajectories_that_wait_f
             assert (refused.status_code, refused.json()["error"]["message"].endswith(reason)) == (409, True), (
                 refused.text
             )
-        failed = await workshop.until((await workshop.ask())["training_job_id"], "failed")
-        assert failed["error"]["message"].endswith("; 2 stored trajectories wait for their reward")
+        untrainable = (await workshop.api.post("/v1/jobs", json=plain)).json()["error"]["message"]
+        assert untrainable.endswith("no_trainable_call 1; 2 stored trajectories wait for their reward")
         preview = (await workshop.api.post("/v1/jobs/preview", json=plain)).json()
-        assert (preview["refused"], preview["waiting"]) == (failed["error"]["message"], 2)
+        assert (preview["refused"], preview["waiting"]) == (untrainable, 2)
 
 
 async def test_a_role_whose_trajectories_are_all_older_than_the_history_is_refused_with_its_length(

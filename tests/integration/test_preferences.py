@@ -96,10 +96,9 @@ async def snapshot_of(workshop: Workshop, **asked: Any) -> tuple[dict[str, Any],
 
 
 async def refused(workshop: Workshop, **asked: Any) -> str:
-    job = await workshop.ask(**asked)
-    failed = await workshop.until(job["training_job_id"], "failed")
-    assert failed["error"]["code"] == "DATA"
-    return failed["error"]["message"]
+    answer = await workshop.api.post("/v1/jobs", json={"base_model": "org/model", "role": ROLE, **asked})
+    assert answer.status_code == 409, answer.text
+    return answer.json()["error"]["message"]
 
 
 async def test_tries_that_differ_become_pairs_and_deriving_twice_changes_nothing(
@@ -177,7 +176,7 @@ async def test_too_few_pairs_and_pairs_that_the_lineage_has_learned_from_are_ref
             answer = await workshop.api.post("/v1/jobs", json=body)
             assert (answer.status_code, answer.json()["error"]["message"]) == (
                 409,
-                "role support has 7 stored preferences; dpo needs at least 8 here",
+                "7 of 7 preferences of role support can be used by dpo, which needs at least 8",
             )
         async with coordinating(shared_settings, bus, minimum_pairs=3, slots={"default": 5}) as workshop:
             reason = await refused(workshop, algorithm="dpo", dataset={"filter": {"sources": ["human"]}})
@@ -239,7 +238,7 @@ async def test_thumbs_of_one_kind_only_are_refused_when_they_are_asked_for(
     async with stored(shared_settings, bus, [*tries(), *thumbs]), coordinating(shared_settings, bus) as workshop:
         body = {"algorithm": "kto", "base_model": "org/model", "role": ROLE}
         answer = await workshop.api.post("/v1/jobs", json=body)
-        reason = f"all 2 thumbs of role {ROLE} are up: there is nothing to tell apart"
+        reason = f"role {ROLE} cannot be trained by kto: all 2 thumbs are up: there is nothing to tell apart"
         assert (answer.status_code, answer.json()["error"]["message"]) == (409, reason)
 
 

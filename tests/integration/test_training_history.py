@@ -67,13 +67,14 @@ async def test_each_attempt_has_its_usage_and_the_curves_go_on_where_the_last_on
         warehouse,
         heartbeat(1, 0, "queued", metadata=None),  # the coordinator's own
         *(heartbeat(1, step) for step in (0, 1, 2, 3)),  # its worker vanished
+        heartbeat(2, 0, "queued", metadata=None, error=TrainingError(message="worker w1 was silent for 30 s")),
         heartbeat(2, 3),
         heartbeat(2, 4, "failed", artifacts=Artifacts(training_curves=curves), error=TrainingError(message="full")),
         heartbeat(3, 5),
     )
     history = await training_history(warehouse, blobs, JOB)
     assert [(one.number, one.state, one.worker, one.error) for one in history.attempts] == [
-        (1, "running", "w1", ""),
+        (1, "failed", "w1", "worker w1 was silent for 30 s"),
         (2, "failed", "w1", "full"),
         (3, "running", "w1", ""),
     ]

@@ -83,12 +83,14 @@ def test_every_offered_way_is_explained_with_its_numbers() -> None:
     assert {one.algorithm: one.why for one in proposal.rejected} == {
         "dpo": "46 preference pairs; below 500 it shows little",
         "reward_model": "46 preference pairs; it scores answers, and no role is served by it",
-        "rloo": "40 of 160 groups of tries differ in reward: each try is compared with the others at its task;"
-        " sft comes first",
-        "reinforce": "0 tasks with a single try; it needs 200",
+        "rloo": "40 of 160 groups of trainable tries differ in reward: each try is compared with the others at its"
+        " task; sft comes first",
+        "reinforce": "0 tasks with a single trainable try; it needs 200",
         "kto": "0 thumbs up and 0 down; it needs 100, and 10 of each kind",
     }
-    assert proposal.explanation.startswith("planned sft: 762 of 1213 rewarded trajectories succeeded (63%): imitating")
+    assert proposal.explanation.startswith(
+        "planned sft: 762 of 1213 trajectories with a known outcome succeeded (63%): imitating"
+    )
 
 
 def test_old_data_and_collapsed_weights_are_reasons_against_a_policy_gradient() -> None:

@@ -40,7 +40,7 @@ async def intake_with(ended: Job, exists: Any = kept, algorithms: frozenset[str]
     await store.create_job(ended)
     objects: Any = SimpleNamespace(exists=exists)
     feasibility = Feasibility(
-        policies=UNASKED, counts=UNASKED, objects=objects, snapshots=UNASKED, amounts=AMOUNTS, store=store
+        policies=UNASKED, exporter=UNASKED, objects=objects, snapshots=UNASKED, amounts=AMOUNTS, store=store
     )
     return Intake(
         bus=bus,

@@ -20,6 +20,7 @@ from ratchet.core.datasets.domain.pairs import (
     pair_row,
     select_pairs,
 )
+from ratchet.core.datasets.domain.reward_groups import RewardTally
 from ratchet.core.datasets.domain.rows import TRANSFORMS, Scored, SnapshotRow, row_of
 from ratchet.core.datasets.domain.selection import (
     LEFT_OUT_ARMS,
@@ -84,6 +85,8 @@ class SnapshotPlan:
     """Stored trajectories that have no reward yet and therefore could not be chosen."""
     problem: str | None = None
     """Why a policy cannot learn from these, however many there are."""
+    teaching: int | None = None
+    """Of tries that are compared: how many of them are not rewarded like all others of their task."""
 
     def chunks(self, most: int) -> Iterator[list[str]]:
         """The ids in parts of at most `most` whose rows fit into memory together."""
@@ -125,6 +128,8 @@ class SnapshotSelector:
         candidates, most = catalogue.candidates, query.dataset.sample_size
         selection = await asyncio.to_thread(select, candidates, rules, most, catalogue.unlisted)
         scores = await asyncio.to_thread(scored, candidates, query.reward_transform)
+        tally = RewardTally()
+        tally.update((candidate.task_key, candidate.reward) for candidate in selection.chosen)
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
             stored = await self._trajectories.trajectories(query.role, ids)
@@ -145,6 +150,7 @@ class SnapshotSelector:
             minimum=self._least(query),
             reward_function=catalogue.reward_function,
             waiting=catalogue.waiting,
+            teaching=tally.teaching() if query.needs_calls else None,
         )
 
     async def _plan_pairs(self, query: SnapshotQuery) -> SnapshotPlan:

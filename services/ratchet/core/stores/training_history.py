@@ -19,7 +19,7 @@ from ratchet.core.rules.curves import TrainStep, finite, joined, train_steps
 
 if TYPE_CHECKING:
     from ratchet.core.stores.policies import BlobStore
-    from ratchet.core.stores.warehouse import Warehouse
+    from ratchet.core.stores.warehouse import Row, Warehouse
 
 POINTS = 2000
 """Heartbeats of an attempt that are read at most, spread over its train steps."""
@@ -44,7 +44,12 @@ WHERE s.training_job_id = {{job:String}} AND JSONHas(s.body, 'metadata', 'worker
 GROUP BY s.attempt
 ORDER BY s.attempt
 """  # noqa: S608 - our own names
-"""Statuses without a worker are the coordinator's own."""
+_COORDINATORS = """
+SELECT s.attempt AS attempt, s.status AS state, JSONExtractString(s.body, 'error', 'message') AS error
+FROM training_statuses AS s FINAL
+WHERE s.training_job_id = {job:String} AND NOT JSONHas(s.body, 'metadata', 'worker')
+"""
+"""Its own: of a job that waits as its next attempt, why the one before ended; of one that ended, why."""
 _HEARTBEATS = """
 SELECT s.step AS step, JSONExtractRaw(s.body, 'metrics', 'current') AS figures
 FROM training_statuses AS s FINAL
@@ -59,7 +64,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     state: str
-    """Of its last status: `running` also where the worker vanished."""
+    """Of its last status; `failed` where the worker vanished, with the coordinator's reason."""
     first_at: datetime
     last_at: datetime
     worker: str
@@ -84,9 +89,23 @@ class TrainingHistory(msgspec.Struct, frozen=True, kw_only=True):
 async def training_history(warehouse: Warehouse, objects: BlobStore, job_id: str) -> TrainingHistory:
     """The history of a job, empty while no worker has had it."""
     rows = await warehouse.rows(_ATTEMPTS, {"job": job_id})
-    attempts = [msgspec.convert(row, AttemptRecord) for row in rows]
+    told = await warehouse.rows(_COORDINATORS, {"job": job_id})
+    attempts = [_ended(msgspec.convert(row, AttemptRecord), told) for row in rows]
     steps = [await _steps_of(warehouse, objects, job_id, attempt) for attempt in attempts]
     return TrainingHistory(attempts=attempts, steps=joined(steps))
+
+
+def _ended(attempt: AttemptRecord, told: Sequence[Row]) -> AttemptRecord:
+    """An attempt whose worker fell silent has ended once the coordinator says so."""
+    if attempt.state != "running":
+        return attempt
+    later = [row for row in told if row["attempt"] == attempt.number + 1]
+    ended = [row for row in told if row["attempt"] == attempt.number and row["state"] in ("failed", "cancelled")]
+    reasons = [row["error"] for row in later + ended if row["error"]]
+    if not (later or ended):
+        return attempt
+    state = "cancelled" if ended and ended[0]["state"] == "cancelled" else "failed"
+    return msgspec.structs.replace(attempt, state=state, error=reasons[0] if reasons else "its worker fell silent")
 
 
 async def _steps_of(

@@ -21,6 +21,8 @@ from ratchet.extras.trackers.trackers import TRACKERS
 from ratchet.extras.trackers.trackers.base import Tracker
 
 NAME = "experiment_tracker"
+INTERVAL_S = 10.0
+"""Time between looks at what has changed."""
 
 
 @asynccontextmanager
@@ -33,12 +35,12 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         for name, make in TRACKERS.items():
             tracker = await make(settings, objects, stack)
             if tracker is not None:
-                components.append(copying(settings, bus, tracker, name))
+                components.append(copying(bus, tracker, name))
         yield App(NAME, components, {"broker": bus.check})
 
 
-def copying(settings: Settings, bus: Bus, tracker: Tracker, name: str) -> Periodic:
+def copying(bus: Bus, tracker: Tracker, name: str) -> Periodic:
     """The component that copies. A tracker that is away is tried again at the next look; nothing waits for it."""
     jobs, policies = Bucket(bus, JOBS, Job), Bucket(bus, POLICIES, PolicyVersion)
     copier = Copier(jobs, policies, Bucket(bus, POLICIES, Route), tracker)
-    return Periodic(settings.interval_s, copier.copy, f"copy_{name}")
+    return Periodic(INTERVAL_S, copier.copy, f"copy_{name}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from ratchet.core.contract.state import ENDED, Job, PolicyVersion, Route
 from ratchet.core.errors import NotFound, Rejected, Unavailable
 from ratchet.core.stores.policies import BlobStore
 from ratchet.extras.trackers.domain import RunDocument, run_document
+from ratchet.extras.trackers.settings import Settings
+from ratchet.extras.trackers.trackers.base import Tracker
 
 RECORDERS = Path(__file__).parent / "recorders"
 LONGEST_S = 300.0
@@ -93,3 +96,24 @@ class FilesTracker:
 
     async def copy_role(self, role: str, policies: Sequence[Entry[PolicyVersion]], route: Entry[Route] | None) -> None:
         """See `Tracker`: there is nothing to bring anywhere."""
+
+
+async def trackio(settings: Settings, objects: BlobStore, _: AsyncExitStack) -> Tracker | None:
+    """trackio, of the interpreter in `RATCHET_TRACKER_TRACKIO_PYTHON`: runs in SQLite on this machine."""
+    if settings.trackio_python is None:
+        return None
+    directory = settings.shared.data_dir / "trackio"
+    environment = {"TRACKIO_DIR": str(directory), "HF_HUB_OFFLINE": "1"}
+    return FilesTracker(Package("trackio", settings.trackio_python, directory, environment), objects, settings.prefix)
+
+
+async def wandb(settings: Settings, objects: BlobStore, _: AsyncExitStack) -> Tracker | None:
+    """Weights & Biases, of the interpreter in `RATCHET_TRACKER_WANDB_PYTHON`, offline: a run in a directory.
+
+    `wandb sync` uploads it when a person runs it. Ratchet itself sends nothing there: it takes no API key.
+    """
+    if settings.wandb_python is None:
+        return None
+    directory = settings.shared.data_dir / "wandb"
+    environment = {"WANDB_MODE": "offline", "WANDB_DIR": str(directory)}
+    return FilesTracker(Package("wandb", settings.wandb_python, directory, environment), objects, settings.prefix)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -25,15 +24,7 @@ class Settings(ServiceSettings):
     """Bearer token for it."""
     trackio_python: Optional = None
     """Interpreter that has the package trackio. Unset or empty: nothing is written with it."""
-    trackio_dir: Path | None = None
-    """Where trackio keeps its projects; `trackio` below the data directory when unset."""
     wandb_python: Optional = None
     """Interpreter that has the package wandb. Unset or empty: nothing is written with it."""
-    wandb_dir: Path | None = None
-    """Where wandb keeps its runs; `wandb` below the data directory when unset."""
-    wandb_mode: str = "offline"
-    """Runs are written, and uploaded by a person with `wandb sync`: no other mode is offered."""
     prefix: str = Field(default="ratchet", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Experiments and registered models are called `<prefix>_<role>`."""
-    interval_s: float = Field(default=10.0, gt=0)
-    """Time between looks at what has changed."""

@@ -30,6 +30,8 @@ from ratchet.rl_coordinator.triggers import Triggers
 WAITING = 100
 """Longest list of waiting jobs."""
 
+_PREFERENCES = "SELECT source, uniqExact(event_id) AS n FROM preferences WHERE role = {role:String} GROUP BY source"
+
 
 class StatusRoutes:
     """`/v1/status` and what is under it."""
@@ -103,7 +105,8 @@ class StatusRoutes:
 
     async def _preferences(self, role: str, jobs: Sequence[Job]) -> DpoRoleOut:
         """`jobs`: its own, oldest first."""
-        pairs = await self._jobs.counts.preferences(role)
+        rows = await self._jobs.warehouse.rows(_PREFERENCES, {"role": role})
+        pairs = {row["source"]: int(row["n"]) for row in rows}
         standing = self._triggers.preferences.standing(role)
         own = [job for job in jobs if dataset_format(job.algorithm) == PAIRS]
         enabled = self._jobs.abilities.training_enabled

@@ -30,9 +30,8 @@ from ratchet.core.service.runtime import Component, Periodic
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.jobs.announcer import Announcer
-from ratchet.rl_coordinator.jobs.clickhouse_counts import Counts
 from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
-from ratchet.rl_coordinator.jobs.domain import Abilities
+from ratchet.rl_coordinator.jobs.domain import DEFAULT_RETRIES, Abilities
 from ratchet.rl_coordinator.jobs.domain.jobs import CountedOf, Limits
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.exporter import Exporter
@@ -51,6 +50,17 @@ __all__ = ["Jobs", "abilities", "build_jobs"]
 
 BUCKET = "coordinator"
 """The coordinator's own bucket: here the job of every idempotency key."""
+AGEING_S = 1800.0
+"""Each priority below `urgent` puts a job off by this long; no job that comes later still overtakes it."""
+MAX_ATTEMPTS = 5
+"""Attempts of workers after which a job whose workers keep vanishing fails."""
+RETENTION_S = 90 * 86_400.0
+"""Ended jobs are kept this long, and the last one of each role and algorithm; the history in ClickHouse has all."""
+EXPORTS = 4
+"""Roles whose data is exported at a time: a slow export delays its own role alone. Each holds the catalogue of its role
+in memory, about 200 MB at the limit of the history."""
+PAIRS_PER_GROUP = 4
+"""Most pairs of one task in a snapshot, the newest; pairs without a group key, as people give, are not bounded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +72,7 @@ class Jobs:
     preparer: Preparer
     planner: Planner
     policies: KvPolicies
-    counts: Counts
+    warehouse: Warehouse
     abilities: Abilities
     schedule: Schedule
     components: Sequence[Component]
@@ -84,34 +94,34 @@ async def build_jobs(
     settings: Settings, *, bus: Bus, warehouse: Warehouse, objects: Objects, policies: KvPolicies, counted: CountedOf
 ) -> Jobs:
     """Jobs on open connections."""
-    able, schedule = abilities(settings), Schedule(settings.slots, settings.ageing_s)
+    able, schedule = abilities(settings), Schedule(settings.slots, AGEING_S)
     store = KvJobs(Bucket(bus, JOBS, Job), Bucket(bus, BUCKET, str))
     await store.load()
-    announcer, counts = Announcer(bus, store), Counts(warehouse)
+    announcer = Announcer(bus, store)
     snapshots = Snapshots(objects, settings.shared.s3_bucket)
-    feasibility = Feasibility(
-        policies=policies, counts=counts, objects=objects, snapshots=snapshots, amounts=able.amounts, store=store
-    )
-    intake = Intake(bus=bus, store=store, feasibility=feasibility, abilities=able, schedule=schedule, counted=counted)
     reconciler = JobReconciler(
         bus=bus,
         store=store,
         announcer=announcer,
-        limits=Limits(settings.lease_s, settings.claim_s, settings.max_attempts, settings.retries),
+        limits=Limits(settings.lease_s, settings.claim_s, MAX_ATTEMPTS, DEFAULT_RETRIES),
         tick_s=settings.tick_s,
-        retention_s=settings.job_retention_s,
+        retention_s=RETENTION_S,
     )
     span = timedelta(days=settings.history_days)
     trajectories = Trajectories(warehouse, settings.history_limit, span, bus.now)
     preferences = Preferences(warehouse, settings.history_limit)
-    selector = SnapshotSelector(trajectories, preferences, able.amounts, settings.pairs_per_group)
-    exporter = Exporter(selector=selector, snapshots=snapshots, chunk=settings.chunk, now=bus.now)
+    selector = SnapshotSelector(trajectories, preferences, able.amounts, PAIRS_PER_GROUP)
+    exporter = Exporter(selector=selector, snapshots=snapshots, now=bus.now)
+    feasibility = Feasibility(
+        policies=policies, exporter=exporter, objects=objects, snapshots=snapshots, amounts=able.amounts, store=store
+    )
+    intake = Intake(bus=bus, store=store, feasibility=feasibility, abilities=able, schedule=schedule, counted=counted)
     data = RoleData(
         trajectories=trajectories,
         preferences=preferences,
         snapshots=snapshots,
         selector=selector,
-        pairs_per_group=settings.pairs_per_group,
+        pairs_per_group=PAIRS_PER_GROUP,
     )
     planner = Planner(store=store, policies=policies, data=data, abilities=able)
     preparer = Preparer(store=store, policies=policies, exporter=exporter, now=bus.now)
@@ -120,7 +130,7 @@ async def build_jobs(
         prepare=preparer.prepare,
         announcer=announcer,
         schedule=schedule,
-        exports=settings.exports,
+        exports=EXPORTS,
         now=bus.now,
     )
     handlers: Handlers = {TrainingRequest: each(intake.on_request), TrainingStatus: each(reconciler.on_status)}
@@ -137,7 +147,7 @@ async def build_jobs(
         preparer=preparer,
         planner=planner,
         policies=policies,
-        counts=counts,
+        warehouse=warehouse,
         abilities=able,
         schedule=schedule,
         components=components,

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from ratchet.core.contract.http.jobs import PreviewOut
-from ratchet.core.contract.snapshot import SNAPSHOT, TRAJECTORIES, SnapshotHeader, SnapshotManifest
+from ratchet.core.contract.snapshot import SNAPSHOT, SnapshotHeader, SnapshotManifest
 from ratchet.core.contract.state import Job
 from ratchet.core.contract.training import SnapshotRef, TrainingConfig, TrainingRequest
 from ratchet.core.datasets.domain.reward_groups import RewardTally
@@ -30,6 +30,8 @@ log = structlog.get_logger()
 
 WITHOUT_JOB = ""
 """In a manifest, in the place of a job's id."""
+CHUNK = 250
+"""Trajectories that are read from the warehouse at a time."""
 ALREADY_CHOSEN = "dataset.snapshot is given: there is nothing to choose"
 
 
@@ -45,13 +47,9 @@ class Export:
 class Exporter:
     """Makes snapshots. Holds nothing between two exports but manifests that it has read."""
 
-    def __init__(
-        self, *, selector: SnapshotSelector, snapshots: Snapshots, chunk: int, now: Callable[[], datetime]
-    ) -> None:
-        """`chunk`: the most trajectories that are read from the warehouse at a time."""
+    def __init__(self, *, selector: SnapshotSelector, snapshots: Snapshots, now: Callable[[], datetime]) -> None:
         self._selector = selector
         self._snapshots = snapshots
-        self._chunk = chunk
         self._now = now
 
     async def export(self, job: Job, policies: Policies, parent: str | None) -> Export:
@@ -89,7 +87,7 @@ class Exporter:
                 raise Rejected(f"role {role} cannot be trained by {config.algorithm}: {plan.problem}")
             left_out = Counter(plan.left_out)
             with self._snapshots.writer(query.format) as writer:
-                for ids in plan.chunks(self._chunk):
+                for ids in plan.chunks(CHUNK):
                     made = await plan.rows(ids)
                     left_out.update(reason for reason in made if isinstance(reason, str))
                     await asyncio.to_thread(writer.add, [row for row in made if not isinstance(row, str)])
@@ -102,6 +100,23 @@ class Exporter:
         log.info("snapshot exported", job=job_id or None, rows=writer.rows, left_out=dict(left_out))
         return Export(snapshot, writer.rows)
 
+    async def require_data(self, role: str, config: TrainingConfig, policies: Policies) -> None:
+        """Raise `Rejected` where a job would find too little to learn from. Rows are not made: some may be unusable."""
+        query = await self._query(role, config, policies, parent_of(policies, config.base_model))
+        plan = await self._selector.select(query)
+        least, chosen = max(1, plan.minimum), len(plan.ids)
+        if plan.problem:
+            raise Rejected(f"role {role} cannot be trained by {config.algorithm}: {plan.problem}")
+        if chosen < least:
+            raise Rejected(_shortage(query, plan, chosen, plan.left_out))
+        lifted = config.hyperparameters.advantage_floor is not None  # solved groups teach then, too
+        if plan.teaching is not None and plan.teaching < least and not lifted:
+            raise Rejected(
+                f"only {plan.teaching} of {chosen} chosen trajectories of role {role} can teach {config.algorithm},"
+                f" which needs at least {least}: the tries of every other task have equal rewards; collect more tries,"
+                " or tries of other tasks"
+            )
+
     async def preview(self, request: TrainingRequest, policies: Policies) -> PreviewOut:
         """What the snapshot of a job for `request` would hold; all rows are made, and none is stored.
 
@@ -113,7 +128,7 @@ class Exporter:
         query = await self._query(request.role, config, policies, parent_of(policies, config.base_model))
         plan = await self._selector.select(query)
         left_out, sources, tally = Counter(plan.left_out), Counter[str](), RewardTally()
-        for ids in plan.chunks(self._chunk):
+        for ids in plan.chunks(CHUNK):
             made = await plan.rows(ids)
             left_out.update(row for row in made if isinstance(row, str))
             taken = [row for row in made if not isinstance(row, str)]
@@ -130,7 +145,7 @@ class Exporter:
             watermarks=dict(plan.watermarks),
             reward_function=plan.reward_function,
             refused=plan.problem or short,
-            reward_groups=tally.counts() if query.format == TRAJECTORIES else None,
+            reward_groups=tally.counts() if query.needs_calls else None,
         )
 
     async def _query(self, role: str, config: TrainingConfig, policies: Policies, parent: str | None) -> SnapshotQuery:

@@ -9,20 +9,15 @@ import asyncio
 
 import structlog
 
-from ratchet.core.contract import snapshot as formats
 from ratchet.core.contract.policy_manifest import ADAPTER
 from ratchet.core.contract.state import ENDED, Job
-from ratchet.core.contract.training import DatasetFilter, SnapshotRef, TrainingConfig, TrainingRequest
-from ratchet.core.datasets.domain.human_share import HUMAN, most_pairs
-from ratchet.core.datasets.domain.selection import most_generations, pending_rewards_note
+from ratchet.core.contract.training import SnapshotRef, TrainingConfig, TrainingRequest
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.errors import Conflict, DigestMismatch, NotFound, Rejected, Unavailable
-from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.core.rules.training_options import Amounts
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import BlobStore, is_manifest_uri, read_policy
-from ratchet.rl_coordinator.jobs.clickhouse_counts import Counts
-from ratchet.rl_coordinator.jobs.exporter import own_snapshot, parent_of
+from ratchet.rl_coordinator.jobs.exporter import Exporter, own_snapshot
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry import KvPolicies, continues_stable
 
@@ -39,14 +34,14 @@ class Feasibility:
         self,
         *,
         policies: KvPolicies,
-        counts: Counts,
+        exporter: Exporter,
         objects: Objects,
         snapshots: Snapshots,
         amounts: Amounts,
         store: KvJobs,
     ) -> None:
         self._policies = policies
-        self._counts = counts
+        self._exporter = exporter
         self._objects = objects
         self._snapshots = snapshots
         self._amounts = amounts
@@ -89,21 +84,14 @@ class Feasibility:
                 )
 
     async def _require_data(self, config: TrainingConfig, role: str) -> None:
+        """Choose the data as the job would, without making its rows."""
         if config.dataset.snapshot is not None:
             await self._require_snapshot(config, config.dataset.snapshot, role)
             return
-        match dataset_format(config.algorithm):
-            case formats.PAIRS:
-                await self._require_pairs(config, role)
-            case formats.LABELS:
-                up, down = await self._counts.thumbs(role)
-                if not up + down:
-                    raise Conflict(f"role {role} has no stored thumb")
-                if not (up and down):
-                    kind = "up" if up else "down"
-                    raise Conflict(f"all {up + down} thumbs of role {role} are {kind}: there is nothing to tell apart")
-            case _:
-                await self._require_rewarded(config, role)
+        try:
+            await self._exporter.require_data(role, config, await self._policies.policies_of(role))
+        except Rejected as error:
+            raise Conflict(str(error)) from error
 
     async def _require_snapshot(self, config: TrainingConfig, snapshot: SnapshotRef, role: str) -> None:
         least = self._least(config)
@@ -111,45 +99,6 @@ class Feasibility:
         if manifest.rows < least:
             rows = f"{manifest.rows} row{'' if manifest.rows == 1 else 's'}"
             raise Rejected(f"dataset.snapshot {snapshot.uri} holds {rows}; {config.algorithm} needs at least {least}")
-
-    async def _require_pairs(self, config: TrainingConfig, role: str) -> None:
-        """Counted before any filter but the share of people: what a filter leaves out can only make them fewer."""
-        by_source, share = (
-            await self._counts.preferences(role),
-            (config.dataset.filter or DatasetFilter()).min_human_share,
-        )
-        stored, people = sum(by_source.values()), by_source.get(HUMAN, 0)
-        if not stored:
-            raise Conflict(f"role {role} has no stored preference: derive or add some first")
-        most, least = most_pairs(people, stored - people, share or 0.0), self._least(config)
-        if most < max(1, least):
-            mixed = f", {people} of people: with min_human_share {share:g} at most {most} can be taken" if share else ""
-            needs = f"; {config.algorithm} needs at least {least} here"
-            raise Conflict(f"role {role} has {stored} stored preferences{mixed}{needs}")
-
-    async def _require_rewarded(self, config: TrainingConfig, role: str) -> None:
-        """Counted by the filter, staleness included. An even share of domains takes all of what is not too much."""
-        algorithm, least, chosen = config.algorithm, self._least(config), config.dataset.filter or DatasetFilter()
-        counts = await self._counts.rewarded(role, chosen, await self._stale(config, role))
-        waiting = pending_rewards_note(counts.waiting)
-        if not counts.stored:
-            raise Conflict(f"role {role} has no stored trajectory with a reward{waiting}")
-        if not counts.matching:
-            none = f"none of {counts.stored} rewarded trajectories of role {role} passes dataset.filter"
-            raise Conflict(f"{none}{waiting}")
-        if counts.matching < least:
-            few = f"{counts.matching} of {counts.stored} rewarded trajectories of role {role} can be chosen"
-            raise Conflict(f"{few}; {algorithm} needs at least {least}{waiting}")
-
-    async def _stale(self, config: TrainingConfig, role: str) -> list[int]:
-        """Versions whose answers are too many generations away from the policy that would be trained."""
-        needs_calls = ALGORITHMS[config.algorithm].needs_token_ids
-        limit = most_generations(config.dataset.filter or DatasetFilter(), needs_calls=needs_calls)
-        if limit is None:
-            return []
-        policies = await self._policies.policies_of(role)
-        away = policies.generations(parent_of(policies, config.base_model))
-        return [version for version, generations in away.items() if generations > limit]
 
     def _least(self, config: TrainingConfig) -> int:
         return max(self._amounts.least(config.algorithm), config.dataset.min_rows or 0)

@@ -27,6 +27,12 @@ __all__ = ["Storage", "build_storage"]
 
 TICK_S = 600.0
 """How often a coordinator looks whether a sweep is due."""
+EVERY_S = 86_400.0
+"""Time between two sweeps, of all coordinators together."""
+GRACE = timedelta(hours=48)
+"""What is younger is never swept: longer than anything takes from its first file to what names it."""
+TRASH = timedelta(days=7)
+"""What a sweep set aside can be read for this long, which takes it back; then it is removed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +46,11 @@ class Storage:
 def build_storage(settings: Settings, *, bus: Bus, objects: Objects) -> Storage:
     """The collector on open connections."""
     retention = Retention(
-        grace=timedelta(hours=settings.sweep_grace_hours),
+        grace=GRACE,
         retention=timedelta(days=settings.artifact_retention_days),
-        trash=timedelta(days=settings.sweep_trash_days),
+        trash=TRASH,
     )
     dry_run = settings.sweep == "dry_run"
-    collector = Collector(bus, objects, retention, settings.sweep_every_s, dry_run=dry_run)
+    collector = Collector(bus, objects, retention, EVERY_S, dry_run=dry_run)
     ticks = [] if settings.sweep == "off" else [Periodic(TICK_S, collector.tick, "sweep")]
     return Storage(collector=collector, components=ticks)

@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 
 from ratchet.core.stores.policies import BlobStore
+from ratchet.extras.trackers.foreign_package import trackio, wandb
 from ratchet.extras.trackers.settings import Settings
-from ratchet.extras.trackers.trackers import mlflow, trackio, wandb
+from ratchet.extras.trackers.trackers import mlflow
 from ratchet.extras.trackers.trackers.base import Tracker
 
 TRACKERS: Mapping[str, Callable[[Settings, BlobStore, AsyncExitStack], Awaitable[Tracker | None]]] = {
     "mlflow": mlflow.tracker,
-    "trackio": trackio.tracker,
-    "wandb": wandb.tracker,
+    "trackio": trackio,
+    "wandb": wandb,
 }

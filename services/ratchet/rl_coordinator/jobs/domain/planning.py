@@ -178,7 +178,9 @@ def lasting_ess(ess: float | None, learnt_at: datetime, candidates: Sequence[Can
 
 def _imitate(shape: Shape) -> Verdict:
     tries = shape.tries
-    share = f"{tries.successes} of {tries.rewarded} rewarded trajectories succeeded ({tries.success_share:.0%})"
+    share = (
+        f"{tries.successes} of {tries.rewarded} trajectories with a known outcome succeeded ({tries.success_share:.0%})"
+    )
     if tries.successes < ENOUGH_SUCCESSES:
         return Verdict("sft", False, f"{share}; imitation needs {ENOUGH_SUCCESSES} successes")
     if tries.success_share < SUCCESS_SHARE:
@@ -202,14 +204,14 @@ def _scorer(shape: Shape) -> Verdict:
 
 
 def _groups(shape: Shape) -> Verdict:
-    mixed = f"{shape.tries.mixed_groups} of {shape.tries.groups} groups of tries differ in reward"
+    mixed = f"{shape.tries.mixed_groups} of {shape.tries.groups} groups of trainable tries differ in reward"
     if shape.tries.mixed_groups < MIXED_GROUPS:
         return Verdict("rloo", False, f"{mixed}; it needs {MIXED_GROUPS}, for equal ones have no gradient")
     return _unless_old("rloo", shape, f"{mixed}: each try is compared with the others at its task")
 
 
 def _singletons(shape: Shape) -> Verdict:
-    counted = f"{shape.tries.singletons} tasks with a single try"
+    counted = f"{shape.tries.singletons} tasks with a single trainable try"
     if shape.tries.singletons < ENOUGH_SINGLETONS:
         return Verdict("reinforce", False, f"{counted}; it needs {ENOUGH_SINGLETONS}")
     return _unless_old("reinforce", shape, f"{counted}, each compared with the baseline of its task")
