@@ -30,7 +30,7 @@ def demo(
     """Close the whole loop on this machine, in minutes. Exit code 0: every claim of the report holds."""
     if small and real:
         raise typer.BadParameter("--small is the tiny model's, --real another one's: choose one of them")
-    needed = [("openai", "demo"), ("torch", "engine"), ("trl", "trainer"), ("chdb", "embedded")]
+    needed = [("openai", "demo"), ("torch", "engine"), ("peft", "trainer"), ("chdb", "embedded")]
     for module, extra in [*needed, *([("gguf", "real")] if real else [])]:
         if find_spec(module) is None:
             raise MissingExtra(extra, "the demo")

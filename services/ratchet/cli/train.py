@@ -213,7 +213,7 @@ def run_training(config: TrainingConfig, loop: LoopOptions, files: Files, *, as_
 
     Raises `typer.BadParameter` for options that no training can have, and `Rejected`.
     """
-    if importlib.util.find_spec("trl") is None:
+    if importlib.util.find_spec("peft") is None:
         raise MissingExtra("trainer", f"a training by {config.algorithm}")
     if problems := training_problems(config):
         raise typer.BadParameter("; ".join(problems))

@@ -38,7 +38,7 @@ from ratchet.trainer_worker.settings import Settings
 from ratchet.trainer_worker.slots import Slot, gpus_of_slots, visible_gpus
 
 NAME = "trainer_worker"
-REQUIRED = ("torch", "transformers", "peft", "accelerate", "datasets", "trl")
+REQUIRED = ("torch", "transformers", "peft")
 """Modules of the extra `trainer`, which only the child process imports."""
 RAY_CHILD = "ratchet.trainer_worker.training.ray_child"
 OWN_CLUSTER = "local"

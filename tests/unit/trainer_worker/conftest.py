@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import ratchet.trainer_worker.training.trl_loop  # noqa: F401 - for the libraries that it loads
+import ratchet.trainer_worker.training.loop  # noqa: F401 - for the libraries that it loads
 
 
 @pytest.fixture(scope="package", autouse=True)
 def one_thread_and_no_search_for_garbage_in_libraries() -> Iterator[None]:
-    """Every end of a training collects garbage, which takes half a second over the modules of torch and TRL alone."""
+    """Every end of a training collects garbage, which takes half a second over the modules of torch alone."""
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()

@@ -9,7 +9,7 @@ from ratchet.core.rules.algorithms import ALGORITHMS, GRADIENT_RATES, PREFERENCE
 from ratchet.trainer_worker.training.algorithms import dpo, kto, ppo, sft
 from ratchet.trainer_worker.training.learner.losses import Objective
 from ratchet.trainer_worker.training.learner.update import UpdateOptions
-from ratchet.trainer_worker.training.trl_loop import WARMUP_STEPS
+from ratchet.trainer_worker.training.loop import WARMUP_STEPS
 from tools.docs.training_reference import training_page
 
 PAGE = training_page()

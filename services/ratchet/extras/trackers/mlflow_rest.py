@@ -1,4 +1,6 @@
-"""An MLflow server, by its REST API (version 2.0): the package itself needs other versions than Ratchet."""
+"""An MLflow server, by its REST API (2.0, which all versions since 1.0 serve): the package itself bounds pyarrow and
+importlib-metadata below what Ratchet needs, and brings 620 MB.
+"""
 
 from __future__ import annotations
 

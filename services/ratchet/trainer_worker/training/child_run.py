@@ -59,7 +59,7 @@ PROGRESS_S = 0.2
 """Least time between two progress events; every train step is in the metrics file."""
 
 CONFIG = "config.json"
-PACKAGES = ("ratchet-rl", "torch", "transformers", "tokenizers", "peft", "trl", "accelerate")
+PACKAGES = ("ratchet-rl", "torch", "transformers", "tokenizers", "peft")
 """Whose versions decide what a training computes."""
 
 R = TypeVar("R", bound=Row)

@@ -23,7 +23,6 @@ MODULES = (
     "transformers.models.llama.modeling_llama",
     "peft",
     "peft.utils.transformers_weight_conversion",
-    "trl",
     "ratchet.trainer_worker.training.child_run",
     *(algorithm.train.partition(":")[0] for algorithm in BUILT_IN),
 )

@@ -1,4 +1,4 @@
-"""Direct preference optimization on TRL's loop, from pairs, on assistant tokens only (arXiv:2305.18290).
+"""Direct preference optimization, from pairs, on assistant tokens only (arXiv:2305.18290).
 
 The reference is the policy where the training starts: the starting adapter, the base under a new adapter, or the model
 of a full fine-tune.
@@ -30,8 +30,8 @@ from ratchet.trainer_worker.training.learner.preferences import (
     score_sides,
     sequence_logprobs,
 )
+from ratchet.trainer_worker.training.loop import Defaults, Lesson, Loss, Mean, run_loop
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_reference
-from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Mean, TrlTraining, run_trl
 
 DEFAULTS = Defaults(PREFERENCE_RATES)
 BETA = 0.1
@@ -52,7 +52,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     def judged(stop_requested: Callable[[], bool]) -> EvaluationResults | None:
         return evaluate(scorer, held_out, reference.of(held), beta, stop_requested, label_smoothing=smoothing)
 
-    training = TrlTraining(
+    training = Lesson(
         objective,
         len(learn),
         len(learn),
@@ -63,7 +63,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         evaluate=(lambda: scores_of(judged(never))) if held else None,
     )
     run.explained(chats.counts.findings())
-    trained = run_trl(spec, policy, run, training)
+    trained = run_loop(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=len(learn), stopped_at=trained.stopped_at)
     rows = [row for pair in objective.pairs for side in pair.sides for row in side]
@@ -90,7 +90,7 @@ def other_reference(spec: JobSpec, policy: TrainedPolicy) -> Scorer | None:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """`trl_loop.Objective`: the DPO loss per pair."""
+    """`loop.Objective`: the DPO loss per pair."""
 
     scorer: Scorer
     pairs: Sequence[RowPair]
@@ -108,7 +108,7 @@ class Preference:
         return sum(row.length for side in self.pairs[index].sides for row in side)
 
     def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
-        """See `trl_loop.Objective`."""
+        """See `loop.Objective`."""
         # Both sides of a pair go through the model together: the prompt that they share is run once.
         pairs = [[row for side in self.pairs[index].sides for row in side] for index in indices]
         for part in self.scorer.passes(pairs):

@@ -1,4 +1,4 @@
-"""Kahneman-Tversky optimization on TRL's loop, from answers that were liked or not (arXiv:2402.01306).
+"""Kahneman-Tversky optimization, from answers that were liked or not (arXiv:2402.01306).
 
 As for `dpo`, the reference is the policy where the training starts. The reference point needs completions under prompts
 that they do not belong to: each example is paired with the next one of its batch, so examples are put in order once, by
@@ -42,8 +42,8 @@ from ratchet.trainer_worker.training.learner.preferences import (
     sequence_logprobs,
 )
 from ratchet.trainer_worker.training.learner.ranking import auc, auc_interval
+from ratchet.trainer_worker.training.loop import Defaults, Lesson, Loss, Mean, run_loop
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Mean, TrlTraining, run_trl
 
 DEFAULTS = Defaults(PREFERENCE_RATES)
 BETA = 0.1
@@ -76,7 +76,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
         apart = reference.of(range(count, count + len(held_out)))
         return evaluate(scorer, held_out, apart, weights, stop_requested)
 
-    training = TrlTraining(
+    training = Lesson(
         objective,
         count,
         count,
@@ -88,7 +88,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
         evaluate=(lambda: scores_of(judged(never))) if held_out else None,
     )
     run.explained(chats.counts.findings())
-    trained = run_trl(spec, policy, run, training)
+    trained = run_loop(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=count, stopped_at=trained.stopped_at)
     return Outcome(
@@ -130,7 +130,7 @@ class LabelledRows:
 
 @dataclass(frozen=True, slots=True)
 class Thumbs:
-    """`trl_loop.Objective`: the KTO loss per example."""
+    """`loop.Objective`: the KTO loss per example."""
 
     scorer: Scorer
     examples: Sequence[LabelledRows]
@@ -148,7 +148,7 @@ class Thumbs:
         return sum(row.length for rows in (example.rows, example.mismatched) for row in rows)
 
     def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
-        """See `trl_loop.Objective`."""
+        """See `loop.Objective`."""
         # The reference point is that of the whole batch, in however many passes its examples are learnt from.
         mismatched = score_all(self.scorer, [self.examples[index].mismatched for index in indices])
         crossed = mismatched - self.reference.of(indices)[1]

@@ -1,4 +1,4 @@
-"""A reward model on TRL's loop, from pairs: a scalar head learns which of two answers is preferred.
+"""A reward model, from pairs: a scalar head learns which of two answers is preferred.
 
 The loss is that of Bradley and Terry. A conversation is read whole, as the chat template renders it, at its last token.
 What training makes is no policy.
@@ -27,8 +27,8 @@ from ratchet.trainer_worker.training.learner.rewards import (
     reward_scores,
     right_by_length,
 )
+from ratchet.trainer_worker.training.loop import Defaults, Lesson, Loss, Mean, run_loop
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Mean, TrlTraining, run_trl
 
 DEFAULTS = Defaults(REWARD_RATES)
 LEARNT_SAMPLE = 256
@@ -50,7 +50,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     def judged(stop_requested: Callable[[], bool]) -> EvaluationResults | None:
         return evaluate(scorer, learnt, held_out, center, stop_requested)
 
-    training = TrlTraining(
+    training = Lesson(
         objective,
         len(learn),
         len(learn),
@@ -60,7 +60,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         evaluate=(lambda: scores_of(judged(never))) if held else None,
     )
     run.explained(chats.counts.findings())
-    trained = run_trl(spec, policy, run, training)
+    trained = run_loop(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=len(learn), stopped_at=trained.stopped_at)
     counts = made.counts(learn, held) | {"trained_tokens": sum(sum(pair.lengths) for pair in learnt)}
@@ -76,7 +76,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
 
 @dataclass(frozen=True, slots=True)
 class BradleyTerry:
-    """`trl_loop.Objective`: the loss per pair."""
+    """`loop.Objective`: the loss per pair."""
 
     scorer: Scorer
     pairs: Sequence[ReadPair]
@@ -91,7 +91,7 @@ class BradleyTerry:
         return self.pairs[index].chosen.length + self.pairs[index].rejected.length
 
     def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
-        """See `trl_loop.Objective`."""
+        """See `loop.Objective`."""
         # Both sides of a pair go through the model together: the prompt that they share is run once.
         for part in self.scorer.passes([[self.pairs[index].chosen, self.pairs[index].rejected] for index in indices]):
             yield self._loss([self.pairs[indices[place]] for place in part])

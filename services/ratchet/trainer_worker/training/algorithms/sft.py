@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on TRL, on assistant tokens only."""
+"""Supervised fine-tuning, on assistant tokens only."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import chat_rows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head
 from ratchet.trainer_worker.training.learner.rows import Row
+from ratchet.trainer_worker.training.loop import Defaults, Lesson, Loss, Mean, run_loop
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.trl_loop import Defaults, Loss, Mean, TrlTraining, run_trl
 
 DEFAULTS = Defaults(SFT_RATES)
 
@@ -28,11 +28,9 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     asked = spec.config.hyperparameters.pass_tokens
     scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=asked, ranks=policy.ranks)
     check_head(scorer, rows)
-    training = TrlTraining(
-        Likelihood(scorer, rows), len(rows), samples, DEFAULTS, scorer.pass_tokens, ranks=scorer.ranks
-    )
+    training = Lesson(Likelihood(scorer, rows), len(rows), samples, DEFAULTS, scorer.pass_tokens, ranks=scorer.ranks)
     run.explained(chats.counts.findings())
-    trained = run_trl(spec, policy, run, training)
+    trained = run_loop(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=samples, stopped_at=trained.stopped_at)
     counts: dict[str, Any] = {"rows": len(rows), "trained_tokens": sum(row.trained for row in rows)}
@@ -47,7 +45,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """`trl_loop.Objective`: negative log-likelihood per learning token."""
+    """`loop.Objective`: negative log-likelihood per learning token."""
 
     scorer: Scorer
     rows: Sequence[Row]
@@ -61,7 +59,7 @@ class Likelihood:
         return self.rows[index].length
 
     def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
-        """See `trl_loop.Objective`."""
+        """See `loop.Objective`."""
         rows = [self.rows[index] for index in indices]
         for part in self.scorer.passes([[row] for row in rows]):
             scores = self.scorer.score([rows[place] for place in part])

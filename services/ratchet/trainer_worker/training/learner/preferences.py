@@ -23,8 +23,8 @@ from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head
 from ratchet.trainer_worker.training.learner.rows import Row
+from ratchet.trainer_worker.training.loop import Mean
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from ratchet.trainer_worker.training.trl_loop import Mean
 
 Rows = Sequence[Row]
 """Of one sequence: more than one where the chat template renders history differently."""
