@@ -104,18 +104,8 @@ class Exporter:
         """Raise `Rejected` where a job would find too little to learn from. Rows are not made: some may be unusable."""
         query = await self._query(role, config, policies, parent_of(policies, config.base_model))
         plan = await self._selector.select(query)
-        least, chosen = max(1, plan.minimum), len(plan.ids)
-        if plan.problem:
-            raise Rejected(f"role {role} cannot be trained by {config.algorithm}: {plan.problem}")
-        if chosen < least:
-            raise Rejected(_shortage(query, plan, chosen, plan.left_out))
-        lifted = config.hyperparameters.advantage_floor is not None  # solved groups teach then, too
-        if plan.teaching is not None and plan.teaching < least and not lifted:
-            raise Rejected(
-                f"only {plan.teaching} of {chosen} chosen trajectories of role {role} can teach {config.algorithm},"
-                f" which needs at least {least}: the tries of every other task have equal rewards; collect more tries,"
-                " or tries of other tasks"
-            )
+        if (refusal := _refusal(query, config, plan, len(plan.ids), plan.left_out)) is not None:
+            raise Rejected(refusal)
 
     async def preview(self, request: TrainingRequest, policies: Policies) -> PreviewOut:
         """What the snapshot of a job for `request` would hold; all rows are made, and none is stored.
@@ -135,7 +125,6 @@ class Exporter:
             sources.update(row.origin.source for row in taken)
             tally.update(tries_in(taken))
         rows = sources.total()
-        short = _shortage(query, plan, rows, left_out) if rows < max(1, plan.minimum) else None
         return PreviewOut(
             format=query.format,
             rows=rows,
@@ -144,7 +133,7 @@ class Exporter:
             sources=sources,
             watermarks=dict(plan.watermarks),
             reward_function=plan.reward_function,
-            refused=plan.problem or short,
+            refused=_refusal(query, config, plan, rows, left_out),
             reward_groups=tally.counts() if query.needs_calls else None,
         )
 
@@ -194,6 +183,24 @@ def parent_of(policies: Policies, base_model: str) -> str | None:
     with suppress(Rejected):
         return policies.starting_point(base_model).parent
     return None
+
+
+def _refusal(
+    query: SnapshotQuery, config: TrainingConfig, plan: SnapshotPlan, rows: int, left_out: Mapping[str, int]
+) -> str | None:
+    """Why a job would be refused that has so many rows to learn from; None for one that may start."""
+    role, algorithm, least = query.role, query.algorithm, max(1, plan.minimum)
+    if plan.problem:
+        return f"role {role} cannot be trained by {algorithm}: {plan.problem}"
+    if rows < least:
+        return _shortage(query, plan, rows, left_out)
+    lifted = config.hyperparameters.advantage_floor is not None  # solved groups teach then, too
+    if plan.teaching is None or plan.teaching >= least or lifted:
+        return None
+    return (
+        f"only {plan.teaching} of {rows} chosen trajectories of role {role} can teach {algorithm}, which needs at least"
+        f" {least}: the tries of every other task have equal rewards; collect more tries, or tries of other tasks"
+    )
 
 
 def _shortage(query: SnapshotQuery, plan: SnapshotPlan, rows: int, left_out: Mapping[str, int]) -> str:

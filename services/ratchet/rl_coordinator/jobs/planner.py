@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -33,6 +32,7 @@ from ratchet.rl_coordinator.jobs.domain.planning import (
     with_successes,
 )
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems
+from ratchet.rl_coordinator.jobs.exporter import parent_of
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry import KvPolicies, Policies
 
@@ -112,7 +112,10 @@ class Planner:
         return replace(request, training_config=planned, metadata=replace(metadata, notes=notes))
 
     async def _shape(self, role: str, asked: TrainingConfig, policies: Policies, consumed: Consumed) -> Shape:
-        chosen, generations = asked.dataset.filter or DatasetFilter(), policies.generations(_parent(policies, asked))
+        chosen, generations = (
+            asked.dataset.filter or DatasetFilter(),
+            policies.generations(parent_of(policies, asked.base_model)),
+        )
         candidates = (await self._data.trajectories.catalogue(role)).candidates
         gradient = TrajectoryRules(chosen, True, consumed.trajectories, generations)
         opinions = await self._data.preferences.opinions(role)
@@ -138,7 +141,7 @@ class Planner:
         reasons = config_problems(config, self._abilities)
         if reasons:
             return "; ".join(reasons)
-        generations = policies.generations(_parent(policies, config))
+        generations = policies.generations(parent_of(policies, config.base_model))
         query = SnapshotQuery(role, config.algorithm, config.dataset, consumed, generations)
         chosen = await self._data.selector.select(query)
         least = max(1, chosen.minimum)
@@ -151,13 +154,6 @@ def _planned(asked: TrainingConfig, proposal: Plan) -> TrainingConfig:
     assert proposal.chosen is not None  # noqa: S101 - the caller has looked
     chosen = with_successes(asked.dataset.filter, proposal.filter)
     return replace(asked, algorithm=proposal.chosen.algorithm, dataset=replace(asked.dataset, filter=chosen))
-
-
-def _parent(policies: Policies, config: TrainingConfig) -> str | None:
-    """The policy that a job would continue, if it has one now."""
-    with suppress(Rejected):
-        return policies.starting_point(config.base_model).parent
-    return None
 
 
 def _last_gradient(jobs: Collection[Job]) -> Job | None:
