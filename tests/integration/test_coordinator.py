@@ -635,7 +635,7 @@ async def test_jobs_that_cannot_work_are_refused_at_once_in_one_sentence(
 async def test_data_of_policies_too_many_generations_away_is_refused_at_once(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
-    facts = [*played("old", 0.5, version=1), *played("new", 0.5, version=2)]
+    facts = [*played("old", 0.5, version=1), *played("new", 0.7, version=2)]
     async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
         await promote(bus, registered(1, stage="retired"))
         await promote(bus, registered(2, stage="stable", parent=1))
