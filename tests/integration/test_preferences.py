@@ -50,6 +50,7 @@ from tests.support.messages import AT
 from tests.support.preferences import tried, tries
 from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
+from tests.support.trainer_world import FAST
 from tests.support.training import changed, promote, registered
 
 
