@@ -105,9 +105,9 @@ def forked_trainings() -> Generator[Forks]:
 @contextmanager
 def own_server(preload: str) -> Generator[None]:
     """A fork server that imports `preload`; it ends with the block, by which what it forked must have ended."""
-    forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - made for tests
+    forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage, reportUnknownMemberType] - made for tests
     multiprocessing.set_forkserver_preload([preload])
     try:
         yield
     finally:
-        forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        forkserver._forkserver._stop()  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage, reportUnknownMemberType]

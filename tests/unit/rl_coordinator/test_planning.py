@@ -187,7 +187,7 @@ def test_a_proposal_that_would_be_refused_gives_way_to_the_next_with_the_reason(
     proposal = plan(shape, OFFERED, {"sft": "a hyperparameter is not its own"})
     assert proposal.chosen is not None
     assert proposal.chosen.algorithm == "dpo"
-    assert "not sft: 762 of 1213 rewarded" in proposal.explanation
+    assert "not sft: 762 of 1213 trajectories with" in proposal.explanation
     assert "; but a hyperparameter is not its own" in proposal.explanation
 
 
