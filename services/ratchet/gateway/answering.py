@@ -24,7 +24,7 @@ from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.past_calls import AnswerCache, cache_key
 from ratchet.gateway.domain.prices import FREE, NO_PRICES, Price, Prices
 from ratchet.gateway.domain.routing import claim_of
-from ratchet.gateway.domain.turns import CACHED, CANCELLED, TurnHeader, policy_label
+from ratchet.gateway.domain.turns import CACHED, CANCELLED, policy_label
 from ratchet.gateway.engine_answers import Answer, Answered, LiveAnswer, checked
 from ratchet.gateway.engines.base import (
     EngineAnswer,
@@ -98,7 +98,8 @@ class Answering:
             raise
         except Exception as error:  # the boundary: a call has a turn, whatever it met
             problem = next(problem_of(error) for kinds, problem_of in FAILURES if isinstance(error, kinds))
-            self._fail(call, problem)
+            self._record_failure(call, problem)
+            self.identity.failed(call.recognised)  # no engine is asked any more: its retry may come
             if not isinstance(error, (Rejected, NotFound)):
                 raise
             raise problem from error
@@ -138,11 +139,6 @@ class Answering:
         else:
             self.record_cancelled(call, answer)
 
-    def _fail(self, call: Call, failure: HttpError) -> None:
-        """The call becomes a turn with its error, and no engine is asked any more: its retry may come."""
-        self._record_failure(call, failure)
-        self.identity.failed(call.recognised)
-
     def _remember(self, call: Call, answer: Answer) -> None:
         """Let the next call of an agent that names no trajectory be recognised by this answer."""
         if call.recognised.is_named:
@@ -174,7 +170,7 @@ class Answering:
         if number:
             header = msgspec.structs.replace(header, turn_id=new_id())
         else:
-            self._count(header, status)
+            metrics.series(metrics.CALLS, policy_label(header), header.policy.arm, str(status)).inc()
             metrics.series(metrics.LATENCY, header.policy.role, policy_label(header)).observe(spent)
         begun_s = answer.begun_s if answer else None
         failure = error if isinstance(error, HttpError) else None
@@ -270,9 +266,6 @@ class Answering:
         to = "stable" if self._router.serves_policies(call.engine) else call.engine.info.name
         metrics.FALLBACKS.labels(failed.role, to).inc()
         return True
-
-    def _count(self, header: TurnHeader, status: int) -> None:
-        metrics.series(metrics.CALLS, policy_label(header), header.policy.arm, str(status)).inc()
 
 
 def _name_replica(call: Call, replica: str | None) -> None:

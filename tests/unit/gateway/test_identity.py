@@ -14,7 +14,6 @@ from ratchet.core.errors import BadRequest
 from ratchet.core.rules.trajectory_names import NAME_CHARACTERS
 from ratchet.gateway.domain.identity import (
     CLAIMS,
-    EVERY_WAY,
     Asked,
     Claim,
     Claims,
@@ -53,11 +52,11 @@ def result(call_id: str) -> JsonObject:
 class Gateway:
     """An identity with a clock to move."""
 
-    def __init__(self, ways: frozenset[str] = EVERY_WAY) -> None:
+    def __init__(self) -> None:
         self.now = 1000.0
         self.index = MemoryIndex(1_000_000)
         self.made = 0
-        self.identity = Identity(self.index, self.new_id, lambda: self.now, ways=ways)
+        self.identity = Identity(self.index, self.new_id, lambda: self.now)
 
     def new_id(self) -> str:
         self.made += 1
@@ -406,14 +405,6 @@ def test_of_two_open_calls_neither_is_the_one_that_is_repeated() -> None:
     gateway.ask(USER)
     assert gateway.ask(USER, names=Names(retries="1")).by == "new"
     assert gateway.ask(USER, names=Names(retries="0")).by == "new"
-
-
-def test_ways_that_are_switched_off_do_not_count() -> None:
-    gateway = Gateway(frozenset({"header"}))
-    gateway.complete([USER], called("call_Zx91kk2lmQ8"))
-    gateway.identity.failed(gateway.ask(MORE))
-    assert gateway.ask(USER, result("call_Zx91kk2lmQ8"), HELLO).by == "new"
-    assert gateway.ask(MORE, names=Names(run="r", traceparent=PARENT), metadata={"run_id": "m"}).by == "new"
 
 
 def test_messages_that_no_one_can_read_are_no_reason_to_fail() -> None:

@@ -36,7 +36,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -81,9 +81,6 @@ ENDED_LIMIT = 3 * 1024 * 1024
 HEADER, PATH, RUN, TRACE, METADATA, SESSION = "header", "path", "run", "trace", "metadata", "session"
 CACHE_KEY, CONVERSATION, PREVIOUS_RESPONSE = "prompt_cache_key", "conversation", "previous_response"
 RETRY, TOOL_CALL, PREFIX, NEW = "retry", "tool_call", "prefix", "new"
-EVERY_WAY = frozenset(
-    {HEADER, PATH, RUN, TRACE, METADATA, SESSION, CACHE_KEY, CONVERSATION, PREVIOUS_RESPONSE, RETRY, TOOL_CALL, PREFIX}
-)
 NAMING_MEMBERS = ("metadata", "prompt_cache_key", "conversation", "previous_response_id")
 """Members of a request that may name its trajectory."""
 METADATA_MEMBERS = {"trajectory_id": True, "run_id": True, "thread_id": False, "session_id": False}
@@ -132,34 +129,21 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
         return self.each[0] if len(self.each) == 1 else None
 
 
-class Index(Protocol):
-    """Remembers which trajectories have a claim to a mark.
-
-    `get_claims` must know the claims of all gateways: one that is missing turns two candidates into one, which may be
-    the wrong one.
-    """
-
-    def get_claims(self, mark: str) -> Claims | None:
-        """The claims to a mark; None when there is none, or none any more."""
-        ...
-
-    def add_claim(self, mark: str, claim: Claim) -> None:
-        """Remember one more claim."""
-        ...
-
-
 class MemoryIndex:
-    """The index of one process, in at most `limit_bytes`: the least recently used marks make room."""
+    """Which trajectories have a claim to a mark, in at most `limit_bytes`: the least recently used marks make room.
+
+    It must know the claims of all gateways: a missing one turns two candidates into one, which may be the wrong one.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._marks = Recent[str, Claims](limit_bytes)
 
     def get_claims(self, mark: str) -> Claims | None:
-        """See `Index`."""
+        """The claims to a mark; None when there is none, or none any more."""
         return self._marks.get_value(mark)
 
     def add_claim(self, mark: str, claim: Claim) -> None:
-        """See `Index`."""
+        """Remember one more claim."""
         known = self._marks.get_value(mark)
         claims = Claims((claim,))
         self._marks.put_value(mark, known.merged(claims) if known else claims, MARK_BYTES)
@@ -217,6 +201,12 @@ class Asked:
         return self._digests
 
     @property
+    def previous_response(self) -> str | None:
+        """The response that it continues, by its own word."""
+        previous = self.members.get("previous_response_id")
+        return previous if isinstance(previous, str) else None
+
+    @property
     def is_retry(self) -> bool:
         """Whether its client says that it repeats a call."""
         return (self.names.retries or "0").strip() not in {"0", ""}
@@ -252,23 +242,20 @@ class Identity:
 
     def __init__(
         self,
-        index: Index,
+        index: MemoryIndex,
         new_id: Callable[[], str],
         now_s: Callable[[], float],
         *,
-        ways: frozenset[str] = EVERY_WAY,
         rest_s: float = 3600.0,
         updates: PeerUpdates | None = None,
     ) -> None:
         """`new_id` makes the id of a trajectory, `now_s` is Unix time; `updates` take what others should know.
 
-        `ways`: by what a trajectory may be recognised. `rest_s`: how long a conversation may rest between two calls
-        and be recognised by its beginning.
+        `rest_s`: how long a conversation may rest between two calls and be recognised by its beginning.
         """
         self._index = index
         self._new_id = new_id
         self._now_s = now_s
-        self._ways = ways
         self._rest_s = rest_s
         self._updates = updates or PeerUpdates()
         self._retries = Retries[Recognised](now_s, RETRY_S)
@@ -295,7 +282,7 @@ class Identity:
 
     def begin(self, asked: Asked, call: Recognised) -> None:
         """The call is on its way. The caller reports `answered` or `failed` when it is over."""
-        if RETRY in self._ways and not call.is_named:
+        if not call.is_named:
             self._retries.open(asked.scope, asked.body, call)
 
     def answered(
@@ -382,32 +369,27 @@ class Identity:
 
     def _named(self, asked: Asked) -> tuple[str, str, str | None] | None:
         """Id, way and text of the first name that the request has; of a trace, which is an id, without the text."""
-        ways, names = self._ways, asked.names
+        names = asked.names
         for way, text in ((HEADER, names.header), (PATH, names.path), (RUN, names.run)):
-            if text and way in ways:
+            if text:
                 first = trajectory_id_of(text, _PLACES[way])
                 return (first if way in ONE_FOR_EVER else self._line(first)[1]), way, text
-        if names.traceparent and TRACE in ways:
+        if names.traceparent:
             trace = trace_of(names.traceparent)
             if trace is not None:
                 return self._line(str(uuid.UUID(trace[0])))[1], TRACE, None
-        for way, text, is_shared in _names_in(asked.members, names.session):
-            if way in ways:
-                return self._line(_id_of(text, "" if is_shared else asked.key))[1], way, text
-        return None
+        named = next(_names_in(asked.members, names.session), None)
+        if named is None:
+            return None
+        way, text, is_shared = named
+        return self._line(_id_of(text, "" if is_shared else asked.key))[1], way, text
 
     def _of_response(self, asked: Asked) -> Recognised | None:
-        previous = self._previous(asked)
+        previous = asked.previous_response
         claim = self._claim_of(_mark("r", asked.scope, previous)) if previous is not None else None
         return claim and Recognised(claim.trajectory_id, PREVIOUS_RESPONSE, asked.scope, claim.turn_id)
 
-    def _previous(self, asked: Asked) -> str | None:
-        previous = asked.members.get("previous_response_id")
-        return previous if isinstance(previous, str) and PREVIOUS_RESPONSE in self._ways else None
-
     def _repeated(self, asked: Asked) -> Recognised | None:
-        if RETRY not in self._ways:
-            return None
         failed = self._retries.take_failed(asked.scope, asked.body)
         if failed is not None:
             self._updates.repeated(failed.value.trajectory_id, failed.mark, failed.length)
@@ -421,18 +403,16 @@ class Identity:
     def _of_past(self, asked: Asked) -> Recognised:
         """By what the gateways have answered. A conversation without an answer begins a trajectory."""
         scope = asked.scope
-        is_new = not (self._previous(asked) or (asked.is_retry and RETRY in self._ways))
-        if not {TOOL_CALL, PREFIX} & self._ways:
-            return Recognised(self._new_id(), NEW, scope, is_certain=is_new)
+        is_new = not (asked.previous_response or asked.is_retry)
         conversation = asked.conversation
         if not any(message.get("role") == "assistant" for message in conversation):
             return Recognised(self._new_id(), NEW, scope, is_certain=is_new)
-        called = self._of_tool_calls(scope, conversation) if TOOL_CALL in self._ways else None
+        called = self._of_tool_calls(scope, conversation)
         if called is not None:
             call_id, claim = called
             return Recognised(claim.trajectory_id, TOOL_CALL, scope, claim.turn_id, tool_call=call_id)
         digests = asked.digests
-        claim = self._of_prefix(scope, conversation, digests) if PREFIX in self._ways else None
+        claim = self._of_prefix(scope, conversation, digests)
         if claim is not None:
             return Recognised(claim.trajectory_id, PREFIX, scope, claim.turn_id, digests[-1], is_certain=False)
         return Recognised(self._new_id(), NEW, scope, None, digests[-1], is_certain=False)
