@@ -26,6 +26,11 @@ two, either may be wrong, so the call begins a new one.
 
 Each process remembers what it answered and, from their notes, what all others did. A note may still be on its way:
 where that could change what a call belongs to, the answer is not certain yet, and the caller looks again.
+
+Which earlier call a turn continues is asked after the answer, of the recorder (`past_calls.Conversations`), which holds
+the token ids. One component cannot know both at the same cost: a question to the recorder takes 8 ms, behind its other
+jobs; to digest the prompts of named calls here would take 56 µs of 16,000 characters and 258 of 100,000 while agents
+wait, and the ids of the parent (32 KB) would travel with each job.
 """
 
 from __future__ import annotations
