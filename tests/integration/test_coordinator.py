@@ -480,13 +480,12 @@ async def test_auto_is_the_planners_proposal_with_its_reasons(shared_settings: S
         made = (await workshop.api.post("/v1/jobs?dry_run=true", json=asked)).json()["request"]
         assert made["training_config"]["algorithm"] == "sft"
         assert made["training_config"]["dataset"]["filter"] == {"min_reward": 0.5}
-        assert made["metadata"]["notes"].startswith("tonight; planned sft: 104 of 105 rewarded trajectories")
+        assert made["metadata"]["notes"].startswith("tonight; planned sft: 104 of 105 trajectories with")
         preview = (await workshop.api.post("/v1/jobs/preview", json=asked)).json()
-        assert preview["planned"].startswith("tonight; planned sft: 104 of 105 rewarded trajectories")
-        assert preview["reward_groups"] == {"groups": 1, "mixed_groups": 0, "singletons": 0}
+        assert preview["planned"].startswith("tonight; planned sft: 104 of 105 trajectories with")
+        assert preview["reward_groups"] is None, "it compares no tries"
         plain = await workshop.api.post("/v1/jobs/preview", json=asked | {"algorithm": "sft"})
         assert plain.json()["planned"] is None
-        assert plain.json()["reward_groups"] == {"groups": 1, "mixed_groups": 1, "singletons": 0}
         named = asked | {"dataset": {"filter": {"sources": ["client"]}}}
         made = (await workshop.api.post("/v1/jobs?dry_run=true", json=named)).json()["request"]
         assert made["training_config"]["dataset"]["filter"] == {"sources": ["client"], "min_reward": 0.5}
@@ -617,7 +616,7 @@ async def test_jobs_that_cannot_work_are_refused_at_once_in_one_sentence(
             ),
             ({"role": "no_such_role"}, 409, "role no_such_role has no stored trajectory with a reward"),
             ({"algorithm": "dpo"}, 409, f"role {ROLE} has no stored preference"),
-            ({"algorithm": "kto"}, 409, f"{ROLE} can be used by kto"),
+            ({"algorithm": "kto"}, 409, f"role {ROLE} has no stored trajectory with a reward and thumbs"),
             ({"dataset": future}, 409, f"none of 1 rewarded trajectories of role {ROLE} can be used by rloo"),
             ({"dataset": {"filter": {"min_reward": 0.9}}}, 409, "none of 1 rewarded trajectories"),
             ({"dataset": {"filter": {"max_reward": 0.4}}}, 409, "none of 1 rewarded trajectories"),

@@ -172,7 +172,7 @@ def test_a_constrained_answer_is_a_row_with_the_free_ones_of_its_conversation(
     assert len(cut.trained_masks) == cut.trained == 1
 
 
-@pytest.mark.parametrize("algorithm", ["rloo", "ppo"])
+@pytest.mark.parametrize("algorithm", ["rloo", pytest.param("ppo", marks=pytest.mark.slow)])
 def test_algorithms_train_on_them(
     calls: list[Call], directory: Path, model: Any, algorithm: str, tmp_path: Path
 ) -> None:
