@@ -16,7 +16,7 @@ from typing import BinaryIO
 import psutil
 
 from ratchet.trainer_worker.child_process import Streams, library_environment
-from ratchet.trainer_worker.fork_server import PRELOAD, become_training
+from ratchet.trainer_worker.fork_server import GO, PRELOAD, become_training
 from ratchet.trainer_worker.job import LOG_FILE, Event, JobSpec, Progressed, decode_event, write_job
 
 
@@ -74,11 +74,13 @@ class Forks:
         """Begin the job in `directory`, whose file may be a pipe."""
         (events, events_end), (stdin_end, stdin) = Pipe(duplex=False), Pipe(duplex=False)
         log = Connection(os.open(directory / LOG_FILE, os.O_WRONLY | os.O_CREAT))
-        arguments = (str(directory), library_environment(os.environ), Streams(stdin_end, events_end, log))
+        word, go = Pipe(duplex=False)
+        arguments = (str(directory), library_environment(os.environ), Streams(stdin_end, events_end, log), word)
         process = multiprocessing.get_context("forkserver").Process(target=become_training, args=arguments, daemon=True)
         process.start()
-        for theirs in (stdin_end, events_end, log):
-            theirs.close()
+        go.send_bytes(GO)
+        for end in (stdin_end, events_end, log, word, go):
+            end.close()
         assert process.pid is not None
         training = Training(process, process.pid, directory, stdin, os.fdopen(os.dup(events.fileno()), "rb"))
         events.close()

@@ -15,7 +15,8 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
-from multiprocessing import forkserver
+from multiprocessing import Pipe, forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -37,6 +38,7 @@ DELAY_S = 20.0
 """At the start of a whole stack the cores are the other services'."""
 READY_S = 120.0
 """Longest wait of a training for the imports: a fresh process would begin them anew."""
+GO = b"go"
 UNKNOWN = 255
 """What the standard library calls the status of a process whose server has died."""
 
@@ -72,9 +74,10 @@ class ForkedProcess:
 class ForkServer:
     """A component: starts the server in time for the first training."""
 
-    def __init__(self, delay_s: float = DELAY_S, preload: str = PRELOAD) -> None:
-        """`preload`: the module that the server imports."""
+    def __init__(self, delay_s: float = DELAY_S, preload: str = PRELOAD, ready_s: float = READY_S) -> None:
+        """`preload`: the module that the server imports. `ready_s`: how long a training waits for it."""
         self._delay_s = delay_s
+        self._ready_s = ready_s
         self._stopping = asyncio.Event()
         multiprocessing.set_forkserver_preload([preload])
 
@@ -99,24 +102,33 @@ class ForkServer:
         # The server's libraries read its environment while they were imported: they fit a child of the same one.
         if self._stopping.is_set() or _without_own(environment) != _without_own(library_environment(os.environ)):
             return None
-        arguments = (str(directory), dict(environment), streams)
+        word, go = Pipe(duplex=False)
+        arguments = (str(directory), dict(environment), streams, word)
         process = multiprocessing.get_context("forkserver").Process(target=become_training, args=arguments, daemon=True)
-        try:
-            async with asyncio.timeout(READY_S):
-                await asyncio.to_thread(process.start)
-            return ForkedProcess(process)
-        except (OSError, EOFError, TimeoutError) as error:
-            # What a server that is late may still fork finds its streams closed.
-            log.warning("the fork server makes no process", **failure(error))
-            return None
+        with word, go:
+            try:
+                async with asyncio.timeout(self._ready_s):
+                    await asyncio.to_thread(process.start)
+                made = ForkedProcess(process)
+                go.send_bytes(GO)
+            except (OSError, EOFError, TimeoutError) as error:
+                log.warning("the fork server makes no process", **failure(error))
+                return None
+        return made
 
 
-def become_training(directory: str, environment: Mapping[str, str], streams: Streams) -> None:
-    """Train in this process, in a session of its own, with the streams and the environment of the job.
+def become_training(directory: str, environment: Mapping[str, str], streams: Streams, word: Connection) -> None:
+    """Train in this process, in a session of its own, with the streams and the environment of the job, once `word` says
+    so: what a server forks after the worker has given up on it ends without having touched anything.
 
     The libraries are imported, but read thread counts and GPUs when a training begins. Where the server is not fit for
     a fork, the process begins anew.
     """
+    try:
+        word.recv_bytes()
+    except EOFError:
+        os._exit(1)
+    word.close()
     status = 1
     try:
         os.setsid()

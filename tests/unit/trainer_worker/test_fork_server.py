@@ -6,6 +6,7 @@ Real processes, of a server that imports nothing, and trainings that wait for th
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ import uvloop
 from ratchet.bus.testing import eventually
 from ratchet.trainer_worker.child_process import TRAINING, Process, Streams, library_environment
 from ratchet.trainer_worker.fork_server import PRELOAD, ForkServer, supported
-from ratchet.trainer_worker.job import JOB_FILE, Stopped, decode_event
+from ratchet.trainer_worker.job import JOB_FILE, TEMPORARY, Stopped, decode_event
 from tests.support.forked_trainings import own_server
 
 pytestmark = pytest.mark.skipif(not supported(), reason="trainings are forked only where there are pidfds")
@@ -146,6 +147,20 @@ async def test_an_unfit_server_makes_fresh_trainings_with_their_environment(modu
         assert not [name for name in seen if name.startswith("RATCHET_")]
         trainings.let_go()
         assert await process.wait() == 3
+
+
+async def test_what_a_late_server_forks_touches_nothing(modules: Path) -> None:
+    (modules / "late_module.py").write_text("import time\ntime.sleep(2)\n")
+    with own_server("late_module"):
+        trainings = Bench(ForkServer(preload="late_module", ready_s=0.1), modules)
+        assert await trainings.fork() is None
+
+        async def has_forked_and_ended() -> bool:
+            return not multiprocessing.active_children()
+
+        await eventually(has_forked_and_ended, 60)
+        assert not (modules / "job" / TEMPORARY).exists()
+        trainings.let_go()
 
 
 async def test_a_server_whose_preload_breaks_costs_no_training(modules: Path) -> None:
