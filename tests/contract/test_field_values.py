@@ -256,6 +256,7 @@ FIELDS: dict[str, list[Row]] = {
         must("validation_results.benchmark_passed", (True, False), NOT_BOOLEAN),
         must("validation_results.safety_checks_passed", (True, False), NOT_BOOLEAN),
         must("validation_results.performance_regression", (True, False), NOT_BOOLEAN),
+        may("validation_results.not_compared", ([], ["performance_regression"]), (["latency"], "none", None)),
         may("validation_results.human_eval_score", *between(0, 1)),
         may("validation_results.benchmark_scores", ({}, {"a": -1}), ({"a": None}, [], None)),
         may("metadata", ({},), NOT_OBJECT),

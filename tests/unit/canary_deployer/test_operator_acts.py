@@ -81,6 +81,7 @@ async def test_a_refused_policy_can_be_started_by_override_and_is_marked_so() ->
     deployed = world.bus.published(ModelDeployed)[-1]
     assert deployed.metadata.approval_status == "emergency_override"
     assert deployed.validation_results.performance_regression
+    assert deployed.validation_results.not_compared == ["safety_checks_passed"]
     assert await world.play_to_the_end(stable=0.9, canary=0.1) == "rolled_back"
 
 

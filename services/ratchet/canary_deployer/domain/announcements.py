@@ -199,12 +199,18 @@ def validation(gates: Sequence[GateResult]) -> ValidationResults:
     results = {result.gate: result for result in gates}
     passed = {name for name, result in results.items() if result.outcome == PASSED}
     heldout: dict[str, Any] = dict(results[HELDOUT].evidence) if HELDOUT in results else {}
+    compared = {
+        "benchmark_passed": "regression" in heldout,
+        "safety_checks_passed": SAFETY_SUITE in results and results[SAFETY_SUITE].outcome != NOT_RUN,
+        "performance_regression": "regression" in heldout,
+    }
     scores = {name: heldout[name] for name in ("candidate_score", "stable_score", "difference") if name in heldout}
     return ValidationResults(
         benchmark_passed=HELDOUT in passed,
         safety_checks_passed=SAFETY_SUITE in passed,
         checks={name: results[name].outcome if name in results else NOT_RUN for name in (*CHECKS, *results)},
         performance_regression=bool(heldout.get("regression", False)),
+        not_compared=[name for name, was_compared in compared.items() if not was_compared] or None,
         benchmark_scores=scores or None,
     )
 

@@ -37,6 +37,9 @@ class ValidationResults(Value, frozen=True, kw_only=True, omit_defaults=True):
     safety_checks_passed: bool
     """Whether a safety suite ran and passed; false when none ran."""
     performance_regression: bool
+    """It is worse than the policy before; false also where nothing was compared (`not_compared`)."""
+    not_compared: list[str] | None = None
+    """Which of `benchmark_passed`, `safety_checks_passed` and `performance_regression` nothing was compared for."""
     checks: dict[str, str] | None = None
     """By name: `passed`, `failed`, `needs_approval`, `waived` or `not_run`."""
     human_eval_score: float | None = None
