@@ -242,7 +242,7 @@ test-slow: $(STAMP) $(NODE_STAMP) ## what is marked slow, and four times the exa
 test-browser: $(STAMP) $(WEB_STAMP) ## the console in a real browser: minutes; skipped, with words, without `make chromium`
 	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile tests/browser
 
-console-pictures: $(STAMP) ## docs/console/*.png: every view of the console, light and dark (ARGS=loop: one of them)
+console-pictures: $(STAMP) ## docs/console/*.png, light and dark, of the stack that `make demo` left (ARGS=loop: one; ARGS='--url URL --key KEY': another stack; ARGS=--scene: odd states)
 	@$(BIN)/python -m tests.browser.pictures $(ARGS)
 
 test-vllm: $(STAMP) ## what Ratchet assumes of vLLM, on a real one: minutes; skipped, with words, without `make vllm`
