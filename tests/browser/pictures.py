@@ -1,7 +1,7 @@
 """The documentation's pictures of the console: `make console-pictures`.
 
 Those of a working loop are taken from a running stack: one that is named (`--url`, `--key`), or the one that `ratchet
-demo` left in its directory, which is started for them. Those that need an odd state (a question, a failed job, pairs) are
+demo` left in its directory, which is started for them. Those that need an odd state (a failed job, pairs) are
 of the scene that the tests in a browser use (`--scene`).
 """
 
