@@ -8,7 +8,7 @@ How far a projection has come stands in its bucket under `cursor-<name>` (`posit
 holds beyond that must not be trimmed. Where messages are missing all the same (they aged out, the stream was removed
 or made anew), the projection says so before it goes on: an alert, the count in its cursor, a check that fails for
 `REPORT_S`, and one line in the log. It then goes on with the oldest message there is, and keeps its states: the check
-belongs among the notes of a service, since the service does its work (ADR 75).
+belongs among the notes of a service, since the service does its work: waiting would not mend it.
 """
 
 from __future__ import annotations
