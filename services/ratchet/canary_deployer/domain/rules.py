@@ -79,8 +79,8 @@ class Rules:
     """That of relative latency x/(x + typical), where .5 is typical and .6 half as slow again."""
     metrics: tuple[str, ...] = METRICS
     promotion_metrics: tuple[str, ...] = (FAILURE, REWARD)
-    """What must each be shown to be not worse than the margin: an average, as the rollback's, would promote a fast and wrong
-    policy on its latency."""
+    """What must each be shown to be not worse than the margin: an average, as the rollback's, would promote a fast and
+    wrong policy on its latency."""
     budget: Budget = FULL_BUDGET
     promotion_threshold: float = 20.0
     """E-value that promotion needs: at most 1/this false promotions."""
