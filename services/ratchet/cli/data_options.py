@@ -37,6 +37,9 @@ def dataset_of(
     exclude_rater: Annotated[
         list[str] | None, typer.Option(help="Without this rater's opinions, repeatable: NAME or SOURCE/NAME.")
     ] = None,
+    held_out: Annotated[
+        float | None, typer.Option(min=0, max=0.5, help="Share of tasks that do not train: .1 where it is not given.")
+    ] = None,
     since: Annotated[datetime | None, typer.Option(help="Only from this instant on.")] = None,
     until: Annotated[datetime | None, typer.Option(help="Only before this instant.")] = None,
 ) -> dict[str, object]:
@@ -57,6 +60,7 @@ def dataset_of(
         "min_margin": min_margin,
         "min_human_share": min_human_share,
         "excluded_raters": exclude_rater or None,
+        "held_out": held_out,
         "date_range": {name: at.astimezone().isoformat() for name, at in dates.items() if at is not None} or None,
     }
     asked = {"filter": {name: value for name, value in chosen.items() if value is not None}, "min_rows": min_rows}

@@ -68,7 +68,8 @@ def _add_command(kind: str) -> None:
                     return await export(Stored(warehouse), kind, selection, output, chosen, bar)
 
         report = asyncio.run(work())
-        print_answer(report, as_json, f"{report.records} {kind} written to {output} ({report.bytes} bytes)")
+        reasons = "".join(f"\nleft out: {count} {reason}" for reason, count in report.left_out.items())
+        print_answer(report, as_json, f"{report.records} {kind} written to {output} ({report.bytes} bytes){reasons}")
 
     app.command(kind, help=KINDS.describe(kind))(command)
 

@@ -36,6 +36,8 @@ class DatasetFilter(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Least share of the pairs that people gave. Where they are too few, fewer of the others are taken."""
     excluded_raters: list[str] | None = None
     """Their preferences and thumbs do not count, as if they had never judged: a name, or `<source>/<name>`."""
+    held_out: float | None = None
+    """Share of the tasks that do not train, the same ones for the same share: drafts of task files are made of them."""
 
 
 class SnapshotRef(Value, frozen=True, kw_only=True):

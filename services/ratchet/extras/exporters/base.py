@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -45,6 +46,8 @@ class Kind:
     """Makes a record of a message's body; None leaves the message out."""
     columns: Mapping[str, str]
     """Columns of the Parquet file: name -> `text`, `number`, `integer`, `flag`, `time` or `json`."""
+    settle: Callable[[Sequence[Record]], tuple[list[Record], Counter[str]]] | None = None
+    """Makes the file's records of all that were made, and counts by reason those that it leaves out."""
     unanswered: Callable[[bytes, bytes], Record] | None = None
     """Makes a record of a run whose every call failed, from its first and its last turn; None leaves such runs out."""
 

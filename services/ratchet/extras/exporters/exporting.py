@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ class ExportReport:
     file: str
     records: int
     bytes: int
+    left_out: Mapping[str, int]
+    """By reason, records that are not in the file."""
 
 
 class Writer(Protocol):
@@ -107,18 +110,26 @@ async def export(
     total = await stored.count(kind, selection) + len(runs)
     if selection.limit is not None:
         total = min(total, selection.limit)
-    done = 0
+    done, held, left_out = 0, list[Record](), Counter[str]()
     on_progress(0, total)
     with written(path, file_format, kind.columns) as writer:
         async for records in _records(stored, kind, selection, runs):
-            writer.write(records)
             done += len(records)
             on_progress(done, total)
+            if kind.settle is None:
+                writer.write(records)
+            else:
+                held += records
+        if kind.settle is not None:
+            settled, left_out = kind.settle(held)
+            writer.write(settled)
+            done = len(settled)
         if not done:
             about = kind.summary[:1].lower() + kind.summary[1:].rstrip(".")
-            raise NotFound(f"there are no such {name} to write, and no file was made; they are {about}")
+            reasons = "".join(f"; left out: {count} {reason}" for reason, count in left_out.items())
+            raise NotFound(f"there are no such {name} to write, and no file was made; they are {about}{reasons}")
     written_bytes = (await asyncio.to_thread(path.stat)).st_size
-    return ExportReport(name, file_format, str(path), done, written_bytes)
+    return ExportReport(name, file_format, str(path), done, written_bytes, left_out)
 
 
 async def _records(

@@ -298,7 +298,11 @@ def cycle_job(plan: Plan, number: int) -> dict[str, Any]:
     dataset = {
         "source": "clickhouse",
         "sample_size": plan.cycle.sample_size,
-        "filter": {"sources": ["assembled"], **({"min_reward": SOLVED} if plan.cycle.solved_only else {})},
+        "filter": {
+            "sources": ["assembled"],
+            "held_out": 0.0,
+            **({"min_reward": SOLVED} if plan.cycle.solved_only else {}),
+        },
     }
     algorithm = "sft" if plan.cycle.solved_only else "rloo"
     return _job(plan, plan.world.role, algorithm, "stable", dataset, hyperparameters)
@@ -314,7 +318,7 @@ def _supervised(
         "max_steps": recipe.steps,
         "seed": plan.seed,
     }
-    chosen = {"sources": ["client"], "task_domains": [domain]}
+    chosen = {"sources": ["client"], "task_domains": [domain], "held_out": 0.0}
     dataset = {"source": "clickhouse", "sample_size": recipe.examples, "filter": chosen}
     return _job(plan, role, "sft", base_model, dataset, hyperparameters)
 

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.core.contract.training import DatasetFilter, DateRange
-from ratchet.core.datasets.domain.selection import Candidate, TrajectoryRules, age_order, reason_against, select
+from ratchet.core.datasets.domain.selection import (
+    Candidate,
+    TrajectoryRules,
+    age_order,
+    is_held_out,
+    reason_against,
+    select,
+)
 from tests.support.training import after
 
 EVERYTHING = TrajectoryRules(filter=DatasetFilter(), needs_calls=True, consumed=frozenset())
@@ -192,3 +199,15 @@ def test_a_reward_that_is_no_number_is_left_out(reward: float) -> None:
 
 def test_what_is_too_old_to_be_listed_is_counted() -> None:
     assert select([candidate()], EVERYTHING, 10, unlisted=7).left_out == {"beyond_history": 7}
+
+
+def test_the_held_out_share_of_tasks_never_trains_whatever_its_tries() -> None:
+    tries = [candidate(f"{task}-{number}", task_key=f"task {task}") for task in range(200) for number in range(3)]
+    chosen = select(tries, rules(held_out=0.1), 1000)
+    trained = {one.task_key for one in chosen.chosen}
+    held = {f"task {task}" for task in range(200)} - trained
+    assert 10 <= len(held) <= 30
+    assert chosen.left_out == {"held_out": 3 * len(held)}
+    assert all(is_held_out(key, 0.1) for key in held)
+    assert not any(is_held_out(key, 0.1) for key in trained)
+    assert select(tries, rules(), 1000).left_out == {}

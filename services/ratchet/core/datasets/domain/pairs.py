@@ -13,7 +13,14 @@ from ratchet.core.contract.snapshot import PairRow
 from ratchet.core.contract.training import DatasetFilter
 from ratchet.core.datasets.domain.human_share import HUMAN, keep_share
 from ratchet.core.datasets.domain.rows import RowOrigin, SnapshotRow
-from ratchet.core.datasets.domain.selection import CONSUMED, EXCLUDED_RATER, is_excluded, is_not_among, is_outside_dates
+from ratchet.core.datasets.domain.selection import (
+    CONSUMED,
+    EXCLUDED_RATER,
+    is_excluded,
+    is_held_out,
+    is_not_among,
+    is_outside_dates,
+)
 from ratchet.core.rules.chat import text_of
 
 UNNAMED = "unnamed"
@@ -226,6 +233,7 @@ def _has_content(message: JsonObject) -> bool:
 
 _RULES: Mapping[str, Callable[[Opinion, PairRules], bool]] = {
     CONSUMED: lambda o, r: o.preference_id in r.consumed,
+    "held_out": lambda o, r: o.group_key is not None and is_held_out(o.group_key, r.filter.held_out),
     "outside_date_range": lambda o, r: is_outside_dates(o.at, r.filter),
     "source": lambda o, r: is_not_among(o.source, r.filter.sources),
     "task_domain": lambda o, r: is_not_among(o.domain, r.filter.task_domains),

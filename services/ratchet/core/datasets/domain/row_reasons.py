@@ -71,6 +71,8 @@ def _of_any(chosen: DatasetFilter) -> Iterator[str]:
         yield f"its source is one of {', '.join(chosen.sources)}"
     if chosen.task_domains is not None:
         yield f"its domain is one of {', '.join(chosen.task_domains)}"
+    if chosen.held_out:
+        yield f"its task is not of the {chosen.held_out:.0%} that are held out"
     if chosen.excluded_raters:
         yield f"without the opinions of {', '.join(chosen.excluded_raters)}"
     if chosen.date_range is not None:

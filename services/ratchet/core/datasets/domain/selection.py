@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,8 @@ CONSUMED = "consumed_by_lineage"
 EXCLUDED_RATER = "excluded_rater"
 MAX_STALENESS = 8
 """Generations of policies, for algorithms that learn from calls."""
+HELD_OUT = 0.1
+"""The share of tasks that a request over HTTP leaves out where it names none: what `ratchet export tasks` drafts."""
 FEWEST_TRIES = 8
 """A larger group is cut before an older one is left out."""
 
@@ -197,6 +200,11 @@ def is_excluded(source: str, rater: str | None, chosen: DatasetFilter) -> bool:
     return rater is not None and not {rater, f"{source}/{rater}"}.isdisjoint(chosen.excluded_raters or ())
 
 
+def is_held_out(task_key: str, share: float | None) -> bool:
+    """Whether a task belongs to the `share` of tasks that do not train. A larger share holds out all of a smaller."""
+    return int.from_bytes(hashlib.sha256(task_key.encode()).digest()[:4]) < (share or 0.0) * 2**32
+
+
 def _is_stale(candidate: Candidate, rules: TrajectoryRules) -> bool:
     """Whether a policy that answered is too many generations away."""
     limit = rules.max_staleness
@@ -206,6 +214,7 @@ def _is_stale(candidate: Candidate, rules: TrajectoryRules) -> bool:
 _RULES: Mapping[str, Callable[[Candidate, TrajectoryRules], bool]] = {
     MIXED_OR_PINNED: lambda c, _: bool(c.arms & LEFT_OUT_ARMS),
     CONSUMED: lambda c, r: c.trajectory_id in r.consumed,
+    "held_out": lambda c, r: is_held_out(c.task_key, r.filter.held_out),
     "outside_date_range": lambda c, r: is_outside_dates(c.ended_at, r.filter),
     "source": lambda c, r: is_not_among(c.source, r.filter.sources),
     "task_domain": lambda c, r: is_not_among(c.domain, r.filter.task_domains),
