@@ -228,7 +228,7 @@ fast-servers: TESTS = tests/integration $(GATEWAY:%=--ignore=%)
 
 $(FAST): $(STAMP)
 	@mkdir -p $(TIMES); rm -f $(TIMES)/$@.tsv
-	@$(PYTEST) -p no:cacheprovider -m "not slow" --times=$(TIMES)/$@.tsv $(TESTS)
+	@$(PYTEST) -p no:cacheprovider -p no:schemathesis -m "not slow" --times=$(TIMES)/$@.tsv $(TESTS)
 
 test-unit: fast-torch fast-unit ## domains and pure parts, without sockets
 
