@@ -34,7 +34,8 @@ CALLS = 30
 AGENTS = 6
 SILENT_S = 3.0
 """How long an agent waits for a gateway that hangs before it asks another one."""
-ENDED_S = 15.0
+ENDED_S = 60.0
+"""15 s by the limits of the looks, which a machine with five times more work than cores exceeds."""
 WRITTEN_S = 4.0
 """A turn of an answer that is older is in the broker or in the spool, also on a busy machine."""
 LATER_S = 1.0
@@ -109,7 +110,7 @@ async def test_gateways_share_a_port_and_each_has_its_own_metrics(nats: Broker, 
         assert (sum(numbers), min(numbers) > 0) == (CALLS, True), numbers
 
 
-async def test_gateway_that_hangs_is_ended_within_15_s_while_calls_go_on(nats: Broker, tmp_path: Path) -> None:
+async def test_gateway_that_hangs_is_ended_while_calls_go_on(nats: Broker, tmp_path: Path) -> None:
     async with (
         world(nats, tmp_path) as here,
         gateway_members(nats.url, here.engine_url, tmp_path) as members,

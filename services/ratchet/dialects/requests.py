@@ -225,15 +225,11 @@ def _split(body: bytes) -> Fields:
         except msgspec.DecodeError:
             if body.count(b"\\") > MAX_ESCAPES:
                 raise
-            return _FIELDS.decode(_ESCAPES.sub(_whole_characters, body))
+            return _FIELDS.decode(_ESCAPES.sub(lambda escape: rb"\ufffd" if escape["half"] else escape[0], body))
     except msgspec.ValidationError as error:
         raise BadRequest("the body must be a JSON object", code="invalid_json") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {_reason(error)}", code="invalid_json") from error
-
-
-def _whole_characters(escape: re.Match[bytes]) -> bytes:
-    return rb"\ufffd" if escape["half"] else escape[0]
 
 
 def _reason(error: Exception) -> str:

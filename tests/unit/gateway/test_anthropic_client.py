@@ -16,9 +16,8 @@ from ratchet.core.errors import RatchetError
 from ratchet.core.service.asgi import Answer, EventStream, Handler, JsonApi, Request, Response, json_response
 from ratchet.core.service.problems import HttpError, http_error
 from ratchet.dialects.messages.answers import from_chat
-from ratchet.dialects.messages.counting import estimate
-from ratchet.dialects.messages.errors import error_body
-from ratchet.dialects.messages.reading import read, to_chat
+from ratchet.dialects.messages.dialect import error_body
+from ratchet.dialects.messages.reading import estimate, read, to_chat
 from ratchet.dialects.messages.streams import PING, MessageStream, sse
 from tests.support.fake_engine import tool_call
 from tests.support.fake_streams import vllm_chunks

@@ -14,9 +14,8 @@ from ratchet.core.rules.chat.format import is_chat
 from ratchet.dialects.api_dialect import CHAT
 from ratchet.dialects.messages import MESSAGES
 from ratchet.dialects.messages.answers import from_chat, message_of
-from ratchet.dialects.messages.counting import count_body, estimate
-from ratchet.dialects.messages.errors import error_body
-from ratchet.dialects.messages.reading import read, to_chat
+from ratchet.dialects.messages.dialect import error_body
+from ratchet.dialects.messages.reading import count_body, estimate, read, to_chat
 from ratchet.dialects.messages.streams import MessageStream, fold_message, replay_message, sse
 from ratchet.dialects.requests import CallRequest, constraint_of
 from ratchet.dialects.streams import events_of

@@ -23,9 +23,8 @@ What chat completions cannot say is dropped, or refused where that would change 
 | `cache_control`, `context_management`, `service_tier`, `speed`, ... | dropped: they change cost or pace |
 """
 
-from ratchet.dialects.messages.counting import count_body, count_of, estimate
-from ratchet.dialects.messages.dialect import COUNT_PATH, MESSAGES, VERSION, asked_of, read_call_of
-from ratchet.dialects.messages.errors import error_body
+from ratchet.dialects.messages.dialect import COUNT_PATH, MESSAGES, VERSION, asked_of, error_body, read_call_of
+from ratchet.dialects.messages.reading import count_body, count_of, estimate
 
 __all__ = [
     "COUNT_PATH",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,7 +10,6 @@ import msgspec
 
 from ratchet.dialects.api_dialect import CHAT, ApiDialect, Translation
 from ratchet.dialects.messages.answers import from_chat, message_of
-from ratchet.dialects.messages.errors import error_body
 from ratchet.dialects.messages.reading import MessagesRequest, read, to_chat
 from ratchet.dialects.messages.streams import MessageStream, fold_message, replay_message, sse
 from ratchet.dialects.requests import Body, CallRequest, Fields, read_call, value_of
@@ -22,6 +21,21 @@ VERSION = "2023-06-01"
 """The API's version, for servers that want one where the agent names none."""
 _OURS = b"anthropic-"
 """Begins the headers that only Anthropic's API knows."""
+_KINDS: Mapping[int, str] = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""By status; any other is `invalid_request_error` below 500, and `api_error` from there on."""
+TOO_LONG = "prompt is too long: "
+"""Begins Anthropic's error for a prompt that exceeds the context: agents look for it, and then compact."""
 
 
 class MessageEnvelope(msgspec.Struct):
@@ -83,22 +97,23 @@ def chat_call(call: CallRequest) -> CallRequest:
     return msgspec.structs.replace(read_call(chat, call.messages), headers=headers)
 
 
+def error_body(
+    status: int, message: str, *, code: str | None = None, param: str | None = None, request_id: str | None = None
+) -> Body:
+    """The error as JSON; its code and the member at fault are details, as Anthropic's own codes are."""
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    if code == "context_length_exceeded" and not message.startswith(TOO_LONG):
+        message = TOO_LONG + message
+    error: Body = {"type": kind, "message": message}
+    if details := {name: value for name, value in (("error_code", code), ("param", param)) if value}:
+        error["details"] = details
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
 def error_event(problem: Problem) -> bytes:
     """The event of an error within a stream."""
     error = problem.error
     return sse(error_body(problem.status, error.message, code=error.code, param=error.param))
-
-
-def _answer(call: CallRequest, answer: Body) -> bytes:
-    return msgspec.json.encode(from_chat(answer, asked_of(call).stops))
-
-
-def _stream(call: CallRequest) -> _Translator:
-    return _Translator(MessageStream(asked_of(call).stops))
-
-
-def _begins(event: Body) -> bool:
-    return event.get("type") in {"content_block_start", "message_delta"}
 
 
 def _ends(event: bytes) -> bool:
@@ -112,10 +127,15 @@ MESSAGES = ApiDialect(
     read=read_call_of,
     answer=message_of,
     fold=fold_message,
-    begins=_begins,
+    begins=lambda event: event.get("type") in {"content_block_start", "message_delta"},
     ends=_ends,
     replay=replay_message,
     envelope=MessageEnvelope,
-    translation=Translation(to=CHAT, request=chat_call, answer=_answer, stream=_stream),
+    translation=Translation(
+        to=CHAT,
+        request=chat_call,
+        answer=lambda call, answer: msgspec.json.encode(from_chat(answer, asked_of(call).stops)),
+        stream=lambda call: _Translator(MessageStream(asked_of(call).stops)),
+    ),
     error_event=error_event,
 )

@@ -1,13 +1,18 @@
-"""A request of the Messages API, checked, and as a chat completion."""
+"""A request of the Messages API: checked, as a chat completion, and how many tokens it has.
+
+An engine that can tell is asked for the number; for the others there is an estimate.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, cast
 
 from ratchet.core.errors import BadRequest
+from ratchet.core.rules.chat.format import ChatError, json_text
 from ratchet.dialects.messages.blocks import (
     Obstacles,
     Placed,
@@ -27,6 +32,12 @@ _FOREIGN = ("mcp_servers", "container")
 """Members that have Anthropic run something."""
 _EFFORTS = ((4_096, "low"), (16_384, "medium"))
 """Budgets of thinking tokens -> the effort below them; above all of them it is high."""
+BYTES_A_TOKEN = 4
+"""Of text and JSON in UTF-8: about what the tokenizers of today's models take for English and for code."""
+MEDIUM_TOKENS = 1_600
+"""Of an image or a file, whatever its size: what Anthropic counts for an image at its largest."""
+MESSAGE_TOKENS = 4
+"""Of the marks around a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +255,38 @@ def _object(body: Body, name: str, above: str = "") -> Body:
     if value is not None and not isinstance(value, dict):
         raise BadRequest(f"{above}{name} must be an object", param=above + name)
     return cast("Body", value or {})
+
+
+def count_body(request: MessagesRequest, model: str) -> Body:
+    """The request to an engine's `/tokenize` (vLLM, engine_local): the prompt that an answer would follow.
+
+    Raises `BadRequest` for what a chat completion cannot express.
+    """
+    chat = to_chat(request)
+    asked = {name: chat[name] for name in ("messages", "tools", "chat_template_kwargs") if name in chat}
+    return {"model": model, **asked, "add_generation_prompt": True}
+
+
+def count_of(answer: object, member: str) -> int | None:
+    """The number that an engine answered; None where it answered something else."""
+    count = cast("Body", answer).get(member) if isinstance(answer, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) else None
+
+
+def estimate(chat: Body) -> int:
+    """About how many tokens a chat's prompt has, at least 1: a token for each 4 bytes of its messages and tools, 4 for
+    each message, and 1,600 for each image or file. Raises `BadRequest` for what is nested too deeply."""
+    media = 0
+    messages: list[Body] = []
+    for message in cast("list[Body]", chat["messages"]):
+        content: Any = message.get("content")
+        if isinstance(content, list):
+            texts = [part for part in cast("list[Body]", content) if part.get("type") == "text"]
+            media += len(content) - len(texts)
+            message = {**message, "content": texts}  # noqa: PLW2901 - the message without what is no text
+        messages.append(message)
+    try:
+        size = len(json_text([messages, chat.get("tools") or []]).encode())
+    except ChatError as error:
+        raise BadRequest(f"the request {error}") from error
+    return math.ceil(size / BYTES_A_TOKEN) + MESSAGE_TOKENS * len(messages) + MEDIUM_TOKENS * media

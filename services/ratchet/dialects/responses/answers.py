@@ -9,8 +9,15 @@ import msgspec
 from ratchet.core.contract import JsonObject
 from ratchet.dialects.requests import Body
 from ratchet.dialects.responses.chat_answers import ChatAnswer, read_answer, response_usage
-from ratchet.dialects.responses.compaction import Compacted, compacts
-from ratchet.dialects.responses.output import COMPLETED, IN_PROGRESS, INCOMPLETE, INCOMPLETE_REASONS, Output
+from ratchet.dialects.responses.items import compacts
+from ratchet.dialects.responses.output import (
+    COMPLETED,
+    IN_PROGRESS,
+    INCOMPLETE,
+    INCOMPLETE_REASONS,
+    Compacted,
+    Output,
+)
 from ratchet.dialects.responses.requests import wants_logprobs
 from ratchet.dialects.responses.tools import functions
 

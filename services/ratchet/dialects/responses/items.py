@@ -85,6 +85,11 @@ def input_items(body: Body) -> list[JsonObject]:
     return [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
 
 
+def compacts(body: Body) -> bool:
+    """Whether a (checked) request asks for a compaction."""
+    return any(item.get("type") == TRIGGER for item in input_items(body))
+
+
 def function_name(name: str, namespace: str | None) -> str:
     """The name of the function that stands for a tool."""
     return name if namespace is None else f"{namespace}__{name}"

@@ -18,7 +18,7 @@ from ratchet.dialects.responses.chat_answers import (
     entries_of_text,
     response_logprobs,
 )
-from ratchet.dialects.responses.items import custom_input
+from ratchet.dialects.responses.items import COMPACTION, MARK, custom_input
 from ratchet.dialects.responses.tools import Offered
 
 TEXT, REFUSAL, REASONING = "output_text", "refusal", "reasoning_text"
@@ -239,3 +239,34 @@ class Output:
         if offered is None or offered.namespace is None:
             return {"name": call.name or ""}
         return {"name": offered.name, "namespace": offered.namespace.name}
+
+
+class Compacted:
+    """The output of a compaction, which Codex asks a provider for: grows as `Output` does, and is one item in the end.
+
+    The policy gets a message that asks for a summary, and later requests begin with that summary. A provider encrypts
+    it; the gateway writes it after `MARK`, so that it knows its own.
+    """
+
+    def __init__(self, response_id: str) -> None:
+        self.items: list[JsonObject] = []
+        self.finish_reason: str | None = None
+        self._id = f"cmp_{response_id.partition('_')[2] or response_id}_0"
+        self._pieces: list[str] = []
+
+    def add(self, choice: Choice) -> list[JsonObject]:
+        """Take in a chunk's choice, or the whole one; there are no events before the summary is whole."""
+        message = choice.delta or choice.message or Message()
+        self._pieces.append(message.content or "")
+        self.finish_reason = choice.finish_reason or self.finish_reason
+        return []
+
+    def finish(self) -> list[JsonObject]:
+        """The events of the item. An answer without text leaves the agent without an item: it fails, and says so."""
+        summary = "".join(self._pieces).strip()
+        if not summary:
+            return []
+        item: JsonObject = {"id": self._id, "type": COMPACTION, "encrypted_content": MARK + summary}
+        self.items.append(item)
+        kinds = ("response.output_item.added", "response.output_item.done")
+        return [{"type": kind, "output_index": 0, "item": item} for kind in kinds]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ratchet.core.contract import JsonObject
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.dialects.requests import Body
-from ratchet.dialects.responses.compaction import compacts
-from ratchet.dialects.responses.items import chat_messages, input_items
+from ratchet.dialects.responses.items import chat_messages, compacts, input_items
 from ratchet.dialects.responses.tools import chat_tools
 from ratchet.dialects.responses.wire import (
     Conversation,

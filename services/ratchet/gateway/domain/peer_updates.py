@@ -28,7 +28,7 @@ class PeerUpdates:
         """How many gateways are alive, this one included."""
         self.process = uuid.uuid4().hex
         """Names this process; it is never used again."""
-        self.send: Callable[[], None] = _nothing
+        self.send: Callable[[], None] = lambda: None
         """Sends what is collected, before it returns: for what must be known before an agent's next call."""
         self._soon: Callable[[], None] | None = None
         self._answers: list[AnswerNote] = []
@@ -110,7 +110,3 @@ class PeerUpdates:
             self._has_any = True
             self._soon()
         return True
-
-
-def _nothing() -> None:
-    """There is no listener."""

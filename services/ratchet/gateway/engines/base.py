@@ -87,10 +87,6 @@ class Events(Protocol):
     def aclose(self) -> Awaitable[None]: ...
 
 
-def _unheard(failure: EngineFailed | None) -> None:
-    """An engine without replicas learns nothing."""
-
-
 class EventReply(msgspec.Struct, frozen=True):
     """A stream that an engine has begun to answer with (status 200)."""
 
@@ -98,7 +94,7 @@ class EventReply(msgspec.Struct, frozen=True):
     headers: Headers = ()
     replica: str | None = None
     """Which one of the engine's answers."""
-    over: Callable[[EngineFailed | None], None] = _unheard
+    over: Callable[[EngineFailed | None], None] = lambda _: None
     """Takes what became of the stream, once its reader knows; only the first word counts."""
 
 

@@ -23,12 +23,14 @@ from ratchet.local.local_stack.catalog import (
     owner_of,
 )
 from ratchet.local.local_stack.kept_ports import keep_ports, read_ports
+from ratchet.local.local_stack.member import SILENT_LOOKS
 from ratchet.local.local_stack.plan import (
     choose_ports,
     chosen,
     make_plan,
     service_program,
     shared_of,
+    shared_port_programs,
     stack_environment,
 )
 from ratchet.local.local_stack.ports import free_ports
@@ -258,3 +260,15 @@ def test_a_stacks_environment_may_hold_json() -> None:
 def test_torch_gets_one_thread(tmp_path: Path) -> None:
     spec = next(spec for spec in SERVICES if spec.short == "engine")
     assert service_program(spec, default_ports(), {}, tmp_path).env["OMP_NUM_THREADS"] == "1"
+
+
+def test_gateway_that_hangs_is_found_within_15_s(tmp_path: Path) -> None:
+    spec, settings = next(spec for spec in SERVICES if spec.short == "gateway"), StackSettings()
+    programs = shared_port_programs(spec, 2, default_ports(2), {}, tmp_path)
+    assert [program.name for program in programs] == ["gateway", "gateway-2"]
+    assert len({program.health_port for program in programs}) == 2
+    silent_s = programs[0].silent_s
+    assert silent_s is not None
+    answer_s = silent_s / (SILENT_LOOKS + 1)
+    first_s, later_s = settings.look_s + 2 * answer_s, (SILENT_LOOKS - 1) * (settings.look_s + answer_s)
+    assert silent_s <= first_s + later_s < 15
