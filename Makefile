@@ -168,6 +168,7 @@ imports: $(STAMP)
 	@$(BIN)/lint-imports --no-cache
 
 generated: $(STAMP)
+	@$(BIN)/python -m tools.contract_schemas --check
 	@$(BIN)/python -m tools.docs.cli_reference --check
 	@$(BIN)/python -m tools.docs.settings_reference --check
 	@$(BIN)/python -m tools.docs.frameworks --check

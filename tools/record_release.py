@@ -30,6 +30,7 @@ def recorded(root: Path) -> str:
     kept = {
         name: {key: topic[key] for key in ("subjects", "schema", "summary") if key in topic}
         for name, topic in topics.items()
+        if "schema" in topic
     }
     headers = {topic["summary"] for topic in kept.values() if "summary" in topic}
     names = sorted({topic["schema"] for topic in kept.values()} | headers | {*stored.values()})

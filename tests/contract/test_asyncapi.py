@@ -73,9 +73,7 @@ def test_references_lead_inside_the_document() -> None:
 
 
 def test_channels_are_the_subjects_with_their_parameters() -> None:
-    templates = {
-        subject.replace("<", "{").replace(">", "}") for t in CONTRACTS.topics.values() for subject in t.subjects
-    }
+    templates = {subject.replace("<", "{").replace(">", "}") for t in TOPIC_OF.values() for subject in t.subjects}
     assert {channel["address"] for channel in DOCUMENT["channels"].values()} == templates
     role = DOCUMENT["channels"]["turn.v1.role"]
     assert (role["address"], set(role["parameters"])) == ("agent.rl.turn.v1.{role}", {"role"})
@@ -90,7 +88,7 @@ def test_every_producer_sends_and_every_consumer_receives_on_every_channel_of_it
     }
     expected = {
         (service, action, address(subject))
-        for topic in CONTRACTS.topics.values()
+        for topic in TOPIC_OF.values()
         for action, services in (("send", topic.producers), ("receive", topic.consumers))
         for service in services
         for subject in topic.subjects

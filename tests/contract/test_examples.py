@@ -20,7 +20,9 @@ from tests.support.contract_files import (
     oracle,
     subschemas,
 )
-from tests.support.contract_types import TYPES
+from tools.contract_schemas import types_of_schemas
+
+TYPES = types_of_schemas()
 
 each_schema = pytest.mark.parametrize("schema", sorted(ALL_SCHEMAS))
 each_message = pytest.mark.parametrize("schema", sorted(SCHEMAS))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ratchet.bus.schemas import open_view
-from ratchet.core.contract import MESSAGES
+from ratchet.core.contract import MESSAGES, GatewayNotes
 from ratchet.core.errors import InvalidMessage, UnknownSubject
 from tests.support.contract_files import (
     ALL_SCHEMAS,
@@ -149,6 +149,16 @@ def test_a_message_that_breaks_its_schema_is_not_encoded() -> None:
     with pytest.raises(InvalidMessage) as refused:
         CONTRACTS.check_strict(msgspec.structs.replace(message, total_reward=float("nan")))
     assert refused.value.path == "/total_reward"
+
+
+def test_a_topic_without_a_schema_is_held_to_its_type() -> None:
+    notes = GatewayNotes(process="0" * 32)
+    assert CONTRACTS.read(GatewayNotes.TOPIC, CONTRACTS.check_strict(notes)) == (notes, 0)
+    with pytest.raises(InvalidMessage, match="matching regex"):
+        CONTRACTS.check_strict(msgspec.structs.replace(notes, process="secret"))
+    with pytest.raises(InvalidMessage) as refused:
+        CONTRACTS.read(GatewayNotes.TOPIC, b'{"process": "secret"}')
+    assert (refused.value.path, "secret" in str(refused.value)) == ("/process", False)
 
 
 def test_a_message_of_no_role_of_ours_has_no_subject() -> None:

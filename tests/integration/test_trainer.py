@@ -143,8 +143,8 @@ async def test_a_cancelled_job_stops_by_itself_and_can_be_resumed(world: World) 
     assert done.artifacts is not None
     lines = world.objects.get(str(done.artifacts.training_curves)).decode().splitlines()
     assert json.loads(lines[0])["step"] == reached + 1
-    stored = await asyncio.to_thread(check_objects, world.objects, "policies", "checkpoints")
-    assert stored == {"policy.manifest.v1", "checkpoint.manifest.v1"}
+    stored = await asyncio.to_thread(check_objects, world.objects, "policies")
+    assert stored == {"policy.manifest.v1"}
 
 
 async def test_a_killed_training_process_is_an_infrastructure_failure(world: World) -> None:

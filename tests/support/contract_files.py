@@ -23,7 +23,7 @@ from tools.invalid_examples import invalid_examples
 ROOT = resource_dir("contracts")
 CONTRACTS = load_contracts()
 STORED = stored_kinds(ROOT)
-TOPIC_OF = {topic.schema: topic for topic in CONTRACTS.topics.values()}
+TOPIC_OF = {topic.schema: topic for topic in CONTRACTS.topics.values() if topic.schema}
 SCHEMAS: dict[str, Any] = {name: load_schema(ROOT, name) for name in TOPIC_OF}
 """Of messages."""
 SUMMARIES: dict[str, Any] = {one.summary: load_schema(ROOT, one.summary) for one in TOPIC_OF.values() if one.summary}

@@ -59,7 +59,7 @@ class Reading:
 
 
 class Contracts:
-    """Topics, streams and buckets, and the schema of every topic."""
+    """Topics, streams and buckets, and the schemas of topics."""
 
     def __init__(
         self,
@@ -168,8 +168,11 @@ class Contracts:
         """The JSON body of `message`. Raises `UnknownSubject`, or `InvalidMessage` unless the strict view takes it."""
         topic = self.topic_of(message.subject)
         with handleable():
-            body = encode(message)
-            self._schemas[topic.schema].check_strict(parse(body))
+            body, schema = encode(message), self._schemas.get(topic.schema)
+            if schema is None:
+                _typed(parse(body), self.types[topic.name])
+            else:
+                schema.check_strict(parse(body))
         return body
 
     def check_strict_summary(self, message: Message) -> bytes | None:
@@ -200,7 +203,8 @@ class Contracts:
         spec = self._named(topic)
         with handleable():
             parsed = parse(body)
-            self._schemas[spec.schema].check_strict(parsed)
+            if spec.schema:
+                self._schemas[spec.schema].check_strict(parsed)
             return _typed(parsed, self.types[spec.name])
 
     def read(self, subject: str, body: bytes) -> tuple[Message, int]:
@@ -220,7 +224,7 @@ class Contracts:
         topic = self.topic_of(subject)
         with handleable():
             parsed = parse(body)
-            unknown = self._schemas[topic.schema].check_open(parsed)
+            unknown = self._schemas[topic.schema].check_open(parsed) if topic.schema else 0
             for upgrade in upgrade_path(self._upgrades, topic.name, topics):
                 subject = subject.replace(topic.name, upgrade.to, 1)
                 topic, parsed = self._named(upgrade.to), _upgraded(upgrade, parsed)

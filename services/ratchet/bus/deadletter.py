@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+from msgspec import Meta
 from msgspec.structs import replace
 
 from ratchet.bus.message import Message, named_id
@@ -21,20 +22,25 @@ class DeadLetter(Message, frozen=True, kw_only=True, omit_defaults=True):
     A product gives it a topic of its own, whose subjects end in `<stream>.<reason>`, and names it in its registry.
     """
 
-    stream: str
-    sequence: int
-    consumer: str
-    original_subject: str
-    reason: str
+    stream: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,64}$")]
+    sequence: Annotated[int, Meta(ge=0)]
+    consumer: Annotated[str, Meta(min_length=1)]
+    """Durable consumer that gave up."""
+    original_subject: Annotated[str, Meta(min_length=1)]
+    """Subject it was published on."""
+    reason: Annotated[
+        str, Meta(examples=["invalid", "undecodable", "rejected", "exhausted"], pattern=r"^[a-z0-9_]{1,64}$")
+    ]
     """A token: `invalid`, `undecodable`, `rejected`, `exhausted`."""
     detail: str
     at: datetime
+    """When it was given up."""
     headers: dict[str, str]
-    body: str
+    body: Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
     """The original body, or this part of it, base64."""
-    part: int | None = None
+    part: Annotated[int, Meta(ge=1)] | None = None
     """Which part of the body this dead letter holds, 1 for the first; absent when it holds all of it."""
-    parts: int | None = None
+    parts: Annotated[int, Meta(ge=2)] | None = None
     """Number of dead letters that the body is split over."""
 
     @property

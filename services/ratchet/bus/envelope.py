@@ -15,7 +15,7 @@ import zstandard
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.message import Message
 from ratchet.bus.received import Causing, Received
-from ratchet.bus.schemas import handleable
+from ratchet.bus.schemas import SCHEMA_ID, handleable
 from ratchet.core.errors import InvalidMessage
 
 COMPRESS_ABOVE = 16_384
@@ -65,7 +65,8 @@ class Sealer:
         """`cause` is the event that this one follows from. Raises `UnknownSubject` or `InvalidMessage`."""
         body = self.contracts.check_strict(message)
         summary = self.contracts.check_strict_summary(message)
-        schema = f"urn:ratchet:schema:{self.contracts.topic_of(message.subject).schema}"
+        name = self.contracts.topic_of(message.subject).schema
+        schema = f"{SCHEMA_ID}{name}" if name else ""
         source = f"urn:ratchet:{self.source}"
         with handleable():
             headers, wire = enveloped(message, body, source=source, schema=schema, now=self.now(), cause=cause)
@@ -90,10 +91,11 @@ def enveloped(
         "ce-type": message.TOPIC,
         "ce-source": source,
         "ce-time": now.isoformat().replace("+00:00", "Z"),
-        "ce-dataschema": schema,
         "ce-correlationid": cause.correlation_id if cause else event_id,
         "content-type": "application/json",
     }
+    if schema:
+        headers["ce-dataschema"] = schema
     if cause is not None:
         headers["ce-causationid"] = cause.event_id
         if cause.traceparent is not None:

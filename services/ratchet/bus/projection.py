@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 import nats.errors
@@ -69,11 +69,11 @@ class Folded(msgspec.Struct, Generic[S], frozen=True):
 class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a projection has come."""
 
-    sequence: int
+    sequence: Annotated[int, msgspec.Meta(ge=0)]
     """The last message of the stream that is folded, or is none of its."""
     made: str = ""
     """When that stream was made (see `Extent`); empty before the first message."""
-    lost: int = 0
+    lost: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Messages that were gone before they could be folded, since the projection began."""
     recent: bytes = b""
     """Hashes of the last events, oldest first."""

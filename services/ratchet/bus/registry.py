@@ -20,8 +20,9 @@ class Topic:
 
     name: str
     subjects: tuple[str, ...]
-    schema: str
     stream: str
+    schema: str = ""
+    """Of its bodies; empty: its producers alone read it, and its type says all."""
     description: str = ""
     producers: tuple[str, ...] = ()
     consumers: tuple[str, ...] = ()

@@ -85,6 +85,8 @@ def show(
     if name not in contracts.topics and near:
         raise NotFound(f"there is no topic {topic}; there is {', '.join(near)}")
     known = contracts.topics.get(name) or contracts.topic_of(name)
+    if not known.schema:
+        raise NotFound(f"{known.name} has no schema: {', '.join(known.producers)} alone reads it")
     facts = {name: getattr(known, name) for name in ("subjects", "stream", "producers", "consumers")}
     _show({"topic": known}, known.schema, facts, as_json)
 

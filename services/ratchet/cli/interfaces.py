@@ -132,7 +132,7 @@ _TRAIT: Json = {
 def asyncapi(contracts: Path, version: str) -> Json:
     """The message bus: every subject with the schema and, in a checkout, examples of its messages."""
     topics = read_document(contracts / "topics.json")
-    names = topics["topics"]
+    names = topics["topics"] = {name: topic for name, topic in topics["topics"].items() if "schema" in topic}
     return {
         "asyncapi": "3.0.0",
         "id": "urn:ratchet:bus",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -14,6 +15,7 @@ from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import Compared
 from ratchet.core.contract.state import ServedPolicy, WeightStep
+from ratchet.core.contract.values import OPAQUE, Amount, Count, Role, Sha256, Text, Uuid, listed
 from ratchet.core.errors import WrongState
 
 
@@ -140,7 +142,7 @@ class GateResult:
     """The result of one gate for a candidate."""
 
     gate: str
-    outcome: str
+    outcome: Annotated[str, listed("passed", "failed", "needs_approval", "waived", "not_run")]
     """`passed`, `failed`, `needs_approval`, (by an operator) `waived`, or `not_run`."""
     reason: str
     evidence: JsonObject = field(default_factory=dict[str, object])
@@ -154,16 +156,17 @@ PASSED, FAILED, NEEDS_APPROVAL, WAIVED, NOT_RUN = "passed", "failed", "needs_app
 class Ended:
     """The rollout that a revert has ended."""
 
-    rollout_id: str
+    rollout_id: Uuid
     candidate: ServedPolicy
     had_traffic: bool
+    """Whether it had traffic."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
     """A message that the deployer must publish even if this process dies first."""
 
-    topic: str
+    topic: Text
     body: str
     """Its JSON."""
     cause: Cause | None = None
@@ -177,10 +180,12 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     can finish the decision.
     """
 
-    rollout_id: str
-    role: str
+    rollout_id: Uuid
+    role: Role
+    """The role it belongs to."""
     state: State
     candidate: ServedPolicy
+    """The policy under test."""
     created_at: datetime
     actor: str
     """Who started it: `canary_deployer` or an operator."""
@@ -190,7 +195,7 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """One of `strategies.STRATEGIES`, once the gates are passed."""
     asked_strategy: str | None = None
     """The strategy that an operator chose for this rollout; None: the setting holds."""
-    approval: str = "automated"
+    approval: Annotated[str, listed("automated", "manual_approved", "emergency_override")] = "automated"
     """`automated`, `manual_approved` or `emergency_override`."""
     reason: str = ""
     """Of the last decision."""
@@ -198,36 +203,38 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     override: bool = False
     """An operator waived the gates that can be waived."""
     salt: str = ""
+    """Drawn into the hash that assigns a trajectory its arm."""
     schedule: tuple[WeightStep, ...] = ()
-    stage: int = 0
-    first_stage: int = 0
+    """Its weight over time, oldest step first."""
+    stage: Count = 0
+    first_stage: Count = 0
     """Where its traffic begins: above 0 only after a passed shadow replay."""
     stage_since: datetime | None = None
     """When the stage began by the deployer's clock, for people; see `stage_age_s`."""
-    stage_age_s: float = 0.0
+    stage_age_s: Amount = 0.0
     """For how long a deployer has watched the stage, in ticks of a monotonic clock."""
-    stage_base: int = 0
+    stage_base: Count = 0
     """Finished canary trajectories when the stage began."""
-    age_s: float = 0.0
+    age_s: Amount = 0.0
     """For how long a deployer has watched the rollout since it began, or was last resumed."""
-    statistics: Statistics = msgspec.field(default_factory=Statistics)
+    statistics: Annotated[Statistics, OPAQUE] = msgspec.field(default_factory=Statistics)
     noticed: tuple[str, ...] = ()
     """Concerns that the deployer has asked an operator about (`verdicts.concerns`)."""
-    start_seq: int = 0
+    start_seq: Count = 0
     """Last message of RL_STARTS that is in `statistics`."""
-    forecast: Forecast | None = None
+    forecast: Annotated[Forecast | None, OPAQUE] = None
     """How long it was expected to take when it began; None where too little traffic allowed no forecast."""
-    horizon: Horizon | None = None
+    horizon: Annotated[Horizon | None, OPAQUE] = None
     """Frozen when it started; None before that: the setting holds."""
-    turn_seq: int = 0
+    turn_seq: Count = 0
     """Last message of RL_TURNS that is in `statistics`."""
-    reward_seq: int = 0
+    reward_seq: Count = 0
     """Last message of RL_REWARDS that is in `statistics`."""
     streams_made: str = ""
     """When those three streams were created: in a stream created anew, sequences stand for other messages."""
-    decisions: int = 0
+    decisions: Count = 0
     """How many decisions were taken: the next one's sequence."""
-    last_hash: str | None = None
+    last_hash: Sha256 | None = None
     """Hash of the role's last decision, in this rollout or the one before."""
     outbox: tuple[PendingEvent, ...] = ()
     """Announcements of the last decision that may not be published yet."""
@@ -236,7 +243,7 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The rollout that a revert has ended besides the promotion."""
     parked: bool = False
     """No candidate begins until an operator resumes the queue or starts a rollout."""
-    term: int = 0
+    term: Count = 0
     """Of the leader that wrote the record."""
     cause: Cause | None = None
     """The candidate's registration, from which all decisions follow; None when it is unknown."""

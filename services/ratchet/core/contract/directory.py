@@ -25,9 +25,6 @@ class StoredKind:
     description: str
     writers: tuple[str, ...]
     readers: tuple[str, ...]
-    """Empty: its writers alone."""
-    private: bool
-    """Only its writers may rely on it: it is compatible with their own earlier versions only."""
 
 
 def stored_kinds(directory: Path) -> list[StoredKind]:
@@ -52,9 +49,8 @@ def _in_objects(objects: Json) -> Iterator[StoredKind]:
 
 
 def _stored(where: str, entry: Json) -> StoredKind:
-    private = entry.get("private", False)
     writers, readers = tuple(entry["writers"]), tuple(entry.get("readers", ()))
-    return StoredKind(where, entry["schema"], entry["description"], writers, readers, private)
+    return StoredKind(where, entry["schema"], entry["description"], writers, readers)
 
 
 class ReleasedTopic(msgspec.Struct, frozen=True):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from ratchet.bus import deadletter
 from ratchet.bus.message import JsonObject, Message, Value
+from ratchet.core.contract.values import Ordinal, Role, Text, Uuid, listed, matching
 
 
 class Alert(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -14,16 +17,21 @@ class Alert(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     TOPIC: ClassVar[str] = "agent.rl.alert.v1"
 
-    alert_id: str
-    key: str
-    severity: str
+    alert_id: Uuid
+    key: Text
+    """Alerts with the same key are one alert."""
+    severity: Annotated[str, listed("info", "warning", "critical")]
     """`info`, `warning` or `critical`."""
-    summary: str
-    source: str
+    summary: Text
+    source: Text
+    """Which service noticed."""
     at: datetime
     cleared: bool = False
-    role: str | None = None
+    """True when it is over."""
+    role: Role | None = None
+    """Role it concerns, if one."""
     labels: JsonObject | None = None
+    """Free-form labels of your own."""
 
     @property
     def event_id(self) -> str:
@@ -33,8 +41,10 @@ class Alert(Message, frozen=True, kw_only=True, omit_defaults=True):
 class SequenceRange(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Messages that follow one another in a stream; first and last included."""
 
-    first: int
-    last: int
+    first: Ordinal
+    """Sequence of the first one."""
+    last: Ordinal
+    """Sequence of the last one."""
 
 
 class Stored(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,10 +52,11 @@ class Stored(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     TOPIC: ClassVar[str] = "agent.rl.stored.v1"
 
-    stream: str
-    generation: str
+    stream: Annotated[str, matching(r"^[A-Z0-9_]{1,64}$")]
+    """The stream that they are messages of."""
+    generation: Text
     """The life of the stream: a stream that was lost and created anew counts from 1 again."""
-    sequences: list[SequenceRange]
+    sequences: Annotated[list[SequenceRange], Meta(min_length=1)]
     """Their places in the stream, as ranges without gaps."""
 
     @property

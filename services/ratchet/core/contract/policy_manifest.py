@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from ratchet.bus.message import JsonObject, Value
+from ratchet.core.contract.values import Count, Ordinal, Role, Sha256, Text, Uri, Uuid, listed
 
 ADAPTER, MODEL = "adapter", "model"
 """Kinds of policy: LoRA weights for a base model, or a whole model."""
@@ -24,10 +25,11 @@ FLOAT32, BFLOAT16 = "float32", "bfloat16"
 class ArtifactFile(Value, frozen=True, kw_only=True):
     """One file of a policy: `name` is its plain file name in the policy's directory."""
 
-    name: str
-    uri: str
-    sha256: str
-    size: int
+    name: Text
+    """Its plain name in the directory."""
+    uri: Uri
+    sha256: Sha256
+    size: Count
 
 
 class Probe(Value, frozen=True, kw_only=True):
@@ -36,36 +38,50 @@ class Probe(Value, frozen=True, kw_only=True):
     An engine recomputes them before it serves the policy: that catches wrong weights, dtypes and templates.
     """
 
-    prompt_token_ids: list[int]
-    output_token_ids: list[int]
+    prompt_token_ids: list[Count]
+    output_token_ids: list[Count]
     logprobs: list[float]
+    """Of the completion's tokens, in nats."""
 
 
 class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Everything about one policy. The digest is that of its encoded bytes."""
 
-    kind: str
+    kind: Annotated[str, listed("adapter", "model", "reward_model")]
     """`adapter`, `model` or `reward_model`."""
     base_model: str
     """Of an adapter: uri of its base's manifest, or a name or path. Of a model: the model that it was made from."""
     files: list[ArtifactFile]
-    role: str
+    """What an engine needs to serve it."""
+    role: Role
+    """The role it belongs to."""
     created_at: datetime
-    base_digest: str | None = None
+    base_digest: Sha256 | None = None
     """sha256 of the base's manifest; of a base in a directory, of its weights (`stores.base_weights`)."""
     algorithm: str | None = None
-    training_job_id: str | None = None
-    attempt: int | None = None
-    dataset_digest: str | None = None
+    """What it was trained with."""
+    training_job_id: Uuid | None = None
+    """The job that made it."""
+    attempt: Ordinal | None = None
+    """The attempt that did."""
+    dataset_digest: Sha256 | None = None
+    """sha256 of the manifest of the snapshot it learned from."""
     hyperparameters: JsonObject = msgspec.field(default_factory=dict[str, Any])
-    training_samples: int | None = None
+    """As the job was asked for."""
+    training_samples: Count | None = None
+    """Rows it learned from."""
     final_reward: float | None = None
-    tokenizer_digest: str | None = None
-    dtype: str | None = None
+    """Mean reward at the end of its training."""
+    tokenizer_digest: Sha256 | None = None
+    """sha256 over the tokenizer's files: equal digests render and encode equally."""
+    dtype: Annotated[str, listed("float32", "bfloat16")] | None = None
     """`FLOAT32` or `BFLOAT16`: what the trainer computed in and an engine shall compute in; None: unknown."""
     probe: Probe | None = None
+    """A short completion and the trainer's own log-probabilities of its tokens, at temperature 1: an engine recomputes
+    them before it serves the policy."""
     metrics: dict[str, float] = msgspec.field(default_factory=dict[str, float])
-    parent: str | None = None
+    """What the trainer measured at the end, by name."""
+    parent: Uri | None = None
     """Uri of the adapter manifest that this adapter continues."""
     origin: str | None = None
     """Of a policy that was made elsewhere: what its maker called the base, and where it was imported from."""

@@ -4,39 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from ratchet.bus.message import JsonObject, Message, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
+from ratchet.core.contract.values import Amount, Count, Ordinal, Role, Share, Uuid, listed, matching
 
 
 class RewardComponent(Value, frozen=True, kw_only=True, omit_defaults=True):
     score: float
     """Raw, before normalisation."""
-    weight: float
-    source: str
+    weight: Share
+    """Its weight; weights need not sum to 1."""
+    source: Annotated[str, listed("automated", "human", "linter", "test_results", "benchmark")]
+    """Where the score comes from."""
     reasoning: str | None = None
     raw_data: JsonObject | None = None
+    """What the score was computed from."""
     applicable: bool = True
+    """False when the component says nothing about this trajectory; its weight is then spread over the others."""
     normalized: float | None = None
+    """The score after normalisation, for training only."""
     parameters: JsonObject | None = None
     """Parameters of the normalisation: method, window size, mean, std, min, max."""
 
 
 class Normalization(Value, frozen=True, kw_only=True, omit_defaults=True):
-    method: str | None = None
+    method: Annotated[str, listed("z-score", "min-max", "none")] | None = None
     mean: float | None = None
-    std: float | None = None
+    std: Amount | None = None
+    """Standard deviation of the window."""
     min: float | None = None
+    """Least value of the window."""
     max: float | None = None
+    """Greatest value of the window."""
 
 
 class RewardMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
     evaluator: str
-    evaluation_method: str
-    confidence: float | None = None
+    evaluation_method: Annotated[str, listed("automated", "human", "hybrid", "model-based")]
+    confidence: Share | None = None
+    """0 (guess) to 1 (verified)."""
 
 
 class RewardFunction(Value, frozen=True, kw_only=True):
@@ -45,7 +56,8 @@ class RewardFunction(Value, frozen=True, kw_only=True):
 
 
 class TurnReward(Value, frozen=True, kw_only=True):
-    turn_id: int
+    turn_id: Ordinal
+    """`turns[].turn_id` of the trajectory."""
     reward: float
 
 
@@ -54,21 +66,36 @@ class Reward(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     TOPIC: ClassVar[str] = "agent.rl.reward.v1"
 
-    reward_id: str
-    trajectory_id: str
+    reward_id: Uuid
+    """Id of this revision: the same trajectory, function and revision always have the same id."""
+    trajectory_id: Uuid
+    """The trajectory that is rewarded."""
     session_id: str
+    """Session of the trajectory."""
     timestamp: datetime
+    """When it was computed."""
     reward_components: dict[str, RewardComponent]
+    """By name: task_completion, efficiency, code_quality, user_feedback, safety, accuracy, or any other; none is
+    mandatory."""
     total_reward: float
-    reward_type: str
+    """The scalar to learn from."""
+    reward_type: Annotated[str, listed("dense", "sparse")]
+    """`dense`: per turn as well; `sparse`: only at the end."""
     metadata: RewardMetadata
+    """Who computed it, and how sure."""
     normalization: Normalization | None = None
-    role: str = DEFAULT_ROLE
-    revision: int = 0
+    """Normalisation of the reward as a whole; each component has its own `parameters`."""
+    role: Role = DEFAULT_ROLE
+    """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
+    subject."""
+    revision: Count = 0
+    """0 for the first reward of a trajectory; late feedback makes 1, 2 ..."""
     reported_at: datetime | None = None
     """When a stream stored the report that this first reward is computed from: the end, else the trajectory."""
     reward_function: RewardFunction | None = None
+    """Which function computed it."""
     turn_rewards: list[TurnReward] | None = None
+    """Dense rewards; they sum to the total."""
 
     @property
     def subject(self) -> str:
@@ -83,23 +110,47 @@ UPDATE = "update"
 """Kind of the feedback that is no opinion: a trajectory was published again with late facts that revise its reward."""
 
 
+def _value_of(kind: str, value: JsonObject, *, required: bool = True) -> JsonObject:
+    """What feedback of a kind has as its value."""
+    then = {"required": ["value"]} if required else {}
+    return {
+        "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+        "then": {**then, "properties": {"value": value}},
+    }
+
+
 class Feedback(Message, frozen=True, kw_only=True, omit_defaults=True):
     """One opinion about a trajectory."""
 
     TOPIC: ClassVar[str] = "agent.rl.feedback.v1"
+    RULES: ClassVar[JsonObject] = {
+        "allOf": [
+            _value_of("thumbs", {"type": "boolean"}),
+            _value_of("rating", {"type": "number", "minimum": 0, "maximum": 5}),
+            _value_of("metric", {"type": "number"}),
+            _value_of("comment", {"type": "string"}),
+            _value_of("correction", {"type": "string"}, required=False),
+        ]
+    }
 
-    feedback_id: str
-    trajectory_id: str
-    kind: str
+    feedback_id: Uuid
+    """Id of this piece of feedback; the same id twice counts once."""
+    trajectory_id: Uuid
+    """The trajectory it is about."""
+    kind: Annotated[str, listed("thumbs", "rating", "correction", "abandoned", "comment", "metric", "update")]
     """`thumbs`, `rating`, `correction`, `abandoned`, `comment`, `metric` or `update`."""
     at: datetime
-    role: str = DEFAULT_ROLE
+    role: Role = DEFAULT_ROLE
+    """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
+    subject."""
     value: float | bool | str | None = None
     """thumbs: true/false; rating: 0..5 stars; metric: a number; comment and correction: text."""
-    user_ref: str | None = None
-    source: str | None = None
+    user_ref: Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")] | None = None
+    """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
+    source: Annotated[str, Meta(examples=["chat-widget", "console", "import"])] | None = None
     rater: str | None = None
-    key_id: str | None = None
+    """Who gave it, when it was not the end user."""
+    key_id: Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}$")] | None = None
     """The API key that it came with."""
 
     @property
@@ -116,22 +167,34 @@ class Preference(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     TOPIC: ClassVar[str] = "agent.rl.preference.v1"
 
-    preference_id: str
-    prompt: str | list[JsonObject]
-    chosen: str | list[JsonObject]
-    rejected: str | list[JsonObject]
-    source: str
+    preference_id: Uuid
+    prompt: str | Annotated[list[JsonObject], Meta(min_length=1)]
+    """What both answer: a text or a list of chat messages."""
+    chosen: str | Annotated[list[JsonObject], Meta(min_length=1)]
+    rejected: str | Annotated[list[JsonObject], Meta(min_length=1)]
+    source: Annotated[str, listed("human", "teacher", "heuristic", "derived", "rag")]
     """`human`, `teacher`, `heuristic`, `derived` or `rag`."""
-    role: str = DEFAULT_ROLE
+    role: Role = DEFAULT_ROLE
+    """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
+    subject."""
     rater: str | None = None
-    confidence: float | None = None
-    domain: str | None = None
+    """Which person, model or rule preferred."""
+    confidence: Share | None = None
+    """0 (guess) to 1 (certain)."""
+    domain: (
+        Annotated[str, Meta(examples=["coding", "research", "data_analysis", "general", "debugging", "writing"])] | None
+    ) = None
+    """What kind of task this is. Open: any domain of your own."""
     labels: JsonObject | None = None
+    """Free-form labels of your own."""
     tools: list[JsonObject] | None = None
     """The tools that were offered with the prompt, in OpenAI's form."""
-    chosen_trajectory_id: str | None = None
-    rejected_trajectory_id: str | None = None
+    chosen_trajectory_id: Uuid | None = None
+    """The trajectory that the better answer comes from."""
+    rejected_trajectory_id: Uuid | None = None
+    """The trajectory that the worse answer comes from."""
     group_key: str | None = None
+    """The task that both answer, where several tries of it are known."""
 
     @property
     def subject(self) -> str:

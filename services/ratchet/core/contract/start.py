@@ -8,6 +8,7 @@ from typing import ClassVar
 from ratchet.bus.message import Message, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
 from ratchet.core.contract.trajectory import PolicyClaim
+from ratchet.core.contract.values import Positive, Role, Share, Uuid
 
 
 class Start(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -15,17 +16,20 @@ class Start(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     TOPIC: ClassVar[str] = "agent.rl.start.v1"
 
-    trajectory_id: str
+    trajectory_id: Uuid
+    """Id of the trajectory. One that several roles answer starts once in each."""
     timestamp: datetime
     """The time of the draw, by the gateway's clock. For people; no statistic uses it."""
     policy: PolicyClaim
     """The arm, the policy that serves it, and the canary weight of the draw."""
-    role: str = DEFAULT_ROLE
-    rollout_id: str | None = None
+    role: Role = DEFAULT_ROLE
+    """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
+    subject."""
+    rollout_id: Uuid | None = None
     """The rollout of the canary; None without one."""
-    centres: dict[str, float] | None = None
+    centres: dict[str, Share] | None = None
     """By metric: the harm, 0..1, that the rollout's tests bet around, from the route at the time of the draw."""
-    latency_scale_ms: float | None = None
+    latency_scale_ms: Positive | None = None
     """The latency that counts as a harm of one half, from the route at the time of the draw."""
 
     @property

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from ratchet.bus.message import Cause, JsonObject, Value
 from ratchet.core.contract.training import (
@@ -19,6 +20,19 @@ from ratchet.core.contract.training import (
     SnapshotRef,
     TrainingError,
     TrainingRequest,
+)
+from ratchet.core.contract.values import (
+    Count,
+    Ordinal,
+    Positive,
+    Role,
+    Sha256,
+    Share,
+    Text,
+    Uri,
+    Uuid,
+    listed,
+    matching,
 )
 
 POLICIES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS, BASELINES = "policies", "rollouts", "rollout_chunks", "jobs", "baselines"
@@ -98,25 +112,35 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
     Immutable but for its stage, what follows from that, and `takes_tools`.
     """
 
-    role: str
-    version: int
-    name: str
+    role: Role
+    """The role it belongs to."""
+    version: Count
+    """Number of the policy in its role, 1, 2, 3 ..."""
+    name: Text
     """`<role>@<version>-<first 8 of digest>`: its name in the engine, never reused."""
-    digest: str
+    digest: Sha256
     """sha256 of its manifest."""
-    uri: str
+    uri: Uri
     """`s3://` uri of its manifest."""
-    kind: str
+    kind: Annotated[str, listed("adapter", "model")]
     """`adapter` or `model`."""
     base_model: str
+    """Of an adapter: its base's manifest, or a name or path. Of a model: what it was made from."""
     created_at: datetime
     stage: PolicyStage
-    parent: int | None = None
-    training_job_id: str | None = None
-    dataset_digest: str | None = None
-    training_samples: int | None = None
+    """Where it is: what became of it in its rollout."""
+    parent: Count | None = None
+    """Version of the policy that its training continued from."""
+    training_job_id: Uuid | None = None
+    """The job that made it."""
+    dataset_digest: Sha256 | None = None
+    """sha256 of the manifest of the snapshot it learned from."""
+    training_samples: Count | None = None
+    """Rows it learned from."""
     final_reward: float | None = None
+    """Mean reward at the end of its training."""
     reason: str | None = None
+    """Why it is in its stage."""
     gate: JsonObject | None = None
     """The evidence of the gates: held-out success of both policies, difference, bound."""
     algorithm: str | None = None
@@ -138,41 +162,52 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
 class ServedPolicy(Value, frozen=True, kw_only=True):
     """The members of a policy that a gateway needs to serve it."""
 
-    version: int
-    name: str
-    digest: str
+    version: Count
+    """Number of the policy in its role."""
+    name: Annotated[str, Meta(extra_json_schema={"minLength": 1})]
+    """Its name in the engines."""
+    digest: Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
+    """sha256 of its manifest. Not checked when it is read: in what gateways tell each other, both may be empty."""
 
 
 class WeightStep(Value, frozen=True, kw_only=True):
     """From `at` on, trajectories that start get the canary with probability `weight` (0..1)."""
 
     at: datetime
-    weight: float
+    """When it begins to hold."""
+    weight: Share
 
 
 class CanaryRoute(Value, frozen=True, kw_only=True, omit_defaults=True):
-    rollout_id: str
+    rollout_id: Uuid
     policy: ServedPolicy
-    salt: str
+    """The policy under test."""
+    salt: Text
+    """Drawn into the hash that assigns a trajectory its arm."""
     schedule: list[WeightStep]
-    lease: int
+    """Its weight over time, oldest step first; before the first it is 0."""
+    lease: Count
     """Grows with every renewal; a gateway that sees no growth for 20 s serves stable."""
-    centres: dict[str, float] | None = None
+    centres: dict[str, Share] | None = None
     """By metric: the harm, 0..1, that the tests bet around; gateways copy it into every start."""
-    latency_scale_ms: float | None = None
+    latency_scale_ms: Positive | None = None
     """The latency that counts as a harm of one half; gateways copy it into every start."""
 
 
 class Route(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The policies that get a role's traffic, key `<role>` in bucket `policies`; written by the deployer only."""
 
-    role: str
+    role: Role
+    """The role it belongs to."""
     stable: ServedPolicy | None = None
+    """The policy that serves; absent while none does: requests go upstream."""
     previous: ServedPolicy | None = None
     """Stays resident in the engines, so that a rollback is one write."""
     canary: CanaryRoute | None = None
-    next_version: int = 1
-    audit_hash: str | None = None
+    """The policy under test; absent when there is none."""
+    next_version: Ordinal = 1
+    """Version of the next policy that is registered."""
+    audit_hash: Sha256 | None = None
     """Hash of the role's last rollout decision."""
 
 
@@ -186,7 +221,7 @@ def registry_stage(policy: PolicyVersion, route: Route | None) -> str:
 class TriggerNote(Value, frozen=True, kw_only=True):
     """A trigger that asked for a job, or would have while it was under way."""
 
-    kind: str
+    kind: Text
     """`rewarded`, `preferences`, `schedule` or `degradation`."""
     at: datetime
     why: str
@@ -196,61 +231,79 @@ class TriggerNote(Value, frozen=True, kw_only=True):
 class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A training job, key `<training_job_id>` in bucket `jobs`; written by the coordinator only."""
 
-    training_job_id: str
-    role: str
-    algorithm: str
+    training_job_id: Uuid
+    role: Role
+    """The role it belongs to."""
+    algorithm: Text
     state: JobState
-    priority: str
+    priority: Annotated[str, listed("low", "normal", "high", "urgent")]
+    """Jobs of a higher one are dispatched first."""
     created_at: datetime
+    """When it was accepted."""
     updated_at: datetime
+    """When it last changed."""
     request: TrainingRequest
-    attempt: int = 0
+    """What was asked for, with `dataset.snapshot` once it is resolved."""
+    attempt: Count = 0
+    """The attempt under way, or the last one; what a worker says of an earlier one does not count."""
     worker: str | None = None
+    """The worker that has it."""
     instance: str | None = None
     """The process of that worker: the attempt's statuses from any other do not count."""
-    pool: str = "default"
+    pool: Role = "default"
+    """The pool of workers it is dispatched to."""
     parent: str | None = None
+    """Name of the policy it continues from, `<role>@<version>-<first 8 of its digest>`."""
     snapshot: SnapshotRef | None = None
-    trajectories: int | None = None
+    """The dataset it learns from."""
+    trajectories: Count | None = None
+    """Rows of that dataset."""
     heartbeat_at: datetime | None = None
     """The worker's last sign of life: it renews the attempt's lease."""
     started_at: datetime | None = None
+    """When its first attempt began to run."""
     finished_at: datetime | None = None
     cancel_requested: bool = False
+    """Whether its cancellation was requested."""
     cancelled_by: str | None = None
     """Who cancelled it."""
     cancel_now: bool = False
     """Its end was asked for at once, without a further checkpoint."""
-    stopping: str | None = None
+    stopping: Annotated[str, listed("after_step", "now")] | None = None
     """How the worker ends it, `after_step` or `now`; None: it has not acknowledged a cancel."""
     resumed_by: str | None = None
     """Who resumed it after its end."""
     retry_at: datetime | None = None
+    """When the next attempt may begin."""
     progress: Progress | None = None
     metrics: CurrentMetrics | None = None
+    """At the last train step."""
     artifacts: Artifacts | None = None
     error: TrainingError | None = None
+    """Why its last attempt failed."""
     findings: list[str] | None = None
     """What the chat template loses of its data, or teaches by mistake: sentences."""
     health_stop: HealthStop | None = None
+    """Why it was stopped before its last train step."""
     evaluation_results: EvaluationResults | None = None
+    """What it measured on what was held out."""
     resource_usage: ResourceUsage | None = None
     """What its last attempt has used so far."""
     triggers: list[TriggerNote] | None = None
     """What asked for it by itself, each kind once; None for a job that was asked for by hand."""
-    unclaimed: int = 0
+    unclaimed: Count = 0
     """Attempts that no worker took, or that a worker which had to stop handed back: they count against no limit."""
-    forgiven: int = 0
+    forgiven: Count = 0
     """Other attempts before a person resumed the job last: they count against no limit any more."""
     dispatched_at: datetime | None = None
     """When it first got a slot: until then it waited in the queue."""
     spent: ResourceUsage | None = None
     """What its earlier attempts used."""
-    rewarded: int | None = None
+    rewarded: Count | None = None
     """The role's rewarded trajectories when the job was accepted: the threshold trigger counts on from here."""
-    preferences: int | None = None
+    preferences: Count | None = None
     """The role's preferences when the job was accepted: the preference trigger counts on from here."""
-    announced: str | None = None
+    announced: Annotated[str, matching(r"^[0-9]+:[a-z]+$")] | None = None
     """The last published `<attempt>:<state>`: a coordinator that died before it wrote this publishes it again."""
     cause: Cause | None = None
     """The event that caused its present attempt and state: the request at first, then a worker's status."""
@@ -264,30 +317,39 @@ class Job(Value, frozen=True, kw_only=True, omit_defaults=True):
 class KeyLimits(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The most that a key may use; a member that is absent sets no limit."""
 
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
+    requests_per_minute: Ordinal | None = None
+    """Requests in a minute, of one gateway process."""
+    tokens_per_minute: Ordinal | None = None
     """Of prompts and answers together."""
-    usd_per_day: float | None = None
+    usd_per_day: Positive | None = None
     """Of a day in UTC."""
 
 
 class Key(Value, frozen=True, kw_only=True, omit_defaults=True):
     """An API key, key `<key_id>` in bucket `keys`; written by the coordinator only. It stays when it is revoked."""
 
-    key_id: str
+    key_id: Annotated[str, matching(r"^[a-z]+_[a-z0-9]{10}$")]
     """Its public name, which stands in turns, logs and metrics; never given to another key."""
-    name: str
-    hash: str
+    name: Annotated[str, matching(r"^[A-Za-z0-9][A-Za-z0-9 _.@/-]{0,63}$")]
+    hash: Sha256
     """sha256 of the key itself, hexadecimal. The key itself is stored nowhere."""
-    scopes: tuple[str, ...]
+    scopes: Annotated[
+        tuple[
+            Annotated[str, matching(r"^((infer|feedback):(\*|[a-z0-9_-]{1,64})|train|operate|view|annotate|admin)$")],
+            ...,
+        ],
+        Meta(min_length=1),
+    ]
     """Such as `infer:support`, `feedback:*`, `train`."""
     created_at: Zoned
     created_by: str
     expires_at: Zoned | None = None
     """From then on it opens nothing."""
     revoked_at: Zoned | None = None
+    """When it was revoked; since then it opens nothing."""
     revoked_by: str | None = None
     limits: KeyLimits | None = None
+    """The most that it may use; a member that is absent sets no limit."""
 
 
 class KeyUsage(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,70 +4,106 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from ratchet.bus.message import JsonObject, Message, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
+from ratchet.core.contract.values import (
+    NULLABLE,
+    Amount,
+    Count,
+    Ordinal,
+    Percentage,
+    Role,
+    Sha256OrNone,
+    Share,
+    Text,
+    Uuid,
+    listed,
+    matching,
+)
 
 
 class PolicyClaim(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The policy that answered. In an agent's message a claim; in a turn a fact."""
 
-    role: str
-    version: int
-    digest: str
-    arm: str
+    role: Role
+    version: Count
+    """Version number of the policy within its role; 0 for a model that is not a registered policy."""
+    digest: Sha256OrNone
+    """sha256 of the policy's manifest, lower-case hexadecimal; empty for a model that is not a registered policy."""
+    arm: Annotated[str, listed("stable", "canary", "pinned", "mixed")]
     """`stable`, `canary`, `pinned` (asked for by name) or `mixed` (the arm changed in flight)."""
-    weight: float
+    weight: Share
     """Canary weight at the trajectory's draw, 0..1."""
 
 
 class ObservationContext(Value, frozen=True, kw_only=True, omit_defaults=True):
     memory_state: JsonObject | None = None
+    """What the agent held in memory, in its own form."""
     available_tools: list[str] | None = None
-    subordinates_active: int | None = None
+    """Names of the tools it could call."""
+    subordinates_active: Count | None = None
+    """Number of its sub-agents running."""
 
 
 class Observation(Value, frozen=True, kw_only=True, omit_defaults=True):
-    type: str
+    type: Annotated[str, listed("user_message", "tool_result", "subordinate_response", "system_message")]
     content: str | JsonObject | list[JsonObject]
+    """What was seen: a text, an object, or a list of parts in OpenAI's form."""
     context: ObservationContext | None = None
+    """The agent's situation at that moment."""
 
 
 class Action(Value, frozen=True, kw_only=True, omit_defaults=True):
-    type: str
+    type: Annotated[str, listed("tool_call", "subordinate_call", "response", "memory_update")]
     tool_name: str | None = None
+    """Name of the tool or sub-agent called."""
     tool_args: JsonObject | None = None
+    """Arguments of the call, as the agent gave them."""
     raw_response: str | None = None
+    """Text of the model, verbatim."""
 
 
 class TurnResult(Value, frozen=True, kw_only=True, omit_defaults=True):
     success: bool
-    output: str | JsonObject | None = None
-    error: str | None = None
-    execution_time_ms: float | None = None
+    """Whether the action worked."""
+    output: Annotated[str | JsonObject | None, NULLABLE] = None
+    """What it returned: a text, an object, or nothing."""
+    error: Annotated[str | None, NULLABLE] = None
+    """What went wrong; null or absent when nothing did."""
+    execution_time_ms: Amount | None = None
+    """How long it took, in milliseconds."""
 
 
 class TrajectoryTurn(Value, frozen=True, kw_only=True, omit_defaults=True):
-    turn_id: int
+    turn_id: Ordinal
+    """Number of the turn within the trajectory, from 1."""
     timestamp: datetime
     observation: Observation
     action: Action
     result: TurnResult
     thought_process: list[str] | None = None
-    turn_ref: str | None = None
+    """The agent's reasoning, step by step."""
+    turn_ref: Uuid | None = None
     """Id of the model call (`turn`) behind this entry; entries of one call share it (parallel tool calls)."""
     reward: float | None = None
+    """Dense reward of this turn, when the environment gives one."""
 
 
 class TaskContext(Value, frozen=True, kw_only=True, omit_defaults=True):
     task_id: str
     instructions: str
     """The agent's system prompt."""
-    complexity_score: float | None = None
-    domain: str | None = None
+    complexity_score: Share | None = None
+    """How hard the task is, 0 (trivial) to 1."""
+    domain: (
+        Annotated[str, Meta(examples=["coding", "research", "data_analysis", "general", "debugging", "writing"])] | None
+    ) = None
+    """What kind of task this is. Open: any domain of your own."""
     group_key: str | None = None
     """Same task, several tries: trajectories that share it form a group."""
     tools: list[JsonObject] | None = None
@@ -76,10 +112,14 @@ class TaskContext(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 class TrajectoryMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
     model: str
-    temperature: float | None = None
-    total_tokens: int | None = None
-    total_cost_usd: float | None = None
-    source: str | None = None
+    """Name of the model that answered."""
+    temperature: Annotated[float, Meta(le=2, ge=0)] | None = None
+    """Sampling temperature."""
+    total_tokens: Count | None = None
+    """Tokens of all calls, prompts included."""
+    total_cost_usd: Amount | None = None
+    """Cost of all calls, in US dollars."""
+    source: Annotated[str, Meta(examples=["client", "assembled", "import:tau-bench"])] | None = None
     """`client`, `assembled` (by the collector from turns) or `import:<format>`."""
     error: str | None = None
     """What ended a run of which no call was answered, or whose last call failed."""
@@ -88,23 +128,27 @@ class TrajectoryMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Outcome(Value, frozen=True, kw_only=True, omit_defaults=True):
-    status: str
+    status: Annotated[str, listed("success", "partial", "failure")]
     """`success`, `partial` or `failure`."""
-    completion_percentage: float | None = None
+    completion_percentage: Percentage | None = None
     """0..100."""
     score: float | None = None
-    verified_by: str | None = None
+    """Score given by the environment, in its own unit."""
+    verified_by: Annotated[str, Meta(examples=["environment", "human", "tests"])] | None = None
     """The checker (`environment`, `human`, ...); absent when the agent reports on itself."""
-    inferred_from: str | None = None
+    inferred_from: Text | None = None
     """`error`, or the tool that hands in a result: what the collector inferred it from. A report takes its place."""
 
 
 class Quality(Value, frozen=True, kw_only=True, omit_defaults=True):
-    lint_score: float | None = None
+    lint_score: Annotated[float, Meta(le=10, ge=0)] | None = None
     """0..10."""
-    tests_passed: int | None = None
-    tests_total: int | None = None
-    critical_issues: int | None = None
+    tests_passed: Count | None = None
+    """Number of tests that passed."""
+    tests_total: Count | None = None
+    """Number of tests that ran."""
+    critical_issues: Count | None = None
+    """Number of critical issues found."""
 
 
 class Trajectory(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,24 +156,39 @@ class Trajectory(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     TOPIC: ClassVar[str] = "agent.rl.trajectory.v1"
 
-    trajectory_id: str
+    trajectory_id: Uuid
     session_id: str
-    agent_id: str
+    """Conversation or run of the host application; a sub-agent's equals its parent's."""
+    agent_id: Annotated[str, Meta(examples=["agent-zero-main", "subordinate-researcher-1"])]
     start_timestamp: datetime
+    """When the trajectory began."""
     end_timestamp: datetime
-    turns: list[TrajectoryTurn]
+    """When the trajectory ended."""
+    turns: Annotated[list[TrajectoryTurn], Meta(min_length=1)]
+    """What happened, in order."""
     task_context: TaskContext
+    """What the agent was asked to do."""
     metadata: TrajectoryMetadata
-    role: str = DEFAULT_ROLE
-    subordinate_profile: str | None = None
-    user_ref: str | None = None
+    role: Role = DEFAULT_ROLE
+    """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
+    subject."""
+    subordinate_profile: Annotated[
+        Annotated[str, Meta(examples=["researcher", "developer", "hacker", "rl-trainer", None])] | None, NULLABLE
+    ] = None
+    """Which kind of sub-agent this was; null or absent for a main agent. Open: any profile of your own."""
+    user_ref: Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")] | None = None
+    """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
     outcome: Outcome | None = None
     policy: PolicyClaim | None = None
+    """Which policy answered: a claim, checked against the turns."""
     quality: Quality | None = None
-    parent_trajectory_id: str | None = None
-    recorded_as: str | None = None
+    """Measured quality of code that the agent wrote."""
+    parent_trajectory_id: Uuid | None = None
+    """Trajectory of the agent that called this sub-agent, or beside which this conversation ran."""
+    recorded_as: Uuid | None = None
     """Id under which the gateway recorded the calls, where it is another: one run may hold several conversations."""
     labels: JsonObject | None = None
+    """Free-form labels of your own."""
 
     @property
     def subject(self) -> str:
@@ -155,20 +214,31 @@ class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     TOPIC: ClassVar[str] = "agent.rl.trajectory.end.v1"
 
-    trajectory_id: str
+    trajectory_id: Uuid
     timestamp: datetime
-    role: str = DEFAULT_ROLE
+    role: Role = DEFAULT_ROLE
+    """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
+    subject."""
     session_id: str | None = None
+    """Conversation or run of the host application."""
     agent_id: str | None = None
-    user_ref: str | None = None
-    subordinate_profile: str | None = None
-    parent_trajectory_id: str | None = None
-    turns: int | None = None
+    user_ref: Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")] | None = None
+    """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
+    subordinate_profile: Annotated[
+        Annotated[str, Meta(examples=["researcher", "developer", "hacker", "rl-trainer", None])] | None, NULLABLE
+    ] = None
+    """Which kind of sub-agent this was; null or absent for a main agent. Open: any profile of your own."""
+    parent_trajectory_id: Uuid | None = None
+    """Trajectory of the agent that called this sub-agent."""
+    turns: Count | None = None
     """The number of turns that the gateway saw, if it still knows: assembly waits until they are stored."""
     outcome: Outcome | None = None
     quality: Quality | None = None
+    """Measured quality of code that the agent wrote."""
     task_context: TaskContext | None = None
+    """What the agent was asked to do."""
     labels: JsonObject | None = None
+    """Free-form labels of your own."""
 
     @property
     def subject(self) -> str:

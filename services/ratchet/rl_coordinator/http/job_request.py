@@ -88,7 +88,7 @@ def job_schemas(strict: Schema, stated_by_types: Mapping[str, Schema]) -> dict[s
     members["algorithm"] = {"type": "string"}  # an installation has its own, and refuses others
     members["base_model"] = {**members["base_model"], "minLength": 1}
     whole = {"type": "object", "additionalProperties": False, "required": ["algorithm"], "properties": members}
-    _name_objects(JobIn.__name__, whole, strict["$defs"], schemas)
+    _name_objects(JobIn.__name__, whole, strict.get("$defs", {}), schemas)
     for name in (JobIn.__name__, DatasetIn.__name__):
         schema, own = schemas[name], stated_by_types[name]
         schema["description"] = own["description"]

@@ -12,12 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 from ratchet.cli.data import app
+from ratchet.core.contract.schema_report import SchemaReport
 from ratchet.core.errors import Conflict, Rejected
 from ratchet.core.service.files import locked
 from ratchet.extras.argilla.export import ExportOptions, export_pairs, words
@@ -25,7 +26,6 @@ from ratchet.extras.argilla.reading import MAX_RECORD, Unreadable, records_in
 from ratchet.extras.argilla.records import Unusable, pair_of
 from ratchet.trainer_worker.training.local_run import pairs_in
 from tests.support.argilla_server import DATASET, KEY, Judgement, argilla_server, record
-from tests.support.contract_files import ALL_SCHEMAS
 
 JUDGES = [uuid.UUID(int=n) for n in range(4)]
 SPLITS = ("train", "eval", "test")
@@ -150,7 +150,7 @@ def test_every_dropped_record_is_counted_and_the_rest_is_split(tmp_path: Path) -
     result, report = export(file, tmp_path / "out")
     assert (result.exit_code, report["total"], report["valid"]) == (0, 107, 100)
     assert report["valid_ratio"] == 100 / 107
-    jsonschema.validate(report, ALL_SCHEMAS["schema.report.v1"])
+    msgspec.convert(report, SchemaReport)
     assert report["dropped"] == {
         "malformed": 2,
         "unjudged": 0,
@@ -444,7 +444,7 @@ def test_the_first_records_dropped_for_a_reason_are_named_with_what_is_wrong(tmp
     file = write(tmp_path / "in.jsonl", bad)
     file.write_text("\n" + file.read_text())
     result, report = export(file, tmp_path / "out")
-    jsonschema.validate(report, ALL_SCHEMAS["schema.report.v1"])
+    msgspec.convert(report, SchemaReport)
     assert report["dropped"]["malformed"] == 4
     assert report["first_dropped"] == {
         "malformed": [

@@ -15,11 +15,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer of a service. Every member is sent, also those that are null. A reader ignores unknown members."""
 
 
-def listed(*values: str) -> msgspec.Meta:
-    """For a text whose values the document lists. A reader takes others as well: a newer service may have more."""
-    return msgspec.Meta(extra_json_schema={"enum": list(values)})
-
-
 class ErrorPart(Answer, frozen=True, kw_only=True):
     """An error in OpenAI's shape."""
 

@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.core.contract.http.answers import Answer, Instant, listed
+from ratchet.core.contract.http.answers import Answer, Instant
 from ratchet.core.contract.http.rollouts import DifferenceOut
 from ratchet.core.contract.reward import Feedback, Reward
+from ratchet.core.contract.values import listed
 
 # The caller
 

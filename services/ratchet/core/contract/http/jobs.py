@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ratchet.bus.message import Cause
-from ratchet.core.contract.http.answers import Answer, Instant, listed
+from ratchet.core.contract.http.answers import Answer, Instant
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.snapshot import RewardGroups
 from ratchet.core.contract.state import TriggerNote
@@ -25,6 +25,7 @@ from ratchet.core.contract.training import (
     TrainingError,
     TrainingRequest,
 )
+from ratchet.core.contract.values import listed
 
 JobState = Annotated[str, listed("queued", "dispatched", "running", "completed", "failed", "cancelled")]
 

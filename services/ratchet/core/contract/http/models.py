@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.core.contract.http.answers import Answer, Instant, listed
+from ratchet.core.contract.http.answers import Answer, Instant
+from ratchet.core.contract.values import listed
 
 
 class ModelOut(Answer, frozen=True, kw_only=True):

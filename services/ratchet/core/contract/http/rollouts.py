@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from ratchet.bus.message import JsonObject, Value
-from ratchet.core.contract.http.answers import Answer, Instant, listed
+from ratchet.core.contract.http.answers import Answer, Instant
 from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
+from ratchet.core.contract.values import listed
 
 Actor = Annotated[str, msgspec.Meta(max_length=200)]
 Reason = Annotated[str, msgspec.Meta(max_length=10_000)]

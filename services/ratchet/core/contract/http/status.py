@@ -6,7 +6,8 @@ from typing import Annotated
 
 import msgspec
 
-from ratchet.core.contract.http.answers import Answer, Instant, listed
+from ratchet.core.contract.http.answers import Answer, Instant
+from ratchet.core.contract.values import listed
 
 
 class SlotsOut(Answer, frozen=True, kw_only=True):

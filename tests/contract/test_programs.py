@@ -1,0 +1,157 @@
+"""Who publishes, reads and opens what: `topics.json` names exactly the programs whose code does.
+
+The command of operators, the supervisor of `ratchet up` and the demo may do all that operators may; `cli` is named
+where it publishes, and where nothing but people read.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from ratchet.core.contract import MESSAGES, DeadLetter, state
+from tests.support.contract_files import CONTRACTS, ROOT
+
+SERVICES = Path(__file__).parents[2] / "services" / "ratchet"
+PROGRAMS = {
+    **{name: name for name in ("gateway", "trajectory_collector", "reward_computer", "rl_coordinator")},
+    **{name: name for name in ("trainer_worker", "canary_deployer", "console", "client", "cli")},
+    "extras/trackers": "experiment_tracker",
+    "extras/importers": "cli",
+    "core/preferences": "cli",
+}
+"""Folder of code -> the program that runs it."""
+OPERATORS = {"cli"}
+BY_HELPER = {"gap_alert": "Alert", "failure_alert": "Alert"}
+"""Functions that make a message."""
+ADDED = {
+    ("agent.rl.trajectory.end.v1", "gateway"): "what agents send is published as it was read",
+    ("agent.rl.feedback.v1", "gateway"): "what agents send is published as it was read",
+    ("agent.rl.feedback.v1", "cli"): "an import publishes what its format holds",
+}
+NOT_SENT = {
+    ("agent.rl.trajectory.end.v1", "trajectory_collector"): "of a run that fell silent; it goes no further",
+    ("agent.rl.turn.v1", "cli"): "a call of an imported run, before it becomes a trajectory",
+    ("agent.rl.preference.v1", "trainer_worker"): "a row that it learns from",
+}
+"""Messages that the code makes and does not publish, and why."""
+READ_IN_ORDER = {
+    "canary_deployer": {"start", "turn", "reward", "model.rollout"},
+    "console": {
+        *("trajectory", "reward", "feedback", "preference", "alert"),
+        *("training.request", "training.status", "model.deployed", "model.rollout"),
+    },
+    "gateway": {"gateway.notes"},
+    "reward_computer": {"reward", "stored"},
+    "rl_coordinator": {"stored"},
+    "trajectory_collector": set[str](),
+}
+"""By program: topics that it reads without a durable consumer or a projection; beside those, the collector reads its
+own streams again to restore a history."""
+ORDERED = ("OrderedReader", "StoredWatch", "Listener")
+
+
+@cache
+def code() -> dict[str, list[ast.Module]]:
+    """The modules of every program."""
+    modules: dict[str, list[ast.Module]] = defaultdict(list)
+    for folder, program in PROGRAMS.items():
+        modules[program] += [ast.parse(file.read_text()) for file in sorted((SERVICES / folder).rglob("*.py"))]
+    return modules
+
+
+def imported(module: ast.Module, package: str) -> set[str]:
+    """Names that a module imports from a package."""
+    return {
+        name.name
+        for node in ast.walk(module)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package)
+        for name in node.names
+    }
+
+
+def called(module: ast.Module) -> set[str]:
+    """Names that a module calls."""
+    return {node.func.id for node in ast.walk(module) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+
+
+def passed_on(module: ast.Module) -> set[str]:
+    """Names that a module uses at all."""
+    return {node.id for node in ast.walk(module) if isinstance(node, ast.Name)}
+
+
+def makers() -> Iterator[tuple[str, str]]:
+    """(topic, program) of every message that code of a program makes."""
+    topics = {kind.__name__: name for name, kind in MESSAGES.items()}
+    for program, modules in code().items():
+        for module in modules:
+            own = called(module) & imported(module, "ratchet.core.contract") & topics.keys()
+            helped = {kind for helper, kind in BY_HELPER.items() if helper in passed_on(module)}
+            yield from ((topics[name], program) for name in own | helped)
+
+
+def test_producers_are_the_programs_whose_code_makes_the_message() -> None:
+    dead = {(DeadLetter.TOPIC, spec.service) for spec in CONTRACTS.consumers.values()}
+    made = {*makers(), *ADDED, *dead} - NOT_SENT.keys()
+    named = {(topic.name, program) for topic in CONTRACTS.topics.values() for program in topic.producers}
+    assert named == made
+
+
+def test_consumers_are_the_programs_that_open_a_reader_of_the_topic() -> None:
+    declared = [*CONTRACTS.consumers.values(), *CONTRACTS.projections.values()]
+    reading = {(topic, spec.service) for spec in declared for topic in spec.topics}
+    reading |= {(f"agent.rl.{name}.v1", program) for program, names in READ_IN_ORDER.items() for name in names}
+    reading.add((DeadLetter.TOPIC, "cli"))
+    assert {(topic.name, program) for topic in CONTRACTS.topics.values() for program in topic.consumers} == reading
+
+
+def test_only_the_programs_listed_read_a_stream_in_order() -> None:
+    readers = {
+        program
+        for program, modules in code().items()
+        if program not in {*OPERATORS, "client"} and any(called(module) & {*ORDERED} for module in modules)
+    }
+    assert readers == READ_IN_ORDER.keys()
+
+
+def bucket_users() -> Iterator[tuple[str, str]]:
+    """(bucket, program) for every bucket that code of a program opens."""
+    constants = {
+        name: value for name, value in vars(state).items() if isinstance(value, str) and value in CONTRACTS.buckets
+    }
+    for program, modules in code().items():
+        for module in modules:
+            used = passed_on(module) & imported(module, "ratchet.core.contract.state") & constants.keys()
+            yield from ((constants[name], program) for name in used)
+            if "known_keys" in called(module):
+                yield state.KEYS, program
+            if "positions" in called(module):
+                yield from ((spec.bucket, program) for spec in CONTRACTS.projections.values())
+    yield from ((spec.bucket, spec.service) for spec in CONTRACTS.projections.values())
+
+
+def test_buckets_are_opened_by_their_writers_and_readers_alone() -> None:
+    registry = json.loads((ROOT / "topics.json").read_text())["buckets"]
+    named = {
+        (name, program)
+        for name, bucket in registry.items()
+        for program in (*bucket["writers"], *bucket.get("readers", ()))
+    }
+    assert {(name, program) for name, program in bucket_users() if program not in OPERATORS} == named
+
+
+def test_readers_of_a_value_are_readers_of_its_bucket() -> None:
+    for bucket in json.loads((ROOT / "topics.json").read_text())["buckets"].values():
+        reading = {reader for value in bucket.get("keys", {}).values() for reader in value["readers"]}
+        assert reading <= {*bucket["writers"], *bucket.get("readers", ())}
+
+
+def test_every_program_in_the_registry_exists() -> None:
+    registry = json.loads((ROOT / "topics.json").read_text())
+    entries = [*registry["buckets"].values(), *registry["objects"].values(), *registry["files"].values()]
+    named = {name for entry in entries for name in (*entry["writers"], *entry.get("readers", ()))}
+    assert named <= {*PROGRAMS.values(), "engine_local", "vllm_plugin"}
