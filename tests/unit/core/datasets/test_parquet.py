@@ -146,7 +146,7 @@ def test_a_list_is_a_column_of_its_json(tmp_path: Path) -> None:
     (record,) = PARQUET.read_table(file).to_pylist()
     assert record["messages"] == msgspec.json.encode(CHAT).decode()
     assert record["calls"] == (
-        '[{"turn_id":"turn","prompt_token_ids":[1,2],"output_token_ids":[3],"logprobs":[-0.5],"temperature":1.0,'
+        '[{"turn_id":"turn","prompt_token_ids":[1,2],"output_token_ids":[3],"behavior_logprobs":[-0.5],"temperature":1.0,'
         '"policy_version":3,"policy_digest":"d","constraint":null,"trainable":true,"reason":null}]'
     )
 
