@@ -112,7 +112,7 @@ def of_stack(address: str, key: str | None) -> Mapping[str, Picture]:
         rollout = max(rollouts, key=lambda each: (each["stable"] is not None, each["created_at"]))
         role, version = rollout["role"], rollout["candidate"]["version"]
         jobs = read(f"/coordinator/v1/jobs?role={role}")["jobs"]
-        job = next(each["training_job_id"] for each in jobs if each["state"] == "completed")
+        job = max(jobs, key=lambda each: (each["state"] == "completed", each["created_at"]))["training_job_id"]
         found = read(f"/v1/trajectories?role={role}&outcome=success&limit=200")["trajectories"]
     trajectory = max(found, key=lambda each: each["calls"])["trajectory_id"]
     return {

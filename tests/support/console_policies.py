@@ -90,7 +90,7 @@ def lineage(now: datetime) -> LineageOut:
             algorithm="rloo",
             state="completed",
             requester="coordinator",
-            trigger="rewarded",
+            trigger_reason="threshold_reached",
             created_at=now - timedelta(days=2, hours=2),
             finished_at=now - timedelta(days=2),
             attempt=1,
