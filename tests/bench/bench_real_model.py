@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from ratchet.core.contract.policy_manifest import BFLOAT16, FLOAT32
-from ratchet.local.demo.smollm2 import smollm2
 from ratchet.local.engine_local.domain.requests import Sampling
 from ratchet.local.engine_local.torch_batch import Batch, Job
 from ratchet.local.engine_local.torch_llama import lean_network
 from ratchet.local.engine_local.torch_policies import Weights, load_weights
 from ratchet.local.engine_local.torch_slots import Network, Slots, TransformersNetwork
+from ratchet.local.smollm2 import smollm2
 
 PROMPT, ANSWER = 150, 24
 RUNS = 2

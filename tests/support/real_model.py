@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.local.demo.smollm2 import NoRealModel, smollm2
+from ratchet.local.smollm2 import NoRealModel, smollm2
 
 
 @cache

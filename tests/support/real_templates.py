@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
-from ratchet.local.demo.smollm2 import smollm2_template
+from ratchet.local.smollm2 import smollm2_template
 from tests.support.tiny_models import write_tokenizer
 
 TRL = (

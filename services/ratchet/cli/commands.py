@@ -51,6 +51,10 @@ COMMANDS: Mapping[str, Entry] = {
         "eval",
         "Play the tasks of a file with a policy, grade its answers, and compare it with another one; without traffic.",
     ),
+    "model": Entry(
+        "model",
+        "Write a base model that `--base-model` takes: SmolLM2 with 135 million parameters, or a GGUF file's.",
+    ),
     "cancel": Entry(
         "training",
         "Cancel a job; a running one stops after its train step, with a checkpoint that `resume` goes on from.",
@@ -108,7 +112,7 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
         "plugins",
     ),
     "Say what was good": ("feedback", "preferences"),
-    "Train": ("plan", "train", "cancel", "resume", "dataset", "data", "dpo-train", "rm-train"),
+    "Train": ("model", "plan", "train", "cancel", "resume", "dataset", "data", "dpo-train", "rm-train"),
     "Bring and take data": ("import", "export"),
     "Keep it well": ("config", "keys", "deadletters", "storage", "backup", "restore", "contract", "completion"),
 }

@@ -32,6 +32,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "ratchet eval support@latest --against support --tasks tasks.jsonl",
         "ratchet eval support@3 --against openai/gpt-5-mini --tasks tasks.jsonl --samples 4 --no-worse-than 0.05",
     ),
+    "model": ("ratchet model smollm2 models/smollm2", "ratchet model smollm2.gguf models/smollm2"),
     "cancel": ("ratchet cancel latest", "ratchet cancel 019ab3f2-71c4 --now"),
     "resume": ("ratchet resume latest", "ratchet resume 019ab3f2-71c4"),
     "feedback": (

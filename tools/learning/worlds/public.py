@@ -12,7 +12,7 @@ from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.contract.training import Lora
 from ratchet.core.errors import RatchetError
 from ratchet.local.demo.plan import Reinforced, Supervised
-from ratchet.local.demo.smollm2 import smollm2
+from ratchet.local.smollm2 import smollm2
 from tools.learning.worlds.base import OFFLINE, Engine, Stage, Task
 
 LORA = Lora(r=16, alpha=32)

@@ -299,7 +299,7 @@ class Scenario:
 
 def real_model() -> Path:
     """The directory of SmolLM2, made where there is none yet. Raises `NoRealModel`."""
-    from ratchet.local.demo.smollm2 import smollm2  # noqa: PLC0415 - the extra `real` is needed only here
+    from ratchet.local.smollm2 import smollm2  # noqa: PLC0415 - the extra `real` is needed only here
 
     return smollm2()
 

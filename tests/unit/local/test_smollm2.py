@@ -13,7 +13,7 @@ from safetensors import safe_open
 from transformers import AutoTokenizer
 
 from ratchet.core.chat_templates.template import ChatTemplate
-from ratchet.local.demo.smollm2 import RECORD, NoRealModel, directory_in, gguf_file, smollm2
+from ratchet.local.smollm2 import RECORD, NoRealModel, directory_in, gguf_file, smollm2
 from tests.support.real_model import real_model
 from tests.support.real_templates import SMOLLM2, real_tokenizer
 
