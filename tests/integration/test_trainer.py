@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -238,6 +239,8 @@ def test_a_forked_training_that_gets_no_memory_fails_as_such(tmp_path: Path) -> 
     with forked_trainings() as forks:
         training = forks.begin(tmp_path / "job")  # it waits for its job file
         process = psutil.Process(training.pid)
+        while process.cwd() != str(tmp_path / "job"):  # its threads have begun
+            time.sleep(0.05)
         most = process.memory_info().vms + 1_000_000
         process.rlimit(psutil.RLIMIT_AS, (most, most))
         write_job(tmp_path / "job", job_spec("sft", str(base), str(dataset)))
