@@ -142,8 +142,12 @@ class Imported:
     def show(self) -> None:
         """The report for people: the records left out, then one line of counts."""
         report = self.report
-        for one in report.malformed:
-            console.print(f"{one.where}: {one.reason}", markup=False)
+        places: dict[str, list[str]] = {}
+        for record in report.malformed:
+            places.setdefault(record.reason, []).append(record.where)
+        for reason, (first, *others) in places.items():
+            more = f" and {len(others)} more" if others else ""
+            console.print(f"{first}{more}: {reason}", markup=False)
         if report.more_malformed:
             console.print(f"{report.more_malformed} more are malformed", markup=False)
         for role, count in sorted(report.elsewhere.items()):

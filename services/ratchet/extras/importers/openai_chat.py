@@ -38,6 +38,7 @@ from ratchet.extras.importers.building import (
 )
 
 SOURCE = "openai-chat"
+PAIRS = frozenset({"prompt", "chosen", "rejected"})
 
 
 def messages_of(record: object, options: ImportOptions) -> Iterator[Imported]:
@@ -52,6 +53,8 @@ def messages_of(record: object, options: ImportOptions) -> Iterator[Imported]:
     elif "request" in fields and "response" in fields:
         for one in _answered(fields, options):
             yield trajectory_from(one, options, SOURCE)
+    elif fields.keys() >= PAIRS:
+        raise MalformedRecord("this looks like pairs: `ratchet import hugging-face` reads them")
     else:
         raise MalformedRecord("has neither messages, nor preferred_output, nor request and response")
 

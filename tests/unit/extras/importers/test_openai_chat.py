@@ -150,6 +150,7 @@ def test_a_stored_completion_has_its_time_model_and_tokens(tmp_path: Path, shell
 MALFORMED = [
     ("7", "is not an object"),
     ({}, "has neither messages"),
+    ({"prompt": "a", "chosen": "b", "rejected": "c"}, "this looks like pairs"),
     ({"messages": "hi"}, "messages is not a list of messages"),
     ({"messages": []}, "messages is not a list of messages"),
     ({"messages": ["hi"]}, "message 0 of messages is not an object"),
