@@ -2,7 +2,8 @@
 
 A template is judged by what it renders, never by its source: each answer lies between what asks for it (all before it,
 with the generation prompt) and all up to its end. Rendering every beginning of a conversation costs the square of its
-length, as much as encoding it at 30 calls; no quicker way is right for every template (ADR 42).
+length, as much as encoding it at 30 calls; no quicker way is right for every template: searching for the
+tokens around answers was wrong for those that render a chat of one turn otherwise than one of several (Qwen3).
 """
 
 from __future__ import annotations

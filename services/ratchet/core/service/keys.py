@@ -8,6 +8,9 @@ count, also after a restart: their hashes lie on disk. A key expires by this mac
 
 A service is open, every caller may do everything, only while it knows of no key and listens on a loopback address. Once
 it has known a key it stays closed: also when that key expires or is revoked, and when the broker loses its data.
+
+What is stored of a key, 256 random bits, is its sha256: a slow hash protects secrets that people choose, and would cost
+every call its time. The coordinator alone writes the bucket.
 """
 
 from __future__ import annotations
