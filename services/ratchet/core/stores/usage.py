@@ -1,9 +1,9 @@
 """What calls used, over time: tokens, latency and cost per role, policy version, key and API.
 
 Usage is a view over the table `calls`, which holds each call once however often its message came: a sum would count a
-replay twice (two collectors that look an event up at once, a
-broker that was restored); `ReplacingMergeTree` forgets such a row. Calls are turns: `n` answers to one request are so many calls, each with the prompt's tokens;
-their cost has the prompt once.
+replay twice (two collectors that look an event up at once, a broker that was restored), `ReplacingMergeTree` does not.
+Calls are turns: `n` answers to one request are so many calls, each with the prompt's tokens; their cost has the prompt
+once.
 """
 
 from __future__ import annotations
