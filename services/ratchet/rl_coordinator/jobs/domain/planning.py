@@ -1,11 +1,12 @@
 """Which algorithm and which data fit what a role has, and why not the others.
 
-The limits decide a proposal; a person may ask for anything else. Where they come from: imitating 762 solved tickets of
-1,213 gave .98 greedy where policy gradients on the same data gave .85 to .90 (100 successes and a share of .3 are judgement
-below that); 194 held-out pairs show a win rate of .60 with a power of .8, and a third held out leaves 500 pairs; groups
-of equal reward have no gradient, and the smallest cycle that learnt had 40 tasks (20 groups that differ); 200 single
-tries are six batches of 32; thumbs are compared by kind within a batch. Below an effective sample size of .3 few rows
-carry the update. Imitation comes first once in a lineage, afterwards what can do better than its teachers.
+The limits decide a proposal; a person may ask for anything else. Where they come from: imitating 762 solved tickets
+of 1,213 gave .98 greedy where policy gradients on the same data gave .85 to .90 (100 successes and a share of .3 are
+judgement below that); 194 held-out pairs show a win rate of .60 with a power of .8, and a third held out leaves 500
+pairs; groups of equal reward have no gradient, and the smallest cycle that learnt had 40 tasks (20 groups that
+differ); 200 single tries are six batches of 32; thumbs are compared by kind within a batch. Below an effective sample
+size of .3 few rows carry the update. Imitation comes first once in a lineage, afterwards what can do better than its
+teachers.
 """
 
 from __future__ import annotations

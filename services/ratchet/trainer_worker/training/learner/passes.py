@@ -4,8 +4,8 @@ An item is what must not be torn apart: a row, or all rows of a preference pair.
 tokens: those that are computed, padding included, and what every pass costs besides.
 
 Rows are not packed into one: on a CPU 0 to 7.4 % of a step is padding, and packed rows, kept apart by a dense mask,
-took 1.03 to 2.7 times as long (`python -m tests.bench.bench_packing`). On a GPU, kernels for rows of different lengths could
-win 12 to 31 %, an estimate; that is when to open it again.
+took 1.03 to 2.7 times as long (`python -m tests.bench.bench_packing`). On a GPU, kernels for rows of different
+lengths could win 12 to 31 %, an estimate; that is when to open it again.
 """
 
 from __future__ import annotations
