@@ -43,7 +43,7 @@ TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
 .PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
-	test-integration $(FAST) test-clients demo learning up down env constraints docs shape
+	test-integration $(FAST) test-clients demo demo-base learning up down env constraints docs shape
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -271,6 +271,9 @@ test-clients: $(STAMP) ## agent frameworks as they are, against the gateway: min
 
 demo: $(STAMP) ## the whole loop on this machine, in minutes
 	@$(BIN)/ratchet demo $(ARGS)
+
+demo-base: $(STAMP) ## make the models again that `make demo` begins with, from their recipes: minutes
+	@$(BIN)/python -m tools.demo_base
 
 learning: $(STAMP) ## docs/learning.md: what every algorithm learns, over seeds; hours, cell by cell (ARGS=--help)
 	@$(BIN)/python -m tools.learning.report $(ARGS)

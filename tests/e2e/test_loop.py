@@ -13,7 +13,7 @@ import pytest
 
 from ratchet.local.demo.claims import Findings, claims, read_findings, seconds_to_roll_back
 from ratchet.local.demo.connections import Connections, connect
-from ratchet.local.demo.plan import EXAMS, SMALL, stack_environment, write_held_out
+from ratchet.local.demo.plan import DEMO, EXAMS, stack_environment, write_held_out
 from ratchet.local.demo.progress import Progress
 from ratchet.local.demo.scenario import Scenario
 from ratchet.local.local_stack.plan import shared_of
@@ -34,12 +34,12 @@ class Loop:
 
 @asynccontextmanager
 async def loop(directory: Path) -> AsyncIterator[Loop]:
-    write_held_out(SMALL, directory)
-    settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(SMALL, directory))
+    write_held_out(DEMO, directory)
+    settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(DEMO, directory))
     async with Stack(settings) as stack:
         shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "test"})
         async with connect(stack, shared) as connections:
-            scenario = Scenario(SMALL, connections, Progress(listen=print), directory)
+            scenario = Scenario(DEMO, connections, Progress(listen=print), directory)
             yield Loop(stack, connections, scenario)
 
 
@@ -50,8 +50,8 @@ async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None
         await here.scenario.offer_bad_policy()
         await here.scenario.settle()
         story = here.scenario.story
-        findings = await read_findings(here.connections, story, tmp_path / "state" / EXAMS, SMALL.world)
-    assert [claim for claim in claims(findings, story, SMALL) if not claim.holds] == []
+        findings = await read_findings(here.connections, story, tmp_path / "state" / EXAMS, DEMO.world)
+    assert [claim for claim in claims(findings, story, DEMO) if not claim.holds] == []
     assert story.bad_version is not None
     check_policies(findings, bad=story.bad_version)
     check_ledger(findings)
@@ -73,7 +73,7 @@ def check_policies(findings: Findings, *, bad: int) -> None:
     assert (overridden.actor, rolled_back.actor) == ("demo operator", "canary_deployer")
     seconds = seconds_to_roll_back(findings, bad)
     assert seconds is not None
-    assert 0 < seconds[0] < SMALL.canary_deadline_s
+    assert 0 < seconds[0] < DEMO.canary_deadline_s
 
 
 def check_ledger(findings: Findings) -> None:

@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from ratchet.core.errors import RatchetError
-from ratchet.local.demo.plan import DEMO
+from ratchet.local.demo.plan import FULL
 from tools.learning.cells import (
     EXPERIMENTS,
     OF_MISJUDGED,
@@ -43,11 +43,11 @@ WORK = Path(".cache", "learning")
 
 def claimed_rises() -> list[ClaimedRise]:
     """What the demo promises of greedy success."""
-    rises = DEMO.rises
+    rises = FULL.rises
     if rises is None:
         return []
     return [
-        ClaimedRise("`ratchet demo`", kinds, DEMO.promotions, DEMO.rollouts.heldout_tasks, least)
+        ClaimedRise("`ratchet demo`", kinds, FULL.promotions, FULL.rollouts.heldout_tasks, least)
         for kinds, least in ((OVERALL, rises.overall), (OF_MISJUDGED, rises.misjudged))
         if least is not None
     ]

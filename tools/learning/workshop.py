@@ -101,7 +101,7 @@ class Workshop:
         with self.alone():
             policy = Policy(self.world.base(self._root))
             for stage in self.world.stages():
-                folder = self._supervised(policy, stage)
+                folder = self.supervised(policy, stage)
                 policy = Policy(folder) if stage.full_finetune else Policy(policy.first, folder)
             return policy
 
@@ -156,7 +156,8 @@ class Workshop:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _supervised(self, start: Policy, stage: Stage) -> Path:
+    def supervised(self, start: Policy, stage: Stage) -> Path:
+        """A policy that imitates; returns its folder."""
         recipe = stage.recipe
         hyper = Hyperparameters(
             full_finetune=stage.full_finetune,

@@ -1,4 +1,4 @@
-"""A base model to start from: a tiny Llama with random weights, written without torch."""
+"""A base model to start from: a tiny Llama, with random weights or those that came with this package; no torch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from ratchet_helpdesk.shipped import copy_base
 from ratchet_helpdesk.vocabulary import END, PAD, build_tokenizer, save_tokenizer
 
 Array = NDArray[np.float32]
@@ -29,8 +30,8 @@ class Shape:
     positions: int = 512
 
 
-def write_base_model(directory: Path, seed: int, shape: Shape) -> None:
-    """Write weights, configuration and tokenizer as transformers loads them."""
+def write_base_model(directory: Path, seed: int | None, shape: Shape) -> None:
+    """Write weights, configuration and tokenizer as transformers loads them; without a seed the drilled weights."""
     tokenizer = build_tokenizer()
     save_tokenizer(tokenizer, directory)
     vocabulary = tokenizer.get_vocab_size()
@@ -57,7 +58,10 @@ def write_base_model(directory: Path, seed: int, shape: Shape) -> None:
     }
     (directory / "config.json").write_text(json.dumps(config, indent=1))
     (directory / "generation_config.json").write_text(json.dumps(ends))
-    save_file(random_weights(shape, vocabulary, seed), directory / "model.safetensors", metadata={"format": "pt"})
+    if seed is None:
+        copy_base(directory)
+    else:
+        save_file(random_weights(shape, vocabulary, seed), directory / "model.safetensors", metadata={"format": "pt"})
 
 
 def random_weights(shape: Shape, vocabulary: int, seed: int) -> dict[str, Array]:

@@ -15,6 +15,8 @@ class World:
     """Where an agent works. `Any` stands for a world's own tasks and environments."""
 
     name: str
+    title: str
+    """What happens there, in a sentence without its stop."""
     role: str
     """The role whose policy learns."""
     base_role: str
@@ -42,6 +44,7 @@ class World:
 
 HELPDESK = World(
     name="helpdesk",
+    title="Agents of 0.7 million parameters answer a shop's help desk",
     role=ROLE,
     base_role=BASE_ROLE,
     domain=DOMAIN,
@@ -60,6 +63,7 @@ HELPDESK = World(
 
 RECEPTION = World(
     name="reception",
+    title="SmolLM2-135M-Instruct sorts a shop's mail",
     role="reception",
     base_role="reception-base",
     domain="mail",

@@ -18,7 +18,9 @@ def demo(
     directory: Annotated[
         Path, typer.Option("--directory", "--dir", help="State and logs; emptied at the start.")
     ] = Path(".ratchet/demo"),
-    small: Annotated[bool, typer.Option("--small", help="A smaller loop with a single promotion.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Train the base model and the bad policy too, and promote two policies.")
+    ] = False,
     real: Annotated[
         bool, typer.Option("--real", help="SmolLM2-135M-Instruct sorts a shop's mail; takes far longer.")
     ] = False,
@@ -28,12 +30,12 @@ def demo(
     ] = False,
 ) -> None:
     """Close the whole loop on this machine, in minutes. Exit code 0: every claim of the report holds."""
-    if small and real:
-        raise typer.BadParameter("--small is the tiny model's, --real another one's: choose one of them")
+    if full and real:
+        raise typer.BadParameter("--full is the tiny model's, --real another one's: choose one of them")
     needed = [("openai", "demo"), ("torch", "engine"), ("peft", "trainer"), ("chdb", "embedded")]
     for module, extra in [*needed, *([("gguf", "real")] if real else [])]:
         if find_spec(module) is None:
             raise MissingExtra(extra, "the demo")
     from ratchet.local.demo.run import Options, run  # noqa: PLC0415 - it imports those extras
 
-    raise typer.Exit(run(Options(directory, small=small, real=real, plain=plain, as_json=as_json)))
+    raise typer.Exit(run(Options(directory, full=full, real=real, plain=plain, as_json=as_json)))

@@ -10,7 +10,7 @@ import pytest
 
 from ratchet.core.rules.algorithms import BUILT_IN
 from ratchet.local.demo.exams import Proportion
-from ratchet.local.demo.plan import DEMO
+from ratchet.local.demo.plan import FULL
 from ratchet_helpdesk.heldout import GREEDY
 from tools.learning.cells import (
     ALGORITHMS,
@@ -47,9 +47,9 @@ def test_every_line_is_a_cell_of_its_own() -> None:
 
 
 def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
-    assert all(one.recipe == recipe_of(DEMO) for one in RESULTS)
-    assert ALGORITHMS.trajectories == DEMO.tasks * DEMO.tries
-    assert {one.tries for one in ALGORITHMS.variants} == {DEMO.tries}
+    assert all(one.recipe == recipe_of(FULL) for one in RESULTS)
+    assert ALGORITHMS.trajectories == FULL.tasks * FULL.tries
+    assert {one.tries for one in ALGORITHMS.variants} == {FULL.tries}
 
 
 def test_every_cell_is_whole_or_refused_and_took_no_longer_than_it_may() -> None:

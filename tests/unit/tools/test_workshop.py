@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ratchet.local.demo.plan import DEMO, Supervised
+from ratchet.local.demo.plan import FULL, Supervised
 from ratchet_helpdesk.world import Verdict
 from tools.learning.cells import Experiment, Variant
 from tools.learning.measure import Lessons, label_row, name_in, pair_rows, rows_of
@@ -16,7 +16,7 @@ from tools.learning.worlds.helpdesk import Helpdesk
 
 FEW = Supervised(examples=16, steps=1, learning_rate=1e-3, batch=16)
 PLAN = replace(
-    DEMO, drills=FEW, tickets=FEW, rollouts=replace(DEMO.rollouts, heldout_tasks=2), cycle=replace(DEMO.cycle, epochs=1)
+    FULL, drills=FEW, tickets=FEW, rollouts=replace(FULL.rollouts, heldout_tasks=2), cycle=replace(FULL.cycle, epochs=1)
 )
 ONE_TICKET = Experiment(
     name="one ticket",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ratchet.local.demo.plan import DEMO
+from ratchet.local.demo.plan import FULL
 from tools.learning.worlds.base import World
 from tools.learning.worlds.bfcl import bfcl
 from tools.learning.worlds.games import games
@@ -13,7 +13,7 @@ from tools.learning.worlds.helpdesk import Helpdesk
 from tools.learning.worlds.retail import retail
 
 WORLDS: dict[str, Callable[[int], World]] = {
-    "helpdesk": lambda seed: Helpdesk(replace(DEMO, seed=seed)),
+    "helpdesk": lambda seed: Helpdesk(replace(FULL, seed=seed)),
     "bfcl": bfcl,
     "games": games,
     "retail": retail,

@@ -103,8 +103,10 @@ class Helpdesk:
         """See `World`: call grammar and copying from drills, then the clerk's tickets."""
         plan, seed, drilled = self.plan, self.seed, _drilled(self.plan)
         return [
-            Stage("base", drilled, lambda: _rows(drills(drilled.examples, seed)), full_finetune=True),
-            Stage("first", plan.tickets, lambda: _rows(tickets(plan.tickets.examples, seed)), full_finetune=True),
+            Stage("base", drilled, lambda: rows_of_chats(drills(drilled.examples, seed)), full_finetune=True),
+            Stage(
+                "first", plan.tickets, lambda: rows_of_chats(tickets(plan.tickets.examples, seed)), full_finetune=True
+            ),
         ]
 
     def training(self, count: int, seed: int) -> list[Task]:
@@ -131,7 +133,7 @@ def recipe_of(plan: Plan) -> dict[str, float]:
     }
 
 
-def _rows(chats: Iterable[Logged]) -> list[TrajectoryRow]:
+def rows_of_chats(chats: Iterable[Logged]) -> list[TrajectoryRow]:
     """Chats of the log book as a snapshot holds them: without outcome."""
     return [
         TrajectoryRow(

@@ -14,7 +14,7 @@ from pathlib import Path
 from ratchet.core.contract.state import Job, PolicyVersion, Route
 from ratchet.local.demo.clickhouse_facts import Facts, LedgerLine, RolloutDecision, VersionTraffic
 from ratchet.local.demo.connections import Connections
-from ratchet.local.demo.exams import Exam, Proportion, read_exams
+from ratchet.local.demo.exams import Exam, Proportion, heldout_gate, read_exams
 from ratchet.local.demo.plan import Plan, Rises
 from ratchet.local.demo.scenario import Story
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
@@ -168,10 +168,10 @@ def _no_lost_kind(findings: Findings) -> Claim:
 
 def _refusal(findings: Findings, story: Story) -> Claim:
     decision = findings.decided(story.bad_version, "refuse") if story.bad_version else None
-    exam = findings.exams.get(story.bad_version) if story.bad_version else None
-    valid = exam.valid_calls() if exam else None
+    bad = next((policy for policy in findings.policies if policy.version == story.bad_version), None)
+    run = heldout_gate(bad) if bad else None
     reason = f"{decision.reason}; " if decision else ""
-    evidence = f"{reason}{valid.rate:.0%} of its tool calls are valid" if valid else reason
+    evidence = f"{reason}{run.valid_calls:.0%} of its tool calls are valid" if run and run.valid_calls else reason
     return Claim("the gate refused the bad policy", decision is not None, evidence)
 
 

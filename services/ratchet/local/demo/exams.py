@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Unavailable
 from ratchet.core.evaluation.http_player import HttpPlayer
 from ratchet.core.evaluation.playing import Plan, play
@@ -65,6 +66,15 @@ class Proportion:
 
 
 @dataclass(frozen=True, slots=True)
+class GateRun:
+    """A policy's sampled run of the held-out tickets at the gate."""
+
+    reason: str
+    valid_calls: float | None
+    """Share of its tool calls that were well formed; None when no tool was called."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exam:
     """All answers of one policy; every ticket is played once in each mode."""
 
@@ -85,6 +95,15 @@ class Exam:
     def kinds(self) -> list[str]:
         """The kinds of tickets that came up, in the alphabet's order."""
         return sorted({one.kind for one in self.answers})
+
+
+def heldout_gate(policy: PolicyVersion) -> GateRun | None:
+    """What the gate with the held-out tickets says of a candidate; None where it was not asked."""
+    result = (policy.gate or {}).get("heldout_tasks")
+    if result is None:
+        return None
+    valid = result["evidence"].get("candidate_valid_calls")
+    return GateRun(result["reason"], valid if isinstance(valid, float) else None)
 
 
 async def take_exam(gateway_url: str, policy: str, world: World, tickets: int, seed: int) -> Exam:

@@ -6,7 +6,7 @@ Below the presets: the same as settings of the services and as bodies of `POST /
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -135,15 +135,19 @@ class Plan:
     canary_deadline_s: float = 900.0
     """Longest wait for a verdict."""
     world: World = HELPDESK
+    shipped: bool = False
+    """The base model and the bad policy come with the package, made by `drills` and `bad` (`make demo-base`)."""
     precision: str | None = None
     """What jobs compute in (`mixed_precision` of a training request); None: the trainer's own choice."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     """More settings of the services."""
+    acts: Sequence[tuple[str, int]] = ()
+    """What happens one after the other, each with the seconds that it took on two quiet cores."""
     takes: Takes | None = None
     """What was measured; None: nothing."""
 
 
-DEMO = Plan(
+FULL = Plan(
     drills=Supervised(examples=2500, steps=130, learning_rate=3e-3),
     tickets=Supervised(examples=1200, steps=300, learning_rate=2e-3),
     bad=Supervised(examples=400, steps=60, learning_rate=1e-3),
@@ -156,25 +160,39 @@ DEMO = Plan(
     agents=16,
     rises=Rises(overall=0.1, misjudged=0.3),
     training_threads=2,
+    acts=(
+        ("the whole stack starts", 20),
+        ("a base model of random weights learns to call tools, then v1 the clerk's log", 110),
+        ("twice: agents work, the next policy learns from their rewards, gate and canary judge it", 200),
+        ("a bad policy is trained: the gate refuses it, and the canary rolls it back when it is overruled", 65),
+    ),
 )
-"""`make demo`: two cores, minutes."""
+"""`make demo ARGS=--full`: the base model and the bad policy are trained in the demo, and two policies are promoted."""
 
-SMALL = Plan(
-    drills=Supervised(examples=2500, steps=130, learning_rate=3e-3),
-    tickets=Supervised(examples=1200, steps=150, learning_rate=2e-3),
-    bad=Supervised(examples=300, steps=100, learning_rate=1e-3),
-    cycle=Reinforced(sample_size=960),
-    rollouts=Rollouts(heldout_tasks=200, stages=(25, 50), stage_min_s=(1, 1), stage_min_trajectories=(10, 20)),
+DEMO = Plan(
+    drills=FULL.drills,
+    tickets=Supervised(examples=1200, steps=200, learning_rate=2e-3),
+    bad=Supervised(examples=1200, steps=150, learning_rate=2e-3),
+    cycle=Reinforced(sample_size=960, learning_rate=2e-3),
+    rollouts=Rollouts(heldout_tasks=300, stages=(25, 50), stage_min_s=(1, 1), stage_min_trajectories=(10, 20)),
     tasks=240,
     tries=4,
     promotions=1,
-    max_cycles=3,
+    max_cycles=2,
     agents=16,
-    rises=None,
+    rises=Rises(overall=0.1, misjudged=0.2),
     training_threads=1,
+    shipped=True,
+    acts=(
+        ("the whole stack starts: broker, warehouse, object store and eight services", 20),
+        ("v1 learns from the log of a clerk who misjudges five kinds of tickets", 75),
+        ("agents work with v1 through the gateway, and the world judges every ticket", 30),
+        ("v2 learns from those rewards (RLOO), while v1 answers held-out tickets", 40),
+        ("a gate compares v2 with v1, and a canary promotes it on evidence", 35),
+        ("a bad policy is imported: the gate refuses it, and the canary rolls it back when it is overruled", 30),
+    ),
 )
-"""The end-to-end test: one promotion, less of everything. It shows that the loop closes, not how much is learned."""
-
+"""`make demo`: two cores, four minutes."""
 
 REAL = Plan(
     drills=None,
@@ -192,6 +210,12 @@ REAL = Plan(
     training_threads=1,
     canary_deadline_s=1800.0,
     world=RECEPTION,
+    acts=(
+        ("the whole stack starts", 30),
+        ("v1 learns from the log of a clerk who misjudges three kinds of messages", 600),
+        ("agents answer messages, and the next policy imitates what was solved; gate and canary judge it", 1200),
+        ("a bad policy is trained: the gate refuses it, and the canary rolls it back when it is overruled", 570),
+    ),
     precision="bf16",
     # For engine_local: a kept token takes 23 kB in bfloat16, twice that in float32.
     environment={"RATCHET_ENGINE_RESIDENT_BYTES": "1000000000", "RATCHET_ENGINE_PREFIX_TOKENS": "16384"},
@@ -203,9 +227,16 @@ REAL_FLOAT32 = replace(REAL, precision="fp32")
 """The same on a processor without bfloat16."""
 
 
+def what_comes(plan: Plan) -> str:
+    """The acts with their times, before anything starts."""
+    lines = [f"  {number}. {act} (about {seconds} s)" for number, (act, seconds) in enumerate(plan.acts, 1)]
+    whole = f"{sum(seconds for _, seconds in plan.acts) / 60:.0f} minutes on two quiet cores, longer beside other work"
+    return "\n".join([f"{plan.world.title}. {len(lines)} acts, {whole}:", *lines])
+
+
 def notice(plan: Plan, *, on_vllm: bool) -> str:
     """How long the real demo takes, and what it needs: printed before anything starts."""
-    lines = ["SmolLM2-135M-Instruct sorts a shop's mail."]
+    lines: list[str] = []
     if (took := plan.takes) is not None:
         lines.append(
             f"A whole run took {took.minutes} minutes on two cores that other work shared (load {took.load:g}), "

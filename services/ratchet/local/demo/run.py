@@ -24,13 +24,14 @@ from ratchet.local.demo.observer import Observer, Picture
 from ratchet.local.demo.plan import (
     DEMO,
     EXAMS,
+    FULL,
     REAL,
     REAL_FLOAT32,
-    SMALL,
     Plan,
     notice,
     stack_environment,
     vllm_settings,
+    what_comes,
     write_held_out,
 )
 from ratchet.local.demo.processor import multiplies_bfloat16
@@ -38,6 +39,7 @@ from ratchet.local.demo.progress import COLLECTOR, Progress, clock_text
 from ratchet.local.demo.report import draw_report, report_document
 from ratchet.local.demo.scenario import DemoFailed, Scenario, Story, real_model
 from ratchet.local.demo.view import WIDTH, draw
+from ratchet.local.local_stack.catalog import ENGINE, TRAINER
 from ratchet.local.local_stack.member import Member
 from ratchet.local.local_stack.orphans import end_orphans
 from ratchet.local.local_stack.plan import shared_of
@@ -61,7 +63,8 @@ class Options:
 
     directory: Path
     """State and logs; emptied at the start."""
-    small: bool = False
+    full: bool = False
+    """Everything is made in the demo: its base model and its bad policy, too."""
     real: bool = False
     """SmolLM2 in the reception, in place of a tiny model at the help desk."""
     plain: bool = False
@@ -117,7 +120,7 @@ def run(options: Options) -> int:
 def _plan(options: Options) -> Plan:
     if options.real:
         return REAL if multiplies_bfloat16() else REAL_FLOAT32
-    return SMALL if options.small else DEMO
+    return FULL if options.full else DEMO
 
 
 async def _watch(options: Options, console: Console) -> Ending:
@@ -131,6 +134,7 @@ async def _watch(options: Options, console: Console) -> Ending:
     progress = Progress(listen=None if live else console.print)
     screen, plan = Screen(progress), _plan(options)
     vllm = None
+    console.print(what_comes(plan))
     if plan.drills is None:
         python = installed_vllm()
         console.print(notice(plan, on_vllm=python is not None))
@@ -192,6 +196,9 @@ async def _stack(
     stack = Stack(replace(settings, start_s=START_S) if vllm is not None else settings, note_ready)
     with progress.step("the stack starts", COLLECTOR):
         await stack.__aenter__()
+    for name in (TRAINER, ENGINE):  # their imports take half a minute, and the first job comes sooner
+        if name in stack.members:
+            stack.start(name)
     try:
         shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "demo"})
         async with connect(stack, shared) as connections:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from asyncio.subprocess import PIPE
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
+from ratchet.bus.tasks import end
 from ratchet.client import ClientSettings
 from ratchet.core.contract.policy_manifest import MODEL, PolicyManifest
 from ratchet.core.contract.state import Job, PolicyVersion
@@ -17,15 +22,17 @@ from ratchet.core.stores.policies import Policy, publish_policy, tokenizer_diges
 from ratchet.local.demo.agents_process import Shift, crew
 from ratchet.local.demo.clickhouse_facts import Facts
 from ratchet.local.demo.connections import Connections
-from ratchet.local.demo.exams import Exam, read_exam, take_exam, write_exam
+from ratchet.local.demo.exams import heldout_gate, read_exam, take_exam, write_exam
 from ratchet.local.demo.plan import EXAMS, Plan, Supervised, bad_job, cycle_job, drill_job, ticket_job
 from ratchet.local.demo.progress import AGENTS, CANARY, COLLECTOR, GATE, TRAINER, Progress
 from ratchet_helpdesk.agents import Tally
 from ratchet_helpdesk.base_model import MATRIX_STD, Shape, write_base_model
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from ratchet_helpdesk.logbook import drills, publish_chats
+from ratchet_helpdesk.shipped import copy_bad_policy
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 POLL_S = 0.25
 JOB_S, GATE_S, STORED_S = 1800.0, 900.0, 900.0
@@ -53,6 +60,12 @@ class Story:
     """Tickets that agents gave up because the gateway did not answer; those that began have a reward too."""
 
 
+class _Imported(msgspec.Struct):
+    """What `ratchet policies import --json` prints."""
+
+    digest: str
+
+
 class Scenario:
     """One run of a plan against a running stack."""
 
@@ -61,17 +74,20 @@ class Scenario:
         self._world = plan.world
         self._connections = connections
         self._progress = progress
+        self._directory = directory
         self._logs = directory / "logs"
         self._exams = directory / EXAMS
         self._facts = Facts(connections.warehouse, plan.world.role)
         self._shifts = 0
+        self._base: Policy | None = None
+        """The package's base model, once it is stored."""
         self.story = Story()
 
     async def run(self) -> None:
         """The whole story. Raises `DemoFailed` where it cannot go on."""
         await self.first_policy()
         await self.improve()
-        await self.offer_bad_policy()
+        await _both(self.examine_stable(), self.offer_bad_policy())
         await self.settle()
 
     async def first_policy(self) -> None:
@@ -82,9 +98,14 @@ class Scenario:
             with self._progress.step("SmolLM2 is unpacked, and tickets are logged", COLLECTOR):
                 base = str(await asyncio.to_thread(real_model))
                 await self._publish_tickets(client)
+        elif plan.shipped:
+            with self._progress.step(f"{plan.tickets.examples:,} tickets of a biased clerk are logged", COLLECTOR):
+                self._base = await asyncio.to_thread(self._publish_base_model)
+                base = self._base.uri
+                await self._publish_tickets(client)
         else:
             base = await self._drilled(plan.drills, client)
-        self.story.logged = plan.tickets.examples + plan.bad.examples
+        self.story.logged = plan.tickets.examples + (0 if plan.shipped else plan.bad.examples)
         await self.settle()
         with self._progress.step("v1 learns to imitate the logged tickets of a biased clerk", TRAINER):
             job = await self._train(ticket_job(plan, base))
@@ -100,7 +121,7 @@ class Scenario:
     async def _drilled(self, recipe: Supervised, client: ClientSettings) -> str:
         """A base model, made of random weights by drills, while tickets are logged; returns its uri."""
         plan, role = self._plan, self._world.base_role
-        random_model = await asyncio.to_thread(self._publish_random_model)
+        random_model = await asyncio.to_thread(self._publish_base_model)
         with self._progress.step(f"{recipe.examples:,} drills are logged", COLLECTOR):
             await publish_chats("drill-book", role, drills(recipe.examples, plan.seed), self._world.tools, client)
             await self._until_stored(role, recipe.examples)
@@ -121,8 +142,8 @@ class Scenario:
                 self._progress.note(f"agents solved {tally.successes} of {tally.trajectories} training tickets")
             with self._progress.step(f"cycle {number}: the next policy learns from their rewards", TRAINER):
                 await self.settle()
-                job = await self._train(cycle_job(plan, number))
-            version = (await self._registered(job)).version
+                job, _ = await _both(self._train(cycle_job(plan, number)), self.examine_stable())
+            version = (await self._registered(job=job)).version
             with self._progress.step(f"cycle {number}: the gate tests v{version} on held-out tickets", GATE):
                 state = await self._after_gates(version)
             await self._note_gate(version)
@@ -136,9 +157,16 @@ class Scenario:
 
     async def offer_bad_policy(self) -> None:
         """A policy that calls tools well and decides badly: refused by the gate, then rolled back by evidence."""
-        with self._progress.step("a bad policy learns to imitate a clerk who turns the rules round", TRAINER):
-            job = await self._train(bad_job(self._plan))
-        bad = await self._registered(job)
+        if self._plan.shipped:
+            with self._progress.step(
+                "a bad policy is imported, which imitates a clerk who turns the rules round", GATE
+            ):
+                digest = await self._import_bad_policy()
+                bad = await self._registered(digest=digest)
+        else:
+            with self._progress.step("a bad policy learns to imitate a clerk who turns the rules round", TRAINER):
+                job = await self._train(bad_job(self._plan))
+            bad = await self._registered(job=job)
         self.story.bad_version = bad.version
         with self._progress.step(f"the gate tests the bad v{bad.version} on held-out tickets", GATE):
             state = await self._after_gates(bad.version)
@@ -153,15 +181,28 @@ class Scenario:
         if state != "rolled_back":
             raise DemoFailed(f"the bad policy v{bad.version} was not rolled back ({state})")
 
-    def _publish_random_model(self) -> Policy:
-        """Store a base model of random weights; training starts from its uri."""
+    async def _import_bad_policy(self) -> str:
+        """Offer the bad policy of the package as any other adapter is offered; returns its digest."""
+        assert self._base is not None  # noqa: S101 - it is the base that the first policy began with
+        with tempfile.TemporaryDirectory(prefix="ratchet-bad-") as folder:
+            await asyncio.to_thread(copy_bad_policy, Path(folder))
+            command = [sys.executable, "-m", "ratchet.cli", "policies", "import", folder, "--json"]
+            options = ["--role", self._world.role, "--base", self._base.uri, "--dir", str(self._directory)]
+            done = await asyncio.create_subprocess_exec(*command, *options, stdout=PIPE, stderr=PIPE)
+            out, err = await done.communicate()
+        if done.returncode != 0:
+            raise DemoFailed(f"the bad policy cannot be imported: {err.decode(errors='replace').strip()}")
+        return msgspec.json.decode(out, type=_Imported).digest
+
+    def _publish_base_model(self) -> Policy:
+        """Store the base model, with the package's weights or random ones; training starts from its uri."""
         plan, objects = self._plan, self._connections.objects
         with tempfile.TemporaryDirectory(prefix="ratchet-base-") as folder:
             directory = Path(folder)
-            write_base_model(directory, plan.seed, Shape())
+            write_base_model(directory, None if plan.shipped else plan.seed, Shape())
             manifest = PolicyManifest(
                 kind=MODEL,
-                base_model="random",
+                base_model="drilled" if plan.shipped else "random",
                 files=upload_files(objects, directory),
                 role=self._world.base_role,
                 created_at=self._connections.bus.now(),
@@ -171,12 +212,13 @@ class Scenario:
         return publish_policy(objects, manifest)
 
     async def _publish_tickets(self, client: ClientSettings) -> None:
-        """Publish what both clerks logged; returns when all is stored in the stream."""
+        """Publish what the clerks logged; returns when all is stored in the stream."""
         plan, world = self._plan, self._world
         logged = world.logged(plan.tickets.examples, plan.seed)
         await publish_chats("clerk", world.role, logged, world.tools, client)
-        bad_logged = world.bad_logged(plan.bad.examples, plan.seed)
-        await publish_chats("stand-in", world.role, bad_logged, world.tools, client)
+        if not plan.shipped:
+            bad_logged = world.bad_logged(plan.bad.examples, plan.seed)
+            await publish_chats("stand-in", world.role, bad_logged, world.tools, client)
 
     async def _canary(self, version: int) -> str:
         """Traffic until the verdict; its trajectories are the next cycle's data."""
@@ -207,30 +249,33 @@ class Scenario:
 
     async def _note_gate(self, version: int) -> None:
         policies = await self._connections.policies(self._world.role)
-        (policy,) = [one for one in policies if one.version == version]
+        (policy,) = [policy for policy in policies if policy.version == version]
         verdict = "refused" if policy.stage == "refused" else "passed"
-        self._progress.note(f"the gate: v{version} {verdict}; held-out tickets solved:")
-        misjudged = self._world.misjudged
-        for shown in policies:
-            if shown.version in (policy.parent, version):
-                exam = await self._examined(shown)
-                solved = [
-                    f"{mode} {exam.success(mode)}, misjudged kinds {exam.success(mode, misjudged)}" for mode in MODES
-                ]
-                self._progress.note(f"  v{shown.version} {'; '.join(solved)}")
+        compared = heldout_gate(policy)
+        self._progress.note(f"the gate: v{version} {verdict}{f': {compared.reason}' if compared else ''}")
 
-    async def _examined(self, policy: PolicyVersion) -> Exam:
-        """The exam of a policy, which it takes once."""
-        name = f"{policy.role}@{policy.version}"
-        exam = read_exam(self._exams, name)
-        if exam is None:
-            rollouts, gateway_url = self._plan.rollouts, self._connections.gateway_url
-            with self._progress.step(f"v{policy.version} answers held-out tickets, greedy and sampled", GATE):
-                exam = await take_exam(
-                    gateway_url, policy.name, self._world, rollouts.heldout_tasks, rollouts.heldout_seed
-                )
-            write_exam(self._exams, name, exam)
-        return exam
+    async def examine_stable(self) -> None:
+        """Have the policy that serves answer the held-out tickets, greedy and sampled, if it has not yet."""
+        role, rollouts = self._world.role, self._plan.rollouts
+        route = await self._connections.route(role)
+        assert route is not None  # noqa: S101 - the first policy serves
+        assert route.stable is not None  # noqa: S101 - likewise
+        name = f"{role}@{route.stable.version}"
+        if read_exam(self._exams, name) is not None:
+            return
+        exam = await take_exam(
+            self._connections.gateway_url,
+            route.stable.name,
+            self._world,
+            rollouts.heldout_tasks,
+            rollouts.heldout_seed,
+        )
+        write_exam(self._exams, name, exam)
+        solved = (
+            f"{mode} {exam.success(mode)}, misjudged kinds {exam.success(mode, self._world.misjudged)}"
+            for mode in MODES
+        )
+        self._progress.note(f"v{route.stable.version} on held-out tickets: {'; '.join(solved)}")
 
     def _shift(self, tasks: int | None) -> Shift:
         self._shifts += 1
@@ -258,12 +303,14 @@ class Scenario:
         self._progress.note(f"{job.algorithm} on {job.trajectories or 0:,} trajectories in {spent:.0f} s{loss}")
         return job
 
-    async def _registered(self, job: Job) -> PolicyVersion:
-        """The version that a job's policy got."""
+    async def _registered(self, *, job: Job | None = None, digest: str | None = None) -> PolicyVersion:
+        """The version that the policy of a job, or one with this digest, got."""
 
         async def registered() -> PolicyVersion | None:
-            policies = await self._connections.policies(job.role)
-            return next((one for one in policies if one.training_job_id == job.training_job_id), None)
+            for policy in await self._connections.policies(self._world.role):
+                if policy.digest == digest or (job is not None and policy.training_job_id == job.training_job_id):
+                    return policy
+            return None
 
         return await self._until("the policy is registered", registered, GATE_S)
 
@@ -295,6 +342,15 @@ class Scenario:
         except TimeoutError as error:
             raise DemoFailed(f"waited {deadline_s:g} s in vain until {what}") from error
         return result
+
+
+async def _both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
+    """Both at the same time; where one fails the other is ended."""
+    tasks = asyncio.create_task(first), asyncio.create_task(second)
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await end(*tasks)
 
 
 def real_model() -> Path:
