@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from ratchet.core.errors import DigestMismatch
 
 FOLDER = Path(__file__).parent / "models"
-DIGESTS = FOLDER / "digests.json"
+DIGESTS = "digests.json"
 BASE = "base.safetensors"
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 """The bad policy, as PEFT names the files of an adapter on the base model."""
@@ -34,24 +34,24 @@ def write_shipped(base: Path, bad: Path) -> None:
     kept = {name: config[name] for name in CONFIG} | {"base_model_name_or_path": BASE}
     (FOLDER / ADAPTER_CONFIG).write_text(json.dumps(kept, indent=1) + "\n")
     digests = {name: _digest(FOLDER / name) for name in (BASE, ADAPTER, ADAPTER_CONFIG)}
-    DIGESTS.write_text(json.dumps(digests, indent=1) + "\n")
+    (FOLDER / DIGESTS).write_text(json.dumps(digests, indent=1) + "\n")
 
 
-def copy_base(directory: Path) -> None:
+def copy_base(directory: Path, folder: Path = FOLDER) -> None:
     """Write the base model's weights to a directory, in float32. Raises `DigestMismatch`."""
-    weights = {name: weight.astype(np.float32) for name, weight in load_file(_checked(BASE)).items()}
+    weights = {name: weight.astype(np.float32) for name, weight in load_file(_checked(folder, BASE)).items()}
     save_file(weights, directory / "model.safetensors", {"format": "pt"})
 
 
 def copy_bad_policy(directory: Path) -> None:
     """Write the bad policy's files to a directory. Raises `DigestMismatch`."""
     for name in (ADAPTER, ADAPTER_CONFIG):
-        shutil.copyfile(_checked(name), directory / name)
+        shutil.copyfile(_checked(FOLDER, name), directory / name)
 
 
-def _checked(name: str) -> Path:
-    file = FOLDER / name
-    if json.loads(DIGESTS.read_text())[name] != _digest(file):
+def _checked(folder: Path, name: str) -> Path:
+    file = folder / name
+    if json.loads((folder / DIGESTS).read_text())[name] != _digest(file):
         raise DigestMismatch(f"{file} is not the file that was shipped: `make demo-base` makes it again")
     return file
 

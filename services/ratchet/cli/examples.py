@@ -39,7 +39,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "ratchet feedback latest --thumbs up",
         'ratchet feedback 019ab3f2-71c4 --stars 2 --comment "refunded the wrong order" --rater ana',
     ),
-    "demo": ("ratchet demo", "ratchet demo --small --plain"),
+    "demo": ("ratchet demo", "ratchet demo --full --plain"),
     "usage": ("ratchet usage --by model --since 24h", "ratchet usage --by hour --role support --json"),
     "plugins": ("ratchet plugins", "ratchet plugins --no-check --json"),
     "completion": ("source <(ratchet completion bash)", "ratchet completion fish"),

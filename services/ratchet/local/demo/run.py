@@ -45,7 +45,7 @@ from ratchet.local.local_stack.orphans import end_orphans
 from ratchet.local.local_stack.plan import shared_of
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
-from ratchet.local.local_stack.state import read_record, remove_record, stack_lock
+from ratchet.local.local_stack.state import LOCK_FILE, read_record, remove_record, stack_lock
 from ratchet.local.local_stack.vllm import START_S, VllmSettings, installed_vllm
 
 LINES_WIDTH = 140
@@ -234,5 +234,8 @@ def _empty(directory: Path) -> None:
         if left is not None:
             end_orphans(left)
             remove_record(directory)
-        for name in ("data", "logs"):
-            shutil.rmtree(directory / name, ignore_errors=True)
+        for path in directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != LOCK_FILE:
+                path.unlink()

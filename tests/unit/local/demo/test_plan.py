@@ -15,9 +15,9 @@ from ratchet.local.demo.agents_process import Shift
 from ratchet.local.demo.plan import (
     CONTEXT,
     DEMO,
+    FULL,
     REAL,
     REAL_FLOAT32,
-    SMALL,
     Plan,
     bad_job,
     cycle_job,
@@ -26,12 +26,13 @@ from ratchet.local.demo.plan import (
     notice,
     ticket_job,
     vllm_settings,
+    what_comes,
 )
 from ratchet.rl_coordinator.http.job_request import job_body, training_request
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, problems
 from tests.support.training import AMOUNTS
 
-PLANS = pytest.mark.parametrize("plan", [DEMO, SMALL, REAL], ids=["demo", "small", "real"])
+PLANS = pytest.mark.parametrize("plan", [DEMO, FULL, REAL], ids=["demo", "full", "real"])
 
 
 @PLANS
@@ -77,6 +78,18 @@ def test_the_real_demo_imitates_what_was_solved_and_the_other_one_compares_tries
     real, other = cycle_job(REAL, 1), cycle_job(DEMO, 1)
     assert (real["algorithm"], real["dataset"]["filter"]["min_reward"]) == ("sft", 0.5)
     assert (other["algorithm"], other["dataset"]["filter"].get("min_reward")) == ("rloo", None)
+
+
+@PLANS
+def test_a_plan_says_what_comes_and_how_long_it_takes(plan: Plan) -> None:
+    text = what_comes(plan)
+    assert text.startswith(f"{plan.world.title}. {len(plan.acts)} acts, ")
+    assert all(f"{act} (about {seconds} s)" in text for act, seconds in plan.acts)
+
+
+def test_the_demo_is_shorter_than_the_full_one() -> None:
+    whole, short = (sum(seconds for _, seconds in plan.acts) for plan in (FULL, DEMO))
+    assert short <= 240 < whole
 
 
 def test_a_shift_without_an_end_names_no_number_of_tasks() -> None:

@@ -16,7 +16,7 @@ from ratchet.local.demo.claims import Findings, claims, seconds_to_roll_back
 from ratchet.local.demo.clickhouse_facts import LedgerLine, RolloutDecision, Traffic, VersionTraffic
 from ratchet.local.demo.exams import Exam, Proportion
 from ratchet.local.demo.observer import Picture
-from ratchet.local.demo.plan import DEMO, Plan, Rises
+from ratchet.local.demo.plan import FULL, Plan, Rises
 from ratchet.local.demo.progress import AGENTS, Progress
 from ratchet.local.demo.report import draw_report, report_document
 from ratchet.local.demo.scenario import Story
@@ -60,6 +60,12 @@ def a_policy(version: int, stage: PolicyStage) -> PolicyVersion:
     )
 
 
+BAD = structs.replace(
+    a_policy(4, PolicyStage.ROLLED_BACK),
+    gate={"heldout_tasks": {"reason": "worse", "evidence": {"candidate_valid_calls": 0.97}}},
+)
+
+
 def a_decision(version: int, verdict: str, seconds: float, actor: str = "canary_deployer") -> RolloutDecision:
     before = version - 1 if version > 1 else None
     return RolloutDecision(version, before, verdict, f"because of {verdict}", actor, at(seconds))
@@ -71,7 +77,7 @@ FINDINGS = Findings(
         a_policy(1, PolicyStage.ARCHIVED),
         a_policy(2, PolicyStage.ARCHIVED),
         a_policy(3, PolicyStage.STABLE),
-        a_policy(4, PolicyStage.ROLLED_BACK),
+        BAD,
     ],
     jobs={},
     by_version={1: VersionTraffic(200, 0.4), 3: VersionTraffic(300, None)},
@@ -90,7 +96,7 @@ FINDINGS = Findings(
     rewarded=1500,
     exams={1: an_exam(10, 230, 120), 2: an_exam(100, 235, 150), 3: an_exam(170, 240, 190), 4: an_exam(5, 60, 60)},
 )
-PLAN = replace(DEMO, rises=Rises(overall=0.2, misjudged=0.3))
+PLAN = replace(FULL, rises=Rises(overall=0.2, misjudged=0.3))
 RISE = "greedy held-out success rose by 0.20 or more, intervals apart"
 CORRECTED = "greedy success in the kinds that the clerk misjudged rose by 0.30 or more, intervals apart"
 
@@ -220,7 +226,7 @@ def test_the_table_shows_every_version_with_its_interval_and_verdicts() -> None:
     text = printed(draw_report(FINDINGS, claims(FINDINGS, STORY, PLAN), STORY))
     assert "0.82 [0.78, 0.85]" in text
     assert "│ all *                           │     250 │ 0.04 / 0.48 │" in text
-    assert "100% of its tool calls are valid" in text
+    assert "97% of its tool calls are valid" in text
     assert "refused, canary by override, rolled back" in text
     assert "Rolled back 12.5 s after its canary began, 7.5 s after the first ticket that it spoiled" in text
 
