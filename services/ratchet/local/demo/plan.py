@@ -142,7 +142,7 @@ class Plan:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     """More settings of the services."""
     acts: Sequence[tuple[str, int]] = ()
-    """What happens one after the other, each with the seconds that it took on two quiet cores."""
+    """What happens one after the other, each with about the seconds that it takes on two quiet cores."""
     takes: Takes | None = None
     """What was measured; None: nothing."""
 

@@ -23,7 +23,7 @@ from ratchet.core.service.http import HttpServer
 from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.objects import Objects
-from ratchet.local.engine_local.settings import Settings
+from ratchet.local.engine_local.settings import BODY_LIMIT, LINGER_S, MAX_ROWS, PREFILL_TOKENS, THREADS, Settings
 
 
 @asynccontextmanager
@@ -33,6 +33,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
         from ratchet.core.grammars.compiler import Compiler  # noqa: PLC0415
+        from ratchet.local.engine_local.generation import Generations  # noqa: PLC0415
         from ratchet.local.engine_local.grammars import Grammars  # noqa: PLC0415
         from ratchet.local.engine_local.handlers import Engine  # noqa: PLC0415 - only here, so that its absence is explained
         from ratchet.local.engine_local.load_report import OBSERVE_S, LoadReport  # noqa: PLC0415
@@ -44,9 +45,9 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         raise MissingExtra("engine", "the local engine") from error
     disable_progress_bar()
     gc.freeze()  # torch's and transformers' objects live as long as the process: collections need not look at them
-    limits = Limits(settings.max_rows, settings.prefill_tokens, settings.prefix_tokens, settings.linger_s)
-    seed = secrets.randbits(63) if settings.seed is None else settings.seed
-    worker = TorchWorker(limits, seed, asyncio.get_running_loop().call_soon_threadsafe, settings.threads)
+    limits = Limits(MAX_ROWS, PREFILL_TOKENS, settings.prefix_tokens, LINGER_S)
+    seed = secrets.randbits(63)  # of requests that bring none
+    worker = TorchWorker(limits, seed, asyncio.get_running_loop().call_soon_threadsafe, THREADS)
     loader = PolicyLoader(Objects(settings.shared), settings.shared.data_dir / "models")
     registry = Registry(settings.resident_policies, worker.forget, most_bytes=settings.resident_bytes)
     grammars = Grammars(Compiler())
@@ -54,9 +55,9 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as loading:
             load = partial(asyncio.get_running_loop().run_in_executor, loading, loader.load)
             resolver = Resolver(registry, partial(asyncio.to_thread, loader.find), load, utc_now)
-            engine = Engine(settings, worker, registry, resolver, grammars, utc_now)
+            engine = Engine(Generations(worker), registry, resolver, grammars, utc_now, settings.api_key)
             load_report = Periodic(OBSERVE_S, LoadReport(registry, worker.load_of).observe, "load")
-            api = JsonApi(engine.route, settings.body_limit, cancel_on_disconnect=True)
+            api = JsonApi(engine.route, BODY_LIMIT, cancel_on_disconnect=True)
             server = HttpServer(
                 api, settings.shared.http_host, settings.port, sites=Sites(settings.shared.allowed_hosts)
             )

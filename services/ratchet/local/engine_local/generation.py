@@ -18,7 +18,7 @@ from ratchet.local.engine_local import metrics
 from ratchet.local.engine_local.domain.answers import Completion
 from ratchet.local.engine_local.domain.requests import AnswerOptions, Sampling
 from ratchet.local.engine_local.registry import Entry
-from ratchet.local.engine_local.settings import Settings
+from ratchet.local.engine_local.settings import MAX_REQUESTS
 from ratchet.local.engine_local.torch_batch import Job, Update
 from ratchet.local.engine_local.torch_policies import Served
 
@@ -92,9 +92,9 @@ class Rows:
 class Generations:
     """Hands requests to the torch thread, within the number of rows that may be open."""
 
-    def __init__(self, settings: Settings, worker: Worker) -> None:
-        self._settings = settings
+    def __init__(self, worker: Worker, max_requests: int = MAX_REQUESTS) -> None:
         self._worker = worker
+        self._max_requests = max_requests
         self._open = 0
 
     @contextmanager
@@ -105,7 +105,7 @@ class Generations:
         """
         count = prompt.options.choices
         limit = self._limit(entry.served, prompt)
-        if self._open + count > self._settings.max_requests:
+        if self._open + count > self._max_requests:
             metrics.REQUESTS.labels(entry.name, "refused").inc()
             raise HttpError(429, "the engine is full, try again", kind="rate_limit_error", code="engine_full")
         rows = Rows(count)
@@ -125,8 +125,8 @@ class Generations:
 
     def _limit(self, served: Served, prompt: Prompt) -> int:
         """Most tokens of one answer. Raises `BadRequest` for a prompt that leaves no room, or too many choices."""
-        if prompt.options.choices > self._settings.max_requests:
-            raise BadRequest(f"n must be at most {self._settings.max_requests} at this engine", param="n")
+        if prompt.options.choices > self._max_requests:
+            raise BadRequest(f"n must be at most {self._max_requests} at this engine", param="n")
         room = served.context - len(prompt.ids)
         if room < 1:
             # OpenAI's words and code, by which clients and proxies know to shorten the conversation.
@@ -135,7 +135,7 @@ class Generations:
                 f"{len(prompt.ids)} tokens. Please reduce the length of the messages."
             )
             raise BadRequest(message, code="context_length_exceeded", param="messages")
-        return min(prompt.sampling.max_tokens or self._settings.default_max_tokens or room, room)
+        return min(prompt.sampling.max_tokens or room, room)
 
     def _count_open(self, more: int) -> None:
         self._open += more

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import datetime
 
+from pydantic import SecretStr
+
 from ratchet.core.errors import BadRequest
 from ratchet.core.service.asgi import Answer, EventStream, Handler, Request, Response, json_response
 from ratchet.core.service.problems import HttpError
@@ -16,11 +18,10 @@ from ratchet.local.engine_local import metrics
 from ratchet.local.engine_local.answering import Form, chat_form, events, text_form, whole_answer
 from ratchet.local.engine_local.domain.answers import Given, Stamp
 from ratchet.local.engine_local.domain.requests import read_chat, read_completion
-from ratchet.local.engine_local.generation import Generations, Prompt, Worker
+from ratchet.local.engine_local.generation import Generations, Prompt
 from ratchet.local.engine_local.grammars import Grammars
 from ratchet.local.engine_local.registry import Entry, Registry
 from ratchet.local.engine_local.resolving import Resolver, unknown_model
-from ratchet.local.engine_local.settings import Settings
 from ratchet.local.engine_local.torch_policies import Served
 from ratchet.local.engine_local.transformers_text import ChatText
 
@@ -29,23 +30,23 @@ OPEN_PATHS = frozenset({"/health", "/version"})
 
 
 class Engine:
-    """The HTTP API. Runs on one event loop; computing happens in `worker`, loading and compiling elsewhere too."""
+    """The HTTP API. Runs on one event loop; computing happens in a thread, loading and compiling elsewhere too."""
 
     def __init__(
         self,
-        settings: Settings,
-        worker: Worker,
+        generations: Generations,
         registry: Registry[Served],
         resolver: Resolver,
         grammars: Grammars,
         now: Callable[[], datetime],
+        api_key: SecretStr | None = None,
     ) -> None:
-        self._settings = settings
-        self._generations = Generations(settings, worker)
+        self._generations = generations
         self._registry = registry
         self._resolver = resolver
         self._grammars = grammars
         self._now = now
+        self._key = api_key
         self._routes: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): self.chat,
             ("POST", "/v1/completions"): self.complete,
@@ -63,7 +64,7 @@ class Engine:
             if any(known == path for _, known in self._routes):
                 raise HttpError(405, f"{method} is not allowed on {path}")
             raise HttpError(404, f"no such route: {path}", code="no_such_route")
-        key = self._settings.api_key
+        key = self._key
         if key is None or path in OPEN_PATHS:
             return handler
 

@@ -8,6 +8,19 @@ from pydantic_settings import SettingsConfigDict
 from ratchet.core.service.setting_types import Port
 from ratchet.core.service.settings import ServiceSettings
 
+BODY_LIMIT = 8 * 1024 * 1024
+"""Largest request body in bytes: the longest conversation that a context of 128,000 tokens takes, several times."""
+MAX_REQUESTS = 256
+"""Answers waiting or being computed (a request has `n`): eight full batches, which a client's patience outlasts."""
+MAX_ROWS = 32
+"""Sequences of one policy computed together: beyond it a step on a CPU takes longer in proportion."""
+PREFILL_TOKENS = 4096
+"""Prompt tokens computed in one pass, padding included: more would hold up running sequences."""
+LINGER_S = 0.01
+"""How long a request waits for others to be computed together with: less than a step takes."""
+THREADS = 1
+"""CPU threads of one forward pass; on cores that other processes use, more than one is slower."""
+
 
 class Settings(ServiceSettings):
     """Read from `RATCHET_ENGINE_*` environment variables."""
@@ -16,22 +29,8 @@ class Settings(ServiceSettings):
 
     port: Port = 8082
     """Port of the HTTP API."""
-    body_limit: int = 8 * 1024 * 1024
-    """Largest request body in bytes."""
-    max_requests: int = Field(default=256, ge=1)
-    """Answers waiting or being computed (a request has `n`); more are refused with 429."""
-    max_rows: int = Field(default=32, ge=1)
-    """Sequences of one policy computed together."""
-    prefill_tokens: int = Field(default=4096, ge=1)
-    """Prompt tokens computed in one pass, padding included: more would hold up running sequences."""
     prefix_tokens: int = Field(default=32_768, ge=0)
     """Tokens per policy whose keys and values are kept for the next call of the same conversation."""
-    linger_s: float = Field(default=0.01, ge=0)
-    """How long a request waits for others to be computed together with."""
-    default_max_tokens: int | None = Field(default=None, ge=1)
-    """Longest answer when the request names no limit; unset: what the context leaves, as vLLM has it."""
-    threads: int = Field(default=1, ge=1)
-    """CPU threads of one forward pass; on cores that other processes use, more than one is slower."""
     api_key: SecretStr | None = None
     """Bearer token that every route under /v1 asks for; unset: none is asked for, and loopback is the only guard."""
     resident_policies: int = Field(default=6, ge=1)
@@ -40,5 +39,3 @@ class Settings(ServiceSettings):
     """Bytes of the weights of these policies, without what adapters share with their base model; a policy that makes
     them more lets those go that were not used for longest. Those that are answering stay, and two in any case: a line
     of the log warns of it."""
-    seed: int | None = None
-    """Seed of requests that bring none; unset: drawn at start."""

@@ -17,7 +17,7 @@ from ratchet.local.engine_local.handlers import Engine
 from ratchet.local.engine_local.registry import Registry
 from ratchet.local.engine_local.resolving import Resolver
 from ratchet.local.engine_local.s3_policies import Fetched
-from ratchet.local.engine_local.settings import Settings
+from ratchet.local.engine_local.settings import BODY_LIMIT
 from ratchet.local.engine_local.torch_policies import Served
 
 COUNTED = (
@@ -53,10 +53,9 @@ async def test_every_load_and_every_eviction_is_counted(served: Served) -> None:
 
     nothing = cast("Any", None)
     registry: Registry[Served] = Registry(2, lambda _: None)
-    settings = Settings(resident_policies=2)
     resolver = Resolver(registry, find, load, now)
-    engine = Engine(settings, nothing, registry, resolver, nothing, now)
-    transport = httpx.ASGITransport(cast("Any", JsonApi(engine.route, settings.body_limit)))
+    engine = Engine(nothing, registry, resolver, nothing, now)
+    transport = httpx.ASGITransport(cast("Any", JsonApi(engine.route, BODY_LIMIT)))
     async with httpx.AsyncClient(transport=transport, base_url="http://engine/v1") as http:
         before = counts()
         for role in ("one", "two", "one", "three", "broken"):

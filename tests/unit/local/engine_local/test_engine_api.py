@@ -21,12 +21,12 @@ from ratchet.core.rules.engines import MOST_LOADS
 from ratchet.core.service.asgi import JsonApi
 from ratchet.core.stores.failed_names import REMEMBERED_S
 from ratchet.core.stores.policies import Policy
+from ratchet.local.engine_local.generation import Generations
 from ratchet.local.engine_local.grammars import Grammars
 from ratchet.local.engine_local.handlers import Engine
 from ratchet.local.engine_local.registry import Entry, Registry
 from ratchet.local.engine_local.resolving import Resolver
 from ratchet.local.engine_local.s3_policies import Fetched
-from ratchet.local.engine_local.settings import Settings
 from ratchet.local.engine_local.torch_batch import Job
 from ratchet.local.engine_local.torch_policies import Served
 from ratchet.local.engine_local.torch_worker import Limits, TorchWorker
@@ -37,7 +37,7 @@ NEW = "helpdesk@2-bbbbbbbb"
 NOTHING: Any = None
 """In the place of a manifest, which loading reads for itself."""
 ASKED = [{"role": "user", "content": "where is my order K47"}]
-SMALL = Settings(max_requests=2, resident_policies=2, seed=1, body_limit=2000)
+MAX_REQUESTS, BODY_LIMIT = 2, 2000
 
 
 class Store:
@@ -87,15 +87,15 @@ class Held:
 class Api:
     """A client of an engine that runs in this process."""
 
-    def __init__(self, worker: Any, served: Served, loading: ThreadPoolExecutor, settings: Settings = SMALL) -> None:
+    def __init__(self, worker: Any, served: Served, loading: ThreadPoolExecutor, key: SecretStr | None = None) -> None:
         self.store = Store(served)
-        self.registry: Registry[Served] = Registry(SMALL.resident_policies, lambda _: None)
+        self.registry: Registry[Served] = Registry(2, lambda _: None)
         load = partial(asyncio.get_running_loop().run_in_executor, loading, self.store.load)
         self.grammars = Grammars(Compiler())
         self.clock = 0.0
         resolver = Resolver(self.registry, self.store.find, load, now, lambda: self.clock)
-        engine = Engine(settings, worker, self.registry, resolver, self.grammars, now)
-        app: Any = JsonApi(engine.route, SMALL.body_limit)
+        engine = Engine(Generations(worker, MAX_REQUESTS), self.registry, resolver, self.grammars, now, key)
+        app: Any = JsonApi(engine.route, BODY_LIMIT)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine")
         self.registry.add(Entry(NAME, DIGEST, URI, served, 0.0, 0.0))
 
@@ -342,9 +342,8 @@ async def test_a_stopping_engine_answers_what_it_cannot_finish(api: Api, worker:
 
 
 async def test_with_a_key_only_those_who_know_it_are_served(worker: TorchWorker, served: Served) -> None:
-    keyed = SMALL.model_copy(update={"api_key": SecretStr("s3cret")})
     with ThreadPoolExecutor(1) as loading:
-        api = Api(worker, served, loading, keyed)
+        api = Api(worker, served, loading, SecretStr("s3cret"))
         async with api.http:
             assert (await api.http.get("/health")).status_code == 200
             for given in ("", "Bearer wrong", "Bearer "):

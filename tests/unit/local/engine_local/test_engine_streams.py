@@ -18,12 +18,12 @@ from ratchet.core.grammars.compiler import Compiler
 from ratchet.core.service.asgi import JsonApi
 from ratchet.local.engine_local.domain.answers import Completion, Drawn
 from ratchet.local.engine_local.domain.requests import Sampling
+from ratchet.local.engine_local.generation import Generations
 from ratchet.local.engine_local.grammars import Grammars
 from ratchet.local.engine_local.handlers import Engine
 from ratchet.local.engine_local.load_report import LoadReport
 from ratchet.local.engine_local.registry import Entry, Registry
 from ratchet.local.engine_local.resolving import Resolver
-from ratchet.local.engine_local.settings import Settings
 from ratchet.local.engine_local.torch_batch import Job, Update
 from ratchet.local.engine_local.torch_policies import Served
 from ratchet.local.engine_local.torch_worker import Limits, TorchWorker
@@ -57,9 +57,8 @@ def client(worker: Any, served: Served) -> tuple[httpx.AsyncClient, Registry[Ser
         return datetime(2026, 1, 5, tzinfo=UTC)
 
     registry: Registry[Served] = Registry(2, lambda _: None)
-    settings = Settings(max_requests=4)
     resolver = Resolver(registry, never, never, now)
-    engine = Engine(settings, worker, registry, resolver, Grammars(Compiler()), now)
+    engine = Engine(Generations(worker, max_requests=4), registry, resolver, Grammars(Compiler()), now)
     registry.add(Entry(NAME, "0" * 64, "s3://b/p.json", served, 0.0, 0.0))
     app: Any = JsonApi(engine.route, 10_000)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine"), registry
