@@ -39,16 +39,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 def held_out_file(world: World, count: int, seed: int) -> bytes:
     """The lines of a task file: so many held-out tickets of a world, and their seed."""
-    lines = [_line(world, task) for task in world.draw_tasks(HELD_OUT, count, seed)]
+    lines = [_line(world, task, number) for number, task in enumerate(world.draw_tasks(HELD_OUT, count, seed), 1)]
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
-def _line(world: World, task: Any) -> dict[str, Any]:  # `Any`: a task of this world
+def _line(world: World, task: Any, seed: int) -> dict[str, Any]:  # `Any`: a task of this world
     return {
         "id": task.task_id,
         "messages": world.environment(task).opening(),
         "tools": world.tools,
         "max_tokens": world.max_tokens,
+        "seed": seed * 1_000,  # with one for all, every ticket would be played by the same draws
         "expect": {"further": {"helpdesk": {"world": world.name, "task": asdict(task)}}},
     }
 

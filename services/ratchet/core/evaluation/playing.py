@@ -25,6 +25,8 @@ PAUSES_S = (1.0, 4.0)
 """Before a task is asked again after a fault of the engine."""
 FAULTS_IN_A_ROW = 8
 """After so many the engine is taken to be away, and what remains is not asked."""
+NEXT_MESSAGE = 1_000_003
+"""Between the seeds of a conversation's messages."""
 MOST_MESSAGES = 64
 """Of a policy in one conversation: a grader may never end it."""
 
@@ -150,8 +152,9 @@ async def _tried(player: Player, graded: GradedTask, draw: Draw, pauses_s: Seque
     (mode, number, temperature), task, conversation = draw, graded.task, graded.begin()
     seed, trajectory_id, last = task.seed + number, str(uuid_utils.uuid7()), None
     prompt_tokens = completion_tokens = 0
-    for _ in range(MOST_MESSAGES):
-        answer = await _answered(player, task, temperature, seed, trajectory_id, pauses_s)
+    for message in range(MOST_MESSAGES):
+        # Each message draws anew: with one seed for all of them an unlikely first token comes back every time.
+        answer = await _answered(player, task, temperature, seed + NEXT_MESSAGE * message, trajectory_id, pauses_s)
         if answer.message is None:
             if last is None:
                 return Try(task=task.id, mode=mode, number=number, refused=True, why=f"refused: {answer.refused}")
