@@ -219,7 +219,7 @@ $(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
 # Groups of about the same length that run beside each other, the longest first: each imports only what it needs.
 TIMES := .cache/tests
 FAST := fast-servers fast-gateway fast-torch fast-unit fast-contract
-TORCH := tests/unit/local tests/unit/trainer_worker tests/unit/core/grammars tests/unit/cli/test_dataset_records.py
+TORCH := $(addprefix tests/unit/,local trainer_worker tools core/grammars core/chat_templates cli/test_dataset_records.py)
 GATEWAY := $(wildcard tests/integration/test_gateway*.py)
 fast-torch: TESTS = $(TORCH)
 fast-unit: TESTS = tests/unit $(TORCH:%=--ignore=%)
