@@ -26,7 +26,7 @@ CONTRACTS = Path(__file__).resolve().parents[1] / "contracts"
 def recorded(root: Path) -> str:
     """The topics, stored values, schemas and valid examples of the contracts in `root`, as the file of a release."""
     topics = json.loads((root / "topics.json").read_text())["topics"]
-    stored = {one.where: one.schema for one in stored_kinds(root)}
+    stored = {kind.where: kind.schema for kind in stored_kinds(root)}
     kept = {
         name: {key: topic[key] for key in ("subjects", "schema", "summary") if key in topic}
         for name, topic in topics.items()
@@ -71,7 +71,7 @@ def _operations(document: Any, service: str) -> Iterator[tuple[str, Any]]:
     for path, members in document["paths"].items():
         for verb in (verb for verb in VERBS if verb in members):
             operation = members[verb]
-            sent = [_resolved(one, document) for one in operation.get("parameters", ())]
+            sent = [_resolved(parameter, document) for parameter in operation.get("parameters", ())]
             asked = {f"{one['in']} {one['name']}": one for one in sent if one["in"] != "path"}
             needed = [name for name, one in asked.items() if one.get("required")]
             taken = {name: _alternatives(_closed(_local(one["schema"], service))) for name, one in asked.items()}

@@ -52,9 +52,9 @@ def measured(paths: Sequence[Path]) -> Shape:
         code = _code_lines(source, tree)
         shape.files.append(len(code))
         shape.lines += source.count("\n")
-        shape.functions += [len(code & _span(one)) for one in ast.walk(tree) if isinstance(one, Function)]
+        shape.functions += [len(code & _span(node)) for node in ast.walk(tree) if isinstance(node, Function)]
         shape.imports += len(
-            {line for one in ast.walk(tree) if isinstance(one, ast.Import | ast.ImportFrom) for line in _span(one)}
+            {line for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for line in _span(node)}
         )
         for name in _private(tree):
             shape.one_use += len(re.findall(rf"\b{name}\b", source)) == 2

@@ -74,11 +74,16 @@ def reference(app: typer.Typer) -> str:
         COMPLETION,
     ]
     for words, command in commands:
-        parameters: list[Parameter] = [one for one in command.params if not getattr(one, "hidden", False)]
-        arguments = [one for one in parameters if one.param_type_name == "argument"]
-        options = [one for one in parameters if one.param_type_name == "option" and one.name != "help"]
+        parameters: list[Parameter] = [param for param in command.params if not getattr(param, "hidden", False)]
+        arguments = [parameter for parameter in parameters if parameter.param_type_name == "argument"]
+        options = [
+            parameter for parameter in parameters if parameter.param_type_name == "option" and parameter.name != "help"
+        ]
         usage = " ".join([*words, *map(_placeholder, arguments), *(["[OPTIONS]"] if options else [])])
-        rows = [f"| `{_placeholder(one)}` | {_cell(one.help)} | {_default(one)} |\n" for one in arguments]
+        rows = [
+            f"| `{_placeholder(argument)}` | {_cell(argument.help)} | {_default(argument)} |\n"
+            for argument in arguments
+        ]
         rows += map(_option_row, options)
         table = "| | | default |\n|---|---|---|\n" + "".join(rows) if rows else ""
         about = f"{_text(command.help)}\n\n```\n{usage}\n```\n"

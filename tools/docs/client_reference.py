@@ -27,8 +27,10 @@ FILLED_IN = frozenset({"role", "algorithm", "requester", "fresh_id", "now"})
 def client_page() -> str:
     """Every public name with its signature."""
     own = inspect.signature(AsyncClient.train)  # it passes its options on: the page shows them
-    passed = [one for one in inspect.signature(request_of).parameters.values() if one.name not in FILLED_IN]
-    kept = [one for one in own.parameters.values() if one.name != "options"]
+    passed = [
+        parameter for parameter in inspect.signature(request_of).parameters.values() if parameter.name not in FILLED_IN
+    ]
+    kept = [parameter for parameter in own.parameters.values() if parameter.name != "options"]
     train = _doc(AsyncClient.train).replace("; see `training.request_of` for the options", "")
     parts = [
         INTRODUCTION,
@@ -65,7 +67,7 @@ def _method(function: Callable[..., Any]) -> str:
 def _signature(name: str, signature: inspect.Signature) -> str:
     """A signature as the source has it; one that does not fit in a line has a line for each parameter."""
     parameters: list[str] = []
-    for one in (one for one in signature.parameters.values() if one.name != "self"):
+    for one in (parameter for parameter in signature.parameters.values() if parameter.name != "self"):
         if one.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in parameters:
             parameters.append("*")
         mark = "**" if one.kind is inspect.Parameter.VAR_KEYWORD else ""
@@ -76,7 +78,7 @@ def _signature(name: str, signature: inspect.Signature) -> str:
     end = f") -> {back}" if back not in (None, "None", inspect.Signature.empty) else ")"
     line = f"{name}({', '.join(parameters)}{end}"
     if len(line) > 100:
-        line = "\n".join([f"{name}(", *(f"    {one}," for one in parameters), end])
+        line = "\n".join([f"{name}(", *(f"    {parameter}," for parameter in parameters), end])
     return f"```\n{line}\n```"
 
 

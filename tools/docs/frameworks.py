@@ -85,7 +85,7 @@ more than one trajectory, the framework rewrites the conversation before each ca
 def page(results: Sequence[Result]) -> str:
     """The whole page."""
     table = "".join(_row(result) for result in results)
-    broken = [f"- {_name(one)}, `{task}`: {problem}\n" for one in results for task, problem in _failures(one)]
+    broken = [f"- {_name(result)}, `{task}`: {problem}\n" for result in results for task, problem in _failures(result)]
     faults = "".join(["\n## What does not work\n\n", *broken]) if broken else ""
     return HEAD + table + faults + "\n## What to set\n" + "".join(_setting(result) for result in results)
 

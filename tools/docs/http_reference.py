@@ -44,16 +44,16 @@ def http_page(documents: Mapping[str, Document]) -> str:
 def _route(name: str, title: str, operation: Document, document: Document) -> str:
     description = operation.get("description") or operation.get("summary") or ""
     lines = [f"### {name}: {title}", " ".join(description.split())]
-    parameters = [_resolved(one, document) for one in operation.get("parameters", ())]
+    parameters = [_resolved(parameter, document) for parameter in operation.get("parameters", ())]
     if parameters:
         rows = [
             (
-                f"`{one['name']}`",
-                one["in"],
-                kind(name, one["schema"]),
-                _meaning(one["schema"] | {"description": one.get("description", "")}),
+                f"`{parameter['name']}`",
+                parameter["in"],
+                kind(name, parameter["schema"]),
+                _meaning(parameter["schema"] | {"description": parameter.get("description", "")}),
             )
-            for one in parameters
+            for parameter in parameters
         ]
         lines.append(table(("parameter", "in", "type", ""), rows))
     body = operation.get("requestBody")

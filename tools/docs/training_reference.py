@@ -72,7 +72,7 @@ def training_page() -> str:
     for name in {*members} ^ {*WORDS}:
         raise KeyError(f"tools/docs/training_reference.py and Hyperparameters disagree on {name}")
     annotated = [
-        one for one in ast.walk(ast.parse(inspect.getsource(Hyperparameters))) if isinstance(one, ast.AnnAssign)
+        node for node in ast.walk(ast.parse(inspect.getsource(Hyperparameters))) if isinstance(node, ast.AnnAssign)
     ]
     types = {ast.unparse(one.target): ast.unparse(one.annotation).removesuffix(" | None") for one in annotated}
     algorithms = {name: [one.name for one in BUILT_IN if name in one.all_hyperparameters] for name in members}

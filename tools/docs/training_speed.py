@@ -190,7 +190,7 @@ def pictures(report: Report) -> Mapping[str, str]:
     """The drawings by name: one of each algorithm for everything that grows."""
     drawn: dict[str, str] = {}
     for kind, what in GROWTH.items():
-        results = [one for one in report.results if one.kind == kind]
+        results = [result for result in report.results if result.kind == kind]
         for algorithm in dict.fromkeys(one.algorithm for result in results for one in result.ways):
             curves = {
                 one.way: [

@@ -340,7 +340,7 @@ def is_public(cell: Cell | Result) -> bool:
 
 
 def _solved(exam: Exam, mode: str) -> str:
-    answers = sorted((one.task, one.success) for one in exam.answers if one.mode == mode)
+    answers = sorted((answer.task, answer.success) for answer in exam.answers if answer.mode == mode)
     return "".join(str(int(success)) for _, success in answers)
 
 

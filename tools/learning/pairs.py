@@ -142,7 +142,7 @@ def _verdicts(cell: Cell, judge: Callable[[HeldOutPair], float]) -> list[tuple[s
 
 def _row(name: str, by_seed: Sequence[Sequence[tuple[str, float]]]) -> str:
     means = [statistics.fmean(right for _, right in verdicts) for verdicts in by_seed]
-    low, high = task_interval([one for verdicts in by_seed for one in verdicts])
+    low, high = task_interval([verdict for verdicts in by_seed for verdict in verdicts])
     apart = " ".join(f"{mean:.2f}" for mean in means) if len(means) > 1 else ""
     return f"| {name} | {statistics.fmean(means):.2f} | {low:.2f} to {high:.2f} | {apart} |"
 

@@ -86,7 +86,7 @@ Counts are sums over the cycles so far, in the mean over seeds."""
 
 
 def _section(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
-    own = [one for one in results if one.experiment == experiment.name]
+    own = [result for result in results if result.experiment == experiment.name]
     if not own:
         yield "Not measured."
         return
@@ -116,11 +116,13 @@ def _lines(
     results: Sequence[Result], experiment: Experiment
 ) -> Iterator[tuple[str, list[Measured], list[str], list[Result], int]]:
     """(name, exams, gains, cells, cycle) of every policy."""
-    base = next((one.base for one in results if one.experiment == experiment.name and one.base is not None), None)
+    base = next(
+        (result.base for result in results if result.experiment == experiment.name and result.base is not None), None
+    )
     if base is not None:
         yield UNTRAINED, [base], ["", ""], [], 0
     for name, cells, cycle in points(results, experiment):
-        exams = [one.measured[cycle] for one in cells]
+        exams = [cell.measured[cycle] for cell in cells]
         gains = [str(gain_of(cells, cycle, mode)) if cycle else "" for mode in MODES]
         yield (name if cycle else IMITATED), exams, gains, cells, cycle
 
@@ -131,19 +133,19 @@ def gain_of(cells: Sequence[Result], cycle: int, mode: str) -> Gain:
         first, last = (cells[0].measured[place].solved[mode] for place in (0, cycle))
         return Gain.over_tasks(first, last)
     return Gain.over_seeds(
-        [one.measured[cycle].success(mode).rate - one.measured[0].success(mode).rate for one in cells]
+        [cell.measured[cycle].success(mode).rate - cell.measured[0].success(mode).rate for cell in cells]
     )
 
 
 def _solved(exams: Sequence[Measured], mode: str, kind: str | None) -> str:
     shares = [exam.success(mode, kind) if kind else exam.success(mode) for exam in exams]
-    return str(shares[0]) if len(shares) == 1 else str(OverSeeds([one.rate for one in shares]))
+    return str(shares[0]) if len(shares) == 1 else str(OverSeeds([share.rate for share in shares]))
 
 
 def _took(cells: Sequence[Result], cycle: int, figure: str) -> str:
     """Up to this cycle; of trainings alone for the policy after imitation."""
     places = range(1, cycle + 1) if cycle else range(1)
-    sums = [sum(one.measured[place].figures.get(figure, 0) for place in places) for one in cells]
+    sums = [sum(cell.measured[place].figures.get(figure, 0) for place in places) for cell in cells]
     return f"{statistics.fmean(sums):,.0f}" if sums and any(sums) else ""
 
 
@@ -159,8 +161,8 @@ def _verdicts(results: Sequence[Result], experiment: Experiment) -> str:
         cells = [one for one in cells_of(results, experiment, variant.name) if len(one.measured) > experiment.cycles]
         if cells:
             gain = gain_of(cells, experiment.cycles, GREEDY)
-            minutes = statistics.fmean(one.seconds for one in cells) / 60
-            load = statistics.fmean(one.load or 0 for one in cells)
+            minutes = statistics.fmean(cell.seconds for cell in cells) / 60
+            load = statistics.fmean(cell.load or 0 for cell in cells)
             count = f"{len(cells)} seed" + ("s" if len(cells) > 1 else "")
             lines.append(
                 f"- {variant.name}: {gain.verdict}, greedy {gain} ({count}; {minutes:.0f} minutes, load {load:.1f})"
@@ -169,9 +171,11 @@ def _verdicts(results: Sequence[Result], experiment: Experiment) -> str:
 
 
 def _cells(results: Sequence[Result]) -> str:
-    there = {Cell(one.experiment, one.variant, one.seed) for one in results}
+    there = {Cell(result.experiment, result.variant, result.seed) for result in results}
     missing = [str(cell) for cell in all_cells() if is_public(cell) and cell not in there]
-    learners = ", ".join(f"`{digest}` ({count})" for digest, count in Counter(one.learner for one in results).items())
+    learners = ", ".join(
+        f"`{digest}` ({count})" for digest, count in Counter(result.learner for result in results).items()
+    )
     lines = [f"Not measured, {len(missing)}: {', '.join(missing)}."] if missing else []
     lines += [f"Digest of the trainer's files at the time, and how many cells it made: {learners}."] if learners else []
     lines += [_versions(results[-1].versions)] if results else []

@@ -120,8 +120,8 @@ def safety(results: Sequence[Result], claim: ClaimedRise) -> Safety:
     """How large a rise by RLOO is safe to claim."""
     cells = [one for one in cells_of(results, ALGORITHMS, RLOO) if len(one.measured) > claim.cycles]
     pairs = [
-        (one.measured[0].success(GREEDY, claim.kinds), one.measured[claim.cycles].success(GREEDY, claim.kinds))
-        for one in cells
+        (cell.measured[0].success(GREEDY, claim.kinds), cell.measured[claim.cycles].success(GREEDY, claim.kinds))
+        for cell in cells
     ]
     rises = [last.rate - first.rate for first, last in pairs]
     first, last = pairs[rises.index(min(rises))]
@@ -136,7 +136,7 @@ def draw_tables(results: Sequence[Result], claims: Sequence[ClaimedRise]) -> str
     parts = [_head(results)]
     for experiment in OWN:
         parts += [f"## {experiment.title}", experiment.asks]
-        if any(one.experiment == experiment.name for one in results):
+        if any(result.experiment == experiment.name for result in results):
             parts += [_means(results, experiment), *_notes(results, experiment)]
     parts += [_each_seed(results), _kinds(results), _claims(results, claims), _cells(results)]
     return "\n\n".join(parts) + "\n"
@@ -174,7 +174,7 @@ def _means(results: Sequence[Result], experiment: Experiment) -> str:
     heads = ["policy", "seeds", _HEADS, "gain, greedy", "gain, sampled", *experiment.figures.values()]
     rows = [f"| {' | '.join(heads)} |", "|---" * (len(heads) + len(_COLUMNS) - 1) + "|"]
     for name, cells, cycle in points(results, experiment):
-        exams = [one.measured[cycle] for one in cells]
+        exams = [cell.measured[cycle] for cell in cells]
         means = [str(OverSeeds([exam.success(mode, kinds).rate for exam in exams])) for mode, kinds in _COLUMNS]
         gains = [_gain(cells, cycle, mode) if cycle else "" for mode in (GREEDY, SAMPLED)]
         figures = [_figure(exams, figure) for figure in experiment.figures]
@@ -189,13 +189,13 @@ def _figure(exams: Sequence[Measured], name: str) -> str:
 
 
 def _gain(cells: Sequence[Result], cycle: int, mode: str) -> str:
-    over = OverSeeds([one.measured[cycle].success(mode).rate - one.measured[0].success(mode).rate for one in cells])
+    over = OverSeeds([cell.measured[cycle].success(mode).rate - cell.measured[0].success(mode).rate for cell in cells])
     return ("+" if over.mean >= 0 else "") + str(over)
 
 
 def _notes(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
     """What was refused, with its reason."""
-    refused = [one for one in results if one.experiment == experiment.name and one.refused is not None]
+    refused = [result for result in results if result.experiment == experiment.name and result.refused is not None]
     if refused:
         yield "\n".join(f"- refused: {one.variant}, seed {one.seed}: {one.refused}" for one in refused)
 
@@ -204,9 +204,9 @@ def _each_seed(results: Sequence[Result]) -> str:
     rows = [f"| experiment | policy | seed | {_HEADS} |", "|---" * 7 + "|"]
     for experiment in OWN:
         for name, cells, cycle in points(results, experiment):
-            for one in cells:
-                cells_of_row = " | ".join(str(one.measured[cycle].success(mode, kinds)) for mode, kinds in _COLUMNS)
-                rows.append(f"| {experiment.name} | {name} | {one.seed} | {cells_of_row} |")
+            for cell in cells:
+                cells_of_row = " | ".join(str(cell.measured[cycle].success(mode, kinds)) for mode, kinds in _COLUMNS)
+                rows.append(f"| {experiment.name} | {name} | {cell.seed} | {cells_of_row} |")
     note = "In brackets the 95 % Wilson interval over tickets."
     return "\n".join(["## Seed by seed", "", note, "", *rows])
 
@@ -215,7 +215,7 @@ def _kinds(results: Sequence[Result]) -> str:
     """Rare cases apart: the newest policy of each algorithm, kind by kind."""
     columns = [(START, cells_of(results, ALGORITHMS), 0)]
     last = ALGORITHMS.cycles
-    columns += [(one.name, cells_of(results, ALGORITHMS, one.name), last) for one in ALGORITHMS.variants]
+    columns += [(variant.name, cells_of(results, ALGORITHMS, variant.name), last) for variant in ALGORITHMS.variants]
     shown = [(name, kept, cycle) for name, cells, cycle in columns if (kept := _reached(cells, cycle))]
     first = results[0].measured[0]
     rows = ["| kind | tickets | " + " | ".join(name for name, _, _ in shown) + " |", "|---" * (2 + len(shown)) + "|"]
@@ -235,14 +235,16 @@ def _mean_of(exams: Sequence[Measured], mode: str, kind: str) -> str:
 
 
 def _cells(results: Sequence[Result]) -> str:
-    there = {(one.experiment, one.variant, one.seed) for one in results}
+    there = {(result.experiment, result.variant, result.seed) for result in results}
     missing = [
         str(cell)
         for cell in all_cells()
         if not is_public(cell) and (cell.experiment, cell.variant, cell.seed) not in there
     ]
-    longest = max(one.seconds for one in results) / 60
-    learners = ", ".join(f"`{digest}` ({count})" for digest, count in Counter(one.learner for one in results).items())
+    longest = max(result.seconds for result in results) / 60
+    learners = ", ".join(
+        f"`{digest}` ({count})" for digest, count in Counter(result.learner for result in results).items()
+    )
     lines = [
         "## Cells",
         "",
@@ -291,14 +293,14 @@ def _bound(value: float | None) -> str:
 def cells_of(results: Sequence[Result], experiment: Experiment, variant: str | None = None) -> list[Result]:
     """Cells of a variant, or one of each seed, by seed."""
     chosen: dict[int, Result] = {}
-    for one in results:
-        if one.experiment == experiment.name and variant in (None, one.variant):
-            chosen.setdefault(one.seed, one)
+    for result in results:
+        if result.experiment == experiment.name and variant in (None, result.variant):
+            chosen.setdefault(result.seed, result)
     return [chosen[seed] for seed in sorted(chosen)]
 
 
 def _reached(cells: Sequence[Result], cycle: int) -> list[Result]:
-    return [one for one in cells if len(one.measured) > cycle]
+    return [cell for cell in cells if len(cell.measured) > cycle]
 
 
 def points(results: Sequence[Result], experiment: Experiment) -> Iterator[tuple[str, list[Result], int]]:

@@ -140,7 +140,7 @@ class RolloutController:
             return False
         self.woken.clear()
         self._looked_at = now
-        newer = [one for one in await self._candidates() if one.version > rollout.candidate.version]
+        newer = [candidate for candidate in await self._candidates() if candidate.version > rollout.candidate.version]
         if not newer:
             return False
         async with self.store.lock:
@@ -181,9 +181,9 @@ class RolloutController:
         if self.store.rollout is not None and self.store.rollout.parked:
             return []
         return [
-            one
-            for one in await self.context.policies.versions(self.context.role)
-            if one.stage == PolicyStage.REGISTERED
+            version
+            for version in await self.context.policies.versions(self.context.role)
+            if version.stage == PolicyStage.REGISTERED
         ]
 
     async def _recover(self, reason: str, pause_s: float, for_log: str | None = None) -> None:

@@ -23,5 +23,7 @@ class NatsDecisions:
         async with aclosing(reader.to_end()) as batches:
             async for batch in batches:
                 messages = [self._bus.read(one)[0].message for one in batch]
-                decisions += [one for one in messages if isinstance(one, ModelRollout) and one.role == role]
+                decisions += [
+                    message for message in messages if isinstance(message, ModelRollout) and message.role == role
+                ]
         return decisions

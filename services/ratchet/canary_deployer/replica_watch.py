@@ -114,7 +114,7 @@ class ReplicaWatch:
 
 def _probed_at_the_gate(rollout: Rollout) -> set[str]:
     """The replicas that played the probe before traffic, by the gate's evidence."""
-    return {name for one in rollout.gates if one.gate == PROBE for name in _replicas_in(one)}
+    return {name for gate in rollout.gates if gate.gate == PROBE for name in _replicas_in(gate)}
 
 
 def _replicas_in(result: GateResult) -> set[str]:

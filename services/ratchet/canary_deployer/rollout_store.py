@@ -208,8 +208,8 @@ class ChunkStore:
 
     async def read(self, names: Sequence[ChunkName]) -> list[Chunk]:
         """The chunks that a record names, in its order. Raises `ChunksLost`."""
-        self._names, self._stored = {one.number: one for one in names}, None
-        return await _gathered([self._read_chunk(one.name) for one in names])
+        self._names, self._stored = {name.number: name for name in names}, None
+        return await _gathered([self._read_chunk(name.name) for name in names])
 
     async def write(self, chunks: Sequence[Chunk], changed: AbstractSet[int]) -> tuple[ChunkName, ...]:
         """Write the chunks that have changed under new names; returns the names of all."""

@@ -111,7 +111,7 @@ class Annotation:
         without a reward that says something, then the newest. Evaluations are none of them: no thumb on one may teach.
         """
         page = await self._listing.page(TrajectoryFilter(role=role, state="ended", evaluation=False), LOOKED_AT)
-        keys = [(one.role, one.trajectory_id) for one in page.trajectories]
+        keys = [(trajectory.role, trajectory.trajectory_id) for trajectory in page.trajectories]
         rated: dict[tuple[str, str], tuple[bool, bool]] = {}
         unsure: set[tuple[str, str]] = set()
         for part in parts(keys):
@@ -127,7 +127,11 @@ class Annotation:
             is_disputed = rated.get(key, (False, False))[1]
             return 0 if is_disputed else 1 if one.reward is None else 2 if key in unsure else 3
 
-        left = [one for one in page.trajectories if not rated.get((one.role, one.trajectory_id), (False, False))[0]]
+        left = [
+            trajectory
+            for trajectory in page.trajectories
+            if not rated.get((trajectory.role, trajectory.trajectory_id), (False, False))[0]
+        ]
         return QueueOut(trajectories=sorted(left, key=worth)[:limit], remaining=len(left))
 
     async def pair(self, caller: Caller, role: str) -> PairsOut:
@@ -200,14 +204,14 @@ class Annotation:
             alpha=report.alpha,
             raters=[
                 RaterOut(
-                    rater=one.rater,
-                    shared=one.shared,
-                    disagreed=one.disagreed,
-                    low=one.low,
-                    high=one.high,
-                    is_outlier=one.is_outlier,
+                    rater=rater.rater,
+                    shared=rater.shared,
+                    disagreed=rater.disagreed,
+                    low=rater.low,
+                    high=rater.high,
+                    is_outlier=rater.is_outlier,
                 )
-                for one in report.raters
+                for rater in report.raters
             ],
         )
 

@@ -167,17 +167,17 @@ async def streams_of(bus: Bus) -> list[StreamOut]:
     figures = await asyncio.gather(*(stream_figures(bus, name) for name in sorted(bus.contracts.streams)))
     return [
         StreamOut(
-            name=one.name,
-            messages=one.messages,
-            bytes=one.bytes,
+            name=figure.name,
+            messages=figure.messages,
+            bytes=figure.bytes,
             consumers=[
                 ConsumerOut(
                     name=each.name, lag=each.lag, unacknowledged=each.unacknowledged, redelivered=each.redelivered
                 )
-                for each in one.consumers
+                for each in figure.consumers
             ],
         )
-        for one in figures
+        for figure in figures
     ]
 
 

@@ -67,17 +67,17 @@ class Training:
             training_job_id=job_id,
             attempts=[
                 AttemptOut(
-                    number=one.number,
-                    state=one.state,
-                    worker=one.worker,
-                    began_at=one.first_at,
-                    last_at=one.last_at,
-                    last_step=one.last_step,
-                    error=one.error[:ERROR] or None,
-                    gpu_hours=one.gpu_hours,
-                    peak_memory_gb=one.peak_memory_gb,
+                    number=attempt.number,
+                    state=attempt.state,
+                    worker=attempt.worker,
+                    began_at=attempt.first_at,
+                    last_at=attempt.last_at,
+                    last_step=attempt.last_step,
+                    error=attempt.error[:ERROR] or None,
+                    gpu_hours=attempt.gpu_hours,
+                    peak_memory_gb=attempt.peak_memory_gb,
                 )
-                for one in history.attempts
+                for attempt in history.attempts
             ],
             curves=[_curve(name, curves[name]) for name in (*known, *sorted(curves.keys() - FIGURES.keys()))],
         )

@@ -88,7 +88,7 @@ class Trajectories:
             unreadable=talk.unreadable,
             calls=own[:CALLS],
             calls_total=len(own),
-            rewards=[reward_out(one) for one in rewards],
+            rewards=[reward_out(reward) for reward in rewards],
             feedback=[feedback_out(one) for one in feedback],
             run=[
                 RunPartOut(

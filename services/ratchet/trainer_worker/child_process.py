@@ -140,7 +140,7 @@ class Child:
         """Resident memory of all ranks now, with what each shares with the fork server; 0 once they have ended."""
         with suppress(psutil.Error):
             first = psutil.Process(self.pid)
-            return sum(one.memory_info().rss for one in (first, *first.children(recursive=True))) / 1e9
+            return sum(child.memory_info().rss for child in (first, *first.children(recursive=True))) / 1e9
         return 0.0
 
     def ask_to_stop(self) -> None:

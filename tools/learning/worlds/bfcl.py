@@ -53,7 +53,7 @@ class Entry:
     @property
     def names(self) -> frozenset[str]:
         """Of its functions."""
-        return frozenset(str(one["name"]) for one in self.functions)
+        return frozenset(str(function["name"]) for function in self.functions)
 
     @property
     def length(self) -> int:
@@ -63,7 +63,7 @@ class Entry:
     def task(self) -> SingleAnswer:
         """As policies play it."""
         return SingleAnswer(
-            self.task_id, self.kind, self.messages, [tool_of(one) for one in self.functions], self.judge
+            self.task_id, self.kind, self.messages, [tool_of(function) for function in self.functions], self.judge
         )
 
     def judge(self, content: str, calls: Sequence[tuple[str, str]]) -> Outcome:
@@ -111,10 +111,10 @@ def entries() -> tuple[Entry, ...]:
     """Every task of both files that is short enough. Raises `NoTasks`."""
     folder = data_folder()
     return tuple(
-        one
+        entry
         for kind, name in FILES.items()
-        for one in read_entries(kind, folder / name, folder / "possible_answer" / name)
-        if one.length <= LONGEST_TEXT
+        for entry in read_entries(kind, folder / name, folder / "possible_answer" / name)
+        if entry.length <= LONGEST_TEXT
     )
 
 
@@ -165,7 +165,7 @@ def tool_of(function: JsonObject) -> JsonObject:
 def first_accepted(accepted: Accepted, required: Collection[str] = ()) -> JsonObject:
     """Arguments that are right: what may be left out is, unless it is required."""
     return {
-        name: _plain(next(one for one in values if one != OMITTED))
+        name: _plain(next(value for value in values if value != OMITTED))
         for name, values in accepted.items()
         if OMITTED not in values or name in required
     }

@@ -135,7 +135,9 @@ def drawn_games(count: int, *, held_out: bool) -> list[Game]:
     draw = random.Random(f"games {held_out}")
     numbers = {
         GUESS: [(low, low + size - 1) for low in range(1, 61) for size in SIZES if (low % 4 == 0) == held_out],
-        NIM: [(one, other) for one in PILES for other in PILES if one != other and (one * other % 5 == 2) == held_out],
+        NIM: [
+            (pile, other) for pile in PILES for other in PILES if pile != other and (pile * other % 5 == 2) == held_out
+        ],
     }
     return [
         Game(kind, of_kind[place % len(of_kind)], 2 * place + held_out)

@@ -111,12 +111,12 @@ class Helpdesk:
 
     def training(self, count: int, seed: int) -> list[Task]:
         """See `World`."""
-        return [HelpdeskTask(one) for one in draw_tasks(TRAIN, count, seed)]
+        return [HelpdeskTask(task) for task in draw_tasks(TRAIN, count, seed)]
 
     def held_out(self) -> list[Task]:
         """See `World`: the tickets that the gate plays."""
         rollouts = self.plan.rollouts
-        return [HelpdeskTask(one) for one in draw_tasks(HELD_OUT, rollouts.heldout_tasks, rollouts.heldout_seed)]
+        return [HelpdeskTask(task) for task in draw_tasks(HELD_OUT, rollouts.heldout_tasks, rollouts.heldout_seed)]
 
 
 def recipe_of(plan: Plan) -> dict[str, float]:

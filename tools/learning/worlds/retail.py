@@ -62,7 +62,7 @@ class Request:
 def retail(seed: int) -> PublicTasks:
     """The world of a seed. Raises `NoTasks`."""
     requests, tools = _package()
-    training, held_out = by_customer(one for one in requests if one.is_stated)
+    training, held_out = by_customer(request for request in requests if request.is_stated)
     return PublicTasks(
         seed=seed,
         tasks=[one.task(tools) for one in training],
@@ -78,9 +78,9 @@ def by_customer(requests: Iterable[Request]) -> tuple[list[Request], list[Reques
     """Training and held-out half: no customer is in both."""
     training: list[Request] = []
     held_out: list[Request] = []
-    for one in requests:
-        digest = sha256(one.customer.encode()).digest()
-        (held_out if digest[0] % 2 else training).append(one)
+    for request in requests:
+        digest = sha256(request.customer.encode()).digest()
+        (held_out if digest[0] % 2 else training).append(request)
     return training, held_out
 
 

@@ -77,8 +77,8 @@ class ShareDifference(msgspec.Struct, frozen=True):
 
 def limits_of(shares: Sequence[ShareArms]) -> Limits:
     """The limits of the difference over all shares, weighted by their sizes."""
-    size, variance = sum(one.size for one in shares), sum(one.variance for one in shares)
-    difference = sum(one.size * one.difference for one in shares) / size
+    size, variance = sum(share.size for share in shares), sum(one.variance for one in shares)
+    difference = sum(share.size * share.difference for share in shares) / size
     boundary = math.sqrt((variance + TIGHTEST) * math.log((variance + TIGHTEST) / (TIGHTEST * ALPHA**2)))
     return Limits(max(-1.0, difference - boundary / size), min(1.0, difference + boundary / size))
 

@@ -88,18 +88,18 @@ class ReplicaProbe:
 
     def matches(self, dtype: str | None) -> bool:
         """Whether the trainer's log-probabilities came back every time, where they could be compared."""
-        return self.broken is None and all(one.within(dtype) for one in self.differences)
+        return self.broken is None and all(difference.within(dtype) for difference in self.differences)
 
     def never_matches(self, dtype: str | None) -> bool:
         """Whether they came back not even once."""
         if not self.sound:
             return self.broken is not None
-        return bool(self.differences) and not any(one.within(dtype) for one in self.differences)
+        return bool(self.differences) and not any(difference.within(dtype) for difference in self.differences)
 
     def other_format(self, dtype: str | None) -> bool:
         """Whether it is as far off as an engine in a coarser number format than the trainer's."""
         coarser = tolerance_in(dtype) != tolerance_in(BFLOAT16) and not self.matches(dtype)
-        return coarser and self.broken is None and all(one.within(BFLOAT16) for one in self.differences)
+        return coarser and self.broken is None and all(difference.within(BFLOAT16) for difference in self.differences)
 
     @property
     def worst(self) -> ProbeDifference | None:

@@ -319,7 +319,9 @@ class Window:
     """Numbers of chunks whose tests have to be computed anew."""
 
     def __post_init__(self) -> None:
-        self._places = {one.key: (chunk, one) for chunk in self.chunks for one in chunk.trajectories}
+        self._places = {
+            trajectory.key: (chunk, trajectory) for chunk in self.chunks for trajectory in chunk.trajectories
+        }
 
     @property
     def open(self) -> list[Chunk]:
@@ -329,7 +331,7 @@ class Window:
     @property
     def pending(self) -> int:
         """Trajectories whose outcome is not settled."""
-        return sum(one.outcome == PENDING for chunk in self.open for one in chunk.trajectories)
+        return sum(trajectory.outcome == PENDING for chunk in self.open for trajectory in chunk.trajectories)
 
     def arm(self, canary: bool) -> ArmCounts:
         """The totals of one arm."""
@@ -357,8 +359,8 @@ class Window:
             forgotten = self.chunks.pop(0)
             self.closed -= 1
             self.changed.discard(forgotten.number)
-            for one in forgotten.trajectories:
-                del self._places[one.key]
+            for trajectory in forgotten.trajectories:
+                del self._places[trajectory.key]
 
     def _fold_start(self, start: Started, compared: Compared) -> None:
         versions = {STABLE: compared.stable_version, CANARY: compared.canary_version}
@@ -462,16 +464,16 @@ class Window:
         for chunk in self.open:
             if chunk.trajectories[0].since >= overdue:
                 return
-            for one in chunk.trajectories:
-                if one.since >= overdue or one.done:
+            for trajectory in chunk.trajectories:
+                if trajectory.since >= overdue or trajectory.done:
                     continue
-                if one.first is None:
-                    one.first = 1
+                if trajectory.first is None:
+                    trajectory.first = 1
                     self._touch(chunk)
-                if one.outcome == PENDING and one.since < scored:
-                    self._settle(chunk, one, MISSING, None)
-                elif one.outcome == PENDING and one.since < now - rules.patience_s:
-                    self._settle(chunk, one, UNSCORED, None)
+                if trajectory.outcome == PENDING and trajectory.since < scored:
+                    self._settle(chunk, trajectory, MISSING, None)
+                elif trajectory.outcome == PENDING and trajectory.since < now - rules.patience_s:
+                    self._settle(chunk, trajectory, UNSCORED, None)
 
     def _touch(self, chunk: Chunk) -> None:
         self.changed.add(chunk.number)

@@ -124,7 +124,7 @@ class ProbeGate:
                 f"{sentence}; and so it is with {stable.name}, which serves the role ({'; '.join(wrong)}): was the "
                 "engine's base model or number format exchanged?",
             )
-        return manifest.dtype if all(one.differences for one in usual.results.values()) else None
+        return manifest.dtype if all(result.differences for result in usual.results.values()) else None
 
     async def _play(self, manifest: PolicyManifest, replica: Replica, model: str) -> ReplicaProbe:
         doubts = self.doubts[model, replica.name]
@@ -161,7 +161,7 @@ async def _play(model: str, manifest: PolicyManifest, times: int, replica: Repli
         plays.append(scored[len(prompt) - 1 :])
     logprobs = [[token.logprob for token in scored] for scored in plays]
     _refuse_logits(logprobs, replica)
-    problems = [_broken(one) for one in logprobs]
+    problems = [_broken(logprob) for logprob in logprobs]
     sound = [
         [value for value in one if value is not None] for one, why in zip(logprobs, problems, strict=True) if not why
     ]
@@ -229,7 +229,7 @@ async def _mode(
 def _figures(played: Checked[ReplicaProbe], manifest: PolicyManifest) -> JsonObject:
     tolerance = tolerance_in(manifest.dtype)
     return {
-        "compared": any(one.differences for one in played.results.values()),
+        "compared": any(result.differences for result in played.results.values()),
         "dtype": manifest.dtype or "unknown",
         "allowed": {"mean": tolerance.mean, "worst": tolerance.worst},
         "replicas": {name: _figures_of(one) for name, one in played.results.items()},
@@ -249,7 +249,7 @@ def _figures_of(one: ReplicaProbe) -> JsonObject:
 
 def _summary(played: Checked[ReplicaProbe], manifest: PolicyManifest) -> str:
     """What was compared, and what was not, in words."""
-    worst = [one.worst for one in played.results.values() if one.worst is not None]
+    worst = [result.worst for result in played.results.values() if result.worst is not None]
     compared = f"on {len(worst)} of {len(played.results) + len(played.away)} replicas"
     parts = [NO_PROBE if manifest.probe is None else "no log-probabilities were compared"]
     if worst:

@@ -42,7 +42,7 @@ class WarmupGate:
             return GateResult(NAME, FAILED, f"it does not answer as it should: {error}")
         replicas = {name: {"prompts": one.prompts, "tokens": one.tokens} for name, one in warmed.results.items()}
         evidence: JsonObject = {"replicas": replicas, "away": list(warmed.away)}
-        tokens = sum(one.tokens for one in warmed.results.values())
+        tokens = sum(result.tokens for result in warmed.results.values())
         answered = f"{len(self.prompts)} prompts answered by {len(replicas)} replicas, {tokens} tokens, all finite"
         return GateResult(NAME, PASSED, answered, evidence)
 

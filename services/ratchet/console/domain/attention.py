@@ -130,10 +130,10 @@ def _paused(picture: Picture) -> Iterator[AttentionOut]:
 
 
 def _lag(picture: Picture) -> Iterator[AttentionOut]:
-    for one in picture.growths:
-        if one.lag >= LAG:
-            detail = f"{one.lag} messages behind, {one.before} {one.seconds:.0f} s ago"
-            yield _of(WARNING, "lag", f"{one.consumer} falls behind", detail, one.stream)
+    for growth in picture.growths:
+        if growth.lag >= LAG:
+            detail = f"{growth.lag} messages behind, {growth.before} {growth.seconds:.0f} s ago"
+            yield _of(WARNING, "lag", f"{growth.consumer} falls behind", detail, growth.stream)
 
 
 def _job(picture: Picture) -> Iterator[AttentionOut]:

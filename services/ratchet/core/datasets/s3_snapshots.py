@@ -65,7 +65,7 @@ class SnapshotWriter:
         """Append rows as one row group."""
         if rows:
             self._writer.add([row.row for row in rows])
-            self._written.extend(one.origin for one in rows)
+            self._written.extend(row.origin for row in rows)
             self._tally.update(tries_in(rows))
 
     def publish(self, header: SnapshotHeader, left_out: dict[str, int]) -> SnapshotRef:

@@ -99,7 +99,10 @@ class Tries:
     async def with_texts(self, role: str, tries: Sequence[Try]) -> tuple[list[Try], int]:
         """The tries with their chats and tools, and how many cannot be read (their turns are not stored yet)."""
         ids = [tried.trajectory_id for tried in tries]
-        stored = {one.trajectory_id: one for one in await self._history.messages("trajectories", Trajectory, role, ids)}
+        stored = {
+            message.trajectory_id: message
+            for message in await self._history.messages("trajectories", Trajectory, role, ids)
+        }
         turns: dict[str, list[Turn]] = {}
         recorded = {one.recorded_as or one.trajectory_id for one in stored.values()}
         for turn in await self._history.messages("turns", Turn, role, recorded):

@@ -149,8 +149,8 @@ def checked_engines(engines: tuple[EngineSettings, ...]) -> tuple[EngineSettings
     """Engines that differ in names, replicas and roles. Raises `ValueError`."""
     for what, values in (
         ("the name {} stands for two engines", [engine.name for engine in engines]),
-        ("two engines have the replica {}", [replica_name(url) for one in engines for url in one.urls]),
-        ("two engines serve the role {}", [role for one in engines for role in one.roles]),
+        ("two engines have the replica {}", [replica_name(url) for engine in engines for url in engine.urls]),
+        ("two engines serve the role {}", [role for engine in engines for role in engine.roles]),
     ):
         if repeated := _repeated(values):
             raise ValueError(what.format(repeated))

@@ -208,7 +208,7 @@ class EndedSearch:
         self._asked = asked
         self._columns, parameters = _of_columns(asked)
         others, more = _of_other_tables(asked)
-        self._where = "".join(f" AND {one}" for one in (*self._columns, *others))
+        self._where = "".join(f" AND {column}" for column in (*self._columns, *others))
         self._parameters = {**parameters, **more, **_bounds(asked)}
 
     async def windows(self, after: Place) -> AsyncIterator[Window]:

@@ -155,7 +155,7 @@ def _place(judgement: object) -> str | None:
         ranking = cast("list[object]", judgement)
         members = [cast("JsonObject", one) for one in ranking if isinstance(one, dict)]
         if members:
-            ranks = [rank if isinstance(rank := one.get("rank"), int) else len(members) for one in members]
+            ranks = [rank if isinstance(rank := member.get("rank"), int) else len(members) for member in members]
             first = min(ranks)
             return _place(members[ranks.index(first)].get("value")) if ranks.count(first) == 1 else None
         return _place(ranking[0]) if ranking else None

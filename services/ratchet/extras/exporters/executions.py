@@ -32,7 +32,7 @@ def record(body: bytes, reward: Reward | None) -> Record:
         "cost": trajectory.metadata.total_cost_usd,
         "latency_ms": spent.total_seconds() * 1000,
         # An answer without a thought decides nothing: it is the result.
-        "plan": [step(one) for one in trajectory.turns if one.action.type != "response" or one.thought_process],
+        "plan": [step(turn) for turn in trajectory.turns if turn.action.type != "response" or turn.thought_process],
         "result": result_of(trajectory.turns),
         "error": next((turn.result.error for turn in reversed(trajectory.turns) if turn.result.error), None),
         "reward": reward.total_reward if reward else None,
@@ -55,7 +55,9 @@ def unanswered(first_body: bytes, last_body: bytes) -> Record:
     A call that its agent cancelled has no error; its finish reason says so.
     """
     first, last = decode(first_body, Turn), decode(last_body, Turn)
-    system = next((text_of(one.get("content")) for one in first.messages if one.get("role") == "system"), "")
+    system = next(
+        (text_of(message.get("content")) for message in first.messages if message.get("role") == "system"), ""
+    )
     spent = last.timestamp - first.timestamp
     return {
         "timestamp": first.timestamp,

@@ -109,7 +109,7 @@ def answer_of(value: object) -> JsonObject | None:
 def tools_of(value: object) -> list[JsonObject]:
     """Tools in OpenAI's form, of a list of them or of their bare functions."""
     tools = objects_of(value)
-    return [one if "function" in one or "type" in one else {"type": "function", "function": one} for one in tools]
+    return [tool if "function" in tool or "type" in tool else {"type": "function", "function": tool} for tool in tools]
 
 
 def _calls(fields: JsonObject) -> list[JsonObject]:

@@ -259,7 +259,7 @@ def _with_adapter(base: Any, spec: JobSpec, lora: Lora | None, task: str = "CAUS
             target_modules=new.target_modules,
             use_rslora=new.use_rslora,
             use_dora=new.use_dora,
-            fan_in_fan_out=any(isinstance(one, Conv1D) for one in base.modules()),  # how GPT-2 stores its weights
+            fan_in_fan_out=any(isinstance(module, Conv1D) for module in base.modules()),  # how GPT-2 stores its weights
             task_type=task,
         )
         try:

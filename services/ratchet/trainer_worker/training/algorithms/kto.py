@@ -62,7 +62,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     # Held-out answers are compared with the next one of all of them, whatever the batches are.
     held_out = labelled_rows(chats, held, len(held)) if held else []
     scorer = preference_scorer(spec, policy)
-    reference = Reference.open(scorer, [(one.rows, one.mismatched) for one in (*examples, *held_out)], run)
+    reference = Reference.open(scorer, [(example.rows, example.mismatched) for example in (*examples, *held_out)], run)
     weights = weights_of(hyper)
     objective = Thumbs(scorer, examples, reference, weights)
     count = len(examples)
@@ -181,7 +181,7 @@ def split_labels(
 
     Raises `DataUnusable` when one of both would be empty.
     """
-    learn, held = split([hold_out_keys(one) for one in labels], holdout, seed)
+    learn, held = split([hold_out_keys(label) for label in labels], holdout, seed)
     check_split(holdout, learn, held, "labelled answers")
     return [labels[index] for index in learn], [labels[index] for index in held]
 
@@ -210,8 +210,8 @@ def evaluate(
     """
     if not examples:
         return None
-    own, crossed = score_sides(scorer, [(one.rows, one.mismatched) for one in examples], stop_requested)
-    liked = torch.tensor([one.liked for one in examples])
+    own, crossed = score_sides(scorer, [(example.rows, example.mismatched) for example in examples], stop_requested)
+    liked = torch.tensor([example.liked for example in examples])
     loss = kto_loss(own - reference[0], liked, crossed - reference[1], weights)
     good, bad = loss.rewards_L[liked].tolist(), loss.rewards_L[~liked].tolist()
     scores = {

@@ -33,7 +33,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     """See `algorithms.base.Train`."""
     learning = begin(spec, policy, trajectories, run)
     groups = groups_of(learning.data.scored)
-    flat = {one.trajectory_id for members in groups if is_flat(members) for one in members}
+    flat = {member.trajectory_id for members in groups if is_flat(members) for member in members}
     learns = [row.trajectory_id not in flat for row in learning.data.rows]
     if not any(learns):
         raise EqualRewards(len(groups))

@@ -97,10 +97,10 @@ def baselines_of(scored: Sequence[Scored]) -> dict[str, float | None]:
     """
     expected: dict[str, float | None] = {}
     for members in groups_of(scored):
-        for one in members:
-            known = [other.reward for other in members if other is not one]
-            known += [] if one.baseline is None else [one.baseline]
-            expected[one.trajectory_id] = sum(known) / len(known) if known else None
+        for member in members:
+            known = [other.reward for other in members if other is not member]
+            known += [] if member.baseline is None else [member.baseline]
+            expected[member.trajectory_id] = sum(known) / len(known) if known else None
     return expected
 
 
@@ -132,7 +132,7 @@ class _Tokens:
     def of(cls, rows: Sequence[Row], scored: Sequence[Scored]) -> _Tokens:
         """Of the trajectories that the rows belong to."""
         groups = sorted(groups_of(scored), key=lambda members: hashlib.sha256(members[0].task_key.encode()).digest())
-        folds = {one.trajectory_id: place % FOLDS for place, members in enumerate(groups) for one in members}
+        folds = {member.trajectory_id: place % FOLDS for place, members in enumerate(groups) for member in members}
         rewards = {one.trajectory_id: one.reward for one in scored}
         length: dict[str, int] = {}
         for row in rows:
