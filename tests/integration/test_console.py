@@ -26,7 +26,7 @@ from ratchet.core.stores.warehouse import Warehouse
 from tests.support.consoles import News, consoling, listening
 from tests.support.coordinator import ROLE, coordinating
 from tests.support.running import connected, http_client, prepared_objects, prepared_warehouse
-from tests.support.servers import Broker, RunningServer
+from tests.support.servers import RunningServer
 from tests.support.training import request
 
 pytestmark = pytest.mark.timeout(240)
@@ -157,8 +157,9 @@ async def test_the_loop_shows_what_was_stored_and_an_outage_of_one_part_leaves_t
             assert "the coordinator does not answer" in answer.json()["error"]["message"]
 
 
+@pytest.mark.own_broker
 async def test_a_store_that_is_away_is_named_the_rest_is_shown_and_all_is_as_before_when_it_is_back(
-    shared_settings: SharedSettings, nats: Broker, clickhouse: RunningServer, s3: RunningServer
+    shared_settings: SharedSettings, nats: RunningServer, clickhouse: RunningServer, s3: RunningServer
 ) -> None:
     objects = prepared_objects(shared_settings)
     card = objects.put(b"# a card", "cards", ".md")
