@@ -23,6 +23,7 @@ from ratchet.rl_coordinator import app as coordinator
 from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings
 from ratchet.rl_coordinator.triggers import load_recipes
 from ratchet.trainer_worker import app as trainer
+from ratchet.trainer_worker.attempt import TIMING
 from ratchet.trainer_worker.settings import Settings as TrainerSettings
 from ratchet.trajectory_collector import app as collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
@@ -52,7 +53,7 @@ async def coordinating(bus: FakeBus) -> None:
 
 async def training(bus: FakeBus) -> None:
     settings = TrainerSettings()
-    trainer.assembled(settings, bus, Objects(settings.shared))
+    trainer.assembled(settings, TIMING, bus, Objects(settings.shared))
 
 
 async def deploying(bus: FakeBus) -> None:
