@@ -154,9 +154,9 @@ class _Document:
         words, own = member_words(kind), kind.__dict__.get("__doc__")
         properties: dict[str, Json] = {}
         # A record that omits no member writes None as null.
-        told = isinstance(info, types.DataclassType) or not kind.__struct_config__.omit_defaults
+        nullable = isinstance(info, types.DataclassType) or not kind.__struct_config__.omit_defaults
         for field in info.fields:
-            schema = self._of(field.type, nullable=told)
+            schema = self._of(field.type, nullable=nullable)
             if (text := words.get(field.name)) is not None:
                 schema = {"description": text, **{key: value for key, value in schema.items() if key != "description"}}
             if field.default not in (msgspec.NODEFAULT, None):

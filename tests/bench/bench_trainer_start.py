@@ -165,7 +165,7 @@ async def main(rounds: int, threads: int, *, dispatched_only: bool) -> None:
 
 
 if __name__ == "__main__":
-    # Forked processes import the main module of whoever asks for them, unless it is a package's, as the worker's is.
+    # Forked processes import the main module of the one that asks for them, unless it is a package's, as the worker's.
     sys.modules["__main__"].__spec__ = None
     del sys.modules["__main__"].__file__
     parser = argparse.ArgumentParser(description=__doc__)

@@ -113,8 +113,8 @@ def of_stack(address: str, key: str | None) -> Mapping[str, Picture]:
         role, version = rollout["role"], rollout["candidate"]["version"]
         jobs = read(f"/coordinator/v1/jobs?role={role}")["jobs"]
         job = max(jobs, key=lambda each: (each["state"] == "completed", each["created_at"]))["training_job_id"]
-        found = read(f"/v1/trajectories?role={role}&outcome=success&limit=200")["trajectories"]
-    trajectory = max(found, key=lambda each: each["calls"])["trajectory_id"]
+        solved = read(f"/v1/trajectories?role={role}&outcome=success&limit=200")["trajectories"]
+    trajectory = max(solved, key=lambda each: each["calls"])["trajectory_id"]
     return {
         "loop": ("", 1240, _nothing),
         "rollouts": ("rollouts", HEIGHT, _nothing),

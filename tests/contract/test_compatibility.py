@@ -31,15 +31,15 @@ def faults(release: Release) -> list[str]:
     named |= {topic.summary for topic in release.topics.values() if topic.summary is not None}
     if not named == release.schemas.keys() == release.examples.keys():
         return ["the release is not complete"]
-    found: list[str] = []
+    problems: list[str] = []
     for name, old in release.schemas.items():
         if name not in ALL_SCHEMAS:
-            found.append(f"{name} is gone")
+            problems.append(f"{name} is gone")
             continue
         released = [Example(name, of, document) for of, document in release.examples[name].items()]
-        found += [f"{name}{change.path} {change.what}" for change in compatibility.breaks(old, ALL_SCHEMAS[name])]
-        found += [f"a reader of the release refuses {message}" for message in breaks(old, examples("valid", name))]
-        found += [f"a reader of today refuses {message}" for message in breaks(ALL_SCHEMAS[name], released)]
+        problems += [f"{name}{change.path} {change.what}" for change in compatibility.breaks(old, ALL_SCHEMAS[name])]
+        problems += [f"a reader of the release refuses {message}" for message in breaks(old, examples("valid", name))]
+        problems += [f"a reader of today refuses {message}" for message in breaks(ALL_SCHEMAS[name], released)]
     for name, topic in release.topics.items():
         today = CONTRACTS.topics.get(name)
         if (
@@ -47,9 +47,9 @@ def faults(release: Release) -> list[str]:
             or not set(topic.subjects) <= set(today.subjects)
             or topic.summary not in (None, today.summary)
         ):
-            found.append(f"{name} is not served as it was")
+            problems.append(f"{name} is not served as it was")
     places = {kind.where: kind.schema for kind in STORED}
-    return found + [
+    return problems + [
         f"{where} holds something else" for where in release.stored if places.get(where) != release.stored[where]
     ]
 

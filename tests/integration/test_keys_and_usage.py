@@ -69,7 +69,7 @@ async def test_a_keys_calls_and_their_cost_are_followed_until_it_is_revoked(
         commands = Commands(shared_settings, str(workshop.api.base_url), tmp_path / "none")
         first = await commands.run("keys", "create", "root", "--scope", "admin", "--scope", "view")
         root, (root_id, _, _) = first.stdout.strip(), first.stderr.partition(":")
-        assert "refuses whoever sends no key (401)" in " ".join(first.stderr.split())
+        assert "refuses calls without a key (401)" in " ".join(first.stderr.split())
         agent_id, agent = await commands.created(
             "agents", "--scope", f"infer:{ROLE}", "--expires", "90d", "--usd-per-day", "1000", key=root
         )

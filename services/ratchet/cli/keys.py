@@ -25,7 +25,7 @@ _NEEDS_PRICES = (
     "of the gateway"
 )
 _CLOSES = (
-    "from now on every service refuses whoever sends no key (401): agents, the console, these commands. "
+    "from now on every service refuses calls without a key (401): agents, the console, these commands. "
     "Set RATCHET_API_KEY to the key above, and give each agent one of its own: "
     "ratchet keys create NAME --scope infer:ROLE --scope feedback:ROLE"
 )

@@ -1,4 +1,4 @@
-"""The held-out tickets as a task file: whoever plays by the rules solves each, whoever talks solves none."""
+"""The held-out tickets as a task file: playing by the rules solves each, talking solves none."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_preload_names_what_it_cannot_import_and_goes_on() -> None:
     assert done.stdout == "None\n"
 
 
-def test_preload_says_that_threads_make_forks_unsafe() -> None:
+def test_preload_reports_that_threads_make_forks_unsafe() -> None:
     done = preloaded(
         "import threading; threading.Thread(target=threading.Event().wait, args=(9,), daemon=True).start()"
     )

@@ -164,10 +164,10 @@ async def _tried(player: Player, graded: GradedTask, draw: Draw, pauses_s: Seque
         completion_tokens += answer.completion_tokens
         if not (replies := conversation.reply(last)):
             break
-        said = {"role": "assistant", "content": last.get("content")}
+        answer_message = {"role": "assistant", "content": last.get("content")}
         if last.get("tool_calls"):
-            said["tool_calls"] = last["tool_calls"]
-        task = msgspec.structs.replace(task, messages=[*task.messages, said, *replies])
+            answer_message["tool_calls"] = last["tool_calls"]
+        task = msgspec.structs.replace(task, messages=[*task.messages, answer_message, *replies])
     grade = conversation.grade()
     return Try(
         task=task.id,

@@ -156,7 +156,7 @@ class Objects:
 
     def list(self, prefix: str) -> list[str]:
         """Uris of all objects whose key starts with `prefix`, in key order."""
-        return [found.uri for found in self.objects(prefix)]
+        return [stored.uri for stored in self.objects(prefix)]
 
     def find(self, prefix: str) -> list[str]:
         """Uris of all objects whose key starts with `prefix`, in key order; also of those set aside, which `get` takes
@@ -197,8 +197,8 @@ class Objects:
         """The blobs that were set aside, with the uris that they had, and since when."""
         prefix = f"s3://{self._bucket}/{TRASH}"
         return [
-            StoredObject(f"s3://{self._bucket}/{found.uri.removeprefix(prefix)}", found.size, found.at)
-            for found in self.objects(TRASH)
+            StoredObject(f"s3://{self._bucket}/{stored.uri.removeprefix(prefix)}", stored.size, stored.at)
+            for stored in self.objects(TRASH)
         ]
 
     def take_back(self, uri: str) -> bool:

@@ -89,18 +89,18 @@ class TrainingHistory(msgspec.Struct, frozen=True, kw_only=True):
 async def training_history(warehouse: Warehouse, objects: BlobStore, job_id: str) -> TrainingHistory:
     """The history of a job, empty while no worker has had it."""
     rows = await warehouse.rows(_ATTEMPTS, {"job": job_id})
-    told = await warehouse.rows(_COORDINATORS, {"job": job_id})
-    attempts = [_ended(msgspec.convert(row, AttemptRecord), told) for row in rows]
+    reported = await warehouse.rows(_COORDINATORS, {"job": job_id})
+    attempts = [_ended(msgspec.convert(row, AttemptRecord), reported) for row in rows]
     steps = [await _steps_of(warehouse, objects, job_id, attempt) for attempt in attempts]
     return TrainingHistory(attempts=attempts, steps=joined(steps))
 
 
-def _ended(attempt: AttemptRecord, told: Sequence[Row]) -> AttemptRecord:
+def _ended(attempt: AttemptRecord, reported: Sequence[Row]) -> AttemptRecord:
     """An attempt whose worker fell silent has ended once the coordinator says so."""
     if attempt.state != "running":
         return attempt
-    later = [row for row in told if row["attempt"] == attempt.number + 1]
-    ended = [row for row in told if row["attempt"] == attempt.number and row["state"] in ("failed", "cancelled")]
+    later = [row for row in reported if row["attempt"] == attempt.number + 1]
+    ended = [row for row in reported if row["attempt"] == attempt.number and row["state"] in ("failed", "cancelled")]
     reasons = [row["error"] for row in later + ended if row["error"]]
     if not (later or ended):
         return attempt

@@ -215,7 +215,7 @@ def health_urls(
 def shared_port_programs(
     spec: ServiceSpec, number: int, ports: Mapping[str, int], env: Mapping[str, str], data: Path
 ) -> list[Program]:
-    """Several gateways on one port, each with a health port of its own. They share the folder: whoever runs publishes
+    """Several gateways on one port, each with a health port of its own. They share the folder: any that runs publishes
     what one that has ended has spooled."""
     shared = {**env, "RATCHET_GATEWAY_SHARES_PORT": "true"}
     health = {name: ports[health_port_name(name)] for name in gateway_names(number)}

@@ -81,7 +81,7 @@ def test_the_real_demo_imitates_what_was_solved_and_the_other_one_compares_tries
 
 
 @PLANS
-def test_a_plan_says_what_comes_and_how_long_it_takes(plan: Plan) -> None:
+def test_plan_lists_acts_and_durations(plan: Plan) -> None:
     text = what_comes(plan)
     assert text.startswith(f"{plan.world.title}. {len(plan.acts)} acts, ")
     assert all(f"{act} (about {seconds} s)" in text for act, seconds in plan.acts)

@@ -262,7 +262,7 @@ def test_torch_gets_one_thread(tmp_path: Path) -> None:
     assert service_program(spec, default_ports(), {}, tmp_path).env["OMP_NUM_THREADS"] == "1"
 
 
-def test_gateway_that_hangs_is_found_within_15_s(tmp_path: Path) -> None:
+def test_gateway_that_hangs_is_noticed_within_15_s(tmp_path: Path) -> None:
     spec, settings = next(spec for spec in SERVICES if spec.short == "gateway"), StackSettings()
     programs = shared_port_programs(spec, 2, default_ports(2), {}, tmp_path)
     assert [program.name for program in programs] == ["gateway", "gateway-2"]
