@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from ratchet.extras.importers.base import ImportOptions
 from ratchet.extras.importers.openai_chat import OPENAI_CHAT
 from ratchet.local.local_stack.ports import free_ports
 from tests.support.consuming import consuming
-from tests.support.coordinator import ROLE, coordinating, played, stored, tid
+from tests.support.coordinator import QUICK, ROLE, coordinating, played, stored, tid
 from tests.support.preferences import preferred
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running
 from tests.support.servers import running_s3
@@ -275,7 +276,7 @@ async def test_a_dispatch_that_no_worker_takes_frees_its_slot_and_a_late_worker_
     facts = played("one", 0.5)
     async with (
         stored(shared_settings, bus, facts),
-        coordinating(shared_settings, bus, claim_s=0.4) as workshop,
+        coordinating(shared_settings, bus, replace(QUICK, claim_s=0.4)) as workshop,
         prepared_warehouse(shared_settings) as warehouse,
     ):
         lost = (await workshop.ask())["training_job_id"]

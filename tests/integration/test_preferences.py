@@ -45,7 +45,7 @@ from ratchet.trainer_worker.app import build as build_trainer
 from ratchet.trainer_worker.settings import Settings as TrainerSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
-from tests.support.coordinator import ROLE, Workshop, coordinating, stored
+from tests.support.coordinator import QUICK, ROLE, Workshop, coordinating, stored
 from tests.support.messages import AT
 from tests.support.preferences import tried, tries
 from tests.support.real_data import AIRLINE, needs_real_data
@@ -339,7 +339,7 @@ async def test_pairs_of_imported_tries_train_an_adapter(shared_settings: SharedS
     base = await asyncio.to_thread(publish_tiny_model, objects, directory, ROLE, AT)
     async with (
         imported(shared_settings, file) as bus,
-        running_app(build_coordinator(CoordinatorSettings(shared=shared_settings, port=0, tick_s=0.05))) as app,
+        running_app(build_coordinator(CoordinatorSettings(shared=shared_settings, port=0), QUICK)) as app,
         running_app(build_trainer(TrainerSettings(shared=shared_settings), FAST)),
     ):
         assert (await derived(shared_settings, bus)).pairs == 10

@@ -37,6 +37,7 @@ from ratchet.trainer_worker.app import build as build_trainer
 from ratchet.trainer_worker.settings import Settings as TrainerSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from tests.support.coordinator import QUICK
 from tests.support.messages import AT
 from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
@@ -98,8 +99,8 @@ async def line(shared: SharedSettings) -> AsyncIterator[Line]:
         bus = await stack.enter_async_context(connected(shared))
         await stack.enter_async_context(running_app(build_collector(CollectorSettings(shared=shared, linger_s=0.02))))
         await stack.enter_async_context(running_app(build_reward_computer(RewardSettings(shared=shared))))
-        settings = CoordinatorSettings(shared=shared, port=0, tick_s=0.05)
-        app = await stack.enter_async_context(running_app(build_coordinator(settings)))
+        settings = CoordinatorSettings(shared=shared, port=0)
+        app = await stack.enter_async_context(running_app(build_coordinator(settings, QUICK)))
         await stack.enter_async_context(running_app(build_trainer(TrainerSettings(shared=shared), FAST)))
         server = next(part for part in app.components if isinstance(part, HttpServer))
         api = httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30)

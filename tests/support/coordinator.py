@@ -26,7 +26,7 @@ from ratchet.core.service.http import HttpServer
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.objects import Objects
 from ratchet.rl_coordinator.app import build
-from ratchet.rl_coordinator.settings import Settings
+from ratchet.rl_coordinator.settings import Settings, Timing
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.consuming import consuming
@@ -92,8 +92,13 @@ class Workshop:
         return manifest, pq.read_table(io.BytesIO(self.objects.get(file["uri"], file["sha256"]))).to_pylist()
 
 
+QUICK = Timing(tick_s=0.05, trigger_tick_s=0.05)
+
+
 @asynccontextmanager
-async def coordinating(shared: SharedSettings, bus: Bus, **chosen: Any) -> AsyncIterator[Workshop]:
+async def coordinating(
+    shared: SharedSettings, bus: Bus, timing: Timing = QUICK, **chosen: Any
+) -> AsyncIterator[Workshop]:
     """Run the coordinator and a listener that takes its dispatches; at the end, check what they stored."""
     dispatches: list[TrainingDispatch] = []
     causes: dict[str, Cause] = {}
@@ -104,8 +109,11 @@ async def coordinating(shared: SharedSettings, bus: Bus, **chosen: Any) -> Async
         return [Done() for _ in batch]
 
     few = {"minimum_trajectories": 1}
-    settings = Settings(shared=shared, port=0, tick_s=0.05, trigger_tick_s=0.05, **(few | chosen))
-    async with running_app(build(settings)) as app, running(consuming(bus, {TrainingDispatch: take}, "workers")):
+    settings = Settings(shared=shared, port=0, **(few | chosen))
+    async with (
+        running_app(build(settings, timing)) as app,
+        running(consuming(bus, {TrainingDispatch: take}, "workers")),
+    ):
         server = next(part for part in app.components if isinstance(part, HttpServer))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as api:
             yield Workshop(bus, api, Objects(shared), dispatches, causes)

@@ -26,7 +26,7 @@ from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.http import KeyStore, Subjects, http_app
 from ratchet.rl_coordinator.jobs import build_jobs
 from ratchet.rl_coordinator.registry import build_registry
-from ratchet.rl_coordinator.settings import Settings
+from ratchet.rl_coordinator.settings import TIMING, Settings, Timing
 from ratchet.rl_coordinator.storage import build_storage
 from ratchet.rl_coordinator.triggers import Counters, Recipes, build_triggers, load_recipes
 
@@ -34,31 +34,35 @@ NAME = "rl_coordinator"
 
 
 @asynccontextmanager
-async def build(settings: Settings) -> AsyncIterator[App]:
+async def build(settings: Settings, timing: Timing = TIMING) -> AsyncIterator[App]:
     """Connect, and assemble the coordinator. Raises `ConfigError` before it connects."""
     recipes = load_recipes(settings)
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
     warehouse = await Warehouse.connect(settings.shared)
     try:
-        yield await assembled(settings, recipes, bus=bus, warehouse=warehouse, objects=Objects(settings.shared))
+        objects = Objects(settings.shared)
+        yield await assembled(settings, recipes, timing, bus=bus, warehouse=warehouse, objects=objects)
     finally:
         await bus.close()
         await warehouse.close()
 
 
-async def assembled(settings: Settings, recipes: Recipes, *, bus: Bus, warehouse: Warehouse, objects: Objects) -> App:
+async def assembled(
+    settings: Settings, recipes: Recipes, timing: Timing = TIMING, *, bus: Bus, warehouse: Warehouse, objects: Objects
+) -> App:
     """The coordinator on open connections."""
     counters = Counters(bus)
     registry = build_registry(settings, bus=bus, warehouse=warehouse, objects=objects)
     jobs = await build_jobs(
         settings,
+        timing,
         bus=bus,
         warehouse=warehouse,
         objects=objects,
         policies=registry.policies,
         counted=counters.counted,
     )
-    triggers = build_triggers(settings, recipes, bus=bus, warehouse=warehouse, counters=counters, jobs=jobs)
+    triggers = build_triggers(settings, recipes, timing, bus=bus, warehouse=warehouse, counters=counters, jobs=jobs)
 
     storage = build_storage(settings, bus=bus, objects=objects)
 

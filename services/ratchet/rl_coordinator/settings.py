@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,15 +30,8 @@ class Settings(ServiceSettings):
     """By pool: how many jobs may run at a time. Jobs that ask for a GPU use the pool `gpu` where there is one."""
     lease_s: float = 30.0
     """A worker that is silent for longer loses its job to another one."""
-    claim_s: float = Field(default=120.0, gt=0)
-    """A dispatch that no worker takes within this time gives its slot back and is made again; a worker that takes it
-    later is fenced off."""
-    tick_s: float = 0.5
-    """How often the coordinator brings jobs up to date and fills free slots."""
     threshold: int = 5000
     """New rewarded trajectories of a role that start its training, where its recipe names no other number."""
-    trigger_tick_s: float = 5.0
-    """How often the coordinator compares the counters with the thresholds."""
     recipes: Mapping[str, Mapping[str, Any]] = {}
     """What a trigger trains, by role (`*` for all others): {"config": training_config, "threshold"?, "priority"?}."""
     preference_threshold: int = 500
@@ -72,3 +66,19 @@ def verify(settings: Settings, _: Mapping[str, str]) -> None:
     from ratchet.rl_coordinator.triggers import load_recipes  # noqa: PLC0415 - which needs these settings itself
 
     load_recipes(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the coordinator waits; tests wait for less."""
+
+    claim_s: float = 120.0
+    """A dispatch that no worker takes within this time gives its slot back and is made again; a worker that takes it
+    later is fenced off."""
+    tick_s: float = 0.5
+    """How often jobs are brought up to date and free slots filled."""
+    trigger_tick_s: float = 5.0
+    """How often the counters are compared with the thresholds."""
+
+
+TIMING = Timing()

@@ -30,7 +30,7 @@ from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.audit import Auditor, AuditRules
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Most
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
-from ratchet.trajectory_collector.clickhouse_retention import RETENTION_INTERVAL_S, Retention
+from ratchet.trajectory_collector.clickhouse_retention import LEDGER_TTL_DAYS, RETENTION_INTERVAL_S, Retention
 from ratchet.trajectory_collector.domain import Inference
 from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.handlers import Collector
@@ -120,7 +120,7 @@ def audit_rules(settings: Settings, tuning: Tuning) -> AuditRules:
         tuning.audit_window,
         tuning.audit_windows_per_tick,
         facts_age=timedelta(days=settings.facts_ttl_days) or None,
-        ledger_age=timedelta(days=settings.ledger_ttl_days) or None,
+        ledger_age=timedelta(days=LEDGER_TTL_DAYS),
     )
 
 

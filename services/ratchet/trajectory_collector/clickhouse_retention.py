@@ -12,6 +12,8 @@ from ratchet.trajectory_collector.settings import Settings
 
 log = structlog.get_logger()
 
+LEDGER_TTL_DAYS = 400
+"""Entries of the ledger are removed after this long (their windows stay): longer than any stream keeps messages."""
 RETENTION_INTERVAL_S = 3600.0
 """How often the collector compares the tables with its settings: a table may have been restored from a backup."""
 
@@ -24,7 +26,7 @@ class Retention:
         self._ages = {
             **{table.name: ("ingested_at", settings.facts_ttl_days) for table in TABLES.values()},
             "calls": ("ingested_at", settings.facts_ttl_days),
-            "ledger_entries": ("at", settings.ledger_ttl_days),
+            "ledger_entries": ("at", LEDGER_TTL_DAYS),
         }
 
     async def tick(self) -> None:

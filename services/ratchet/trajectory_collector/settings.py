@@ -33,9 +33,6 @@ class Settings(ServiceSettings):
     server took that call."""
     facts_ttl_days: int = Field(default=1095, ge=0)
     """Rows of the fact tables are removed this long after they were stored; 0 keeps them for ever."""
-    ledger_ttl_days: int = Field(default=400, ge=0)
-    """Entries of the ledger are removed after this long (their windows stay); 0 keeps them for ever. Longer than any
-    stream keeps messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings
 
 from ratchet.console.http_services import SERVICES as ALWAYS
 from ratchet.core.rules.model_hub import HUB_VARIABLE
+from ratchet.core.service.runtime import SHUTDOWN_S
 from ratchet.core.service.settings import SharedSettings
 from ratchet.local.local_stack.catalog import MLFLOW, MLFLOW_PORT, SERVICES, TRACKER
 from ratchet.local.local_stack.plan import HEALTH_URLS
@@ -111,10 +112,10 @@ def test_every_user_of_the_object_store_can_reach_one_elsewhere() -> None:
 def test_no_container_is_killed_before_its_service_had_time_to_stop(name: str) -> None:
     settings = importlib.import_module(f"{SETTINGS[name].module}.settings").Settings
     drain = settings.model_fields.get("drain_s")
-    own_s = SharedSettings().shutdown_s + (drain.default if drain else 0)
+    own_s = SHUTDOWN_S + (drain.default if drain else 0)
     grace = services()[name]["stop_grace_period"]
 
-    assert not any(variable.endswith(("DRAIN_S", "SHUTDOWN_S")) for variable in services()[name]["environment"])
+    assert not any(variable.endswith("DRAIN_S") for variable in services()[name]["environment"])
     assert float(grace.removesuffix("s")) > own_s
 
 

@@ -22,6 +22,8 @@ from ratchet.core.service.logs import configure_logs
 from ratchet.core.service.settings import ServiceSettings, SharedSettings, read
 
 log = structlog.get_logger()
+SHUTDOWN_S = 10.0
+"""One deadline for the whole ordered shutdown."""
 
 
 S = TypeVar("S", bound=ServiceSettings)
@@ -49,7 +51,7 @@ class App:
     notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
     """Faults that /readyz reports and alerts name, but that do not keep the service from its work."""
     drain_s: float = 0.0
-    """How much longer than `shutdown_s` a stop may take, so that open calls can end."""
+    """How much longer than `SHUTDOWN_S` a stop may take, so that open calls can end."""
 
 
 class Periodic:
@@ -122,7 +124,7 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: S
             health.notes = {**app.notes, "disk": room_check(settings.data_dir)}
             health.starting = None
             log.info("running", health_port=server.port)
-            return await supervise(app, stopping, settings.shutdown_s + app.drain_s)
+            return await supervise(app, stopping, SHUTDOWN_S + app.drain_s)
         finally:
             health.stop()
             await build.__aexit__(None, None, None)

@@ -160,8 +160,6 @@ class SharedSettings(EnvironmentSettings):
     """Port of /healthz, /readyz and /metrics; 0 picks a free one."""
     log_level: LogLevel = "info"
     """Lowest level that is logged."""
-    shutdown_s: float = 10.0
-    """One deadline for the whole ordered shutdown."""
 
     @property
     def bus(self) -> BusSettings:

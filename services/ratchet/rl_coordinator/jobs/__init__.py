@@ -44,7 +44,7 @@ from ratchet.rl_coordinator.jobs.reconciler import JobReconciler
 from ratchet.rl_coordinator.registry import KvPolicies
 
 if TYPE_CHECKING:
-    from ratchet.rl_coordinator.settings import Settings
+    from ratchet.rl_coordinator.settings import Settings, Timing
 
 __all__ = ["Jobs", "abilities", "build_jobs"]
 
@@ -90,8 +90,15 @@ def abilities(settings: Settings) -> Abilities:
     return Abilities(settings.training_enabled, settings.algorithms, amounts, engines)
 
 
-async def build_jobs(
-    settings: Settings, *, bus: Bus, warehouse: Warehouse, objects: Objects, policies: KvPolicies, counted: CountedOf
+async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is given
+    settings: Settings,
+    timing: Timing,
+    *,
+    bus: Bus,
+    warehouse: Warehouse,
+    objects: Objects,
+    policies: KvPolicies,
+    counted: CountedOf,
 ) -> Jobs:
     """Jobs on open connections."""
     able, schedule = abilities(settings), Schedule(settings.slots, AGEING_S)
@@ -103,8 +110,8 @@ async def build_jobs(
         bus=bus,
         store=store,
         announcer=announcer,
-        limits=Limits(settings.lease_s, settings.claim_s, MAX_ATTEMPTS, DEFAULT_RETRIES),
-        tick_s=settings.tick_s,
+        limits=Limits(settings.lease_s, timing.claim_s, MAX_ATTEMPTS, DEFAULT_RETRIES),
+        tick_s=timing.tick_s,
         retention_s=RETENTION_S,
     )
     span = timedelta(days=settings.history_days)
@@ -137,9 +144,9 @@ async def build_jobs(
     components = [
         store,
         subscribe(bus, "coordinator-training", handlers),
-        Periodic(settings.tick_s, reconciler.tick, "reconciler"),
+        Periodic(timing.tick_s, reconciler.tick, "reconciler"),
         dispatcher,
-        Periodic(settings.tick_s, dispatcher.tick, "dispatcher"),
+        Periodic(timing.tick_s, dispatcher.tick, "dispatcher"),
     ]
     return Jobs(
         intake=intake,

@@ -28,7 +28,7 @@ from ratchet.core.stores.history import History
 from ratchet.core.stores.stored_watch import StoredWatch, stored_check
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.jobs import Jobs
-from ratchet.rl_coordinator.settings import Settings
+from ratchet.rl_coordinator.settings import Settings, Timing
 from ratchet.rl_coordinator.triggers.clickhouse_scores import Scores
 from ratchet.rl_coordinator.triggers.degradation_trigger import DegradationTrigger
 from ratchet.rl_coordinator.triggers.domain import (
@@ -91,9 +91,10 @@ class Triggers:
         return replace(shown, last=fired, refused=refused.why if refused else None)
 
 
-def build_triggers(
+def build_triggers(  # noqa: PLR0913 - assembles the subject of all that it is given
     settings: Settings,
     recipes: Recipes,
+    timing: Timing,
     *,
     bus: Bus,
     warehouse: Warehouse,
@@ -126,7 +127,7 @@ def build_triggers(
             except RatchetError as error:
                 log.warning("a trigger cannot be looked after now", trigger=type(one).__name__, reason=str(error))
 
-    ticks = [Periodic(settings.trigger_tick_s, tick, "triggers")] if settings.training_enabled else []
+    ticks = [Periodic(timing.trigger_tick_s, tick, "triggers")] if settings.training_enabled else []
     return Triggers(
         rewarded=rewarded,
         preferences=preferences,
