@@ -169,7 +169,16 @@ def _decoded(stored: Any, of_text: Any) -> Any:
 def _fields(kind: type[Row]) -> Sequence[inspect.Field]:
     struct = inspect.type_info(kind)
     assert isinstance(struct, inspect.StructType)  # noqa: S101 - every kind of rows is one
-    return struct.fields
+    return [msgspec.structs.replace(field, type=_bare(field.type)) for field in struct.fields]
+
+
+def _bare(kind: inspect.Type) -> inspect.Type:
+    """A type without what only its schema says."""
+    if isinstance(kind, inspect.Metadata):
+        return _bare(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return inspect.UnionType(tuple(_bare(part) for part in kind.types))
+    return inspect.ListType(_bare(kind.item_type)) if isinstance(kind, inspect.ListType) else kind
 
 
 def _json_columns(kind: type[Row]) -> dict[str, Any]:
