@@ -10,6 +10,7 @@ import typer
 
 from ratchet.cli.options import with_options
 from ratchet.core.contract.training import SnapshotRef
+from ratchet.core.datasets.domain.selection import HELD_OUT
 from ratchet.core.stores.policies import digest_in
 
 
@@ -38,8 +39,8 @@ def dataset_of(
         list[str] | None, typer.Option(help="Without this rater's opinions, repeatable: NAME or SOURCE/NAME.")
     ] = None,
     held_out: Annotated[
-        float | None, typer.Option(min=0, max=0.5, help="Share of tasks that do not train: .1 where it is not given.")
-    ] = None,
+        float, typer.Option(min=0, max=0.5, help="Share of the tasks that does not train, for `ratchet export tasks`.")
+    ] = HELD_OUT,
     since: Annotated[datetime | None, typer.Option(help="Only from this instant on.")] = None,
     until: Annotated[datetime | None, typer.Option(help="Only before this instant.")] = None,
 ) -> dict[str, object]:

@@ -112,7 +112,7 @@ def test_a_setting_cannot_be_a_value_and_hold_others() -> None:
 
 
 def test_a_request_has_only_the_filters_that_were_chosen() -> None:
-    assert dataset_of(5, source=["a"], domain=[]) == {"sample_size": 5, "filter": {"sources": ["a"]}}
+    assert dataset_of(5, source=["a"], domain=[]) == {"sample_size": 5, "filter": {"sources": ["a"], "held_out": 0.1}}
 
 
 @pytest.mark.parametrize("bound", [math.nan, math.inf])

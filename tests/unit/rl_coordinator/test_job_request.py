@@ -25,7 +25,6 @@ from ratchet.core.contract.training import (
     TrainingConfig,
     TrainingRequest,
 )
-from ratchet.core.datasets.domain.selection import HELD_OUT
 from ratchet.core.errors import Rejected
 from ratchet.core.service.contracts import load_contracts
 from ratchet.rl_coordinator.http.job_request import job_body, training_request
@@ -100,7 +99,6 @@ def test_every_setting_reaches_the_request() -> None:
                     task_domains=["coding"],
                     exclude_subordinate_profiles=["hacker"],
                     sources=["assembled"],
-                    held_out=HELD_OUT,
                 ),
                 reward_transform="negate",
             ),
@@ -155,7 +153,7 @@ def test_a_bare_request_means_the_stable_policy_and_the_algorithms_defaults() ->
     assert made.training_config == TrainingConfig(
         algorithm="sft",
         base_model="stable",
-        dataset=Dataset(source="clickhouse", sample_size=5000, filter=DatasetFilter(held_out=HELD_OUT)),
+        dataset=Dataset(source="clickhouse", sample_size=5000),
         hyperparameters=Hyperparameters(),
     )
     assert (made.role, made.requester) == ("default", "api")

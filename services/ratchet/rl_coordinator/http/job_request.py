@@ -20,8 +20,7 @@ from ratchet.bus.message import decode, named_id
 from ratchet.bus.schemas import load_schema
 from ratchet.core.contract import TrainingRequest
 from ratchet.core.contract.http.jobs import DatasetIn, JobIn
-from ratchet.core.contract.training import Dataset, DatasetFilter, RequestMetadata, TrainingConfig
-from ratchet.core.datasets.domain.selection import HELD_OUT
+from ratchet.core.contract.training import Dataset, RequestMetadata, TrainingConfig
 from ratchet.core.errors import Rejected
 from ratchet.core.resources import resource_dir
 from ratchet.core.service.control_api import Body
@@ -38,10 +37,7 @@ def training_request(job: JobIn, job_id: str, now: datetime) -> TrainingRequest:
     elif job.idempotency_key:
         job_id = named_id("job", job.role, job.idempotency_key)
     config = {name: getattr(job, name) for name in TrainingConfig.__struct_fields__}
-    chosen = job.dataset.filter or DatasetFilter()
-    if chosen.held_out is None:
-        chosen = msgspec.structs.replace(chosen, held_out=HELD_OUT)
-    config["dataset"] = msgspec.structs.replace(Dataset(**msgspec.structs.asdict(job.dataset)), filter=chosen)
+    config["dataset"] = Dataset(**msgspec.structs.asdict(job.dataset))
     metadata = RequestMetadata(notes=job.notes, previous_training_job=job.previous_training_job)
     return TrainingRequest(
         training_job_id=job_id,

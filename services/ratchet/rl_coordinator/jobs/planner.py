@@ -16,7 +16,7 @@ from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
 from ratchet.core.datasets.domain.labels import counted, labels
 from ratchet.core.datasets.domain.pairs import PairRules, select_pairs
-from ratchet.core.datasets.domain.selection import HELD_OUT, Consumed, TrajectoryRules
+from ratchet.core.datasets.domain.selection import Consumed, TrajectoryRules
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.datasets.selector import SnapshotQuery, SnapshotSelector
 from ratchet.core.errors import Conflict, Rejected
@@ -39,7 +39,7 @@ from ratchet.rl_coordinator.registry import KvPolicies, Policies
 PLAIN = TrainingConfig(
     algorithm=AUTO,
     base_model="stable",
-    dataset=Dataset(source="clickhouse", sample_size=5000, filter=DatasetFilter(held_out=HELD_OUT)),
+    dataset=Dataset(source="clickhouse", sample_size=5000),
     hyperparameters=Hyperparameters(),
 )
 """What is planned for where no request says more: a request with nothing but a role."""
