@@ -95,9 +95,11 @@ async def test_it_bills_on_the_real_server_and_stops_on_sigterm(
         await bus.publish_all(orders)
 
         async def handled() -> bool:
+            assert service.poll() is None, "the service ended by itself"
             return ((await bus.extent("BILLS")).last, (await bus.extent("DEAD")).last) == (2, 1)
 
         async def folded() -> bool:
+            assert service.poll() is None, "the service ended by itself"
             entry = await Bucket(bus, "customers", Folded[int]).get("spent.mia")
             return entry is not None and entry.value.state == 200
 
