@@ -13,10 +13,12 @@ import msgspec
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.received import Received
+from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.console.http_api import Subjects, console_api
 from ratchet.console.records import records_of
 from ratchet.core.contract import Message
 from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.service.contracts import load_contracts
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.support.callers import called_by
@@ -61,14 +63,12 @@ async def console(
         yield http
 
 
-class NoBus(Bus):
-    """A bus that is connected to nothing: its buckets are not asked, and it keeps what is published."""
+class NoBus(FakeBus):
+    """A bus on which nothing is stored, and which keeps what is published."""
 
     def __init__(self) -> None:
+        super().__init__(FakeBroker(load_contracts()))
         self.published: list[Message] = []
-
-    def bucket(self, name: str, kind: type[Any]) -> Any:
-        """None."""
 
     async def publish_all(self, messages: Sequence[Message], *_: Any, **__: Any) -> Any:
         """Keep them."""
