@@ -40,7 +40,7 @@ def proposed(tmp_path: Path, edit: Any = lambda schema: None, name: str = "traje
 
 
 def group_key_required(schema: Any) -> None:
-    schema["$defs"]["task_context"].setdefault("required", []).append("group_key")
+    schema["properties"]["task_context"].setdefault("required", []).append("group_key")
 
 
 async def contract(settings: SharedSettings, *words: object) -> tuple[int, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated
 
@@ -70,6 +71,11 @@ def dataset_of(
 
 takes_data = with_options("dataset", dataset_of)
 """A command that has the options of `dataset_of` in the place of its parameter `dataset`, which gets the result."""
+
+
+def asked_filter(dataset: Mapping[str, object]) -> dict[str, object]:
+    """What `dataset_of` made, without a filter that was not asked for: a snapshot is selected already."""
+    return {name: value for name, value in dataset.items() if (name, value) != ("filter", {"held_out": HELD_OUT})}
 
 
 def snapshot_of(uri: str) -> SnapshotRef:

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from ratchet.cli.api import get, post
-from ratchet.cli.data_options import snapshot_of, takes_data
+from ratchet.cli.data_options import asked_filter, snapshot_of, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import JOBS_LISTED, job_named, snapshot_named
@@ -107,7 +107,11 @@ def train(
             "requester": "ratchet train",
             "dataset": dataset
             if snapshot is None
-            else {**dataset, "source": "s3", "snapshot": snapshot_of(snapshot_named(locate(directory), snapshot))},
+            else {
+                **asked_filter(dataset),
+                "source": "s3",
+                "snapshot": snapshot_of(snapshot_named(locate(directory), snapshot)),
+            },
             "priority": priority,
         }
     if request is None and len(roles) > 1:
