@@ -29,7 +29,7 @@ EXTRAS = {
     "console": ["real"],
 }
 """The extras that a package of `services/ratchet` may need besides the base."""
-HOSTS = {"extras/vllm_plugin": {"vllm", "huggingface-hub"}}
+HOSTS = {"extras/vllm_plugin": {"vllm", "huggingface-hub", "fastapi"}}
 """What a package of `services/ratchet` imports of the program that loads it, whose environment it runs in."""
 LOCKED = REPOSITORY / "tests/clients/python"
 """Scripts of frameworks, each in an environment that a lock in `tests/clients/locks` lists to the last package."""

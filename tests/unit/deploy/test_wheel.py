@@ -72,8 +72,9 @@ def test_beside_the_code_the_wheel_holds_schemas_registry_sql_a_template_and_pag
     pages = {path for path in files if path.is_relative_to("ratchet/console/static")}
     assert {path.suffix for path in pages} == {".html", ".css", ".js", ".svg"}
     shipped = {path for path in files - pages if path.suffix != ".py"}
+    models = {"base.safetensors", "adapter_model.safetensors"}
+    beside_code = {"py.typed", "smollm2.jinja", "figures.toml", "adapter_config.json", "digests.json"} | models
     others = {path for path in shipped if path.suffix not in (".sql", ".json", ".yaml")}
-    assert {path.name for path in others} <= {"README.md", "embedded.conf", "py.typed", "smollm2.jinja"}
+    assert {path.name for path in others} <= {"README.md", "embedded.conf"} | beside_code
     assert Path("ratchet/py.typed") in shipped
-    beside_code = {"py.typed", "smollm2.jinja"}
     assert all(path.parts[:2] == ("ratchet", "_resources") for path in shipped if path.name not in beside_code)

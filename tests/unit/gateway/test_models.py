@@ -106,5 +106,5 @@ def test_an_alias_for_what_cannot_be_a_role_is_refused_at_the_start(target: str)
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
 def test_an_alias_that_no_agent_could_send_is_refused_at_the_start(name: str) -> None:
-    with pytest.raises(ValidationError, match="no name of a model"):
+    with pytest.raises(ValidationError, match="cannot name a model"):
         Settings(aliases={name: "support"})

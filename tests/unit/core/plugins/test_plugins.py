@@ -134,7 +134,7 @@ def test_a_built_in_name_is_never_replaced(acme: Path) -> None:
         (COMPONENTS, "missing", r"reward component 'missing' of acme 1\.0 cannot be loaded: AttributeError"),
         (COMPONENTS, "absent", r"reward component 'absent' of acme 1\.0 cannot be loaded: ModuleNotFoundError"),
         (ALGORITHMS, "acme.other", r"algorithm 'acme\.other' of acme 1\.0 does not fit: it is named 'acme\.simpo'"),
-        (ALGORITHMS, "simpo", r"'simpo' .* a name that a package brings has the dialect <package>\.<name>"),
+        (ALGORITHMS, "simpo", r"'simpo' .* a name that a package brings has the form <package>\.<name>"),
         (ALGORITHMS, "acme.unheard", r"a request has no hyperparameters warmth"),
         (ALGORITHMS, "acme.blind", r"rows of the format pairs have no token ids"),
         (ALGORITHMS, "acme.gate", r"it is a function, not a ratchet\.core\.rules\.algorithms\.Algorithm"),
