@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -21,6 +21,8 @@ from ratchet.local.local_stack.plan import shared_of
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 
+PLAN = replace(DEMO, rises=None)
+"""Without a claim about learning: how much one run learns is a matter of chance, which docs/learning.md measures."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
@@ -35,12 +37,12 @@ class Loop:
 
 @asynccontextmanager
 async def loop(directory: Path) -> AsyncIterator[Loop]:
-    write_held_out(DEMO, directory)
-    settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(DEMO, directory))
+    write_held_out(PLAN, directory)
+    settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(PLAN, directory))
     async with Stack(settings) as stack:
         shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "test"})
         async with connect(stack, shared) as connections:
-            scenario = Scenario(DEMO, connections, Progress(listen=print), directory)
+            scenario = Scenario(PLAN, connections, Progress(listen=print), directory)
             yield Loop(stack, connections, scenario)
 
 
@@ -52,8 +54,8 @@ async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None
         await here.scenario.examine_stable()
         await here.scenario.settle()
         story = here.scenario.story
-        findings = await read_findings(here.connections, story, tmp_path / "state" / EXAMS, DEMO.world)
-    assert [claim for claim in claims(findings, story, DEMO) if not claim.holds] == []
+        findings = await read_findings(here.connections, story, tmp_path / "state" / EXAMS, PLAN.world)
+    assert [claim for claim in claims(findings, story, PLAN) if not claim.holds] == []
     assert story.bad_version is not None
     check_policies(findings, bad=story.bad_version)
     check_ledger(findings)
@@ -77,7 +79,7 @@ def check_policies(findings: Findings, *, bad: int) -> None:
     assert (overridden.actor, rolled_back.actor) == ("demo operator", "canary_deployer")
     seconds = seconds_to_roll_back(findings, bad)
     assert seconds is not None
-    assert 0 < seconds[0] < DEMO.canary_deadline_s
+    assert 0 < seconds[0] < PLAN.canary_deadline_s
 
 
 def check_ledger(findings: Findings) -> None:

@@ -246,7 +246,7 @@ def test_a_forked_training_that_gets_no_memory_fails_as_such(tmp_path: Path) -> 
         write_job(tmp_path / "job", job_spec("sft", str(base), str(dataset)))
         *_, last = training.events()
         assert isinstance(last, Failed)
-        assert last.code == "OOM"
+        assert last.code == "OOM", last
         assert training.code() == 1
 
 

@@ -11,6 +11,7 @@ NO_MEMORY = (
     "std::bad_alloc",
     "CUDA out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "can't start new thread",  # no room for its stack
 )
 """What other errors say where memory ran out: of torch and the system on the CPU, and within a library of CUDA."""
 NO_ROOM = ("No space left on device", "inline_container.cc")
