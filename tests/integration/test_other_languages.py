@@ -131,6 +131,7 @@ async def test_nats_pub_stores_a_trajectory_and_the_feedback_on_it(
         assert (await here.bus.nc.jetstream().stream_info("RL_TRAJECTORIES")).state.messages == 1
 
 
+@pytest.mark.own_broker  # the agent of the guide logs in nowhere
 async def test_the_node_agent_publishes_a_trajectory_and_reads_its_reward(
     shared_settings: SharedSettings, tmp_path: Path
 ) -> None:

@@ -52,6 +52,8 @@ def main() -> int:
     parsed = arguments()
     url = urlsplit(os.environ["NATS_URL"])
     options = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "lang": "test"}
+    if url.username is not None:
+        options |= {"user": url.username, "pass": url.password or ""}
     with (
         socket.create_connection((url.hostname, url.port), DEADLINE_S) as connection,
         connection.makefile("rb") as lines,
