@@ -220,6 +220,7 @@ def test_a_job_is_listed_shown_and_cancelled(directory: Path) -> None:
     assert "\x1b" not in listed.stdout
     for shown in (ratchet("jobs", job, *where), ratchet("jobs", "show", job, *where)):
         assert "base model" in shown.stdout
+        assert "curves:" not in shown.stdout  # no console runs
     misplaced = ratchet("jobs", *where, "show", job)
     assert (misplaced.returncode, misplaced.stdout) == (2, "")
     assert "options stand behind `show`" in misplaced.stderr

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from ratchet.cli.api import get, require_role
 from ratchet.cli.connections import objects_of, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.ids import JOBS_LISTED, job_named, listed_ids
 from ratchet.cli.options import AsJson, Directory, JobArgument, OptionalRole
 from ratchet.cli.output import console, errors, follow_up, plan_lines, print_answer, print_facts, print_table
@@ -98,8 +99,15 @@ def show(job: JobArgument, as_json: AsJson = False, directory: Directory = DEFAU
     endpoints = locate(directory)
     one = find_job(endpoints, job)
     attempts = [] if as_json else attempts_of(endpoints, one.training_job_id)
-    page = f"{endpoints.url('console')}/#/training/{one.training_job_id}"
-    print_answer(one, as_json, lambda: show_job(one, directory, attempts, page))
+    print_answer(one, as_json, lambda: show_job(one, directory, attempts, page_of(endpoints, one)))
+
+
+def page_of(endpoints: Endpoints, job: JobOut) -> str | None:
+    """The address of its curves; none without a console."""
+    try:
+        return f"{endpoints.url('console')}/#/training/{job.training_job_id}"
+    except NoStack:
+        return None
 
 
 def find_job(endpoints: Endpoints, name: str) -> JobOut:
