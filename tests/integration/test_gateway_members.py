@@ -159,7 +159,8 @@ async def test_gateway_alone_publishes_what_several_have_spooled(nats: RunningSe
             await asyncio.to_thread(nats.kill)
             await call_each(url, CALLS)
         await asyncio.to_thread(nats.start)
-        with gateway_process(nats.url, here.engine_url, tmp_path / "data"):
+        spooled = members[0].program.env["RATCHET_DATA_DIR"]
+        with gateway_process(nats.url, here.engine_url, tmp_path, RATCHET_DATA_DIR=spooled):
 
             async def all_stored() -> bool:
                 return len(set(await stored_turns(here.bus))) == CALLS + 1
