@@ -14,6 +14,7 @@ import pytest
 from ratchet.core.service.settings import SharedSettings
 from tests.support.pages import ROOT
 from tests.support.running import connected
+from tools.environment.uv_environment import options, uv_environment
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +44,9 @@ def test_its_dependencies_are_those_of_the_whole_with_the_same_bounds() -> None:
 
 @pytest.mark.timeout(500)  # it builds and installs
 async def test_it_installs_alone_and_publishes(shared_settings: SharedSettings, tmp_path: Path) -> None:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RATCHET_", "SSL_"))}
+    # The folder of authorities is that of the tests, which holds none; a file of them is the user's.
+    taken = ("PYTHON", "RATCHET_", "SSL_CERT_DIR")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(taken)}
 
     def run(*words: str | Path, **env: str) -> str:
         done = subprocess.run(
@@ -58,6 +61,7 @@ async def test_it_installs_alone_and_publishes(shared_settings: SharedSettings, 
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    plain |= uv_environment(options(run(sys.executable, "-m", "pip", "config", "list")), plain)
     python = tmp_path / "venv" / "bin" / "python"
     run(UV, "build", "--wheel", FOLDER, "-o", tmp_path / "dist")
     run(UV, "venv", "--python", sys.executable, tmp_path / "venv")
