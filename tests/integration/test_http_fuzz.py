@@ -20,7 +20,7 @@ from tests.support.http_fuzz import fuzzed, fuzzed_live, unreached
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.servers import Broker, RunningServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ENDLESS = frozenset({"GET /v1/events"})
 """A stream ends with its listener: it has tests of its own."""
 
