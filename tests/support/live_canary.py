@@ -170,5 +170,5 @@ async def running_deployer(shared: SharedSettings, urls: Sequence[str]) -> Async
         horizon_s=60,
         approval=True,
     )
-    async with running_app(build_deployer(settings)):
+    async with running_app(build_deployer(settings, unload_after_s=0)):
         yield settings

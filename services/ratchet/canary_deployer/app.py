@@ -69,7 +69,7 @@ NAME = "canary_deployer"
 
 
 @asynccontextmanager
-async def build(settings: Settings) -> AsyncIterator[App]:
+async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -> AsyncIterator[App]:
     """Connect and wire everything; disconnect at the end."""
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
     try:
@@ -87,18 +87,21 @@ async def build(settings: Settings) -> AsyncIterator[App]:
             judge = SubprocessJudge(settings.replay_command, DEADLINE_S) if settings.replay_command else None
             replay = ReplayTools(history, HttpGateway(gateway), judge) if judge else None
             tools = _gate_tools(settings, engines, heldout, replay)
-            yield assembled(settings, bus, clock, history, engines, build_gates(settings.further_gates, tools))
+            gates = build_gates(settings.further_gates, tools)
+            yield assembled(settings, bus, clock, history, engines, gates, unload_after_s=unload_after_s)
     finally:
         await bus.close()
 
 
-def assembled(
+def assembled(  # noqa: PLR0913 - the connections, and one wait
     settings: Settings,
     bus: Bus,
     clock: BrokerClock,
     history: HttpCoordinator,
     engines: Engines,
     gates: Mapping[str, Gate],
+    *,
+    unload_after_s: float = unloading.AFTER_S,
 ) -> App:
     """The deployer on connections that are open."""
     leadership = Leadership(Bucket(bus, ROLLOUTS, Leader), settings.url)
@@ -126,7 +129,7 @@ def assembled(
 
     controllers = Controllers(new_controller, policies, rollouts, leadership)
     jobs, objects = Bucket(bus, JOBS, Job), Objects(settings.shared)
-    unloader = Unloader(engines, policies)
+    unloader = Unloader(engines, policies, unload_after_s)
     handlers = Handlers(
         policies=policies,
         jobs=jobs,
