@@ -239,7 +239,9 @@ def test_a_forked_training_that_gets_no_memory_fails_as_such(tmp_path: Path) -> 
     with forked_trainings() as forks:
         training = forks.begin(tmp_path / "job")  # it waits for its job file
         process = psutil.Process(training.pid)
+        deadline = time.monotonic() + 300
         while process.cwd() != str(tmp_path / "job"):  # its threads have begun
+            assert time.monotonic() < deadline, "it never went to its folder"
             time.sleep(0.05)
         most = process.memory_info().vms + 1_000_000
         process.rlimit(psutil.RLIMIT_AS, (most, most))

@@ -142,7 +142,7 @@ class Plan:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     """More settings of the services."""
     acts: Sequence[tuple[str, int]] = ()
-    """What happens one after the other, each with about the seconds that it takes on two quiet cores."""
+    """What happens one after the other, each with an estimate of its seconds on two quiet cores."""
     takes: Takes | None = None
     """What was measured; None: nothing."""
 
@@ -192,7 +192,7 @@ DEMO = Plan(
         ("a bad policy is imported: the gate refuses it, and the canary rolls it back when it is overruled", 30),
     ),
 )
-"""`make demo`: two cores, four minutes."""
+"""`make demo`."""
 
 REAL = Plan(
     drills=None,
@@ -230,7 +230,7 @@ REAL_FLOAT32 = replace(REAL, precision="fp32")
 def what_comes(plan: Plan) -> str:
     """The acts with their times, before anything starts."""
     lines = [f"  {number}. {act} (about {seconds} s)" for number, (act, seconds) in enumerate(plan.acts, 1)]
-    whole = f"{sum(seconds for _, seconds in plan.acts) / 60:.0f} minutes on two quiet cores, longer beside other work"
+    whole = f"{sum(seconds for _, seconds in plan.acts) / 60:.0f} minutes on two quiet cores by estimate, longer beside other work"
     return "\n".join([f"{plan.world.title}. {len(lines)} acts, {whole}:", *lines])
 
 

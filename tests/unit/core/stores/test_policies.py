@@ -278,7 +278,7 @@ def test_a_manifest_cannot_name_a_file_outside_its_directory(tmp_path: Path, nam
     blobs = MemoryBlobs()
     policy = published(blobs, tmp_path / "files")
     bad = ArtifactFile(name=name, uri="s3://test/blobs/x", sha256="0" * 64, size=1)
-    with pytest.raises(Rejected, match=r"not a plain file name|length >= 1"):
+    with pytest.raises(Rejected, match="length >= 1" if not name else "not a plain file name"):
         publish_policy(blobs, msgspec.structs.replace(policy.manifest, files=[bad]))
 
 
