@@ -230,7 +230,7 @@ REAL_FLOAT32 = replace(REAL, precision="fp32")
 def what_comes(plan: Plan) -> str:
     """The acts with their times, before anything starts."""
     lines = [f"  {number}. {act} (about {seconds} s)" for number, (act, seconds) in enumerate(plan.acts, 1)]
-    whole = f"{sum(seconds for _, seconds in plan.acts) / 60:.0f} minutes on two quiet cores by estimate, longer beside other work"
+    whole = f"{sum(seconds for _, seconds in plan.acts) / 60:.0f} minutes by estimate on two quiet cores"
     return "\n".join([f"{plan.world.title}. {len(lines)} acts, {whole}:", *lines])
 
 
