@@ -190,7 +190,7 @@ format: $(STAMP)
 
 test: $(STAMP) $(NODE_STAMP) ## unit, contract and integration tests, without slow ones: minutes; the 50 longest in .cache/tests/longest.txt
 	@rm -f $(TIMES)/*.tsv
-	@MAKEFLAGS= $(MAKE) --no-print-directory -j3 --keep-going --output-sync=target $(FAST)
+	@MAKEFLAGS= $(MAKE) --no-print-directory -j4 --keep-going --output-sync=target $(FAST)
 	@sort -rn $(TIMES)/*.tsv | head -50 > $(TIMES)/longest.txt
 	@awk -F '\t' '$$2 > 5 { print "longer than 5 s of the processor, and not marked slow: " $$3 }' $(TIMES)/*.tsv
 
@@ -218,14 +218,17 @@ $(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
 
 # Groups of about the same length that run beside each other, the longest first: each imports only what it needs.
 TIMES := .cache/tests
-FAST := fast-servers fast-gateway fast-torch fast-unit fast-contract
+FAST := fast-torch fast-unit fast-services fast-servers fast-gateway fast-contract
 TORCH := $(addprefix tests/unit/,local trainer_worker tools core/grammars core/chat_templates cli/test_dataset_records.py)
 GATEWAY := $(wildcard tests/integration/test_gateway*.py)
+# Collector, coordinator, console: half of what waits for servers.
+SERVICES := $(wildcard tests/integration/test_co*.py)
 fast-torch: TESTS = $(TORCH)
 fast-unit: TESTS = tests/unit $(TORCH:%=--ignore=%)
 fast-contract: TESTS = tests/contract
 fast-gateway: TESTS = $(GATEWAY)
-fast-servers: TESTS = tests/integration $(GATEWAY:%=--ignore=%)
+fast-services: TESTS = $(SERVICES)
+fast-servers: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(SERVICES))
 
 $(FAST): $(STAMP)
 	@mkdir -p $(TIMES); rm -f $(TIMES)/$@.tsv
@@ -235,7 +238,7 @@ test-unit: fast-torch fast-unit ## domains and pure parts, without sockets
 
 test-contract: fast-contract ## schemas, examples, typed messages
 
-test-integration: fast-gateway fast-servers ## on the real nats-server, ClickHouse engine and S3
+test-integration: fast-gateway fast-services fast-servers ## on the real nats-server, ClickHouse engine and S3
 
 test-slow: $(STAMP) $(NODE_STAMP) ## what is marked slow, and four times the examples of property tests
 	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile -m "slow or hypothesis" --hypothesis-profile=full
