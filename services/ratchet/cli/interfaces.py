@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,13 @@ class Interface(StrEnum):
 HAND_WRITTEN = (Interface.GATEWAY, Interface.ENGINE)
 """Their bodies are OpenAI's and Anthropic's, of which our code reads what it needs."""
 
+DESCRIBED_BY = {
+    Interface.COORDINATOR: "ratchet.rl_coordinator.http",
+    Interface.DEPLOYER: "ratchet.canary_deployer.http_api",
+    Interface.CONSOLE: "ratchet.console.http_api",
+}
+"""The modules whose `described_api` makes the others; imported when one is asked for, as variants are."""
+
 
 def openapi(service: Interface, contracts: Path) -> str:
     """The document of a service: that of its routes, or for gateway and engine the one that was written by hand."""
@@ -44,23 +52,8 @@ def openapi(service: Interface, contracts: Path) -> str:
 
 
 def control_api(service: Interface) -> ControlApi:
-    """The routes of coordinator, deployer or console without what they are about: describing them uses none of it."""
-    # Each of them takes a while to import, and most commands need none.
-    unused: Any = None
-    if service == Interface.COORDINATOR:
-        from ratchet.rl_coordinator.http import Subjects, http_app  # noqa: PLC0415
-
-        subjects = Subjects(jobs=unused, registry=unused, triggers=unused, storage=unused, keys=unused)
-        return http_app({}, subjects, unused)
-    if service == Interface.DEPLOYER:
-        from ratchet.canary_deployer.http_api import Api  # noqa: PLC0415
-
-        return Api(unused, unused, unused, unused).app()
-    from ratchet.console.http_api import Subjects as Shown, console_api  # noqa: PLC0415
-    from ratchet.console.records import Records  # noqa: PLC0415
-
-    records = Records(trajectories=unused, tokens=unused, rollouts=unused, training=unused, annotation=unused)
-    return console_api(Shown(loop=unused, events=unused, records=records))
+    """The routes of coordinator, deployer or console, for their document alone."""
+    return import_module(DESCRIBED_BY[service]).described_api()
 
 
 PREFIX = "agent.rl."

@@ -7,7 +7,7 @@
         operations.get_training_status(role="support")["active"]
         operations.get_dpo_status()["roles"]["support"]["would_fire"]
 
-The coordinator itself describes the members of the answers, at `/docs`.
+The coordinator itself describes the members of the answers, at `/openapi.json`.
 """
 
 from __future__ import annotations

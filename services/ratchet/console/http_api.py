@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ratchet.console import events_api, loop_api, records, session_api
 from ratchet.console.events import Events
@@ -37,3 +38,10 @@ def console_api(subjects: Subjects) -> ControlApi:
     events_api.add_routes(api, subjects.events)
     records.add_routes(api, subjects.records)
     return api
+
+
+def described_api() -> ControlApi:
+    """The application for its document alone: nothing stands behind its routes."""
+    unused: Any = None
+    shown = Records(trajectories=unused, tokens=unused, rollouts=unused, training=unused, annotation=unused)
+    return console_api(Subjects(loop=unused, events=unused, records=shown))

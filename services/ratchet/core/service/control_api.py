@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -58,12 +58,6 @@ SECURITY_SCHEMES: Mapping[str, Mapping[str, str]] = {
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
 }
 """How a request names its caller. Every operation lists the scope that it takes."""
-DOCS = """<!doctype html><title>{title}</title>
-<link rel="stylesheet" href="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui.css"><div id="ui"></div>
-<script src="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui-bundle.js"></script>
-<script>SwaggerUIBundle({{url: "/openapi.json", dom_id: "#ui"}})</script>"""
-"""The page at `/docs`."""
-
 Handler = Callable[..., Awaitable[Any]]
 """Returns a struct, or a status and a struct."""
 
@@ -197,13 +191,8 @@ class ControlApi:
         async def document(_: Request) -> Response:
             return Response(msgspec.json.encode(self.document), media_type=JSON)
 
-        async def docs(_: Request) -> Response:
-            return HTMLResponse(DOCS.format(title=self._title))
-
         served = [Route(row.path, row.serve, methods=[row.verb]) for row in self.operations]
-        return Starlette(
-            routes=[*served, Route("/openapi.json", document), Route("/docs", docs)], exception_handlers=_ERRORS
-        )
+        return Starlette(routes=[*served, Route("/openapi.json", document)], exception_handlers=_ERRORS)
 
     @cached_property
     def document(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from ratchet.core.contract.http.jobs import JobIn
 from ratchet.core.contract.http.status import HealthOut
@@ -64,3 +65,9 @@ def http_app(checks: Mapping[str, Check], subjects: Subjects, now: Callable[[], 
     StatusRoutes(jobs, registry, subjects.triggers, now).add_to(api)
     StorageRoutes(subjects.storage).add_to(api)
     return api
+
+
+def described_api() -> ControlApi:
+    """The application for its document alone: nothing stands behind its routes."""
+    unused: Any = None
+    return http_app({}, Subjects(jobs=unused, registry=unused, triggers=unused, storage=unused, keys=unused), unused)
