@@ -87,4 +87,6 @@ def percent(part: int, whole: int) -> str:
 
 def named(shares: Sequence[Share]) -> str:
     """Calls by kind, with the share of those that can be learnt from."""
-    return ", ".join(f"{one.name or 'unknown'} {one.calls} ({percent(one.learnable, one.calls)})" for one in shares)
+    return ", ".join(
+        f"{share.name or 'unknown'} {share.calls} ({percent(share.learnable, share.calls)})" for share in shares
+    )

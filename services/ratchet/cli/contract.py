@@ -72,7 +72,7 @@ def show(
 ) -> None:
     """Show one topic or stored value: its subjects or places, its schema and its shortest valid example."""
     contracts, root = load_contracts(), resource_dir("contracts")
-    stored = [one for one in stored_kinds(root) if one.schema == topic]
+    stored = [kind for kind in stored_kinds(root) if kind.schema == topic]
     if stored:
         _show({"stored": stored}, topic, {"stored in": [one.where for one in stored]}, as_json)
         return

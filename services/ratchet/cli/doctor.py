@@ -55,7 +55,7 @@ def doctor(as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) ->
     """
     results = examined(locate(directory))
     print_answer({"checks": results}, as_json, lambda: show(results))
-    if amiss := [one.check for one in results if one.state != "ok"]:
+    if amiss := [result.check for result in results if result.state != "ok"]:
         sys.stderr.write(f"ratchet: needs a look: {', '.join(amiss)}\n")
     raise typer.Exit(code_of(results))
 
@@ -71,7 +71,7 @@ def examined(
 
 def code_of(results: list[Checked]) -> ExitCode:
     """Failed with a failure, partly with warnings alone."""
-    worst = max((_Rank[one.state] for one in results), default=_Rank.ok)
+    worst = max((_Rank[result.state] for result in results), default=_Rank.ok)
     return {_Rank.ok: ExitCode.DONE, _Rank.warning: ExitCode.PARTLY, _Rank.failure: ExitCode.FAILED}[worst]
 
 
@@ -117,7 +117,7 @@ async def _in_thread(call: Callable[[], Finding]) -> Finding:
 
 def show(results: list[Checked]) -> None:
     """A line for each, then what to do."""
-    print_table(("check", "state", "what"), [(one.check, one.state, one.sentence) for one in results], "")
-    remedies = [(one.check, one.remedy) for one in results if one.remedy and one.state != "ok"]
+    print_table(("check", "state", "what"), [(result.check, result.state, result.sentence) for result in results], "")
+    remedies = [(result.check, result.remedy) for result in results if result.remedy and result.state != "ok"]
     for check, remedy in remedies:
         console.print(f"\n{check}: {remedy}", markup=False)

@@ -66,10 +66,10 @@ def failure(sentence: str, remedy: str | None) -> Finding:
 
 def combined(findings: Sequence[Finding]) -> Finding:
     """Several as one: the worst state, every sentence, and what to do about those that are amiss."""
-    states: set[State] = {one.state for one in findings}
+    states: set[State] = {finding.state for finding in findings}
     state: State = "failure" if "failure" in states else "warning" if "warning" in states else "ok"
-    remedies = dict.fromkeys(one.remedy for one in findings if one.remedy and one.state != "ok")
-    return Finding(state, "; ".join(one.sentence for one in findings), "; ".join(remedies) or None)
+    remedies = dict.fromkeys(finding.remedy for finding in findings if finding.remedy and finding.state != "ok")
+    return Finding(state, "; ".join(finding.sentence for finding in findings), "; ".join(remedies) or None)
 
 
 def check_python(_: Endpoints) -> Finding:
@@ -249,7 +249,7 @@ def _temporary_spools() -> list[Path]:
 
 def _left_in(parents: Sequence[Path]) -> Iterator[tuple[Path, int]]:
     """Each spool that holds records, with their number."""
-    for folder in (one for parent in parents for one in (parent, *parent.glob("*")) if one.is_dir()):
+    for folder in (path for parent in parents for path in (parent, *parent.glob("*")) if path.is_dir()):
         if pending := waiting_in(folder):
             yield folder, pending
 

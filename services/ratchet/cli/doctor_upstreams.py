@@ -43,7 +43,7 @@ def check_upstreams(endpoints: Endpoints) -> Finding:
     environment = _environment_of(gateway.pid)
 
     async def ask() -> list[Finding]:
-        return list(await asyncio.gather(*(_asked(one, environment) for one in upstreams)))
+        return list(await asyncio.gather(*(_asked(upstream, environment) for upstream in upstreams)))
 
     return combined(asyncio.run(ask()))
 

@@ -114,7 +114,7 @@ def evaluate(
         raise typer.BadParameter(f"--output would overwrite the tasks: {output} is the file of --tasks")
     file, endpoints = read_task_file(tasks), locate(directory)
     sides = [asked_of(endpoints, name) for name in (policy, against) if name is not None]
-    if len({one.name for one in sides}) < len(sides):
+    if len({side.name for side in sides}) < len(sides):
         raise typer.BadParameter(f"{policy} and {against} are the same policy: {sides[0].name}")
     plan = Plan(samples=samples, temperature=temperature, at_once=concurrency)
     if dry_run:
@@ -200,16 +200,16 @@ def report_of(file: TaskFile, plan: Plan, tries: Mapping[str, Sequence[Try]], no
 
 
 def _verdict(summaries: Sequence[Summary], differences: Sequence[Difference], margin: float) -> str:
-    if any(one.faults for one in summaries) or not all(one.tasks for one in differences):
+    if any(summary.faults for summary in summaries) or not all(difference.tasks for difference in differences):
         return "no verdict"
-    return "no worse" if all(one.interval[0] >= -margin for one in differences) else "not shown"
+    return "no worse" if all(difference.interval[0] >= -margin for difference in differences) else "not shown"
 
 
 def exit_code(report: Report, no_worse_than: float | None) -> ExitCode:
     """The code, with a line on standard error for one that is not 0."""
     faults, reasons = Counter[str](), {one.policy: one.reason for one in reversed(report.summaries) if one.reason}
-    for one in report.summaries:
-        faults[one.policy] += one.faults
+    for summary in report.summaries:
+        faults[summary.policy] += summary.faults
     for policy, count in (+faults).items():
         counted = f"{count} tries of {policy} got no answer from the engine, and count nowhere"
         errors.print(f"{counted}: {reasons.get(policy)}", markup=False)
@@ -232,8 +232,8 @@ def exit_code(report: Report, no_worse_than: float | None) -> ExitCode:
 
 def _refused_whole(summaries: Sequence[Summary]) -> str | None:
     """The first mode in which no policy answered: each of their tries was refused."""
-    modes = dict.fromkeys(one.mode for one in summaries)
-    own = {mode: [one for one in summaries if one.mode == mode] for mode in modes}
+    modes = dict.fromkeys(summary.mode for summary in summaries)
+    own = {mode: [summary for summary in summaries if summary.mode == mode] for mode in modes}
     return next((mode for mode in modes if all(one.refused == one.tries for one in own[mode])), None)
 
 
@@ -242,26 +242,26 @@ def show(report: Report) -> None:
     columns = ("policy", "mode", "success", "95 %", "tasks", "refused", "no answer", "tokens", "p50 ms", "p95 ms")
     rows = [
         (
-            one.policy,
-            one.mode,
-            "-" if one.success is None else f"{one.success:.3f}",
-            _interval(one.interval),
-            one.tasks,
-            one.refused,
-            one.faults,
-            f"{one.prompt_tokens} + {one.completion_tokens}",
-            one.latency_p50_ms,
-            one.latency_p95_ms,
+            summary.policy,
+            summary.mode,
+            "-" if summary.success is None else f"{summary.success:.3f}",
+            _interval(summary.interval),
+            summary.tasks,
+            summary.refused,
+            summary.faults,
+            f"{summary.prompt_tokens} + {summary.completion_tokens}",
+            summary.latency_p50_ms,
+            summary.latency_p95_ms,
         )
-        for one in report.summaries
+        for summary in report.summaries
     ]
     print_table(columns, rows, "no tasks")
-    for one in report.differences:
-        counts = f"better at {one.better} of {one.tasks} tasks, worse at {one.worse}"
-        counts += f"; left out, refused for both: {one.refused_for_both}" if one.refused_for_both else ""
-        words = f"{one.mode} difference {one.difference:+.3f} {_interval(one.interval)}: {counts}"
+    for difference in report.differences:
+        counts = f"better at {difference.better} of {difference.tasks} tasks, worse at {difference.worse}"
+        counts += f"; left out, refused for both: {difference.refused_for_both}" if difference.refused_for_both else ""
+        words = f"{difference.mode} difference {difference.difference:+.3f} {_interval(difference.interval)}: {counts}"
         console.print(words, markup=False)
-    if report.differences and not any(one.success for one in report.summaries):
+    if report.differences and not any(summary.success for summary in report.summaries):
         console.print("neither policy solved a task: this file cannot tell the two apart", markup=False)
     if report.differing:
         first, second = report.summaries[0].policy, report.summaries[1].policy

@@ -212,17 +212,17 @@ def attempt_table(attempts: Sequence[AttemptRecord]) -> tuple[Sequence[str], Seq
     columns = ("attempt", "state", "seconds", "GPU h", "GB", "USD", "last step", "worker", "error")
     rows = [
         (
-            one.number,
-            one.state,
-            one.total_training_time_seconds,
-            one.gpu_hours,
-            one.peak_memory_gb,
-            one.cost_usd,
-            one.last_step,
-            one.worker,
-            one.error or None,
+            attempt.number,
+            attempt.state,
+            attempt.total_training_time_seconds,
+            attempt.gpu_hours,
+            attempt.peak_memory_gb,
+            attempt.cost_usd,
+            attempt.last_step,
+            attempt.worker,
+            attempt.error or None,
         )
-        for one in attempts
+        for attempt in attempts
     ]
     return columns, rows
 

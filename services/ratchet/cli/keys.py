@@ -100,7 +100,7 @@ def list_keys(as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY)
     themselves."""
     answer = get(locate(directory), "coordinator", "/v1/keys", KeysOut)
     columns = ("key", "name", "state", "scopes", "limits", "created", "expires", "created by")
-    print_answer(answer, as_json, lambda: print_table(columns, [_row(one) for one in answer.keys], "no keys yet"))
+    print_answer(answer, as_json, lambda: print_table(columns, [_row(key) for key in answer.keys], "no keys yet"))
 
 
 @app.command()

@@ -57,8 +57,8 @@ def options_beside(context: typer.Context, *kept: str) -> list[str]:
     `--json` and `--dir` say how a command answers and where it asks: they go with everything.
     """
     apart = {*kept, "as_json", "directory"}
-    others = [one for one in context.command.params if one.name not in apart]
-    sources = {one.opts[0]: context.get_parameter_source(one.name) for one in others}
+    others = [param for param in context.command.params if param.name not in apart]
+    sources = {other.opts[0]: context.get_parameter_source(other.name) for other in others}
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 

@@ -179,12 +179,12 @@ def raters(role: RoleOption, as_json: AsJson = False, directory: Directory = DEF
             for one in report.raters
         ]
         print_table(("rater", "disagrees", "95 % interval", "outlier"), rows, "no question has two raters")
-        for one in report.raters:
-            if one.is_outlier:
+        for rater in report.raters:
+            if rater.is_outlier:
                 without = follow_up(
-                    "train", role, "--algorithm", "dpo", "--exclude-rater", one.rater, directory=directory
+                    "train", role, "--algorithm", "dpo", "--exclude-rater", rater.rater, directory=directory
                 )
-                console.print(f"`{without}` learns without {one.rater}", markup=False)
+                console.print(f"`{without}` learns without {rater.rater}", markup=False)
 
     print_answer(report, as_json, show)
 

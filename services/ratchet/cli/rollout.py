@@ -250,7 +250,9 @@ def act(endpoints: Endpoints, order: str, body: Mapping[str, object]) -> Rollout
         require_role(endpoints, role)
         if verb not in ("start", "revert"):
             read(endpoints, role)
-        elif verb == "start" and body["version"] not in [one.version for one in read_role(endpoints, role).policies]:
+        elif verb == "start" and body["version"] not in [
+            policy.version for policy in read_role(endpoints, role).policies
+        ]:
             raise NotFound(f"{role} has no policy of version {body['version']}") from None
         raise
 
@@ -260,16 +262,16 @@ def show_history(decisions: Sequence[Decision]) -> None:
     columns = ("at", "policy", "instead of", "stage", "weight", "verdict", "by", "reason")
     rows = [
         (
-            one.at,
-            f"v{one.to_version}",
-            None if one.from_version is None else f"v{one.from_version}",
-            one.stage,
-            one.weight,
-            one.verdict,
-            one.actor,
-            one.reason,
+            decision.at,
+            f"v{decision.to_version}",
+            None if decision.from_version is None else f"v{decision.from_version}",
+            decision.stage,
+            decision.weight,
+            decision.verdict,
+            decision.actor,
+            decision.reason,
         )
-        for one in decisions
+        for decision in decisions
     ]
     print_table(columns, rows, "no decisions are stored yet")
 
@@ -279,15 +281,15 @@ def show(rollouts: Sequence[RolloutOut]) -> None:
     columns = ("role", "state", "candidate", "compared with", "stage", "weight", "reason")
     rows = [
         (
-            one.role,
-            one.state,
-            one.candidate.name,
-            one.stable.name if one.stable else None,
-            one.stage if one.weight > 0 else None,
-            one.weight if one.weight > 0 else None,
-            one.fault or one.late or one.reason,
+            rollout.role,
+            rollout.state,
+            rollout.candidate.name,
+            rollout.stable.name if rollout.stable else None,
+            rollout.stage if rollout.weight > 0 else None,
+            rollout.weight if rollout.weight > 0 else None,
+            rollout.fault or rollout.late or rollout.reason,
         )
-        for one in rollouts
+        for rollout in rollouts
     ]
     print_table(columns, rows, "no rollouts yet")
 
@@ -304,7 +306,7 @@ def show_one(rollout: RolloutOut) -> None:
         console.print(f"horizon: {basis}", markup=False)
     if rollout.parked:
         console.print(f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on", markup=False)
-    _section(("gate", "outcome", "reason"), [(one.gate, one.outcome, one.reason) for one in rollout.gates])
+    _section(("gate", "outcome", "reason"), [(gate.gate, gate.outcome, gate.reason) for gate in rollout.gates])
     arms = (("stable", rollout.arms.stable), ("canary", rollout.arms.canary))
     _section(("arm", *ArmOut.__struct_fields__), [(name, *msgspec.structs.astuple(arm)) for name, arm in arms])
     evidence = [(test, name, value) for test, values in rollout.e_values.items() for name, value in values.items()]

@@ -134,11 +134,11 @@ def show_plan(settings: StackSettings, as_json: bool) -> None:
     """Show the members that `up` would start. Raises the errors of `up`."""
     programs = _checked(settings)
     if as_json:
-        members = {one.name: {"url": one.url, "command": one.command} for one in programs}
+        members = {program.name: {"url": program.url, "command": program.command} for program in programs}
         print_json({"dry_run": True, "action": "start", "directory": str(settings.directory), "services": members})
         return
     console.print(f"would start in {settings.directory}", markup=False)
-    print_table(("", "url"), [(one.name, one.url) for one in programs], "nothing")
+    print_table(("", "url"), [(program.name, program.url) for program in programs], "nothing")
 
 
 def start_background(settings: StackSettings, as_json: bool) -> None:

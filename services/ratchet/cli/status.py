@@ -308,8 +308,10 @@ async def _stream(bus: Bus, name: str, report: StatusReport) -> None:
         messages=figures.messages,
         bytes=figures.bytes,
         consumers={
-            one.name: ConsumerStatus(lag=one.lag, unacknowledged=one.unacknowledged, redelivered=one.redelivered)
-            for one in figures.consumers
+            consumer.name: ConsumerStatus(
+                lag=consumer.lag, unacknowledged=consumer.unacknowledged, redelivered=consumer.redelivered
+            )
+            for consumer in figures.consumers
         },
     )
 
@@ -337,7 +339,10 @@ def show(report: StatusReport) -> None:
     _section(("service", "state", "url", "restarts", "reason"), services)
     notes = [(name, check, note) for name, service in report.services.items() for check, note in service.notes.items()]
     _section(("service", "notes", ""), notes)
-    _section(("upstream", "url", "key"), [(one.name, one.url, one.key_variable) for one in report.upstreams])
+    _section(
+        ("upstream", "url", "key"),
+        [(upstream.name, upstream.url, upstream.key_variable) for upstream in report.upstreams],
+    )
     _section(("stored rows", ""), list(report.rows.items()))
     rows: list[tuple[object, ...]] = []
     for name, stream in sorted(report.streams.items()):

@@ -54,19 +54,19 @@ def show(by: str, groups: Sequence[Usage]) -> None:
                "p50 ms", "p95 ms", "p99 ms", "first token p50 ms")  # fmt: skip
     rows = [
         (
-            one.group or "-",
-            one.calls,
-            one.errors,
-            one.cancelled,
-            one.prompt_tokens,
-            one.cached_tokens,
-            one.completion_tokens,
-            one.reasoning_tokens,
-            f"{one.cost_usd:.4f}",
-            one.unpriced,
-            *(one.latency_ms or (None, None, None)),
-            one.first_token_ms[0] if one.first_token_ms else None,
+            group.group or "-",
+            group.calls,
+            group.errors,
+            group.cancelled,
+            group.prompt_tokens,
+            group.cached_tokens,
+            group.completion_tokens,
+            group.reasoning_tokens,
+            f"{group.cost_usd:.4f}",
+            group.unpriced,
+            *(group.latency_ms or (None, None, None)),
+            group.first_token_ms[0] if group.first_token_ms else None,
         )
-        for one in groups
+        for group in groups
     ]
     print_table(columns, rows, "no calls in this time")

@@ -60,16 +60,20 @@ class Findings:
     @property
     def first(self) -> int | None:
         """The version that served first: its promotion replaced no other. A failed first attempt does not count."""
-        begun = (one.version for one in self.decisions if one.verdict == "promote" and one.from_version is None)
+        begun = (
+            decision.version
+            for decision in self.decisions
+            if decision.verdict == "promote" and decision.from_version is None
+        )
         return next(begun, None)
 
     @property
     def promoted(self) -> list[int]:
         """Versions that evidence promoted over another one."""
         return [
-            one.version
-            for one in self.decisions
-            if one.verdict == "promote" and one.actor == ITSELF and one.from_version is not None
+            decision.version
+            for decision in self.decisions
+            if decision.verdict == "promote" and decision.actor == ITSELF and decision.from_version is not None
         ]
 
 
@@ -160,7 +164,7 @@ def _no_lost_kind(findings: Findings) -> Claim:
     best: dict[str, int] = {}
     for exam in findings.exams.values():
         for kind in exam.kinds:
-            solved = sum(one.success for one in exam.answers if one.kind == kind)
+            solved = sum(answer.success for answer in exam.answers if answer.kind == kind)
             best[kind] = max(best.get(kind, 0), solved)
     hardest = min(best, key=lambda kind: best[kind])
     return Claim(text, best[hardest] > 0, f"least: {hardest}, {best[hardest]} times")
@@ -193,6 +197,6 @@ def _nothing_lost(findings: Findings, story: Story) -> Claim:
 
 def _ledger(findings: Findings) -> Claim:
     lines = findings.ledger
-    missing, dead, lost = (sum(getattr(one, name) for one in lines) for name in ("missing", "dead", "lost"))
+    missing, dead, lost = (sum(getattr(line, name) for line in lines) for name in ("missing", "dead", "lost"))
     evidence = f"{sum(one.accounted for one in lines):,} messages, {missing} missing, {dead} dead, {lost} lost"
     return Claim("the ledger accounts for every message", bool(lines) and missing == dead == lost == 0, evidence)

@@ -88,13 +88,13 @@ class Exam:
 
     def valid_calls(self) -> Proportion | None:
         """Tool calls that were well formed; None when no tool was called."""
-        calls = sum(one.calls for one in self.answers)
-        return Proportion(sum(one.valid_calls for one in self.answers), calls) if calls else None
+        calls = sum(answer.calls for answer in self.answers)
+        return Proportion(sum(answer.valid_calls for answer in self.answers), calls) if calls else None
 
     @property
     def kinds(self) -> list[str]:
         """The kinds of tickets that came up, in the alphabet's order."""
-        return sorted({one.kind for one in self.answers})
+        return sorted({answer.kind for answer in self.answers})
 
 
 def heldout_gate(policy: PolicyVersion) -> GateRun | None:

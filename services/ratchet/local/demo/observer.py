@@ -72,7 +72,7 @@ class Observer:
             self.picture,
             jobs=await self._jobs(),
             policies=policies,
-            exams=await asyncio.to_thread(read_exams, self._exams, role, [one.version for one in policies]),
+            exams=await asyncio.to_thread(read_exams, self._exams, role, [policy.version for policy in policies]),
             stable=route.stable.version if route and route.stable else None,
             rollout=rollout,
         )

@@ -41,7 +41,7 @@ def draw_report(findings: Findings, held: Sequence[Claim], story: Story) -> Rend
             f"{job.algorithm}, {job.trajectories or 0:,} tickets" if job else "",
             *(str(exam.success(mode)) if exam else "not measured" for mode in (GREEDY, SAMPLED)),
             f"{live.trajectories:,}" if live else "0",
-            ", ".join(dict.fromkeys(_verdict_text(one) for one in findings.verdicts(policy.version))),
+            ", ".join(dict.fromkeys(_verdict_text(verdict) for verdict in findings.verdicts(policy.version))),
         )
     lines: list[Text] = []
     for claim in held:
@@ -63,7 +63,7 @@ def _kinds_table(findings: Findings) -> RenderableType:
     groups = [("all *", misjudged), ("all others", frozenset(kinds) - misjudged)]
     for name, chosen in (*groups, *((kind + " *" * (kind in misjudged), {kind}) for kind in kinds)):
         counts = [exam.success(GREEDY, chosen) for exam in exams.values()]
-        tickets = max((one.trials for one in counts if one), default=0)
+        tickets = max((count.trials for count in counts if count), default=0)
         table.add_row(name, str(tickets), *(_both(exams[version], chosen) for version in sorted(exams)))
     return table
 
@@ -103,7 +103,7 @@ def report_document(findings: Findings, held: Sequence[Claim], story: Story) -> 
                 "heldout": _exam(exam, findings.world.misjudged) if exam else None,
                 "live_tickets": live.trajectories if live else 0,
                 "mean_reward": live.mean_reward if live else None,
-                "verdicts": [one.verdict for one in findings.verdicts(policy.version)],
+                "verdicts": [verdict.verdict for verdict in findings.verdicts(policy.version)],
             }
         )
     return {

@@ -112,7 +112,7 @@ class Scenario:
 
             async def serves() -> bool | None:
                 policies = await connections.policies(self._world.role)
-                stable = [one.training_job_id for one in policies if one.stage == "stable"]
+                stable = [policy.training_job_id for policy in policies if policy.stage == "stable"]
                 return job.training_job_id in stable or None
 
             await self._until("the first policy serves", serves, GATE_S)
@@ -232,7 +232,13 @@ class Scenario:
 
         async def decided() -> bool | None:
             ends = {"promote", "roll_back", "abort"}
-            return any(one.version == version and one.verdict in ends for one in await self._facts.decisions()) or None
+            return (
+                any(
+                    decision.version == version and decision.verdict in ends
+                    for decision in await self._facts.decisions()
+                )
+                or None
+            )
 
         # The report reads the decision from the warehouse.
         await self._until(f"the decision about v{version} is stored", decided, STORED_S)

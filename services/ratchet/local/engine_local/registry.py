@@ -38,7 +38,7 @@ def to_evict(residents: Sequence[Resident], capacity: int, surplus_bytes: int = 
     than `KEPT` remain with the new one. None when too few may go to make room for one.
     """
     surplus = len(residents) + 1 - capacity
-    movable = sorted((one for one in residents if not one.busy), key=lambda one: one.used_at)
+    movable = sorted((resident for resident in residents if not resident.busy), key=lambda one: one.used_at)
     if surplus > len(movable):
         return None
     leaving: list[str] = []
@@ -141,5 +141,5 @@ class Registry(Generic[S]):
 
     def _evictable(self, new_bytes: int = 0) -> list[str] | None:
         residents = [Resident(e.name, e.used_at, e.users > 0, e.own_bytes) for e in self._entries.values()]
-        taken = sum(one.own_bytes for one in residents) + new_bytes
+        taken = sum(resident.own_bytes for resident in residents) + new_bytes
         return to_evict(residents, self._capacity, 0 if self._most_bytes is None else taken - self._most_bytes)

@@ -225,7 +225,7 @@ def _unpacked(body: bytes, start: Callable[[], _Unpacker]) -> bytes:
 
 def encoded(body: bytes, accepted: str) -> tuple[bytes, str | None]:
     """`body` in the first encoding of `accepted` that we know, and that encoding's name."""
-    for name in (one.split(";")[0].strip() for one in accepted.split(",")):
+    for name in (part.split(";")[0].strip() for part in accepted.split(",")):
         match name:
             case "lz4":
                 return bytes(lz4.frame.compress(body)), name  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]

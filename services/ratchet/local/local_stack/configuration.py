@@ -224,7 +224,7 @@ def _origin(
 
 def _first(variables: Iterable[str], environment: Mapping[str, str]) -> str | None:
     there = {name.upper() for name in without_kubernetes(environment)}
-    return next((one for one in variables if one in there), None)
+    return next((variable for variable in variables if variable in there), None)
 
 
 def _ports_of_services(file: SettingsFile) -> Iterator[tuple[str, int]]:

@@ -37,7 +37,10 @@ def upstreams_of(file: SettingsFile, environment: Mapping[str, str]) -> list[Gat
     _, settings = checked(kind_of(GATEWAY), file, environment)
     of_gateway: Any = settings  # the gateway's own class, which nothing outside of it may import
     upstreams: list[Any] = of_gateway.upstreams if of_gateway is not None else []
-    return [GatewayUpstream(one.name, one.kind, one.base_url, one.api_key_env, one.models) for one in upstreams]
+    return [
+        GatewayUpstream(upstream.name, upstream.kind, upstream.base_url, upstream.api_key_env, upstream.models)
+        for upstream in upstreams
+    ]
 
 
 def upstream_line(upstream: GatewayUpstream) -> str:
