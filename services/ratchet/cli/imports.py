@@ -155,7 +155,7 @@ class Imported:
         numbers = {
             "malformed": len(report.malformed) + report.more_malformed,
             "already present": report.present,
-            "repeated": report.repeated,
+            "repeated (equal conversations count once, by the first one's scores)": report.repeated,
             f"without a time (listed under {UNKNOWN_TIME:%Y-%m-%d})": report.undated,
             **{
                 f"secrets or personal data redacted ({kind})": count

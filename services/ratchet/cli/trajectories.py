@@ -36,6 +36,8 @@ def list_(
     outcome: Annotated[
         Literal["success", "partial", "failure", "none"] | None, typer.Option(help="Only with this outcome.")
     ] = None,
+    agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
+    text: Annotated[str | None, typer.Option(help="Only with these words in the conversation.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10000, help="How many of the newest to show.")] = 20,
     with_evaluation: WithEvaluation = False,
     as_json: AsJson = False,
@@ -43,11 +45,11 @@ def list_(
 ) -> None:
     """The open trajectories, whose runs go on, and the newest ended ones, each with its newest reward."""
     endpoints = locate(directory)
-    asked = TrajectoryFilter(role=role, outcome=outcome, evaluation=with_evaluation)
+    asked = TrajectoryFilter(role=role, outcome=outcome, agent=agent, text=text, evaluation=with_evaluation)
     rows, still_open, left_out = asyncio.run(newest(endpoints, asked, limit))
     if not rows and not still_open and role is not None:
         require_role(endpoints, role)
-    empty = "no such trajectories" if role or outcome else "no trajectories yet"
+    empty = "no such trajectories" if role or outcome or agent or text else "no trajectories yet"
     if left_out:
         empty = f"{empty} but those of evaluations: --with-evaluation lists them"
     if still_open:

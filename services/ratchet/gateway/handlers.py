@@ -14,7 +14,7 @@ from ratchet.bus.contracts import Contracts
 from ratchet.core.contract import Feedback, TrajectoryEnd
 from ratchet.core.contract.http.gateway import DeletedResponse, Ended, FeedbackTaken, Model, Models as ModelList
 from ratchet.core.contract.reward import UPDATE
-from ratchet.core.errors import BadRequest, Forbidden, NotFound, Unavailable
+from ratchet.core.errors import BadRequest, Forbidden, InvalidMessage, NotFound, Unavailable
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.service.asgi import Request, Response, json_response
 from ratchet.dialects.responses.state import PAGE, input_page
@@ -95,10 +95,14 @@ class Handlers:
         if "task" in members:
             members["task_context"] = members.pop("task")
         strict = self.contracts.check_strict_json
-        ends = [
-            cast("TrajectoryEnd", strict(TrajectoryEnd.TOPIC, msgspec.json.encode({**members, "role": role})))
-            for role in roles
-        ]
+        try:
+            ends = [
+                cast("TrajectoryEnd", strict(TrajectoryEnd.TOPIC, msgspec.json.encode({**members, "role": role})))
+                for role in roles
+            ]
+        except InvalidMessage as error:
+            written = error.path.replace("/task_context", "/task", 1) if "task" in body else error.path
+            raise InvalidMessage(error.reason, written) from error
         earlier = [known[role] for role in roles if role in known and known[role].ended]
         note = None
         if earlier and all(arm.has_outcome for arm in earlier):

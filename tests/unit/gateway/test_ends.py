@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
+from ratchet.core.errors import InvalidMessage
 from ratchet.core.rules.access import ANYONE
 from ratchet.core.service.asgi import Request, Response
 from ratchet.dialects.api_dialect import CHAT
@@ -77,3 +79,9 @@ async def test_an_end_or_feedback_by_the_name_of_a_thread_is_about_its_newest_ru
                 assert msgspec.json.decode(rated.body)["trajectory_id"] == runs[-1]
         assert runs[0] != runs[1]
         assert (await ended(here, runs[0]))["trajectory_id"] == runs[0]
+
+
+async def test_end_with_a_bad_task_names_the_member_that_was_written(tmp_path: Path) -> None:
+    async with alone(tmp_path) as here:
+        with pytest.raises(InvalidMessage, match=r"^/task: "):
+            await ended(here, await called(here, "support"), task={"domain": "shop"})
