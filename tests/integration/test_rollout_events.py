@@ -99,6 +99,7 @@ async def test_messages_lost_behind_a_rollouts_place_raise_one_alert(settings: S
         assert (await bus.extent("RL_ALERTS")).last == 1
 
 
+@pytest.mark.slow
 async def test_a_backlog_is_read_in_portions_and_is_not_taken_for_a_loss(
     settings: SharedSettings,
 ) -> None:

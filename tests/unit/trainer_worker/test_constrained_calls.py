@@ -125,6 +125,7 @@ def behaviour(rows: Sequence[Row]) -> torch.Tensor:
     return behavior_logprobs(rows)
 
 
+@pytest.mark.slow
 def test_the_learner_gives_the_engine_s_log_probabilities_of_constrained_and_free_calls(
     calls: list[Call], masks: Masks, model: Any
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_constrained_answer_is_a_row_with_the_free_ones_of_its_conversation(
 
 
 @pytest.mark.parametrize("algorithm", ["rloo", pytest.param("ppo", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_algorithms_train_on_them(
     calls: list[Call], directory: Path, model: Any, algorithm: str, tmp_path: Path
 ) -> None:
@@ -223,6 +225,7 @@ def test_equal_masks_are_kept_once(calls: list[Call], masks: Masks) -> None:
     assert all(one is other for one, other in zip(*twice, strict=True))
 
 
+@pytest.mark.slow
 def test_answers_end_as_the_engine_s_do(directory: Path, tmp_path: Path) -> None:
     tokenizer = read_tokenizer(directory)
     assert end_ids(tokenizer, str(directory)) == [tokenizer.eos_token_id]

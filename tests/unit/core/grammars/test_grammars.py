@@ -175,6 +175,7 @@ def test_what_takes_too_long_is_refused_and_remembered_and_the_next_one_is_compi
     assert Language(compiler, tokenizer, constraint(guided_regex="after")).holds("after")
 
 
+@pytest.mark.slow
 def test_what_takes_too_much_memory_or_is_too_large_is_refused(tokenizer: Any) -> None:
     schema = constraint(guided_json={"type": "string", "maxLength": 5000})
     tokens = tokens_of(tokenizer)
@@ -187,6 +188,7 @@ def test_what_takes_too_much_memory_or_is_too_large_is_refused(tokenizer: Any) -
         small.close()
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_is_started_again(tokenizer: Any) -> None:
     compiler = Compiler()
     try:
@@ -199,6 +201,7 @@ def test_a_process_that_was_killed_is_started_again(tokenizer: Any) -> None:
         compiler.close()
 
 
+@pytest.mark.slow
 def test_an_ambiguous_grammar_ends_its_answer_before_it_holds_up_others(compiler: Compiler, tokenizer: Any) -> None:
     tokens = tokens_of(tokenizer)
     grammar = compiler.compile(tokens, constraint(guided_grammar='root ::= root root | [a-z] | ""'))
@@ -225,6 +228,7 @@ def test_a_grammar_without_a_way_out_names_the_problem(compiler: Compiler, token
     assert dead.problem == "the grammar allows no token here"
 
 
+@pytest.mark.slow
 def test_grammars_that_are_not_used_make_room(tokenizer: Any) -> None:
     compiler = Compiler(Bounds(cached=1))
     try:

@@ -145,6 +145,7 @@ def test_a_row_without_a_way_out_fails_alone(served: Served, grammar: Make) -> N
     assert failed.code == "constraint_failed"
 
 
+@pytest.mark.slow
 def test_a_row_whose_grammar_takes_too_long_fails_alone_and_marks_its_grammar(served: Served, grammar: Make) -> None:
     slow = grammar(guided_grammar='root ::= many never\nmany ::= many many | [a-z ]\nnever ::= never "b"')
     free, failed = answers(served, (None, Sampling(seed=2)), (slow, Sampling(seed=2)), limit=4000)

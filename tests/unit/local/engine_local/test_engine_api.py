@@ -407,6 +407,7 @@ SEND = {"type": "function", "function": {"name": "send", "parameters": SCHEMA, "
 WAIT = {"type": "function", "function": {"name": "wait"}}
 
 
+@pytest.mark.slow
 async def test_answers_follow_the_form_and_calls_that_are_asked_for(api: Api) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
     forced = {"type": "function", "function": {"name": "send"}}
@@ -444,6 +445,7 @@ async def test_answers_follow_the_form_and_calls_that_are_asked_for(api: Api) ->
         ({"logit_bias": {"5": 1}}, "logit_bias"),
     ],
 )
+@pytest.mark.slow
 async def test_what_cannot_be_followed_is_refused_with_its_member(
     api: Api, members: dict[str, Any], param: str
 ) -> None:

@@ -60,6 +60,7 @@ def chats(weights: Weights) -> list[list[int]]:
 
 
 @in_float32
+@pytest.mark.slow
 def test_greedy_answers_of_a_batch_are_those_of_transformers_alone(weights: Weights) -> None:
     prompts = chats(weights)
 
@@ -70,6 +71,7 @@ def test_greedy_answers_of_a_batch_are_those_of_transformers_alone(weights: Weig
         assert answer.token_ids == generated[0, len(prompt) :].tolist()
 
 
+@pytest.mark.slow
 def test_logprobs_of_drawn_tokens_are_those_that_the_trainer_recomputes(weights: Weights) -> None:
     temperature = 0.8
     prompts = chats(weights)
