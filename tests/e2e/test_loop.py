@@ -47,6 +47,7 @@ async def loop(directory: Path) -> AsyncIterator[Loop]:
 
 
 async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}  # of other tests in this process
     async with loop(tmp_path / "state") as here:
         await here.scenario.first_policy()
         await asyncio.gather(here.scenario.improve(), killed(here.stack, "trajectory_collector", "reward_computer"))
@@ -59,7 +60,8 @@ async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None
     assert story.bad_version is not None
     check_policies(findings, bad=story.bad_version)
     check_ledger(findings)
-    assert [child.name() for child in psutil.Process().children(recursive=True)] == []
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert [child.name() for child in left] == []
 
 
 def check_policies(findings: Findings, *, bad: int) -> None:

@@ -44,13 +44,17 @@ class Prometheus:
 
 
 def configuration(ports: Mapping[str, int]) -> dict[str, Any]:
-    """The shipped file; its service targets `name:9100` are scraped at the port of `name`, or of `*`."""
+    """The shipped file; its service targets `name:9100` are scraped at the port of `name`, or of `*`.
+
+    A name that the file asks DNS for is a fixed target here, where it has a port.
+    """
     shipped = yaml.safe_load((REPOSITORY / "deploy/prometheus/prometheus.yml").read_text())
     shipped["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
     shipped["rule_files"] = [str(REPOSITORY / "deploy/prometheus/alerts.yml")]
     job = next(job for job in shipped["scrape_configs"] if job["job_name"] == "ratchet")
-    names = [target.split(":")[0] for target in job["static_configs"][0]["targets"]]
-    for name in names:
+    fixed = job["static_configs"][0]["targets"]
+    fixed += [f"{name}:9100" for name in job["dns_sd_configs"][0]["names"] if name in ports]
+    for name in (target.split(":")[0] for target in fixed):
         address = f"{LOOPBACK}:{ports[name] if name in ports else ports['*']}"
         job["relabel_configs"].append(
             {"source_labels": ["service"], "regex": name, "target_label": "__address__", "replacement": address}
