@@ -263,7 +263,7 @@ class CanaryWorld:
             "lead": self.lead,
             "announcer": Announcer("http://127.0.0.1:8080"),
             "source": FakeSource(self.bus, self.traffic),
-            "history": self.history,
+            "outcome_times": self.history.outcome_times,
             "gates": self.gates,
             "answering": self.answering,
             "role": ROLE,

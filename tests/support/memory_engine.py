@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ratchet.bus.message import JsonObject
-from ratchet.canary_deployer.replicas import Answer, ScoredToken
+from ratchet.canary_deployer.replicas import ScoredToken
 from ratchet.core.errors import Rejected
 from tests.support.scoring_engine import likeliest, logprobs
 
@@ -25,9 +25,9 @@ class MemoryReplica:
     async def models(self) -> Sequence[str]:
         return list(self.resident)
 
-    async def ask(self, model: str, prompt: str) -> Answer:
+    async def ask(self, model: str, prompt: str) -> Sequence[float | None]:
         self._find(model)
-        return Answer([-0.5 for _ in prompt.split()])
+        return [-0.5 for _ in prompt.split()]
 
     async def score(self, model: str, ids: Sequence[int], candidates: int) -> Sequence[ScoredToken] | None:
         self._find(model)

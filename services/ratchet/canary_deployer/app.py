@@ -37,7 +37,7 @@ from ratchet.canary_deployer.http_api import Api
 from ratchet.canary_deployer.http_clients import (
     HELDOUT_AGENT,
     HttpCoordinator,
-    HttpGateway,
+    complete,
     coordinator_peer,
     gateway_peer,
 )
@@ -45,7 +45,7 @@ from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_clock import SYNCHRONIZE_S, BrokerClock
-from ratchet.canary_deployer.nats_decisions import NatsDecisions
+from ratchet.canary_deployer.nats_decisions import decisions_of
 from ratchet.canary_deployer.nats_events import NatsEventSource
 from ratchet.canary_deployer.replicas import Engines, ReplicaChecks, present_replicas
 from ratchet.canary_deployer.role_context import RoleContext
@@ -85,7 +85,7 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
         ):
             history = HttpCoordinator(coordinator if settings.coordinator_url else None)
             judge = SubprocessJudge(settings.replay_command, DEADLINE_S) if settings.replay_command else None
-            replay = ReplayTools(history, HttpGateway(gateway), judge) if judge else None
+            replay = ReplayTools(history.prompts, partial(complete, gateway), judge.judge) if judge else None
             tools = _gate_tools(settings, engines, heldout, replay)
             gates = build_gates(settings.further_gates, tools)
             yield assembled(settings, bus, clock, history, engines, gates, unload_after_s=unload_after_s)
@@ -117,7 +117,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
         lead=leadership,
         announcer=announcer,
         source=NatsEventSource(bus),
-        history=history,
+        outcome_times=history.outcome_times,
         gates=gates,
         answering=partial(_answering, engines),
         strategy=settings.strategy,
@@ -144,7 +144,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
         return bus
 
     keys = known_keys(settings.shared, NAME, connected)
-    api = Api(controllers, policies, NatsDecisions(bus), rules)
+    api = Api(controllers, policies, partial(decisions_of, bus), rules)
     return App(
         name=NAME,
         components=[

@@ -7,7 +7,7 @@ the body, where unknown fields are refused: a misspelt one must not act.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -49,21 +49,20 @@ ORDERS: Mapping[int, str] = {
 }
 
 
-class Decisions(Protocol):
-    """The log of decisions."""
-
-    async def decisions_of(self, role: str) -> Sequence[ModelRollout]:
-        """All decisions about a role that the log still has, in order. Raises `Unavailable`."""
-        ...
-
-
 class Api:
     """The handlers; they decide nothing."""
 
-    def __init__(self, controllers: Controllers, policies: KvPolicies, decisions: Decisions, rules: Rules) -> None:
+    def __init__(
+        self,
+        controllers: Controllers,
+        policies: KvPolicies,
+        decisions_of: Callable[[str], Awaitable[Sequence[ModelRollout]]],
+        rules: Rules,
+    ) -> None:
+        """`decisions_of`: all decisions about a role that the log still has, in order; raises `Unavailable`."""
         self._controllers = controllers
         self._policies = policies
-        self._decisions = decisions
+        self._decisions_of = decisions_of
         self._rules = rules
 
     def app(self) -> ControlApi:
@@ -105,9 +104,9 @@ class Api:
             raise NotFound(f"no such role: {role}")
         # Read after the route and before the log: a decision that is published in between is in the log then.
         rollout = await self._controllers.current(role)
-        pending = [one for one in rollout.outbox if one.topic == ModelRollout.TOPIC] if rollout else []
+        pending = [event for event in rollout.outbox if event.topic == ModelRollout.TOPIC] if rollout else []
         unpublished = decode(pending[-1].body.encode(), ModelRollout) if pending else None
-        audit = audit_chain(await self._decisions.decisions_of(role), route.audit_hash, unpublished)
+        audit = audit_chain(await self._decisions_of(role), route.audit_hash, unpublished)
         return AuditOut(
             role=role,
             decisions=audit.decisions,

@@ -44,32 +44,27 @@ class _Chat(msgspec.Struct, frozen=True):
     choices: Sequence[_Choice]
 
 
-class HttpGateway:
-    """Chat completions of one policy, asked for by name, so that they are in no statistic and no training."""
+async def complete(gateway: AsyncApiClient, policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject:
+    """The policy's next message, tool calls included as it wrote them: nothing is called.
 
-    def __init__(self, client: AsyncApiClient) -> None:
-        self._client = client
-
-    async def complete(self, policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject:
-        """The policy's next message, tool calls included as it wrote them: nothing is called.
-
-        Raises `Rejected` when the policy does not answer, `Unavailable` when the gateway does not.
-        """
-        sampled = {name: prompt.sampling.get(name) for name in Sampling.__struct_fields__}
-        body = {
-            "model": policy.name,
-            "messages": prompt.messages,
-            **({"tools": prompt.tools} if prompt.tools else {}),
-            **{name: value for name, value in sampled.items() if value is not None},
-        }
-        reply = await self._client.exchange("POST", "/v1/chat/completions", body=body)
-        by = reply.headers.get("x-ratchet-policy", "no policy")
-        if reply.status != 200 or by != policy.name:
-            raise Rejected(f"{policy.name} does not answer: {reply.status} by {by}")
-        try:
-            return decode(reply.content, _Chat).choices[0].message
-        except (msgspec.DecodeError, IndexError) as error:
-            raise Rejected(f"the answer holds no message: {error!r}") from error
+    The policy is asked for by name, so that its answer is in no statistic and no training. Raises `Rejected` when the
+    policy does not answer, `Unavailable` when the gateway does not.
+    """
+    sampled = {name: prompt.sampling.get(name) for name in Sampling.__struct_fields__}
+    body = {
+        "model": policy.name,
+        "messages": prompt.messages,
+        **({"tools": prompt.tools} if prompt.tools else {}),
+        **{name: value for name, value in sampled.items() if value is not None},
+    }
+    reply = await gateway.exchange("POST", "/v1/chat/completions", body=body)
+    by = reply.headers.get("x-ratchet-policy", "no policy")
+    if reply.status != 200 or by != policy.name:
+        raise Rejected(f"{policy.name} does not answer: {reply.status} by {by}")
+    try:
+        return decode(reply.content, _Chat).choices[0].message
+    except (msgspec.DecodeError, IndexError) as error:
+        raise Rejected(f"the answer holds no message: {error!r}") from error
 
 
 class HttpCoordinator:

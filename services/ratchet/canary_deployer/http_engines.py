@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from ratchet.bus.message import JsonObject, decode
-from ratchet.canary_deployer.replicas import Answer, ReplicaFailed, ReplicaUnreachable, ScoredToken
+from ratchet.canary_deployer.replicas import ReplicaFailed, ReplicaUnreachable, ScoredToken
 from ratchet.core.errors import RatchetError, Rejected, Unavailable
 from ratchet.core.rules.engines import ADAPTERS_ONLY, POLICY_NOT_LOADED, POLICY_REFUSED, PROCESSED_LOGPROBS
 from ratchet.core.service.engine_list import EngineSettings, engine_of
@@ -128,7 +128,7 @@ class HttpReplica:
             raise ReplicaUnreachable(f"{self.name} answers {reply.status}")
         return [model.id for model in self._read(reply, _Models, "/v1/models").data]
 
-    async def ask(self, model: str, prompt: str) -> Answer:
+    async def ask(self, model: str, prompt: str) -> Sequence[float | None]:
         """See `Replica`."""
         body = {
             "model": model,
@@ -139,7 +139,7 @@ class HttpReplica:
         answer = await self._asked("/v1/chat/completions", body, model, _Chat)
         if not answer.choices:
             raise Unavailable(f"{self.name} gives an answer without a choice")
-        return Answer([token.logprob for token in answer.choices[0].logprobs.content])
+        return [token.logprob for token in answer.choices[0].logprobs.content]
 
     async def score(self, model: str, ids: Sequence[int], candidates: int) -> Sequence[ScoredToken] | None:
         """See `Replica`."""

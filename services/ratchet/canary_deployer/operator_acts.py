@@ -8,9 +8,9 @@ import msgspec
 import structlog
 
 from ratchet.canary_deployer.domain import decisions, operators
+from ratchet.canary_deployer.domain.gating import IMMEDIATE
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import Decision, IllegalMove, Rollout, State, Verdict
-from ratchet.canary_deployer.domain.strategies import IMMEDIATE
 from ratchet.canary_deployer.domain.verdicts import in_soak
 from ratchet.canary_deployer.preparation import Preparation
 from ratchet.canary_deployer.reconciler import RolloutReconciler

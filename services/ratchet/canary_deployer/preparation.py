@@ -103,7 +103,7 @@ class Preparation:
             return horizon_by_setting("the role has no outcomes", self.context.rules)
         try:
             policy = await self.context.policies.version(self.context.role, stable)
-            took_s = await self.context.history.outcome_times(policy, self.context.rules.horizon_max_s)
+            took_s = await self.context.outcome_times(policy, self.context.rules.horizon_max_s)
         except (Unavailable, Rejected) as error:
             log.warning("horizon by setting", role=self.context.role, reason=str(error))
             return horizon_by_setting(str(error), self.context.rules)

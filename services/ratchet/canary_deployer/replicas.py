@@ -66,14 +66,6 @@ class ScoredToken:
     """The log-probabilities of the most likely tokens in its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The engine's answer to one prompt."""
-
-    logprobs: Sequence[float | None]
-    """Of the output's tokens; None or not finite where the engine computed none."""
-
-
 class Replica(Protocol):
     """One server of an engine. It finds a policy by its name, and refuses one that does not fit it (`Rejected`).
 
@@ -100,8 +92,11 @@ class Replica(Protocol):
         """The names of the models that it holds."""
         ...
 
-    async def ask(self, model: str, prompt: str) -> Answer:
-        """One short chat completion. Raises `Rejected`."""
+    async def ask(self, model: str, prompt: str) -> Sequence[float | None]:
+        """The log-probabilities of one short chat completion; None or not finite where the engine computed none.
+
+        Raises `Rejected`.
+        """
         ...
 
     async def score(self, model: str, ids: Sequence[int], candidates: int) -> Sequence[ScoredToken] | None:
@@ -278,21 +273,17 @@ async def _control(replica: Replica, stable: PolicyVersion, check: Check[object]
     try:
         await check(replica, stable.name)
     except ReplicaUnreachable as error:
-        raise _repeating(ReplicaUnreachable(f"{before}{error}"), quotes=failure is not None) from error
+        fault = ReplicaUnreachable(f"{before}{error}")
+        raise (fault.quoting() if failure else fault) from error
     except Unavailable as error:
         so_too = f"so it is with {stable.name}, which serves the role: " if failure else ""
         fault = Unavailable(f"{before}{so_too}{error}")
-        raise _repeating(fault, quotes=error.quotes or failure is not None) from error
+        raise (fault.quoting() if error.quotes or failure else fault) from error
     except Rejected as error:
         raise Unavailable(
             f"{before}{replica.name} refuses {stable.name} too, which serves the role: {error}; compare its base model "
             "and options with those of the other replicas"
         ).quoting() from error
-
-
-def _repeating(fault: Unavailable, *, quotes: bool) -> Unavailable:
-    """The fault; with an engine's words in its message or without."""
-    return fault.quoting() if quotes else fault
 
 
 async def _holds(replica: Replica, model: str) -> bool:

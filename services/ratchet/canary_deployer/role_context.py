@@ -21,22 +21,11 @@ from ratchet.canary_deployer.nats_events import EventSource
 from ratchet.core.contract import Message
 from ratchet.core.contract.state import PolicyVersion
 
-Answering = Callable[[str], Awaitable[Collection[str]]]
-"""The names of a role's replicas that answer. Raises `Unavailable` when none does."""
-
 
 class Publish(Protocol):
     """Stores messages that follow from one event; returns when all are stored."""
 
     async def __call__(self, messages: Sequence[Message], *, cause: Cause | None = None) -> None: ...
-
-
-class History(Protocol):
-    """How long outcomes took before."""
-
-    async def outcome_times(self, policy: PolicyVersion, within_s: float) -> Sequence[float]:
-        """Of recent trajectories, in seconds. Raises `Unavailable` or `Rejected`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +42,12 @@ class RoleContext:
     lead: Lead
     announcer: Announcer
     source: EventSource
-    history: History
+    outcome_times: Callable[[PolicyVersion, float], Awaitable[Sequence[float]]]
+    """How long a policy's outcomes took, of those known within so many seconds. Raises `Unavailable` or `Rejected`."""
     gates: Mapping[str, Gate]
     """By name, in the order in which they run."""
-    answering: Answering
+    answering: Callable[[str], Awaitable[Collection[str]]]
+    """The names of a role's replicas that answer. Raises `Unavailable` when none does."""
     strategy: str
     """`canary`, `blue_green` or `auto`."""
     now: Callable[[], datetime]

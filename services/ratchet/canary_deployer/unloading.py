@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import structlog
 
+from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.replicas import Engines, Replica
 from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route
 from ratchet.core.errors import Rejected, Unavailable
@@ -27,22 +27,12 @@ ENDED = frozenset({PolicyStage.REFUSED, PolicyStage.ROLLED_BACK, PolicyStage.SUP
 """Stages of policies that get no new trajectories."""
 
 
-class Registry(Protocol):
-    """Routes and policies."""
-
-    async def roles(self) -> list[str]: ...
-
-    async def route(self, role: str) -> Route | None: ...
-
-    async def versions(self, role: str) -> list[PolicyVersion]: ...
-
-
 def unneeded(route: Route | None, versions: Iterable[PolicyVersion]) -> set[str]:
     """The names of a role's policies that have ended, and that neither its route nor the name of a variant leads to."""
     known = list(versions)
     named = [route.stable, route.previous, route.canary.policy if route.canary else None] if route else []
     named += [newest_by(algorithm, known) for algorithm in VARIANTS]
-    return {one.name for one in known if one.stage in ENDED} - {one.name for one in named if one is not None}
+    return {policy.name for policy in known if policy.stage in ENDED} - {policy.name for policy in named if policy}
 
 
 class Unloader:
@@ -51,12 +41,12 @@ class Unloader:
     def __init__(
         self,
         engines: Engines,
-        registry: Registry,
+        policies: KvPolicies,
         after_s: float = AFTER_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engines = engines
-        self._registry = registry
+        self._policies = policies
         self._after_s = after_s
         self._monotonic = monotonic
         self._seen: dict[tuple[str, str], float] = {}
@@ -65,8 +55,8 @@ class Unloader:
     async def sweep(self) -> None:
         """To be called every `SWEEP_S`. Raises `Unavailable` where routes cannot be read; nothing is unloaded then."""
         names: set[str] = set()
-        for role in await self._registry.roles():
-            names |= unneeded(await self._registry.route(role), await self._registry.versions(role))
+        for role in await self._policies.roles():
+            names |= unneeded(await self._policies.route(role), await self._policies.versions(role))
         seen: dict[tuple[str, str], float] = {}
         for replica in self._engines.everywhere():
             try:

@@ -29,7 +29,7 @@ class Operator:
         self.controllers.on_registered(ROLE)
         self.log: list[ModelRollout] | None = None
         """The decisions as a test left them; None: as they were published."""
-        api = Api(self.controllers, world.policies, self, world.rules)
+        api = Api(self.controllers, world.policies, self.decisions_of, world.rules)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(called_by(api.app())), base_url="http://deployer")
 
     async def decisions_of(self, role: str) -> list[ModelRollout]:

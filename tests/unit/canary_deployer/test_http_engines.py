@@ -213,6 +213,6 @@ async def test_an_engine_that_scores_no_prompts_or_names_no_candidates_gives_non
 async def test_an_answer_of_a_chat_has_its_log_probabilities() -> None:
     content = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": None}]
     body = {"choices": [{"logprobs": {"content": content}}]}
-    assert list((await replica(JSONResponse(body)).ask(NAME, "hello")).logprobs) == [-0.5, None]
+    assert list(await replica(JSONResponse(body)).ask(NAME, "hello")) == [-0.5, None]
     with pytest.raises(Unavailable, match="none of an engine that gives log-probabilities"):
         await replica(JSONResponse({"choices": [{"logprobs": None}]})).ask(NAME, "hello")

@@ -11,6 +11,7 @@ from ratchet.bus.testing import START, FakeClock
 from ratchet.canary_deployer.domain import decisions
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.evidence import Evidence
+from ratchet.canary_deployer.domain.gating import chosen, state_after_gates
 from ratchet.canary_deployer.domain.rollout import (
     ITSELF,
     MOVES,
@@ -24,7 +25,6 @@ from ratchet.canary_deployer.domain.rollout import (
 )
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.serving import CANDIDATE_STAGE, expected_route, renewed_route
-from ratchet.canary_deployer.domain.strategies import STRATEGIES, chosen
 from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import decide, waiting_for
@@ -356,9 +356,9 @@ def test_blue_green_goes_straight_to_the_soak() -> None:
 
 
 def test_without_a_hold_back_no_strategy_soaks() -> None:
-    assert STRATEGIES["blue_green"].enters(soaks=True) is State.SOAKING
-    assert STRATEGIES["blue_green"].enters(soaks=False) is State.PROMOTED
-    assert STRATEGIES["canary"].enters(soaks=False) is State.RUNNING
+    assert state_after_gates("blue_green", soaks=True) is State.SOAKING
+    assert state_after_gates("blue_green", soaks=False) is State.PROMOTED
+    assert state_after_gates("canary", soaks=False) is State.RUNNING
 
 
 @pytest.mark.parametrize(

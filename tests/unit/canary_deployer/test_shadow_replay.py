@@ -101,7 +101,8 @@ def tools(**changes: Any) -> ReplayTools:
         "player": FakePlayer(),
         "judge": FakeJudge({"1": 0.5, "2": 0.9}),
     }
-    return ReplayTools(**(plain | changes))
+    given = plain | changes
+    return ReplayTools(given["log"].prompts, given["player"].complete, given["judge"].judge)
 
 
 async def replayed(replay: ReplayTools | None) -> GateResult:

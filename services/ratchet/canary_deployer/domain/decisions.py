@@ -10,6 +10,7 @@ import msgspec
 from ratchet.bus.message import Cause
 from ratchet.canary_deployer.domain.announcements import Announcer, registration_cause
 from ratchet.canary_deployer.domain.estimates import takes_too_long
+from ratchet.canary_deployer.domain.gating import state_after_gates
 from ratchet.canary_deployer.domain.rollout import (
     ITSELF,
     TERMINAL,
@@ -24,7 +25,6 @@ from ratchet.canary_deployer.domain.rollout import (
     checked_move,
 )
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.strategies import STRATEGIES
 from ratchet.canary_deployer.domain.verdicts import concerns, in_soak
 from ratchet.core.contract import encode, named_id
 from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy, WeightStep
@@ -133,7 +133,7 @@ def _target(rollout: Rollout, decision: Decision, rules: Rules) -> State:
     """The state that the verdict leads to, if the move is legal."""
     match decision.verdict:
         case Verdict.START:
-            return STRATEGIES[rollout.strategy].enters(rules.soaks)
+            return state_after_gates(rollout.strategy, soaks=rules.soaks)
         case Verdict.PROMOTE:
             watched = rollout.state is State.RUNNING and decision.actor == ITSELF and rules.soaks
             return State.SOAKING if watched else State.PROMOTED

@@ -1,4 +1,14 @@
-"""What the gates' results mean for a rollout."""
+"""What the gates' results mean for a rollout: whether it starts, and by which strategy its policy gets traffic.
+
+- `canary`: stage by stage, promoted on evidence. The safe one, and the default.
+- `blue_green`: all new trajectories at once but the hold-back, watched for one soak period. The rollback tests compare
+  with the hold-back (5 %); the previous policy stays resident, so that a rollback is one write. When the soak passes
+  without an alarm, the hold-back goes too.
+- `immediate`: all new trajectories at once, unwatched; the previous policy stays resident for a revert. For the first
+  policy of a role, which has nothing to be compared with, and for an operator who asks for it and overrides.
+
+What follows (tests, trip wires, rollback) is the same for all.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +32,6 @@ from ratchet.canary_deployer.domain.rollout import (
     Verdict,
 )
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.strategies import BLUE_GREEN, CANARY, IMMEDIATE, STRATEGIES, chosen
 
 PROBE, WARMUP, TAKES_TOOLS, HELDOUT, APPROVAL, REPLAY = (
     "probe",
@@ -42,6 +51,15 @@ ALWAYS = (PROBE, WARMUP)
 
 ALONE = (*ALWAYS, TAKES_TOOLS)
 """Gates of a first policy: those that need no other one to compare with."""
+
+CANARY, BLUE_GREEN, IMMEDIATE = "canary", "blue_green", "immediate"
+STRATEGIES = {CANARY: State.RUNNING, BLUE_GREEN: State.SOAKING, IMMEDIATE: State.PROMOTED}
+"""By name: where a rollout goes from its gates. A new one is a line here, and a value of `rollout_strategy` in the
+contract."""
+AUTO = "auto"
+"""Setting that leaves the choice to `chosen`."""
+MODERATE = 0.05
+"""Held-out improvement from which a bolder strategy is chosen."""
 
 
 def due_gates(rollout: Rollout, names: Sequence[str], rules: Rules) -> list[str]:
@@ -107,11 +125,32 @@ def gates_decision(
         reason, actor = rollout.reason, rollout.actor
     if strategy == IMMEDIATE:
         return Decision(Verdict.PROMOTE, f"{reason}; strategy {strategy}", actor, approval), strategy
-    if strategy is None or STRATEGIES[strategy].enters(rules.soaks) is State.PROMOTED:
+    if strategy is None or state_after_gates(strategy, soaks=rules.soaks) is State.PROMOTED:
         strategy = CANARY
     if strategy == BLUE_GREEN and approved is None and not (rollout.asked_strategy or _was_compared(rollout)):
         strategy, reason = CANARY, f"{reason}: stage by stage instead of {BLUE_GREEN}, whose soak asks no evidence"
     return Decision(Verdict.START, reason, actor, approval), strategy
+
+
+def state_after_gates(strategy: str, *, soaks: bool) -> State:
+    """Where the strategy leads. Without a hold-back there is nothing to compare with, and no soak."""
+    first = STRATEGIES[strategy]
+    return State.PROMOTED if first is State.SOAKING and not soaks else first
+
+
+def chosen(setting: str, improvement: float | None) -> str | None:
+    """Name of the strategy for a candidate with this held-out improvement; None means: do not deploy it.
+
+    Only `auto` looks at the improvement: at least .05 goes out as blue_green, anything else from 0 up (or unknown) as a
+    canary, and a negative improvement is refused. It never chooses `immediate`, which no test watches.
+    """
+    if setting != AUTO:
+        return setting
+    if improvement is None:
+        return CANARY
+    if improvement < 0:
+        return None
+    return BLUE_GREEN if improvement >= MODERATE else CANARY
 
 
 def timely_decision(

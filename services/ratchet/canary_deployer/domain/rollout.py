@@ -192,7 +192,7 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     stable: ServedPolicy | None = None
     """The policy it is compared with; None for the first policy of a role."""
     strategy: str = "canary"
-    """One of `strategies.STRATEGIES`, once the gates are passed."""
+    """One of `gating.STRATEGIES`, once the gates are passed."""
     asked_strategy: str | None = None
     """The strategy that an operator chose for this rollout; None: the setting holds."""
     approval: Annotated[str, listed("automated", "manual_approved", "emergency_override")] = "automated"

@@ -30,34 +30,18 @@ def summary(rollout: Rollout, rules: Rules, fault: str | None = None, late: str 
     """
     running = rollout.state is State.RUNNING
     members = {
-        "rollout_id": rollout.rollout_id,
-        "role": rollout.role,
+        **{name: getattr(rollout, name) for name in RolloutOut.__struct_fields__ if hasattr(rollout, name)},
         "state": str(rollout.state),
-        "strategy": rollout.strategy,
-        "parked": rollout.parked,
         "forecast": rollout.forecast.figures() if rollout.forecast else None,
         "horizon": msgspec.to_builtins(rollout.horizon),
-        "candidate": rollout.candidate,
-        "stable": rollout.stable,
-        "stage": rollout.stage,
-        "weight": rollout.weight,
-        "stage_since": rollout.stage_since,
         "waiting_for": waiting_for(rollout, rules) if running or rollout.state is State.SOAKING else [],
         "stage_age_s": round(rollout.stage_age_s, 1),
         "deadline_in_s": round(max(0.0, rules.deadline_s - rollout.age_s), 1) if running else None,
-        "reason": rollout.reason,
-        "actor": rollout.actor,
-        "approval": rollout.approval,
-        "created_at": rollout.created_at,
-        "finished_at": rollout.finished_at,
         "gates": [msgspec.to_builtins(result) for result in rollout.gates],
         **comparison(rollout.statistics, rules),
         "pending": rollout.statistics.pending,
-        "noticed": list(rollout.noticed),
         "e_values": e_values(rollout.statistics, rules),
         "margin": rules.margin,
-        "decisions": rollout.decisions,
-        "last_hash": rollout.last_hash,
         "fault": fault,
         "late": late,
     }
@@ -120,15 +104,9 @@ def _interval(shown: Evidence, metric: str) -> JsonObject:
         "low": round(whole.low, 4),
         "high": round(whole.high, 4),
         "by_share": [
-            {
-                "weight": one.weight,
-                "difference": round(one.difference, 4),
-                "low": round(one.low, 4),
-                "high": round(one.high, 4),
-                "stable": one.stable,
-                "canary": one.canary,
-            }
-            for one in shown.by_share.get(metric, ())
+            msgspec.structs.asdict(share)
+            | {name: round(getattr(share, name), 4) for name in ("difference", "low", "high")}
+            for share in shown.by_share.get(metric, ())
         ],
     }
 

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 
 from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
 from ratchet.canary_deployer.domain.evidence import COMBINED, SAMPLE_RATIO
+from ratchet.canary_deployer.domain.gating import STRATEGIES
 from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules, threshold
-from ratchet.canary_deployer.domain.strategies import STRATEGIES
 
 FEEDBACK, UNANNOUNCED = "negative_feedback", "unannounced"
 ENGINE = "engine"
@@ -64,7 +64,7 @@ def waiting_for(rollout: Rollout, rules: Rules) -> list[str]:
     A strategy that begins with the soak promotes without evidence for promotion; any other must still have it.
     """
     if in_soak(rollout, rules):
-        lost = [] if STRATEGIES[rollout.strategy].first is State.SOAKING else _missing_proof(rollout, rules)
+        lost = [] if STRATEGIES[rollout.strategy] is State.SOAKING else _missing_proof(rollout, rules)
         return [*_soak_time_left(rollout, rules), *lost, *_engine_faults(rollout)]
     stage = rules.stages[rollout.stage]
     missing: list[str] = []

@@ -5,7 +5,7 @@ A gate checks a candidate before traffic. It passes, fails, or leaves the decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -81,37 +81,19 @@ class LoggedPrompts(msgspec.Struct, frozen=True, kw_only=True):
     """How many prompts were left out, by reason."""
 
 
-class PromptLog(Protocol):
-    """Finds logged prompts."""
-
-    async def prompts(self, candidate: PolicyVersion, limit: int) -> LoggedPrompts:
-        """The newest ones that the candidate has not learned from. Raises `Unavailable` or `Rejected`."""
-        ...
-
-
-class Player(Protocol):
-    """Asks a policy by name."""
-
-    async def complete(self, policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject:
-        """Its next message; no tool is called. Raises `Unavailable` or `Rejected`."""
-        ...
-
-
-class Judge(Protocol):
-    """The role's evaluator."""
-
-    async def judge(self, role: str, answers: Sequence[JsonObject]) -> HeldoutRun:
-        """Judge answers: each has `task`, `messages`, `tools` and `answer`."""
-        ...
+Complete = Callable[[PolicyVersion, LoggedPrompt], Awaitable[JsonObject]]
+"""The next message of a policy; no tool is called. Raises `Unavailable` or `Rejected`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayTools:
     """Servers and command of a shadow replay."""
 
-    log: PromptLog
-    player: Player
-    judge: Judge
+    prompts: Callable[[PolicyVersion, int], Awaitable[LoggedPrompts]]
+    """The newest ones, so many at most, that a candidate has not learned from. Raises `Unavailable` or `Rejected`."""
+    complete: Complete
+    judge: Callable[[str, Sequence[JsonObject]], Awaitable[HeldoutRun]]
+    """What the role's evaluator says of answers: each has `task`, `messages`, `tools` and `answer`."""
 
 
 @dataclass(frozen=True, slots=True)

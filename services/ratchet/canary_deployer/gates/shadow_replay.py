@@ -23,7 +23,7 @@ from ratchet.bus.message import JsonObject, named_id
 from ratchet.canary_deployer.domain.gating import REPLAY
 from ratchet.canary_deployer.domain.paired import Played, compare
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
-from ratchet.canary_deployer.gates.base import GateTools, LoggedPrompt, LoggedPrompts, Player, ReplayTools
+from ratchet.canary_deployer.gates.base import Complete, GateTools, LoggedPrompt, LoggedPrompts, ReplayTools
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Rejected, Unavailable
 
@@ -74,7 +74,7 @@ class ReplayGate:
         if stable is None:
             return _not_run("there is no stable policy to compare with")
         try:
-            logged = await tools.log.prompts(candidate, PROMPTS)
+            logged = await tools.prompts(candidate, PROMPTS)
         except (Unavailable, Rejected) as error:
             return _not_run(str(error))
         if len(logged.prompts) < FEWEST:
@@ -96,7 +96,7 @@ async def _replay(
     evidence: JsonObject = {"prompts": len(logged.prompts), "left_out": logged.left_out}
     try:
         async with asyncio.timeout(DEADLINE_S):
-            pairs = await _ask_both(tools.player, candidate, stable, logged.prompts)
+            pairs = await _ask_both(tools.complete, candidate, stable, logged.prompts)
     except TimeoutError:
         return _not_run(f"not all prompts were answered after {DEADLINE_S:g} s", evidence)
     evidence |= {
@@ -110,7 +110,7 @@ async def _replay(
     questions = sorted(
         (question for pair in pairs for question in pair.questions), key=lambda question: str(question["task"])
     )
-    run = await tools.judge.judge(candidate.role, questions)
+    run = await tools.judge(candidate.role, questions)
     scores = run.played.scores
     evidence |= {"unjudged": len(questions) - len(scores), "malformed_lines": run.played.malformed}
     problem = run.problem or _misjudged(run.played, {str(question["task"]) for question in questions})
@@ -123,14 +123,14 @@ async def _replay(
 
 
 async def _ask_both(
-    player: Player, candidate: PolicyVersion, stable: PolicyVersion, prompts: Sequence[LoggedPrompt]
+    complete: Complete, candidate: PolicyVersion, stable: PolicyVersion, prompts: Sequence[LoggedPrompt]
 ) -> list[Pair]:
     """Asks both policies every prompt. A policy that cannot answer one has None there."""
     room = asyncio.Semaphore(AT_A_TIME)
 
     async def answer(policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject | None:
         try:
-            return await player.complete(policy, prompt)
+            return await complete(policy, prompt)
         except (Rejected, Unavailable):
             return None
 

@@ -20,14 +20,6 @@ TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Warm:
-    """What a replica answered."""
-
-    prompts: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class WarmupGate:
     """Catches NaN weights and broken output, which log-probabilities of one probe can miss."""
 
@@ -40,33 +32,32 @@ class WarmupGate:
             warmed = await self.checks.on_each(candidate, stable, self._warm)
         except Rejected as error:
             return GateResult(NAME, FAILED, f"it does not answer as it should: {error}")
-        replicas = {name: {"prompts": one.prompts, "tokens": one.tokens} for name, one in warmed.results.items()}
+        replicas = {name: {"prompts": len(self.prompts), "tokens": tokens} for name, tokens in warmed.results.items()}
         evidence: JsonObject = {"replicas": replicas, "away": list(warmed.away)}
-        tokens = sum(result.tokens for result in warmed.results.values())
+        tokens = sum(warmed.results.values())
         answered = f"{len(self.prompts)} prompts answered by {len(replicas)} replicas, {tokens} tokens, all finite"
         return GateResult(NAME, PASSED, answered, evidence)
 
-    async def _warm(self, replica: Replica, model: str) -> _Warm:
-        """Raises `Rejected` for output that is broken in every try, `Unavailable` for one that is broken in some."""
+    async def _warm(self, replica: Replica, model: str) -> int:
+        """How many tokens a replica answered.
+
+        Raises `Rejected` for output that is broken in every try, `Unavailable` for one that is broken in some.
+        """
         tokens = 0
         for number, prompt in enumerate(self.prompts, 1):
-            logprobs = (await replica.ask(model, prompt)).logprobs
+            logprobs = await replica.ask(model, prompt)
             if (problem := _problem(logprobs)) is not None:
                 reason = f"broken output on prompt {number}: {problem}"
-                await _refuse_if_always(replica, model, prompt, reason)
+                for _ in range(TRIES - 1):
+                    if _problem(await replica.ask(model, prompt)) is None:
+                        raise Unavailable(f"{replica.name}: {reason}; but not always")
+                raise Rejected(reason)
             tokens += len(logprobs)
-        return _Warm(len(self.prompts), tokens)
+        return tokens
 
 
 def build(tools: GateTools) -> WarmupGate:
     return WarmupGate(tools.checks, tools.warmup_prompts)
-
-
-async def _refuse_if_always(replica: Replica, model: str, prompt: str, reason: str) -> None:
-    for _ in range(TRIES - 1):
-        if _problem((await replica.ask(model, prompt)).logprobs) is None:
-            raise Unavailable(f"{replica.name}: {reason}; but not always")
-    raise Rejected(reason)
 
 
 def _problem(logprobs: Sequence[float | None]) -> str | None:
