@@ -12,7 +12,6 @@ import pytest
 
 from ratchet.bus.kv import Entry
 from ratchet.console.http_api import Subjects, console_api
-from ratchet.console.records import Records
 from ratchet.console.training import CARD, Training
 from ratchet.core.contract import ModelRollout, Outcome, PolicyClaim, Reward, TrainingStatus, named_id
 from ratchet.core.contract.deployment import RolloutStage
@@ -170,8 +169,8 @@ class OneJob:
 
 
 async def answers(training: Training, *paths: str) -> list[Any]:
-    records = Records(trajectories=UNUSED, tokens=UNUSED, rollouts=UNUSED, training=training, annotation=UNUSED)
-    subjects = Subjects(loop=UNUSED, events=UNUSED, records=records)
+    others: dict[str, Any] = dict.fromkeys(Subjects.__dataclass_fields__)
+    subjects = Subjects(**{**others, "training": training})
     transport = httpx.ASGITransport(called_by(console_api(subjects)))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         return [await http.get(path) for path in paths]
@@ -213,7 +212,7 @@ async def test_rows_of_a_snapshot_are_read_where_they_lie(shared_settings: Share
         )
         for n in range(1000)
     ]
-    training = Training(UNUSED, objects, OneJob(written(objects, LABELS, labels, 250)))
+    training = Training(UNUSED, objects, OneJob(written(objects, LABELS, labels, 250)).get)
     paths = [f"/v1/jobs/{JOB}/rows{query}" for query in ("", "?offset=740&limit=20", "?offset=5000", "?limit=101")]
     first, middle, beyond, refused = await answers(training, *paths)
     assert (first.json()["total"], len(first.json()["rows"])) == (1000, 50)
@@ -261,7 +260,7 @@ async def test_rows_of_every_format_are_shown(shared_settings: SharedSettings) -
             {"trajectory_id": "t", "task": "k", "reward": 0.5, "group": "k", "text": "answer", "why": scored},
         ),
     ):
-        training = Training(UNUSED, objects, OneJob(written(objects, form, [row], 10)))
+        training = Training(UNUSED, objects, OneJob(written(objects, form, [row], 10)).get)
         (answer,) = await answers(training, f"/v1/jobs/{JOB}/rows")
         assert answer.json()["rows"] == [{"index": 0, **expected}]
         assert "at most 1 " in answer.json()["conditions"][0]
@@ -274,11 +273,11 @@ async def test_the_card_of_the_trainer_is_read_where_it_lies_and_its_beginning_w
     objects = prepared_objects(shared_settings)
     made = objects.put(b"x" * letters, "cards", ".md")
     (answer,) = await answers(
-        Training(UNUSED, objects, OneJob(None, Artifacts(model_card=made.uri))), f"/v1/jobs/{JOB}/card"
+        Training(UNUSED, objects, OneJob(None, Artifacts(model_card=made.uri)).get), f"/v1/jobs/{JOB}/card"
     )
     card = answer.json()
     assert (card["uri"], len(card["text"]), card["is_whole"]) == (made.uri, min(letters, CARD), whole)
-    (without,) = await answers(Training(UNUSED, objects, OneJob(None)), f"/v1/jobs/{JOB}/card")
+    (without,) = await answers(Training(UNUSED, objects, OneJob(None).get), f"/v1/jobs/{JOB}/card")
     assert without.status_code == 404
 
 
@@ -299,7 +298,7 @@ async def test_curves_of_a_running_job_come_from_its_heartbeats(warehouse: Wareh
     await store(warehouse, *statuses)
     other = named_id("test", "other")
     paths = (f"/v1/jobs/{JOB}/curves", f"/v1/jobs/{other}/curves", f"/v1/jobs/{JOB}/rows", "/v1/jobs/..%2f/curves")
-    shown, missing, no_rows, wrong = await answers(Training(warehouse, UNUSED, OneJob(None)), *paths)
+    shown, missing, no_rows, wrong = await answers(Training(warehouse, UNUSED, OneJob(None).get), *paths)
     curves = {one["name"]: one for one in shown.json()["curves"]}
     assert 500 <= len(curves["loss"]["points"]) <= 1000
     assert curves["loss"]["points"][-1][0] >= 2499

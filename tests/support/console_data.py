@@ -14,8 +14,8 @@ import msgspec
 from ratchet.bus.connection import Bus
 from ratchet.bus.received import Received
 from ratchet.bus.testing import FakeBroker, FakeBus
-from ratchet.console.http_api import Subjects, console_api
-from ratchet.console.records import records_of
+from ratchet.console.app import subjects_of
+from ratchet.console.http_api import console_api
 from ratchet.core.contract import Message
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.contracts import load_contracts
@@ -57,7 +57,7 @@ async def console(
     warehouse: Warehouse, caller: Caller = ANYONE, now: datetime = AT, bus: Bus | None = None, objects: Any = UNUSED
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the console's own API, for `caller`. Without a bus nothing is asked or published there."""
-    subjects = Subjects(loop=UNUSED, events=UNUSED, records=records_of(bus or NoBus(), warehouse, objects, lambda: now))
+    subjects = subjects_of(UNUSED, UNUSED, bus or NoBus(), warehouse, objects, lambda: now)
     app = called_by(console_api(subjects), caller)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8084") as http:
         yield http

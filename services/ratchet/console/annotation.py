@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import structs
+import msgspec
 
 from ratchet.console.messages import messages_out
 from ratchet.console.pairs import Pair, PairKey, key_of, keys_of, pair_of, preference_of
@@ -151,7 +151,7 @@ class Annotation:
         ]
         for start in range(0, min(len(left), MOST_AT_ONCE), AT_ONCE):
             some = left[start : start + AT_ONCE]
-            tries = await self._readable(role, sorted({one for key in some for one in (key.one, key.other)}))
+            tries = await self._readable(role, sorted({name for key in some for name in (key.one, key.other)}))
             pairs = {key: pair_of(key, tries) for key in some}
             _remember(self._alike, [key for key, pair in pairs.items() if pair is None])
             shown = next((pair for pair in pairs.values() if pair is not None), None)
@@ -181,7 +181,7 @@ class Annotation:
         chosen = preference_of(pair, rater, judgement.choice, judgement.confidence, judgement.comment)
         redacted, _ = redact_message(Redactor(), chosen)
         # Who judged which two is no text of theirs: the rater's own pairs are found by it again.
-        preference = structs.replace(
+        preference = msgspec.structs.replace(
             redacted,
             rater=chosen.rater,
             chosen_trajectory_id=chosen.chosen_trajectory_id,
@@ -202,25 +202,15 @@ class Annotation:
             role=role,
             questions=report.questions,
             alpha=report.alpha,
-            raters=[
-                RaterOut(
-                    rater=rater.rater,
-                    shared=rater.shared,
-                    disagreed=rater.disagreed,
-                    low=rater.low,
-                    high=rater.high,
-                    is_outlier=rater.is_outlier,
-                )
-                for rater in report.raters
-            ],
+            raters=msgspec.convert(report.raters, list[RaterOut], from_attributes=True),
         )
 
     async def _readable(self, role: str, ids: Sequence[str]) -> dict[str, Try]:
         async with self._reading:  # texts of many megabytes each
-            rows = await self._warehouse.rows(_TASK_KEYS, of_keys([(role, one) for one in ids]))
+            rows = await self._warehouse.rows(_TASK_KEYS, of_keys([(role, name) for name in ids]))
             tries = [Try(row["trajectory_id"], role, row["task_key"], domain=row["domain"]) for row in rows]
             readable, _ = await self._tries.with_texts(role, tries)
-        return {one.trajectory_id: one for one in readable}
+        return {attempt.trajectory_id: attempt for attempt in readable}
 
 
 def _remember(kept: OrderedDict[K, None], keys: Iterable[K]) -> None:

@@ -4,40 +4,47 @@ Site ─┬─ pages: the bundle, for anybody
       └─ Authentication ─┬─ http_api: sessions and what pages ask, from ClickHouse and the broker
                          │    loop: the whole at a glance; its rules of attention are in domain
                          │    events: the loop and NatsHints for pages that listen
-                         │    records: trajectories, tokens, rollouts, trainings, from the stores
+                         │    trajectories, tokens, rollouts, training, annotation: from the stores
                          └─ pass_through: coordinator, deployer and gateway, with the caller's own key
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 
 import structlog
 
 from ratchet.bus.connection import Bus
-from ratchet.console.clickhouse_loop import LoopHistory
+from ratchet.bus.kv import Bucket
+from ratchet.console.annotation import Annotation
+from ratchet.console.clickhouse_loop import history_of
 from ratchet.console.events import Events
 from ratchet.console.http_api import Subjects, console_api
 from ratchet.console.http_services import HttpServices
-from ratchet.console.kv_routes import Routes
-from ratchet.console.loop import Loop, Sources, disk_of, history_of, streams_of
-from ratchet.console.nats_alerts import NatsAlerts
+from ratchet.console.loop import Loop, Sources, disk_of, streams_of
 from ratchet.console.nats_hints import NatsHints
+from ratchet.console.nats_state import Alerts, Routes
 from ratchet.console.pages import Pages, read_pages
-from ratchet.console.pass_through import COORDINATOR, DEPLOYER, GATEWAY, PassThrough, peer_of
-from ratchet.console.records import records_of
+from ratchet.console.pass_through import CONNECT_S, COORDINATOR, DEPLOYER, GATEWAY, PassThrough
+from ratchet.console.rollouts import Rollouts
 from ratchet.console.settings import Settings
 from ratchet.console.site import Site
+from ratchet.console.tokens import Tokens
+from ratchet.console.training import Training
+from ratchet.console.trajectories import Trajectories
+from ratchet.core.contract.state import JOBS, Job
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
-from ratchet.core.service.http_client import AsyncApiClient
+from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.service.keys import known_keys
 from ratchet.core.service.runtime import App
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.trajectory_list import TrajectoryList
 from ratchet.core.stores.warehouse import Warehouse
 
 NAME = "console"
@@ -67,7 +74,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(others)
             peers = {
-                name: await stack.enter_async_context(AsyncApiClient(peer_of(f"the {name}", url)))
+                name: await stack.enter_async_context(AsyncApiClient(Peer(f"the {name}", url, connect_s=CONNECT_S)))
                 for name, url in urls.items()
             }
             yield assembled(settings, bus, warehouse, peers, others)
@@ -89,9 +96,9 @@ def assembled(
     pages = Pages(read_pages())
     if pages.missing is not None:
         log.warning(pages.missing)
-    routes, alerts, history = Routes(bus), NatsAlerts(bus), LoopHistory(warehouse)
+    routes, alerts = Routes(bus), Alerts(bus)
     sources = Sources(
-        history=lambda: history_of(history, bus.now()),
+        history=lambda: history_of(warehouse, bus.now()),
         streams=lambda: streams_of(bus),
         training=others.training,
         rollouts=others.rollouts,
@@ -102,7 +109,7 @@ def assembled(
     )
     loop = Loop(sources, bus.now, time.monotonic)
     events = Events(loop.current, NatsHints(bus).follow)
-    subjects = Subjects(loop=loop, events=events, records=records_of(bus, warehouse, Objects(shared)))
+    subjects = subjects_of(loop, events, bus, warehouse, Objects(shared), bus.now)
     passed = {name: PassThrough(name, peers[name], f"the {name}", table) for name, table in ROUTES.items()}
     site = Site(
         pages,
@@ -116,4 +123,20 @@ def assembled(
         [keys, routes, alerts, server, events],  # the last one stops first: its streams would hold the server up
         checks={"bus": bus.check, "keys": keys.ready},
         notes={"warehouse": warehouse.check, "unreadable_keys": keys.check},
+    )
+
+
+def subjects_of(
+    loop: Loop, events: Events, bus: Bus, warehouse: Warehouse, objects: Objects, now: Callable[[], datetime]
+) -> Subjects:
+    """What the pages are about, behind these connections."""
+    listing = TrajectoryList(warehouse, now)
+    return Subjects(
+        loop=loop,
+        events=events,
+        trajectories=Trajectories(warehouse, listing),
+        tokens=Tokens(warehouse, objects),
+        rollouts=Rollouts(warehouse, listing),
+        training=Training(warehouse, objects, Bucket(bus, JOBS, Job).get),
+        annotation=Annotation(warehouse, listing, bus, now),
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ratchet.core.contract.http.console import LedgerOut, MinuteOut
@@ -42,36 +45,34 @@ WHERE {_RECENT} AND (role, trajectory_id) NOT IN (SELECT role, recorded_as FROM 
 """  # noqa: S608 - our own names
 
 
-class LoopHistory:
-    """What ClickHouse says of the loop. Raises `WarehouseUnavailable`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What ClickHouse says of the loop."""
 
-    def __init__(self, warehouse: Warehouse) -> None:
-        self._warehouse = warehouse
-
-    async def minutes(self, now: datetime) -> list[MinuteOut]:
-        """The last `MINUTES`, oldest first; the last one is not over."""
-        last = now.replace(second=0, microsecond=0)
-        since = last - timedelta(minutes=MINUTES - 1)
-        rows = {row["minute"]: row for row in await self._warehouse.rows(_MINUTES, {"since": since})}
-        return [_minute(since + timedelta(minutes=k), rows) for k in range(MINUTES)]
-
-    async def open_trajectories(self, now: datetime) -> int:
-        """How many have a call in the last ten minutes, and no end that is stored."""
-        (row,) = await self._warehouse.rows(_OPEN, {"recent": now - OPEN_FOR})
-        return row["open"]
-
-    async def ledger(self) -> list[LedgerOut]:
-        """The balance of every stream and consumer."""
-        return await ledger_balance(self._warehouse)
+    minutes: Sequence[MinuteOut] = ()
+    """The last `MINUTES`, oldest first; the last one is not over."""
+    open_trajectories: int | None = None
+    """How many have a call in the last ten minutes, and no end that is stored."""
+    ledger: Sequence[LedgerOut] = ()
+    """The balance of every stream and consumer."""
 
 
-def _minute(at: datetime, rows: dict[datetime, Row]) -> MinuteOut:
-    row = rows.get(at, {})
-    return MinuteOut(
-        at=at,
-        calls=row.get("calls", 0),
-        failed_calls=row.get("failed_calls", 0),
-        trajectories=row.get("trajectories", 0),
-        rewards=row.get("rewards", 0),
-        mean_reward=row.get("mean_reward"),
+async def history_of(warehouse: Warehouse, now: datetime) -> History:
+    """All of it, read at the same time. Raises `WarehouseUnavailable`."""
+    since = now.replace(second=0, microsecond=0) - timedelta(minutes=MINUTES - 1)
+    stored, (still_open,), ledger = await asyncio.gather(
+        warehouse.rows(_MINUTES, {"since": since}),
+        warehouse.rows(_OPEN, {"recent": now - OPEN_FOR}),
+        ledger_balance(warehouse),
     )
+    rows: dict[datetime, Row] = {row["minute"]: row for row in stored}
+    counts = ("calls", "failed_calls", "trajectories", "rewards")
+    minutes = [
+        MinuteOut(
+            at=at,
+            **{name: rows.get(at, {}).get(name, 0) for name in counts},
+            mean_reward=rows.get(at, {}).get("mean_reward"),
+        )
+        for at in (since + timedelta(minutes=k) for k in range(MINUTES))
+    ]
+    return History(minutes=minutes, open_trajectories=still_open["open"], ledger=ledger)

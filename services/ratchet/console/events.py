@@ -13,14 +13,15 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from prometheus_client import Gauge
 
 from ratchet.bus.tasks import end
 from ratchet.console.domain.hints import Hints
-from ratchet.console.metrics import LISTENERS
 from ratchet.core.contract.http.console import HintOut, LoopOut
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.runtime import Periodic
 
+LISTENERS = Gauge("ratchet_console_listeners", "Pages that follow the console's events.")
 LOOP_S = 2.0
 HINTS_S = 1.0
 """Changes within this time are one hint each, however many messages they made."""
@@ -108,7 +109,11 @@ class Events:
         return self._events(Listener())
 
     async def _events(self, listener: Listener) -> AsyncGenerator[bytes, None]:
-        self._add(listener)
+        self._listeners.add(listener)
+        LISTENERS.set(len(self._listeners))
+        if self._shown is not None:
+            listener.show(self._shown)
+        self._changed.set()
         try:
             until = self._monotonic() + LIFETIME_S
             yield BEGIN
@@ -121,13 +126,6 @@ class Events:
             self._listeners.discard(listener)
             LISTENERS.set(len(self._listeners))
             self._changed.set()
-
-    def _add(self, listener: Listener) -> None:
-        self._listeners.add(listener)
-        LISTENERS.set(len(self._listeners))
-        if self._shown is not None:
-            listener.show(self._shown)
-        self._changed.set()
 
     async def run(self) -> None:
         """Wait for listeners, and read for them, until stopped."""

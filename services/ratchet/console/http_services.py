@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from ratchet.console.pace import Pace
 from ratchet.core.contract.http.console import ServiceOut
 from ratchet.core.contract.http.rollouts import RolloutOut, RolloutsOut
 from ratchet.core.contract.http.status import StatusOut, TrainingStatusOut
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.discovery import WHEN_NEEDED, member_state
-from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
+from ratchet.core.service.http_client import TIMEOUT, AsyncApiClient, Peer, bearer
 from ratchet.core.service.readiness import readiness_of
 
 ANSWER_S = 1.8
@@ -29,6 +28,46 @@ SERVICES = (
     "canary_deployer",
 )
 """Those of every installation; engines and others are named by the settings."""
+FIRST_S, LONGEST_S = 2.0, 30.0
+"""Pauses double from the first to the longest."""
+
+T = TypeVar("T")
+
+
+class Pace:
+    """How often a service that is too slow is asked: after each time that it took too long, a longer pause.
+
+    Pages ask every two seconds. A service under more load than it can take is not helped by questions whose answers
+    come after their readers have gone. An answer of any kind ends the pauses; so does a connection that fails.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._slow: Unavailable | None = None
+        """Why it is left alone."""
+        self._until = 0.0
+        self._next_s = FIRST_S
+
+    async def of(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer. Raises what `ask` raises, and during a pause the last error without asking."""
+        left_s = self._until - self._monotonic()
+        if self._slow is not None and left_s > 0:
+            raise Unavailable(f"{self._slow}; it is asked again in {left_s:.0f} s", code=TIMEOUT)
+        try:
+            answer = await ask()
+        except Unavailable as error:
+            if error.code == TIMEOUT:
+                self._slow = error
+                self._until = self._monotonic() + self._next_s
+                self._next_s = min(2 * self._next_s, LONGEST_S)
+            else:
+                self._end()
+            raise
+        self._end()
+        return answer
+
+    def _end(self) -> None:
+        self._slow, self._next_s = None, FIRST_S
 
 
 class HttpServices:
@@ -84,13 +123,14 @@ class HttpServices:
 
     async def training(self) -> tuple[StatusOut, TrainingStatusOut]:
         """What the coordinator says of jobs and roles. Raises the error of its answer, or `Unavailable`."""
-        return await self._training_pace.of(self._training)
+        ask = self._coordinator.ask
 
-    async def _training(self) -> tuple[StatusOut, TrainingStatusOut]:
-        return await asyncio.gather(
-            self._coordinator.ask("GET", "/v1/status", StatusOut),
-            self._coordinator.ask("GET", "/v1/status/training", TrainingStatusOut),
-        )
+        async def both() -> tuple[StatusOut, TrainingStatusOut]:
+            return await asyncio.gather(
+                ask("GET", "/v1/status", StatusOut), ask("GET", "/v1/status/training", TrainingStatusOut)
+            )
+
+        return await self._training_pace.of(both)
 
     async def rollouts(self) -> Sequence[RolloutOut]:
         """Every role's newest rollout. Raises as `training` does."""

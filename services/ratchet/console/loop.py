@@ -13,13 +13,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import msgspec
+
 from ratchet.bus.connection import Bus
 from ratchet.bus.figures import stream_figures
-from ratchet.console.clickhouse_loop import LoopHistory
+from ratchet.console.clickhouse_loop import History
 from ratchet.console.domain.attention import Picture, attention
 from ratchet.console.domain.loop import Lags, loop_roles
 from ratchet.core.contract import Alert
-from ratchet.core.contract.http.console import ConsumerOut, LedgerOut, LoopOut, MinuteOut, ServiceOut, StreamOut
+from ratchet.core.contract.http.console import LoopOut, ServiceOut, StreamOut
 from ratchet.core.contract.http.rollouts import RolloutOut
 from ratchet.core.contract.http.status import StatusOut, TrainingStatusOut
 from ratchet.core.contract.state import Route
@@ -34,15 +36,6 @@ KEPT_S = 60.0
 """For so long what was last read of a part stays."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """What ClickHouse says."""
-
-    minutes: Sequence[MinuteOut] = ()
-    open_trajectories: int | None = None
-    ledger: Sequence[LedgerOut] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,31 +147,10 @@ class Loop:
         )
 
 
-async def history_of(loop: LoopHistory, now: datetime) -> History:
-    """The part that ClickHouse has. Raises `WarehouseUnavailable`."""
-    minutes, open_trajectories, ledger = await asyncio.gather(
-        loop.minutes(now), loop.open_trajectories(now), loop.ledger()
-    )
-    return History(minutes=minutes, open_trajectories=open_trajectories, ledger=ledger)
-
-
 async def streams_of(bus: Bus) -> list[StreamOut]:
     """All streams of the registry. Raises `BusUnavailable`."""
     figures = await asyncio.gather(*(stream_figures(bus, name) for name in sorted(bus.contracts.streams)))
-    return [
-        StreamOut(
-            name=figure.name,
-            messages=figure.messages,
-            bytes=figure.bytes,
-            consumers=[
-                ConsumerOut(
-                    name=each.name, lag=each.lag, unacknowledged=each.unacknowledged, redelivered=each.redelivered
-                )
-                for each in figure.consumers
-            ],
-        )
-        for figure in figures
-    ]
+    return msgspec.convert(figures, list[StreamOut], from_attributes=True)
 
 
 async def disk_of(folder: Path) -> str | None:

@@ -10,7 +10,6 @@ import msgspec
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract import Feedback, Reward
 from ratchet.core.contract.http.console import MessageOut, ToolCallOut
-from ratchet.core.contract.reward import RewardComponent
 from ratchet.core.rules.chat import text_of
 
 LETTERS = 20_000
@@ -33,9 +32,8 @@ def messages_out(messages: Iterable[Answered], first: int = 0) -> list[MessageOu
     shown: list[MessageOut] = []
     for index, (message, turn_id) in enumerate(messages, first):
         most = LETTERS if left > 0 else FEW
-        one = _message(message, turn_id, index, most)
-        left -= len(one.text) + sum(len(call.arguments) for call in one.tool_calls)
-        shown.append(one)
+        shown.append(_message(message, turn_id, index, most))
+        left -= len(shown[-1].text) + sum(len(call.arguments) for call in shown[-1].tool_calls)
     return shown
 
 
@@ -47,7 +45,10 @@ def whole_text(message: JsonObject) -> str:
 
 def reward_out(reward: Reward) -> Reward:
     """A reward without raw data, its reasons shortened."""
-    parts = {name: _component(part) for name, part in reward.reward_components.items()}
+    parts = {
+        name: msgspec.structs.replace(part, raw_data=None, reasoning=part.reasoning and part.reasoning[:LETTERS])
+        for name, part in reward.reward_components.items()
+    }
     return msgspec.structs.replace(reward, reward_components=parts, turn_rewards=None)
 
 
@@ -98,29 +99,25 @@ def _text(content: object) -> str:
         return content or ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
         parts = [cast("JsonObject", part) for part in content]
-        return "".join(text_of([part]) if isinstance(part.get("text"), str) else _kind(part) for part in parts)
+        return "".join(
+            text_of([part]) if isinstance(part.get("text"), str) else f"[{_named(part.get('type')) or 'part'}]"
+            for part in parts
+        )
     return msgspec.json.encode(content).decode()
-
-
-def _kind(part: JsonObject) -> str:
-    return f"[{_named(part.get('type')) or 'part'}]"
 
 
 def _named(value: object) -> str:
     return value[:NAME] if isinstance(value, str) else ""
 
 
-def _component(part: RewardComponent) -> RewardComponent:
-    return msgspec.structs.replace(part, raw_data=None, reasoning=part.reasoning[:LETTERS] if part.reasoning else None)
-
-
 def _shortened(value: object) -> object:
     if isinstance(value, str):
         return value[:LETTERS]
     if isinstance(value, list):
-        return [_shortened(one) for one in cast("Sequence[object]", value)[:TOOL_CALLS]]
+        return [_shortened(member) for member in cast("Sequence[object]", value)[:TOOL_CALLS]]
     if isinstance(value, dict):
         return {
-            name[:NAME]: _shortened(one) for name, one in [*cast("Mapping[str, object]", value).items()][:TOOL_CALLS]
+            name[:NAME]: _shortened(member)
+            for name, member in [*cast("Mapping[str, object]", value).items()][:TOOL_CALLS]
         }
     return value

@@ -7,7 +7,7 @@ the scope, and its record names the person. Answers that come as a stream are pa
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ from ratchet.core.service.asgi import (
     send_response,
 )
 from ratchet.core.service.authentication import own_key
-from ratchet.core.service.http_client import TIMEOUT, AsyncApiClient, Peer, Stream, is_error
+from ratchet.core.service.http_client import TIMEOUT, AsyncApiClient, Stream, is_error
 from ratchet.core.service.problems import HttpError, http_error, not_allowed
 
 log = structlog.get_logger()
@@ -50,32 +50,29 @@ class Passed:
     """A method and the paths that it is passed on for."""
 
     method: str
-    path: re.Pattern[str]
+    path: str
+    """A pattern of all of it."""
     timeout_s: float = 30.0
     """Longest wait for the answer's head, and for each of its parts."""
 
 
-def _passed(method: str, pattern: str, timeout_s: float = 30.0) -> Passed:
-    return Passed(method, re.compile(pattern), timeout_s)
-
-
 COORDINATOR: Sequence[Passed] = (
-    _passed("GET", rf"/v1/jobs(/{_ID})?"),
-    _passed("GET", r"/v1/plan", 120),
-    _passed("GET", r"/v1/status(/training|/dpo)?"),
-    _passed("GET", rf"/v1/models(/{ROLE.pattern})?|{_MODEL}(/lineage|/outcome-times)?", 60),
-    _passed("GET", r"/v1/replay/prompts", 60),
-    _passed("POST", rf"/v1/jobs|/v1/jobs/(?!preview/){_ID}/(cancel|resume)"),
-    _passed("POST", r"/v1/jobs/preview|/v1/snapshots", 600),
+    Passed("GET", rf"/v1/jobs(/{_ID})?"),
+    Passed("GET", r"/v1/plan", 120),
+    Passed("GET", r"/v1/status(/training|/dpo)?"),
+    Passed("GET", rf"/v1/models(/{ROLE.pattern})?|{_MODEL}(/lineage|/outcome-times)?", 60),
+    Passed("GET", r"/v1/replay/prompts", 60),
+    Passed("POST", rf"/v1/jobs|/v1/jobs/(?!preview/){_ID}/(cancel|resume)"),
+    Passed("POST", r"/v1/jobs/preview|/v1/snapshots", 600),
 )
 DEPLOYER: Sequence[Passed] = (
-    _passed("GET", rf"/v1/rollouts(/{ROLE.pattern}(/audit|/trail)?)?|/v1/policies(/{ROLE.pattern})?"),
-    _passed("POST", rf"/v1/rollouts/{ROLE.pattern}/(start|approve|pause|resume|promote|rollback|revert)"),
+    Passed("GET", rf"/v1/rollouts(/{ROLE.pattern}(/audit|/trail)?)?|/v1/policies(/{ROLE.pattern})?"),
+    Passed("POST", rf"/v1/rollouts/{ROLE.pattern}/(start|approve|pause|resume|promote|rollback|revert)"),
 )
 GATEWAY: Sequence[Passed] = (
-    _passed("GET", r"/v1/models"),
-    _passed("POST", rf"/v1/feedback|/v1/trajectories/{_ID}/end"),
-    _passed("POST", r"/v1/chat/completions", 600),
+    Passed("GET", r"/v1/models"),
+    Passed("POST", rf"/v1/feedback|/v1/trajectories/{_ID}/end"),
+    Passed("POST", r"/v1/chat/completions", 600),
 )
 
 
@@ -100,11 +97,11 @@ class PassThrough:
 
     def _find(self, method: str, path: str) -> Handler:
         """Method and path to handler. Raises `HttpError` (404, 405)."""
-        routes = [route for route in self._routes if route.path.fullmatch(path)]
+        routes = [route for route in self._routes if re.fullmatch(route.path, path)]
         route = next((route for route in routes if route.method == method), None)
         if route is None:
             whole = self._prefix + path
-            raise not_allowed(method, whole, [one.method for one in routes]) if routes else _no_such_path(whole)
+            raise not_allowed(method, whole, [route.method for route in routes]) if routes else _no_such_path(whole)
 
         async def passed(request: Request) -> Answer:
             return await self._pass(request, route.timeout_s)
@@ -117,7 +114,8 @@ class PassThrough:
         key, body = own_key(request), request.body or None
         try:
             stream = await self._peer.stream(request.method, target, body=body, timeout_s=timeout_s, headers=key)
-            headers = _kept(stream.headers)
+            kept = {name: stream.headers[name] for name in _PASSED_HEADERS if name in stream.headers}
+            headers = [(name.encode(), value.encode("latin-1")) for name, value in kept.items()]
             if stream.status == 200 and stream.headers.get("content-type", "").startswith("text/event-stream"):
                 return EventStream(self._events(stream), headers)
             content = await stream.whole()
@@ -145,12 +143,3 @@ class PassThrough:
 
 def _no_such_path(path: str) -> HttpError:
     return HttpError(404, f"no such path: {path}; the console's README lists what it passes on")
-
-
-def _kept(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), headers[name].encode("latin-1")) for name in _PASSED_HEADERS if name in headers]
-
-
-def peer_of(name: str, url: str) -> Peer:
-    """A service to pass requests on to. It has no key of its own: each request has its caller's."""
-    return Peer(name, url, connect_s=CONNECT_S)

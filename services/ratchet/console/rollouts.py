@@ -170,6 +170,8 @@ def _object(value: object) -> Mapping[str, object]:
 
 def _numbers(value: object) -> dict[str, float]:
     """The numbers of an object; a share of nothing is a text there."""
-    members = _object(value)
-    numbers = {name: one for name, one in members.items() if isinstance(one, int | float) and not isinstance(one, bool)}
-    return {name: float(number) for name, number in numbers.items()}
+    return {
+        name: float(number)
+        for name, number in _object(value).items()
+        if isinstance(number, int | float) and not isinstance(number, bool)
+    }

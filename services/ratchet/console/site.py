@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import msgspec
+from prometheus_client import Counter
 
-from ratchet.console.metrics import REQUESTS
 from ratchet.console.pages import SECURITY
 from ratchet.core.service.asgi import AsgiApp, Headers, Receive, Response, Scope, Send, problem_response, send_response
 from ratchet.core.service.same_site import unknown_host
 
+REQUESTS = Counter(
+    "ratchet_console_requests_total",
+    "Requests by what they ask: pages, api, or the service that they are passed on to.",
+    ["part", "status"],
+)
 OWN = ("/v1/", "/openapi.json")
 """How the paths of the console's own API begin."""
 
@@ -37,7 +42,13 @@ class Site:
         """ASGI entry point."""
         if scope["type"] != "http":
             return
-        part, app = self._find(scope["path"])
+        path = scope["path"]
+        first = path.removeprefix("/").partition("/")[0]
+        part, app = ("api", self._api) if path.startswith(OWN) else (PAGES, self._pages)
+        if path == "/health":
+            app = _alive
+        elif first in self._passed:
+            part, app = first, self._passed[first]
 
         async def sending(event: Scope) -> None:
             if event["type"] == "http.response.start":
@@ -51,14 +62,6 @@ class Site:
             await send_response(sending, problem_response(unknown))
         else:
             await app(scope, receive, sending)
-
-    def _find(self, path: str) -> tuple[str, AsgiApp]:
-        first = path.removeprefix("/").partition("/")[0]
-        if path == "/health":
-            return PAGES, _alive
-        if first in self._passed:
-            return first, self._passed[first]
-        return ("api", self._api) if path.startswith(OWN) else (PAGES, self._pages)
 
 
 async def _alive(_: Scope, __: Receive, send: Send) -> None:

@@ -146,7 +146,7 @@ class Tokenizers:
 
     def _load(self, manifest: PolicyManifest) -> Decode | None:
         files = [*manifest.files, *manifest.documents]
-        file = next((one for one in files if one.name == TOKENIZER and one.size <= TOKENIZER_BYTES), None)
+        file = next((file for file in files if file.name == TOKENIZER and file.size <= TOKENIZER_BYTES), None)
         if file is not None:
             return decoder_of(self._objects.get(file.uri, file.sha256))
         if is_manifest_uri(manifest.base_model):

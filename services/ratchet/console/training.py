@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,23 +37,17 @@ CARD = 64 * 1024
 """Bytes of a card that are shown: the trainer writes a few thousand."""
 MANIFESTS = 8
 """Manifests that stay in memory, without the ids of their rows."""
-
-
-class JobBucket(Protocol):
-    """Where the jobs stand."""
-
-    async def get(self, key: str) -> Entry[Job] | None:
-        """The job with this id."""
-        ...
+Find = Callable[[str], "Awaitable[Entry[Job] | None]"]
+"""The job with an id."""
 
 
 class Training:
     """Reads curves from ClickHouse and the object store, and rows from the snapshot of a job."""
 
-    def __init__(self, warehouse: Warehouse, objects: Objects, jobs: JobBucket) -> None:
+    def __init__(self, warehouse: Warehouse, objects: Objects, find: Find) -> None:
         self._warehouse = warehouse
         self._objects = objects
-        self._jobs = jobs
+        self._find = find
         self._manifests: dict[str, SnapshotManifest] = {}
 
     async def curves(self, job_id: str) -> CurvesOut:
@@ -110,7 +104,7 @@ class Training:
         return CardOut(uri=uri, text=part[:CARD].decode(errors="replace"), is_whole=len(part) <= CARD)
 
     async def _job(self, job_id: str) -> Job:
-        entry = await self._jobs.get(job_id)
+        entry = await self._find(job_id)
         if entry is None:
             raise NotFound(f"there is no job {job_id}")
         return entry.value
@@ -128,10 +122,13 @@ class Training:
     def _page(self, manifest: SnapshotManifest, offset: int, limit: int) -> list[RowOut]:
         if offset >= manifest.rows:
             return []
-        columns, shown = SHOWN[manifest.format]
+        columns = SHOWN[manifest.format]
         file = RemoteRows(self._objects, manifest.parquet)
-        page = read_page(file, [*dict.fromkeys((*columns, *SEEN[manifest.format]))], offset, limit)
-        return [shown(row).row(index, why_taken(row, manifest)) for index, row in enumerate(page, offset)]
+        page = read_page(file, [*dict.fromkeys((*columns.values(), *SEEN[manifest.format]))], offset, limit)
+        return [
+            _row({name: row[column] for name, column in columns.items()}, index, why_taken(row, manifest))
+            for index, row in enumerate(page, offset)
+        ]
 
 
 def thinned(points: Sequence[Point], most: int) -> list[tuple[int, float]]:
@@ -150,44 +147,23 @@ def _curve(name: str, points: Sequence[Point]) -> CurveOut:
     return CurveOut(name=name, meaning=meaning, good=good or None, points=thinned(points, POINTS))
 
 
-class _Shown(NamedTuple):
-    """What of a stored row is shown."""
-
-    trajectory_id: str | None
-    messages: str
-    """JSON: what is learnt is the last answer."""
-    task: str | None = None
-    reward: float | None = None
-    group: str | None = None
-
-    def row(self, index: int, why: str) -> RowOut:
-        answer = " ".join(last_answer(msgspec.json.decode(self.messages, type=list[JsonObject])).split())
-        return RowOut(
-            index=index,
-            trajectory_id=self.trajectory_id,
-            task=self.task,
-            reward=self.reward,
-            group=self.group or self.task,
-            text=answer[:LETTERS],
-            why=why,
-        )
-
-
-def _trajectory(row: Mapping[str, Any]) -> _Shown:
-    return _Shown(row["trajectory_id"], row["messages"], task=row["task_key"], reward=row["reward"])
-
-
-def _pair(row: Mapping[str, Any]) -> _Shown:
-    return _Shown(row["chosen_trajectory_id"], row["chosen"], group=row["group_key"])
-
-
-def _label(row: Mapping[str, Any]) -> _Shown:
-    return _Shown(row["trajectory_id"], row["completion"], reward=float(row["label"]))
-
-
-SHOWN: Mapping[str, tuple[Sequence[str], Callable[[Mapping[str, Any]], _Shown]]] = {
-    TRAJECTORIES: (("trajectory_id", "task_key", "reward", "messages"), _trajectory),
-    PAIRS: (("chosen_trajectory_id", "group_key", "chosen"), _pair),
-    LABELS: (("trajectory_id", "label", "completion"), _label),
+SHOWN: Mapping[str, Mapping[str, str]] = {
+    TRAJECTORIES: {"trajectory_id": "trajectory_id", "task": "task_key", "reward": "reward", "messages": "messages"},
+    PAIRS: {"trajectory_id": "chosen_trajectory_id", "group": "group_key", "messages": "chosen"},
+    LABELS: {"trajectory_id": "trajectory_id", "reward": "label", "messages": "completion"},
 }
-"""By format: the columns that are read, and what is shown of a row. `Any`: each column has its own type."""
+"""By format: what is shown of a row, and the column that has it. What is learnt is the last answer in `messages`."""
+
+
+def _row(shown: Mapping[str, Any], index: int, why: str) -> RowOut:  # of any type: each column has its own
+    answer = " ".join(last_answer(msgspec.json.decode(shown["messages"], type=list[JsonObject])).split())
+    task, reward = shown.get("task"), shown.get("reward")
+    return RowOut(
+        index=index,
+        trajectory_id=shown["trajectory_id"],
+        task=task,
+        reward=None if reward is None else float(reward),
+        group=shown.get("group") or task,
+        text=answer[:LETTERS],
+        why=why,
+    )

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ratchet.console.messages import LETTERS, Answered, feedback_out, messages_out, object_out, reward_out, whole_text
 from ratchet.core.contract import Trajectory, Turn
 from ratchet.core.contract.http.console import CallOut, ReasonOut, RunPartOut, TrajectoryOut
@@ -89,22 +91,19 @@ class Trajectories:
             calls=own[:CALLS],
             calls_total=len(own),
             rewards=[reward_out(reward) for reward in rewards],
-            feedback=[feedback_out(one) for one in feedback],
+            feedback=[feedback_out(opinion) for opinion in feedback],
             run=[
                 RunPartOut(
-                    depth=one.depth,
-                    trajectory_id=one.trajectory_id,
-                    role=one.role,
-                    agent_id=one.agent_id,
-                    calls=one.turns,
-                    outcome=one.outcome,
+                    depth=part.depth,
+                    trajectory_id=part.trajectory_id,
+                    role=part.role,
+                    agent_id=part.agent_id,
+                    calls=part.turns,
+                    outcome=part.outcome,
                 )
-                for one in run
+                for part in run
             ],
-            reasons=[
-                ReasonOut(reason=one.reason, calls=one.calls, meaning=one.meaning, remedy=one.remedy)
-                for one in (captured[1] if captured else ())
-            ],
+            reasons=msgspec.convert(captured[1] if captured else [], list[ReasonOut], from_attributes=True),
         )
 
     async def message(self, trajectory_id: str, role: str | None, index: int) -> str:

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from ratchet.bus.message import decode
-from ratchet.console.domain.alerts import MOST, Firing
 from ratchet.console.domain.attention import ALERTS, DEAD_LETTERS, LAG, Growth, Picture, attention
+from ratchet.console.nats_state import MOST, Firing
 from ratchet.core.contract import Alert
 from ratchet.core.contract.http.console import AttentionOut, LedgerOut, ServiceOut, StreamOut
 from ratchet.core.contract.http.rollouts import RolloutOut

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from ratchet.bus.testing import FakeClock, eventually
+from ratchet.console.clickhouse_loop import History
 from ratchet.console.domain.attention import Growth
 from ratchet.console.domain.loop import COMPARED_S, Lags, loop_roles
-from ratchet.console.loop import FRESH_S, KEPT_S, PART_S, History, Loop, Sources
+from ratchet.console.loop import FRESH_S, KEPT_S, PART_S, Loop, Sources
 from ratchet.core.contract import Alert
 from ratchet.core.contract.http.console import ConsumerOut, LoopOut, LoopRoleOut, ServiceOut, StreamOut
 from ratchet.core.contract.http.rollouts import RolloutOut

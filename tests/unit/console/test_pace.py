@@ -7,8 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from ratchet.console.http_services import HttpServices
-from ratchet.console.pace import FIRST_S, LONGEST_S, Pace
+from ratchet.console.http_services import FIRST_S, LONGEST_S, HttpServices, Pace
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.http_client import TIMEOUT
 

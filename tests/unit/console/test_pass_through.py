@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from ratchet.console.pages import Pages
-from ratchet.console.pass_through import BODY_BYTES, COORDINATOR, DEPLOYER, GATEWAY, PassThrough, peer_of
+from ratchet.console.pass_through import BODY_BYTES, COORDINATOR, DEPLOYER, GATEWAY, PassThrough
 from ratchet.console.site import Site
 from ratchet.core.rules.access import ANYONE, Caller
-from ratchet.core.service.http_client import AsyncApiClient
+from ratchet.core.service.http_client import AsyncApiClient, Peer
 from tests.support.callers import called_by
 
 ROUTES = {"coordinator": COORDINATOR, "deployer": DEPLOYER, "gateway": GATEWAY}
@@ -41,7 +41,7 @@ async def console(
     upstream: Upstream, service: str = "deployer", caller: Caller = OPERATOR
 ) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.MockTransport(upstream)
-    async with AsyncApiClient(peer_of(f"the {service}", f"http://{service}:8083"), transport) as peer:
+    async with AsyncApiClient(Peer(f"the {service}", f"http://{service}:8083"), transport) as peer:
         app = called_by(PassThrough(service, peer, f"the {service}", ROUTES[service]), caller)
         site = Site(Pages({}), app, {service: app})
         async with httpx.AsyncClient(transport=httpx.ASGITransport(site), base_url="http://127.0.0.1:8084") as http:

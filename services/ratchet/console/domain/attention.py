@@ -1,8 +1,8 @@
-"""What a person has to look at now: a table of rules over one picture of the loop."""
+"""What a person has to look at now: rules over one picture of the loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,6 +14,11 @@ from ratchet.core.contract.http.rollouts import RolloutOut
 from ratchet.core.contract.http.status import JobBrief
 
 ACT, WARNING = "act", "warning"
+URGENCY: Mapping[str, Sequence[str]] = {
+    ACT: ("approval", "held", "rollout_fault", "service", "ledger", "disk", "alert"),
+    WARNING: ("alert", "service", "late", "lag", "job", "candidate", "paused", "dead_letters", "ledger"),
+}
+"""Kinds of each severity, the most urgent first."""
 RECENTLY = timedelta(days=1)
 """For how long a failed job, a refused candidate and an alert that is not cleared are worth a line."""
 DEAD_LETTERS = "RL_DEADLETTERS"
@@ -59,156 +64,97 @@ class Picture:
 
 
 def attention(picture: Picture) -> list[AttentionOut]:
-    """Everything that needs a person, most urgent first: what waits for one, then the order of the rules."""
-    items = [item for rule in RULES for item in rule(picture)]
-    return sorted(items, key=lambda item: item.severity != ACT)
+    """Everything that needs a person, most urgent first: what waits for one, then the order of `URGENCY`."""
+    parts = (_of_rollouts, _of_services, _of_ledger, _of_servers, _of_jobs, _of_alerts)
+    items = [item for part in parts for item in part(picture)]
+    return sorted(items, key=lambda item: (item.severity != ACT, URGENCY[item.severity].index(item.kind)))
 
 
-def _approval(picture: Picture) -> Iterator[AttentionOut]:
+def _of_rollouts(picture: Picture) -> Iterator[AttentionOut]:
     for rollout in picture.rollouts:
-        if rollout.state == "awaiting_approval":
-            yield _of_rollout(rollout, ACT, "approval", f"{rollout.candidate.name} waits for an approval")
-
-
-def _held(picture: Picture) -> Iterator[AttentionOut]:
-    for rollout in picture.rollouts:
-        if rollout.state == "held":
-            yield _of_rollout(rollout, ACT, "held", f"the canary of {rollout.role} is held: promote it or roll it back")
-
-
-def _rollout_fault(picture: Picture) -> Iterator[AttentionOut]:
-    for rollout in picture.rollouts:
+        role, name, state = rollout.role, rollout.candidate.name, rollout.state
+        if state == "awaiting_approval":
+            yield _rollout(rollout, ACT, "approval", f"{name} waits for an approval")
+        if state == "held":
+            yield _rollout(rollout, ACT, "held", f"the canary of {role} is held: promote it or roll it back")
         if rollout.fault is not None:
-            title = f"the rollout of {rollout.role} cannot go on"
-            yield _of_rollout(rollout, ACT, "rollout_fault", title, rollout.fault)
+            yield _rollout(rollout, ACT, "rollout_fault", f"the rollout of {role} cannot go on", rollout.fault)
+        if rollout.late is not None:
+            yield _rollout(rollout, WARNING, "late", f"outcomes of {role} come late", rollout.late)
+        if state == "paused":
+            yield _rollout(rollout, WARNING, "paused", f"the canary of {role} is paused")
+        elif rollout.parked:
+            yield _rollout(rollout, WARNING, "paused", f"no candidate of {role} starts until its queue is resumed")
+        ended_at = rollout.finished_at
+        if state in REFUSED and ended_at is not None and picture.now - ended_at <= RECENTLY:
+            title = f"{name} was {state.replace('_', ' ')}"
+            yield _rollout(rollout, WARNING, "candidate", title, since=ended_at)
 
 
-def _away(picture: Picture) -> Iterator[AttentionOut]:
+def _of_services(picture: Picture) -> Iterator[AttentionOut]:
     for service in picture.services:
         if service.state == "away":
-            yield _of(ACT, "service", f"{service.name} does not answer", service.reason or "", service.name)
+            yield _item(ACT, "service", f"{service.name} does not answer", service.reason or "", service.name)
+        if service.state == "not ready":
+            yield _item(WARNING, "service", f"{service.name} is not ready", service.reason or "", service.name)
+    for service in picture.services:  # faults that a service works in spite of
+        for name, note in sorted(service.notes.items()):
+            yield _item(WARNING, "service", f"{service.name}: {name}", note, service.name)
 
 
-def _unbalanced(picture: Picture) -> Iterator[AttentionOut]:
+def _of_ledger(picture: Picture) -> Iterator[AttentionOut]:
     for ledger in picture.ledger:
+        stream = ledger.stream
         if ledger.missing or ledger.absent:
             detail = f"{ledger.missing} settled without an entry, {ledger.absent} stored without a row"
-            yield _of(ACT, "ledger", f"messages of {ledger.stream} are not accounted for", detail, ledger.stream)
+            yield _item(ACT, "ledger", f"messages of {stream} are not accounted for", detail, stream)
+        if ledger.lost:
+            detail = f"{ledger.lost} are neither in ClickHouse nor in the stream"
+            yield _item(WARNING, "ledger", f"messages of {stream} are lost for good", detail, stream)
 
 
-def _disk(picture: Picture) -> Iterator[AttentionOut]:
+def _of_servers(picture: Picture) -> Iterator[AttentionOut]:
     if picture.disk is not None:
-        yield _of(ACT, "disk", "the disk is nearly full: servers refuse to write, or soon will", picture.disk, None)
-
-
-def _not_ready(picture: Picture) -> Iterator[AttentionOut]:
-    for service in picture.services:
-        if service.state == "not ready":
-            yield _of(WARNING, "service", f"{service.name} is not ready", service.reason or "", service.name)
-
-
-def _noted(picture: Picture) -> Iterator[AttentionOut]:
-    """Faults that a service works in spite of."""
-    for service in picture.services:
-        for name, note in sorted(service.notes.items()):
-            yield _of(WARNING, "service", f"{service.name}: {name}", note, service.name)
-
-
-def _late(picture: Picture) -> Iterator[AttentionOut]:
-    for rollout in picture.rollouts:
-        if rollout.late is not None:
-            yield _of_rollout(rollout, WARNING, "late", f"outcomes of {rollout.role} come late", rollout.late)
-
-
-def _paused(picture: Picture) -> Iterator[AttentionOut]:
-    for rollout in picture.rollouts:
-        if rollout.state == "paused":
-            yield _of_rollout(rollout, WARNING, "paused", f"the canary of {rollout.role} is paused")
-        elif rollout.parked:
-            title = f"no candidate of {rollout.role} starts until its queue is resumed"
-            yield _of_rollout(rollout, WARNING, "paused", title)
-
-
-def _lag(picture: Picture) -> Iterator[AttentionOut]:
+        yield _item(ACT, "disk", "the disk is nearly full: servers refuse to write, or soon will", picture.disk, None)
     for growth in picture.growths:
         if growth.lag >= LAG:
             detail = f"{growth.lag} messages behind, {growth.before} {growth.seconds:.0f} s ago"
-            yield _of(WARNING, "lag", f"{growth.consumer} falls behind", detail, growth.stream)
+            yield _item(WARNING, "lag", f"{growth.consumer} falls behind", detail, growth.stream)
+    for stream in picture.streams:
+        if stream.name == DEAD_LETTERS and stream.messages:
+            title = f"{stream.messages} messages could not be handled"
+            yield _item(WARNING, "dead_letters", title, "`ratchet deadletters list` shows why", stream.name)
 
 
-def _job(picture: Picture) -> Iterator[AttentionOut]:
+def _of_jobs(picture: Picture) -> Iterator[AttentionOut]:
     for job in picture.ended_jobs:
         ended_at = job.finished_at or job.created_at
         if job.state == "failed" and picture.now - ended_at <= RECENTLY:
             title = f"the last training of {job.role} failed ({job.algorithm})"
-            item = _of(WARNING, "job", title, job.error or "", job.training_job_id)
+            item = _item(WARNING, "job", title, job.error or "", job.training_job_id)
             yield replace(item, role=job.role, since=ended_at)
 
 
-def _candidate(picture: Picture) -> Iterator[AttentionOut]:
-    for rollout in picture.rollouts:
-        ended_at = rollout.finished_at
-        if rollout.state in REFUSED and ended_at is not None and picture.now - ended_at <= RECENTLY:
-            state = rollout.state.replace("_", " ")
-            yield _of_rollout(rollout, WARNING, "candidate", f"{rollout.candidate.name} was {state}", since=ended_at)
-
-
-def _lost(picture: Picture) -> Iterator[AttentionOut]:
-    for ledger in picture.ledger:
-        if ledger.lost:
-            detail = f"{ledger.lost} are neither in ClickHouse nor in the stream"
-            yield _of(WARNING, "ledger", f"messages of {ledger.stream} are lost for good", detail, ledger.stream)
-
-
-def _dead_letters(picture: Picture) -> Iterator[AttentionOut]:
-    for stream in picture.streams:
-        if stream.name == DEAD_LETTERS and stream.messages:
-            title = f"{stream.messages} messages could not be handled"
-            yield _of(WARNING, "dead_letters", title, "`ratchet deadletters list` shows why", stream.name)
-
-
-def _alert(picture: Picture) -> Iterator[AttentionOut]:
-    """Critical ones first; what is for information is no reason to act."""
-    alerts = [one for one in picture.alerts if one.severity != "info" and not one.key.startswith(SHOWN_ALREADY)]
-    alerts.sort(key=lambda one: one.severity != "critical")
+def _of_alerts(picture: Picture) -> Iterator[AttentionOut]:
+    """What is for information is no reason to act."""
+    alerts = [alert for alert in picture.alerts if alert.severity != "info" and not alert.key.startswith(SHOWN_ALREADY)]
+    alerts.sort(key=lambda alert: alert.severity != "critical")
     for alert in alerts[:ALERTS]:
         severity = ACT if alert.severity == "critical" else WARNING
-        item = _of(severity, "alert", alert.summary, f"raised by {alert.source}", alert.key)
+        item = _item(severity, "alert", alert.summary, f"raised by {alert.source}", alert.key)
         yield replace(item, role=alert.role, since=alert.at)
     if len(alerts) > ALERTS:
-        yield _of(WARNING, "alert", f"{len(alerts) - ALERTS} more alerts", "the stream RL_ALERTS has them", None)
+        yield _item(WARNING, "alert", f"{len(alerts) - ALERTS} more alerts", "the stream RL_ALERTS has them", None)
 
 
-Rule = Callable[[Picture], Iterator[AttentionOut]]
-RULES: Sequence[Rule] = (
-    _approval,
-    _held,
-    _rollout_fault,
-    _away,
-    _unbalanced,
-    _disk,
-    _alert,
-    _not_ready,
-    _late,
-    _lag,
-    _job,
-    _candidate,
-    _paused,
-    _noted,
-    _dead_letters,
-    _lost,
-)
-"""In the order of urgency among those of the same severity."""
-
-
-def _of_rollout(
+def _rollout(
     rollout: RolloutOut, severity: str, kind: str, title: str, detail: str | None = None, since: datetime | None = None
 ) -> AttentionOut:
-    item = _of(severity, kind, title, rollout.reason if detail is None else detail, rollout.rollout_id)
+    item = _item(severity, kind, title, rollout.reason if detail is None else detail, rollout.rollout_id)
     return replace(item, role=rollout.role, since=since or rollout.stage_since or rollout.created_at)
 
 
-def _of(severity: str, kind: str, title: str, detail: str, subject: str | None) -> AttentionOut:
+def _item(severity: str, kind: str, title: str, detail: str, subject: str | None) -> AttentionOut:
     return AttentionOut(
         severity=severity, kind=kind, title=title, detail=detail, role=None, subject=subject, since=None
     )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -20,64 +18,36 @@ _PLURAL = {"job": "jobs", "rollout": "rollouts", "alert": "alerts", "trajectory"
 
 def hint_of(message: Message, at: datetime) -> HintOut | None:
     """The hint that a message gives; None for one that no page shows."""
-    make = _HINTS.get(type(message))
-    return make(message, at) if make is not None else None
+    subject: str | None = None
+    match message:
+        case TrainingStatus():
+            percent = message.progress.percent_complete if message.progress is not None else None
+            kind, subject = "job", message.training_job_id
+            text = f"job {message.status}" + (f", {percent:.0f} %" if percent is not None else "")
+        case ModelRollout():
+            kind, subject = "rollout", message.rollout_id
+            text = f"{message.verdict.replace('_', ' ')}: {message.reason}"
+        case ModelDeployed():
+            kind = "rollout"
+            text = f"{message.role}@{message.policy_version} {(message.state or '').replace('_', ' ')}"
+        case Alert():
+            kind, subject = "alert", message.key
+            text = f"over: {message.summary}" if message.cleared else message.summary
+        case Reward():
+            kind, subject, text = "reward", message.trajectory_id, f"reward {message.total_reward:.2f}"
+        case Feedback():
+            kind, subject, text = "feedback", message.trajectory_id, message.kind
+        case Preference():
+            kind, text = "feedback", "preference"
+        case _:
+            return None
+    line = " ".join(text[:200].split())  # the beginning of what a person or a service wrote
+    return HintOut(kind=kind, role=message.role, subject=subject, at=at, text=line, count=1)
 
 
 def trajectory_hint(role: str, at: datetime) -> HintOut:
     """A trajectory ended, of which the head of its message says only the role."""
     return HintOut(kind="trajectory", role=role, subject=None, at=at, text=f"a trajectory of {role} ended", count=1)
-
-
-def _job(message: TrainingStatus, at: datetime) -> HintOut:
-    percent = message.progress.percent_complete if message.progress is not None else None
-    text = f"job {message.status}" + (f", {percent:.0f} %" if percent is not None else "")
-    return HintOut(kind="job", role=message.role, subject=message.training_job_id, at=at, text=text, count=1)
-
-
-def _rollout(message: ModelRollout, at: datetime) -> HintOut:
-    text = f"{message.verdict.replace('_', ' ')}: {message.reason}"
-    return HintOut(kind="rollout", role=message.role, subject=message.rollout_id, at=at, text=_line(text), count=1)
-
-
-def _policy(message: ModelDeployed, at: datetime) -> HintOut:
-    text = f"{message.role}@{message.policy_version} {(message.state or '').replace('_', ' ')}".rstrip()
-    return HintOut(kind="rollout", role=message.role, subject=None, at=at, text=text, count=1)
-
-
-def _alert(message: Alert, at: datetime) -> HintOut:
-    text = f"over: {message.summary}" if message.cleared else message.summary
-    return HintOut(kind="alert", role=message.role, subject=message.key, at=at, text=_line(text), count=1)
-
-
-def _reward(message: Reward, at: datetime) -> HintOut:
-    text = f"reward {message.total_reward:.2f}"
-    return HintOut(kind="reward", role=message.role, subject=message.trajectory_id, at=at, text=text, count=1)
-
-
-def _feedback(message: Feedback, at: datetime) -> HintOut:
-    return HintOut(kind="feedback", role=message.role, subject=message.trajectory_id, at=at, text=message.kind, count=1)
-
-
-def _preference(message: Preference, at: datetime) -> HintOut:
-    return HintOut(kind="feedback", role=message.role, subject=None, at=at, text="preference", count=1)
-
-
-def _line(text: str) -> str:
-    """The beginning of what a person or a service wrote, as one line."""
-    return " ".join(text[:200].split())
-
-
-_HINTS: Mapping[type[Message], Callable[[Any, datetime], HintOut]] = {
-    TrainingStatus: _job,
-    ModelRollout: _rollout,
-    ModelDeployed: _policy,
-    Alert: _alert,
-    Reward: _reward,
-    Feedback: _feedback,
-    Preference: _preference,
-}
-"""`Any`: each takes the message of its key."""
 
 
 class Hints:

@@ -58,7 +58,7 @@ class Lags:
 
     def growths(self, streams: Sequence[StreamOut], monotonic_s: float) -> list[Growth]:
         """Consumers that are further behind now than then; none while there is nothing to compare with."""
-        lags = {(stream.name, one.name): one.lag for stream in streams for one in stream.consumers}
+        lags = {(stream.name, consumer.name): consumer.lag for stream in streams for consumer in stream.consumers}
         self._seen.append((monotonic_s, lags))
         while len(self._seen) > 1 and self._seen[1][0] <= monotonic_s - COMPARED_S:
             self._seen.popleft()
