@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +24,9 @@ from ratchet.core.rules.chat.format import ChatError, json_text, text_of
 from ratchet.core.rules.redaction import Redactor
 from ratchet.core.rules.texts import same_form
 from ratchet.core.service.files import locked
-from ratchet.extras.argilla.reading import Unreadable, records_in
 from ratchet.extras.argilla.records import Pair, Reason, Unusable, pair_of
 from ratchet.extras.argilla.shuffled import ShuffledRows
+from ratchet.extras.importers.reading import Part as Record, Unreadable, parts_of
 
 TRAIN, EVAL, TEST, REPORT = "train.jsonl", "eval.jsonl", "test.jsonl", "schema_report.json"
 Part = Literal["prompt", "chosen", "rejected"]
@@ -35,6 +35,8 @@ _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\u
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 ENDINGS = (".jsonl", ".json", ".parquet")
 _STAGED = ".argilla-export-"
+MAX_RECORD = 16 << 20
+"""Bytes of one record; a longer one is no record of a conversation."""
 NAMED = 3
 """Records that a report names for each reason."""
 PROBLEM = 200
@@ -101,7 +103,10 @@ def _staged(file: Path, directory: Path, parameters: JsonObject, selection: _Sel
     """All files of an export, in `directory`."""
     before, options = _state(file), selection.options
     with closing(ShuffledRows(directory / "rows.sqlite", options.shuffle_seed)) as rows:
-        selection.add(records_in(file), rows)
+        for record in parts_of(file, MAX_RECORD):
+            if isinstance(record.value, Unreadable) and record.value.ends:
+                raise Rejected(f"{file}: {record.value.reason}")
+            selection.add(record, rows)
         splits = rows.split(options.eval_ratio, options.test_ratio)
         for name in Splits.__struct_fields__:
             with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as lines:
@@ -153,7 +158,7 @@ def _state(file: Path) -> tuple[int, int, int]:
 
 
 class _Selection:
-    """The good pairs of a file, and why the others are none."""
+    """The good pairs of a file, and why the other records make none."""
 
     def __init__(self, options: ExportOptions, count_tokens: Callable[[str], int]) -> None:
         self.options = options
@@ -165,18 +170,17 @@ class _Selection:
         """By reason the first records that were dropped for it."""
         self.redacted: Counter[str] = Counter()
 
-    def add(self, records: Iterable[tuple[int, object]], rows: ShuffledRows) -> None:
-        """Keep the pair of every record, or count why it has none."""
-        for number, record in records:
-            self.total += 1
-            try:
-                if isinstance(record, Unreadable):
-                    raise Unusable("malformed", record.problem)
-                self._keep(self._redacted(pair_of(record)), rows)
-            except Unusable as error:
-                self._drop(number, error)
-            except (ChatError, Rejected, RecursionError) as error:  # not to be written as JSON, or not to be searched
-                self._drop(number, Unusable("malformed", str(error)))
+    def add(self, record: Record, rows: ShuffledRows) -> None:
+        """Keep the pair of a record, or count why it has none."""
+        self.total += 1
+        try:
+            if isinstance(record.value, Unreadable):
+                raise Unusable("malformed", record.value.reason)
+            self._keep(self._redacted(pair_of(record.value)), rows)
+        except Unusable as error:
+            self._drop(record.number, error)
+        except (ChatError, Rejected, RecursionError) as error:  # not to be written as JSON, or not to be searched
+            self._drop(record.number, Unusable("malformed", str(error)))
 
     def _drop(self, number: int, why: Unusable) -> None:
         self.dropped[why.reason] += 1
@@ -195,19 +199,18 @@ class _Selection:
             raise Unusable("too_long", f"its prompt has {tokens} tokens")
         parts = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}
         key = json_text([parts[name] for name in self.options.dedup_by])
-        same_prompt = json_text([[one["role"], same_form(text_of(one.get("content")))] for one in pair.prompt])
+        same_prompt = json_text([[said["role"], same_form(text_of(said.get("content")))] for said in pair.prompt])
         if not rows.add(key, same_prompt, json_text(parts)):
             raise Unusable("duplicate", f"an earlier one has the same {', '.join(self.options.dedup_by)}")
 
     def _redacted(self, pair: Pair) -> Pair:
         if self._redactor is None:
             return pair
-        sides = [[_nameless(message) for message in side] for side in (pair.prompt, pair.chosen, pair.rejected)]
+        # Without the name of who wrote a message; a result keeps its tool's.
+        sides = [
+            [{key: part for key, part in said.items() if key != "name" or said["role"] == "tool"} for said in side]
+            for side in (pair.prompt, pair.chosen, pair.rejected)
+        ]
         redacted = self._redactor.redact(sides)
         self.redacted.update(redacted.counts)
         return Pair(*redacted.value)
-
-
-def _nameless(message: JsonObject) -> JsonObject:
-    """A message without the name of who wrote it; a result keeps its tool's."""
-    return message if message["role"] == "tool" else {key: part for key, part in message.items() if key != "name"}

@@ -51,7 +51,7 @@ class Pair:
 def pair_of(record: object) -> Pair:
     """Raises `Unusable` with `malformed`, `unjudged`, `empty` or `identical`."""
     if not isinstance(record, dict):
-        raise Unusable("malformed", "it is no JSON object")
+        raise Unusable("malformed", "it is not a JSON object")
     document = cast("JsonObject", record)
     fields: object = document.get("fields")
     values = cast("JsonObject", fields) if isinstance(fields, dict) else document
@@ -65,7 +65,8 @@ def pair_of(record: object) -> Pair:
     pair = _of_messages(given, *answers)
     if not _has_text(pair.prompt):
         raise Unusable("empty", f"the prompt has no text: it is looked for in {', '.join(PROMPTS)}")
-    if not all(_has_text(_answers(side)) for side in (pair.chosen, pair.rejected)):
+    said = ([message for message in side if message["role"] == "assistant"] for side in (pair.chosen, pair.rejected))
+    if not all(map(_has_text, said)):
         raise Unusable("empty", "an answer has no text")
     if pair.chosen == pair.rejected:
         raise Unusable("identical", "both answers are equal")
@@ -93,7 +94,7 @@ def _messages(value: object, role: str, what: str) -> list[JsonObject]:
     messages: list[JsonObject] = []
     for index, message in enumerate(cast("list[object]", value)):
         if not isinstance(message, dict):
-            raise Unusable("malformed", f"message {index} of {what} is no JSON object")
+            raise Unusable("malformed", f"message {index} of {what} is not a JSON object")
         try:
             members = normal(cast("JsonObject", message), index)
         except ChatError as error:
@@ -101,13 +102,9 @@ def _messages(value: object, role: str, what: str) -> list[JsonObject]:
         kept = {name: members[name] for name in MEMBERS if members.get(name) is not None}
         odd = [name for name, part in kept.items() if name != "tool_calls" and not isinstance(part, str)]
         if odd:
-            raise Unusable("malformed", f"{odd[0]} of message {index} of {what} is no text")
+            raise Unusable("malformed", f"{odd[0]} of message {index} of {what} is not a text")
         messages.append(kept)
     return messages
-
-
-def _answers(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    return [message for message in messages if message["role"] == "assistant"]
 
 
 def _has_text(messages: Sequence[JsonObject]) -> bool:
@@ -136,8 +133,8 @@ def _judgements(document: Mapping[str, Any]) -> Iterator[object]:
     nested: object = document.get("responses")
     if isinstance(nested, dict):
         for answered in cast("dict[str, object]", nested).values():
-            for one in cast("list[object]", answered) if isinstance(answered, list) else []:
-                members = cast("JsonObject", one) if isinstance(one, dict) else {}
+            for response in cast("list[object]", answered) if isinstance(answered, list) else []:
+                members = cast("JsonObject", response) if isinstance(response, dict) else {}
                 if members.get("status", _SUBMITTED) == _SUBMITTED:
                     yield members.get("value")
         return
@@ -146,14 +143,14 @@ def _judgements(document: Mapping[str, Any]) -> Iterator[object]:
             values = cast("list[object]", value)
             states: object = document.get(f"{name}.status")
             known = cast("list[object]", states) if isinstance(states, list) else [_SUBMITTED] * len(values)
-            yield from (one for one, state in zip(values, known, strict=False) if state == _SUBMITTED)
+            yield from (answer for answer, state in zip(values, known, strict=False) if state == _SUBMITTED)
 
 
 def _place(judgement: object) -> str | None:
     """The answer that a label names, or that a ranking has first: `a`, `response_b`, `["response-2", "response-1"]`."""
     if isinstance(judgement, list):
         ranking = cast("list[object]", judgement)
-        members = [cast("JsonObject", one) for one in ranking if isinstance(one, dict)]
+        members = [cast("JsonObject", entry) for entry in ranking if isinstance(entry, dict)]
         if members:
             ranks = [rank if isinstance(rank := member.get("rank"), int) else len(members) for member in members]
             first = min(ranks)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar, cast
@@ -55,6 +56,8 @@ def trajectory_of_chat(
     started_at = _aware(given.started_at) or UNKNOWN_TIME
     ended_at = _aware(given.ended_at) or started_at
     task = without_secrets(given.task) if given.task else named_id("imported prompt", digest_of(chat.prompt))
+    labels = {name: value for name, value in given.labels.items() if name != "redactions"}
+    labels |= {"scores": dict(given.scores)} if given.scores else {}
     trajectory = Trajectory(
         trajectory_id=named_id(source, own_id),
         session_id=f"{source}/{without_secrets(given.session or own_id)}",
@@ -78,7 +81,7 @@ def trajectory_of_chat(
         role=options.role,
         outcome=_outcome(given, options),
         parent_trajectory_id=parent,
-        labels=_labels(given),
+        labels=labels or None,
     )
     redacted, counts = _redacted(trajectory)
     if counts:
@@ -120,6 +123,13 @@ def preference_from(given: ImportedPreference, options: ImportOptions, source: s
     return msgspec.structs.replace(redacted, labels={"redactions": counts}) if counts else redacted
 
 
+def fields_of(value: object) -> JsonObject:
+    """The members of a record. Raises `MalformedRecord`."""
+    if not isinstance(value, dict):
+        raise MalformedRecord("is not an object")
+    return cast("JsonObject", value)
+
+
 def chat_of(value: object, name: str = "messages") -> list[JsonObject]:
     """A list of messages. Raises `MalformedRecord`."""
     if not isinstance(value, list) or not value:
@@ -132,7 +142,7 @@ def chat_of(value: object, name: str = "messages") -> list[JsonObject]:
 
 def prompt_of(messages: Sequence[JsonObject]) -> list[JsonObject]:
     """The messages before the first answer."""
-    first = next((place for place, one in enumerate(messages) if one.get("role") == "assistant"), len(messages))
+    first = next((place for place, said in enumerate(messages) if said.get("role") == "assistant"), len(messages))
     return list(messages[:first])
 
 
@@ -177,6 +187,15 @@ def count_of(value: object) -> int | None:
     return int(number) if number is not None and 0 <= number < 2**53 else None
 
 
+def cost_of(value: object) -> float | None:
+    """A number of at least 0, also as decimal text; None for anything else."""
+    try:
+        number = number_of(float(value) if isinstance(value, str) else value)
+    except ValueError:
+        return None
+    return number if number is not None and number >= 0 else None
+
+
 def object_of(value: object) -> JsonObject:
     """An object, also one that a text spells; an empty one for anything else."""
     parsed = parsed_json(value)
@@ -218,11 +237,6 @@ def _aware(instant: datetime | None) -> datetime | None:
     return instant.replace(tzinfo=UTC) if instant is not None and instant.tzinfo is None else instant
 
 
-def _labels(given: Facts) -> JsonObject | None:
-    labels = {name: value for name, value in given.labels.items() if name != "redactions"}
-    return {**labels, **({"scores": dict(given.scores)} if given.scores else {})} or None
-
-
 def _outcome(given: Facts, options: ImportOptions) -> Outcome | None:
     value: object = given.scores.get(options.outcome) if options.outcome else None
     if value is None:
@@ -237,21 +251,23 @@ def _outcome(given: Facts, options: ImportOptions) -> Outcome | None:
 
 
 def _redacted(message: M) -> tuple[M, Mapping[str, int]]:
-    try:
+    with _json():
         redacted, counts = redact_message(Redactor(), message)
         encode(redacted)  # text that is not Unicode shows here, and not on the way to the broker
-    except RecursionError as error:
-        raise MalformedRecord("is nested too deeply") from error
-    except (OverflowError, TypeError) as error:
-        raise MalformedRecord(f"holds a value that is no JSON: {error}") from error
     return redacted, counts
 
 
 def digest_of(value: object) -> str:
-    """A name for content. Raises `MalformedRecord` for what is no JSON."""
-    try:
+    """A name for content. Raises `MalformedRecord` for what JSON cannot say."""
+    with _json():
         return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+@contextmanager
+def _json() -> Iterator[None]:
+    try:
+        yield
     except RecursionError as error:
         raise MalformedRecord("is nested too deeply") from error
-    except TypeError as error:
-        raise MalformedRecord(f"holds a value that is no JSON: {error}") from error
+    except (OverflowError, TypeError) as error:
+        raise MalformedRecord(f"holds a value that JSON cannot say: {error}") from error

@@ -44,9 +44,11 @@ def message_of(value: object) -> JsonObject:
         raise MalformedRecord("holds a message without a role")
     message: JsonObject = {"role": ROLES.get(role.lower(), role), "content": fields.get("content")}
     message |= {name: fields[name] for name in KEPT if fields.get(name) is not None}
-    calls = _calls(fields)
+    calls = objects_of(fields.get("tool_calls")) or objects_of(
+        object_of(fields.get("additional_kwargs")).get("tool_calls")
+    )
     if calls:
-        message["tool_calls"] = calls
+        message["tool_calls"] = [_call(call) for call in calls]
         if isinstance(message["content"], list):  # the calls once more, in Anthropic's form
             parts = cast("list[object]", message["content"])
             message["content"] = [part for part in parts if object_of(part).get("type") != "tool_use"] or None
@@ -80,13 +82,11 @@ def answer_of(value: object) -> JsonObject | None:
     parsed = parsed_json(value)
     for _ in range(8):  # shells within shells: {"generations": [[{"message": {...}}]]}
         if isinstance(parsed, list):
-            inner: object = next((one for one in reversed(cast("list[object]", parsed)) if one), None)
+            inner: object = next((item for item in reversed(cast("list[object]", parsed)) if item), None)
         elif isinstance(parsed, dict):
             fields = cast("JsonObject", parsed)
-            name = next(
-                (one for one in ("generations", "choices", "message", "messages", "output") if fields.get(one)), None
-            )
-            if name is None:
+            shells = ("generations", "choices", "message", "messages", "output")
+            if (name := next((shell for shell in shells if fields.get(shell)), None)) is None:
                 break
             inner = fields[name]
         else:
@@ -97,9 +97,8 @@ def answer_of(value: object) -> JsonObject | None:
     if not isinstance(parsed, dict):
         return None
     fields = cast("JsonObject", parsed)
-    if not isinstance(fields.get("role") or fields.get("type"), str) or (
-        "kwargs" not in fields and _is_generation(fields)
-    ):
+    is_generation = "role" not in fields and "text" in fields and "kwargs" not in fields  # of LangChain: a mere text
+    if is_generation or not isinstance(fields.get("role") or fields.get("type"), str):
         text = fields.get("content", fields.get("text"))
         calls = fields.get("tool_calls")
         return {"role": "assistant", "content": text, "tool_calls": calls} if text or calls else None
@@ -110,13 +109,6 @@ def tools_of(value: object) -> list[JsonObject]:
     """Tools in OpenAI's form, of a list of them or of their bare functions."""
     tools = objects_of(value)
     return [tool if "function" in tool or "type" in tool else {"type": "function", "function": tool} for tool in tools]
-
-
-def _calls(fields: JsonObject) -> list[JsonObject]:
-    calls = objects_of(fields.get("tool_calls"))
-    if not calls:
-        calls = objects_of(object_of(fields.get("additional_kwargs")).get("tool_calls"))
-    return [_call(call) for call in calls]
 
 
 def compact(value: object) -> str:
@@ -132,8 +124,3 @@ def _call(call: JsonObject) -> JsonObject:
     except RecursionError as error:
         raise MalformedRecord("is nested too deeply") from error
     return {"id": call.get("id"), "type": "function", "function": {"name": call.get("name"), "arguments": arguments}}
-
-
-def _is_generation(fields: JsonObject) -> bool:
-    """Whether an object says of itself that it is text and not a message: a generation of LangChain."""
-    return "role" not in fields and "text" in fields

@@ -15,14 +15,11 @@ from pathlib import Path
 from ratchet.core.errors import Rejected
 from ratchet.extras.importers.reading import MOST_BYTES, Record, Unreadable
 
-OnRecord = Callable[[], None]
 BATCH_BYTES = 4 << 20
 """Records that are written together."""
 
 
-def gathered(
-    records: Iterable[Record], group_of: Callable[[object], str | None], on_record: OnRecord
-) -> Iterator[Record]:
+def gathered(records: Iterable[Record], group_of: Callable[[object], str | None]) -> Iterator[Record]:
     """One record for each run, whose value is the list of its records. Unreadable ones come by themselves.
 
     Raises `Rejected` when the disk has no room for the shelf.
@@ -34,7 +31,7 @@ def gathered(
                 "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
                 "CREATE TABLE records (run TEXT, place INTEGER, name TEXT, value TEXT)"
             )
-            yield from _shelved(shelf, records, group_of, on_record)
+            yield from _shelved(shelf, records, group_of)
             yield from _runs(shelf)
         except sqlite3.OperationalError as error:
             raise Rejected(f"records of a run cannot be put together in {directory}: {error}") from error
@@ -43,17 +40,13 @@ def gathered(
 
 
 def _shelved(
-    shelf: sqlite3.Connection,
-    records: Iterable[Record],
-    group_of: Callable[[object], str | None],
-    on_record: OnRecord,
+    shelf: sqlite3.Connection, records: Iterable[Record], group_of: Callable[[object], str | None]
 ) -> Iterator[Record]:
     """Put every record of a run on the shelf; what is part of none is given back as it is or left out."""
     insert = "INSERT INTO records VALUES (?, ?, ?, ?)"
     rows: list[tuple[str, int, str, str]] = []
     size = 0
     for record in records:
-        on_record()
         if isinstance(record.value, Unreadable):
             yield record
             continue

@@ -23,7 +23,14 @@ from ratchet.extras.importers.base import (
     ImportOptions,
     MalformedRecord,
 )
-from ratchet.extras.importers.building import number_of, parsed_json, preference_from, text_or_none, trajectory_from
+from ratchet.extras.importers.building import (
+    fields_of,
+    number_of,
+    parsed_json,
+    preference_from,
+    text_or_none,
+    trajectory_from,
+)
 from ratchet.extras.importers.foreign_messages import chat_of_prompt, message_of, tools_of
 
 SOURCE = "hugging-face"
@@ -33,9 +40,7 @@ ANSWERS = ("completion", "response", "answer", "output")
 
 def messages_of(row: object, options: ImportOptions) -> Iterator[Imported]:
     """The trajectory or the preference of a row. Raises a `ValueError` or `Rejected`."""
-    if not isinstance(row, dict):
-        raise MalformedRecord("is not an object")
-    fields = cast("JsonObject", row)
+    fields = fields_of(row)
     if fields.get("chosen") is not None and fields.get("rejected") is not None:
         yield preference_from(_pair(fields), options, SOURCE)
     else:
@@ -53,7 +58,7 @@ def _pair(fields: JsonObject) -> ImportedPreference:
         raise MalformedRecord("chosen and rejected are the same")
     shorter = min(len(good), len(bad))
     shared = next((place for place in range(shorter) if good[place] != bad[place]), shorter - 1)
-    asked = _with_system([_plain(one) for one in chat_of_prompt(prompt)] if prompt else [], fields)
+    asked = _with_system([_plain(said) for said in chat_of_prompt(prompt)] if prompt else [], fields)
     if shared > 0:
         asked, good, bad = _asked(asked, good[:shared]), good[shared:], bad[shared:]
     if not asked:
@@ -89,12 +94,13 @@ def _plain(message: JsonObject) -> JsonObject:
 
 
 def _conversation(fields: JsonObject, options: ImportOptions) -> ImportedTrajectory:
-    name = next((one for one in CHATS if fields.get(one)), None)
-    if name is not None:
-        chat = chat_of_prompt(fields[name])
+    whole = next((fields[name] for name in CHATS if fields.get(name)), None)
+    if whole is not None:
+        chat = chat_of_prompt(whole)
     else:
-        asked = fields.get("prompt") or _instruction(fields)
-        answer = next((fields[one] for one in ANSWERS if fields.get(one)), None)
+        instruction, more = text_or_none(fields.get("instruction")), text_or_none(fields.get("input"))
+        asked = fields.get("prompt") or (f"{instruction}\n\n{more}" if instruction and more else instruction)
+        answer = next((fields[name] for name in ANSWERS if fields.get(name)), None)
         if not asked or answer is None:
             raise MalformedRecord(f"has no conversation: its columns are {', '.join(sorted(map(str, fields)))[:200]}")
         chat = [*chat_of_prompt(asked), *_answer(parsed_json(answer))]
@@ -106,11 +112,6 @@ def _conversation(fields: JsonObject, options: ImportOptions) -> ImportedTraject
         tools=tools_of(fields.get("tools")),
         scores={options.outcome: score} if options.outcome and score is not None else {},
     )
-
-
-def _instruction(fields: JsonObject) -> str | None:
-    parts = [text for name in ("instruction", "input") if (text := text_or_none(fields.get(name)))]
-    return "\n\n".join(parts) if text_or_none(fields.get("instruction")) else None
 
 
 def _with_system(chat: list[JsonObject], fields: JsonObject) -> list[JsonObject]:

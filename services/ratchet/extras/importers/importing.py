@@ -88,15 +88,12 @@ class ImportReport:
 
     def leave_out(self, record: Record, reason: str) -> None:
         """Note a record that is not imported."""
-        if len(self.malformed) < NAMED:
-            self.malformed.append(Malformed(record.index, _printable(reason), _printable(record.where)))
-        else:
+        if len(self.malformed) >= NAMED:
             self.more_malformed += 1
-
-
-def _printable(text: str) -> str:
-    """Reasons quote records, and halves of surrogate pairs are no text that a terminal or JSON can carry."""
-    return text.encode(errors="backslashreplace").decode()
+            return
+        # Reasons quote records, and halves of surrogate pairs are no text that a terminal or JSON can carry.
+        reason, where = (text.encode(errors="backslashreplace").decode() for text in (reason, record.where))
+        self.malformed.append(Malformed(record.index, reason, where))
 
 
 async def import_file(
@@ -113,8 +110,9 @@ async def import_file(
     while the broker is away: importing again goes on where that happened.
     """
     report, seen, records = ImportReport(), set[bytes](), Records(path)
-    for chunk in _chunks(_runs(importer, records, report)):
-        messages = [one for record in chunk for one in _messages(importer, record, options, seen, report)]
+    runs = _counted(records, report)
+    for chunk in _chunks(gathered(runs, importer.group_of) if importer.group_of is not None else runs):
+        messages = [held for record in chunk for held in _messages(importer, record, options, seen, report)]
         trajectories = [message.trajectory_id for _, message in messages if isinstance(message, Trajectory)]
         roles = await (stored or NothingStored()).roles(trajectories) if trajectories else {}
         missing: list[tuple[Record, Imported]] = []
@@ -133,17 +131,9 @@ async def import_file(
     return report
 
 
-def _runs(importer: Importer, records: Records, report: ImportReport) -> Iterator[Record]:
-    """The records, or those of one run together where the format scatters them."""
-
-    def count() -> None:
-        report.records += 1
-
-    if importer.group_of is not None:
-        yield from gathered(records, importer.group_of, count)
-        return
+def _counted(records: Records, report: ImportReport) -> Iterator[Record]:
     for record in records:
-        count()
+        report.records += 1
         yield record
 
 
@@ -197,8 +187,8 @@ async def _publish(sink: Sink, chunk: Sequence[tuple[Record, Imported]], report:
         if len(chunk) == 1:
             report.leave_out(chunk[0][0], str(error))
             return
-        for one in chunk:
-            await _publish(sink, [one], report)
+        for held in chunk:
+            await _publish(sink, [held], report)
         return
     for _, message in chunk:
         report.published += 1

@@ -14,12 +14,13 @@ exported twice the newer one counts. A trace's id is the trajectory's: a trace t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
 
 from ratchet.core.contract import JsonObject, Trajectory
 from ratchet.extras.importers.base import Facts, Importer, ImportOptions, MalformedRecord
 from ratchet.extras.importers.building import (
+    cost_of,
     count_of,
+    fields_of,
     id_of,
     instant_of,
     list_of,
@@ -36,7 +37,7 @@ SOURCE = "langfuse"
 
 def group_of(row: object) -> str | None:
     """The trace that a row is part of. Raises `MalformedRecord` for what is no row of an export."""
-    fields = _fields(row)
+    fields = fields_of(row)
     trace = _id(fields, "id") if _kind(fields) == "trace" else _id(fields, "trace_id")
     if trace is None and _kind(fields) != "score":
         raise MalformedRecord("names no trace")
@@ -45,12 +46,12 @@ def group_of(row: object) -> str | None:
 
 def messages_of(rows: object, options: ImportOptions) -> Iterator[Trajectory]:
     """The trajectories of a trace: one for each conversation. Raises a `ValueError` or `Rejected`."""
-    every = [_fields(row) for row in list_of(rows)]
+    every = [fields_of(row) for row in list_of(rows)]
     traces = [row for row in every if _kind(row) == "trace"]
     observations = _newest(
-        [*(one for row in traces for one in objects_of(row.get("observations"))), *_of_kind(every, "observation")]
+        [*(inner for row in traces for inner in objects_of(row.get("observations"))), *_of_kind(every, "observation")]
     )
-    scores = _newest([*(one for row in traces for one in objects_of(row.get("scores"))), *_of_kind(every, "score")])
+    scores = _newest([*(inner for row in traces for inner in objects_of(row.get("scores"))), *_of_kind(every, "score")])
     generations = [row for row in observations if row.get("type") == "GENERATION"]
     if not generations:
         raise MalformedRecord("is a trace without a GENERATION")
@@ -80,6 +81,7 @@ def _call(row: JsonObject) -> LoggedCall | None:
     cost = (
         _get(row, "total_cost") or row.get("calculatedTotalCost") or object_of(_get(row, "cost_details")).get("total")
     )
+    counts = [count for name in ("input", "output") if (count := count_of(usage.get(name))) is not None]
     return LoggedCall(
         id=_id(row, "id"),
         prompt=prompt,
@@ -88,8 +90,8 @@ def _call(row: JsonObject) -> LoggedCall | None:
         ended_at=instant_of(_get(row, "end_time")),
         model=_text(row, "provided_model_name") or text_or_none(row.get("model")),
         tools=tools_of(given.get("tools")) or _defined(_get(row, "tool_definitions")),
-        tokens=count_of(usage.get("total")) or _sum(usage.get("input"), usage.get("output")),
-        cost_usd=_positive(cost),
+        tokens=count_of(usage.get("total")) or (sum(counts) if counts else None),
+        cost_usd=cost_of(cost),
     )
 
 
@@ -158,12 +160,6 @@ def _newest(rows: Iterable[JsonObject]) -> list[JsonObject]:
     return list(kept.values())
 
 
-def _fields(row: object) -> JsonObject:
-    if not isinstance(row, dict):
-        raise MalformedRecord("is not an object")
-    return cast("JsonObject", row)
-
-
 def _get(fields: JsonObject, name: str) -> object:
     """A member by its name in an export, or as the API spells it."""
     first, *rest = name.split("_")
@@ -176,16 +172,6 @@ def _text(fields: JsonObject, name: str) -> str | None:
 
 def _id(fields: JsonObject, name: str) -> str | None:
     return id_of(_get(fields, name))
-
-
-def _sum(*values: object) -> int | None:
-    counts = [count for value in values if (count := count_of(value)) is not None]
-    return sum(counts) if counts else None
-
-
-def _positive(value: object) -> float | None:
-    number = number_of(value)
-    return number if number is not None and number >= 0 else None
 
 
 LANGFUSE = Importer(

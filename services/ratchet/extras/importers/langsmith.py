@@ -12,12 +12,13 @@ is the average of `feedback_stats`; that of the trace's first run stands above t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 from ratchet.core.contract import JsonObject, Trajectory
 from ratchet.extras.importers.base import Facts, ImportedTrajectory, Importer, ImportOptions, MalformedRecord
 from ratchet.extras.importers.building import (
+    cost_of,
     count_of,
+    fields_of,
     id_of,
     instant_of,
     list_of,
@@ -37,7 +38,7 @@ THREADS = ("thread_id", "session_id", "conversation_id")
 
 def group_of(run: object) -> str | None:
     """The trace of a run. Raises `MalformedRecord` for what is no run."""
-    fields = _fields(run)
+    fields = fields_of(run)
     trace = id_of(fields.get("trace_id")) or (id_of(fields.get("id")) if _is_first(fields) else None)
     if trace is None or "run_type" not in fields:
         raise MalformedRecord("is no run: it has no trace_id or no run_type")
@@ -46,7 +47,7 @@ def group_of(run: object) -> str | None:
 
 def messages_of(runs: object, options: ImportOptions) -> Iterator[Trajectory]:
     """The trajectories of a trace: one for each conversation. Raises a `ValueError` or `Rejected`."""
-    every = _flat([_fields(run) for run in list_of(runs)])
+    every = _flat([fields_of(run) for run in list_of(runs)])
     first = next((run for run in every if _is_first(run) or run.get("id") == run.get("trace_id")), every[0])
     facts = _facts(first, every)
     calls = [call for run in every if run.get("run_type") == "llm" and (call := _call(run)) is not None]
@@ -88,7 +89,7 @@ def _call(run: JsonObject) -> LoggedCall | None:
         model=next((name for name in map(text_or_none, names) if name), None),
         tools=tools_of(parameters.get("tools")) or tools_of(object_of(run.get("inputs")).get("tools")),
         tokens=count_of(run.get("total_tokens")),
-        cost_usd=_cost(run.get("total_cost")),
+        cost_usd=cost_of(run.get("total_cost")),
     )
 
 
@@ -143,23 +144,8 @@ def _scores(runs: Sequence[JsonObject]) -> dict[str, float]:
     return scores
 
 
-def _cost(value: object) -> float | None:
-    """Costs are decimal texts."""
-    try:
-        number = number_of(float(value) if isinstance(value, str) else value)
-    except ValueError:
-        return None
-    return number if number is not None and number >= 0 else None
-
-
 def _is_first(run: JsonObject) -> bool:
     return not run.get("parent_run_id") and not run.get("parent_run_ids")
-
-
-def _fields(run: object) -> JsonObject:
-    if not isinstance(run, dict):
-        raise MalformedRecord("is not an object")
-    return cast("JsonObject", run)
 
 
 LANGSMITH = Importer(

@@ -14,7 +14,6 @@ trajectory cannot say so, and every answer of it would be trained on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 from ratchet.core.contract import JsonObject
 from ratchet.extras.importers.base import (
@@ -28,6 +27,7 @@ from ratchet.extras.importers.base import (
 from ratchet.extras.importers.building import (
     chat_of,
     count_of,
+    fields_of,
     instant_of,
     number_of,
     object_of,
@@ -43,16 +43,14 @@ PAIRS = frozenset({"prompt", "chosen", "rejected"})
 
 def messages_of(record: object, options: ImportOptions) -> Iterator[Imported]:
     """The trajectories or the preference of a record. Raises a `ValueError` or `Rejected`."""
-    if not isinstance(record, dict):
-        raise MalformedRecord("is not an object")
-    fields = cast("JsonObject", record)
+    fields = fields_of(record)
     if "preferred_output" in fields or "non_preferred_output" in fields:
         yield preference_from(_pair(fields), options, SOURCE)
     elif "messages" in fields:
         yield trajectory_from(_example(fields, options), options, SOURCE)
     elif "request" in fields and "response" in fields:
-        for one in _answered(fields, options):
-            yield trajectory_from(one, options, SOURCE)
+        for answered in _answered(fields, options):
+            yield trajectory_from(answered, options, SOURCE)
     elif fields.keys() >= PAIRS:
         raise MalformedRecord("this looks like pairs: `ratchet import hugging-face` reads them")
     else:
@@ -116,7 +114,7 @@ def _body(value: object) -> JsonObject:
 
 def _tools(fields: JsonObject) -> list[JsonObject]:
     """The tools, also in the older form of `functions`."""
-    functions = [{"type": "function", "function": one} for one in objects_of(fields.get("functions"))]
+    functions = [{"type": "function", "function": function} for function in objects_of(fields.get("functions"))]
     return [*objects_of(fields.get("tools")), *functions]
 
 

@@ -37,21 +37,23 @@ def importer_of(name: str, group_by: str | None = None, source: str | None = Non
     Raises `ConfigError` where there is no such function.
     """
     function = _function(name)
-    space = source or _space(name)
+    place, _, attribute = name.rpartition(":")
+    # `logs:conversation` of `exports/logs.py:conversation`
+    space = source or f"{Path(place).stem if place.endswith('.py') else place}:{attribute}"
 
     def messages_of(record: object, options: ImportOptions) -> Iterator[Imported]:
         try:
             given = list(_given(function(record)))
         except Exception as error:  # the boundary: code of the user's own, and one bad record must not end the import
             raise MalformedRecord(f"{type(error).__name__}: {error}") from error
-        for one in given:
-            if isinstance(one, ImportedTrajectory):
-                own_id = None if one.id is None else f"{space}/{one.id}"
-                yield trajectory_from(replace(one, id=own_id), options, SOURCE)
-            elif isinstance(one, ImportedPreference):
-                yield preference_from(one, options, SOURCE)
+        for made in given:
+            if isinstance(made, ImportedTrajectory):
+                own_id = None if made.id is None else f"{space}/{made.id}"
+                yield trajectory_from(replace(made, id=own_id), options, SOURCE)
+            elif isinstance(made, ImportedPreference):
+                yield preference_from(made, options, SOURCE)
             else:
-                raise MalformedRecord(f"{name} gave back a {type(one).__name__}, not an ImportedTrajectory")
+                raise MalformedRecord(f"{name} gave back a {type(made).__name__}, not an ImportedTrajectory")
 
     def group_of(record: object) -> str | None:
         value: object = cast("JsonObject", record).get(group_by or "") if isinstance(record, dict) else None
@@ -60,12 +62,6 @@ def importer_of(name: str, group_by: str | None = None, source: str | None = Non
         return str(value)
 
     return Importer(summary=name, messages_of=messages_of, group_of=group_of if group_by else None)
-
-
-def _space(name: str) -> str:
-    """`logs:conversation` of `exports/logs.py:conversation`."""
-    place, _, attribute = name.rpartition(":")
-    return f"{Path(place).stem if place.endswith('.py') else place}:{attribute}"
 
 
 def _given(returned: object) -> Iterable[object]:

@@ -38,6 +38,8 @@ class Unreadable:
     """Stands for a record that cannot be read."""
 
     reason: str
+    ends: bool = False
+    """Nothing after it can be read either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,12 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """A record of one file: where it is, what it holds, and how far the file has been read with it."""
 
     where: str
+    number: int
+    """That of its line; where records are no lines, its own. The first is 1."""
     value: object
     position: int = 0
 
@@ -80,7 +84,7 @@ class Records:
         readable, problem = False, ""
         for file in self._files:
             name = f"{file.relative_to(self._path)} " if self._path.is_dir() else ""
-            for part in _records(file, self._most_bytes):
+            for part in parts_of(file, self._most_bytes):
                 size, self.read = before + part.position - self.read, before + part.position
                 if isinstance(part.value, Unreadable):
                     problem = problem or f"{part.where}: {part.value.reason}"
@@ -119,10 +123,10 @@ def _files(path: Path) -> Sequence[Path]:
 
 
 def _suffix(file: Path) -> str:
-    return Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
+    return (Path(file.stem).suffix if file.suffix == ".gz" else file.suffix).lower()
 
 
-def _records(file: Path, most_bytes: int) -> Iterator[_Part]:
+def parts_of(file: Path, most_bytes: int = MOST_BYTES) -> Iterator[Part]:
     """The records of one file. Raises `Rejected`."""
     try:
         if _suffix(file) in TABLES:
@@ -131,12 +135,12 @@ def _records(file: Path, most_bytes: int) -> Iterator[_Part]:
         with file.open("rb") as raw:
             blob = cast("IO[bytes]", gzip.GzipFile(fileobj=raw) if file.suffix == ".gz" else raw)
             for part in _texts(blob, most_bytes):
-                yield _Part(part.where, part.value, raw.seek(0, os.SEEK_CUR))
+                yield Part(part.where, part.number, part.value, raw.seek(0, os.SEEK_CUR))
     except (OSError, EOFError, zlib.error) as error:
         raise Rejected(f"cannot read {file}: {error}") from error
 
 
-def _texts(blob: IO[bytes], most_bytes: int) -> Iterator[_Part]:
+def _texts(blob: IO[bytes], most_bytes: int) -> Iterator[Part]:
     """The records of JSON in any of its forms."""
     begin = blob.read(PIECE).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
     blob.seek(0)
@@ -145,7 +149,7 @@ def _texts(blob: IO[bytes], most_bytes: int) -> Iterator[_Part]:
         return
     whole = _whole(blob, most_bytes)
     if whole is not None:
-        yield from _unpacked("record 1", whole)
+        yield from _unpacked("record", 1, whole)
         return
     blob.seek(0)
     number = 0
@@ -154,9 +158,9 @@ def _texts(blob: IO[bytes], most_bytes: int) -> Iterator[_Part]:
         if not line.endswith(b"\n") and len(line) == most_bytes:
             while line and not line.endswith(b"\n"):
                 line = blob.readline(PIECE)
-            yield _Part(f"line {number}", Unreadable(f"is longer than {most_bytes} bytes"))
-        elif line.strip():
-            yield from _unpacked(f"line {number}", _parsed(line))
+            yield Part(f"line {number}", number, Unreadable(f"is longer than {most_bytes} bytes"))
+        elif line.removeprefix(codecs.BOM_UTF8).strip():
+            yield from _unpacked("line", number, _parsed(line))
 
 
 def _whole(blob: IO[bytes], most_bytes: int) -> object:
@@ -171,17 +175,17 @@ def _whole(blob: IO[bytes], most_bytes: int) -> object:
     return None if isinstance(value, Unreadable) else value
 
 
-def _listed(blob: IO[bytes], most_bytes: int) -> Iterator[_Part]:
+def _listed(blob: IO[bytes], most_bytes: int) -> Iterator[Part]:
     """The items of a JSON list, or of lists one after the other. What follows a broken item cannot be read."""
     items, number = _Items(blob, most_bytes), 1
     try:
         while items.begins():
-            yield from _unpacked(f"record {number}", items.next())
+            yield from _unpacked("record", number, items.next())
             number += 1
-    except RecursionError:
-        yield _Part(f"record {number}", Unreadable(f"the list cannot be read from here on: {TOO_DEEP}"))
-    except ValueError as error:
-        yield _Part(f"record {number}", Unreadable(f"the list cannot be read from here on: {error}"))
+    except (ValueError, RecursionError) as error:
+        why = TOO_DEEP if isinstance(error, RecursionError) else error
+        unread = Unreadable(f"the list cannot be read from here on: {why}", ends=True)
+        yield Part(f"record {number}", number, unread)
 
 
 class _Items:
@@ -248,14 +252,14 @@ class _Items:
         return bool(piece)
 
 
-def _unpacked(where: str, value: object) -> Iterator[_Part]:
+def _unpacked(kind: str, number: int, value: object) -> Iterator[Part]:
     """The value, or what a page of an HTTP API lists: `{"data": [...], "meta": {...}}`."""
     page = cast("dict[str, object]", value) if isinstance(value, dict) else {}
     if isinstance(page.get("data"), list) and page.keys() <= PAGE:
-        for number, item in enumerate(cast("list[object]", page["data"])):
-            yield _Part(f"{where} item {number}", item)
+        for place, item in enumerate(cast("list[object]", page["data"])):
+            yield Part(f"{kind} {number} item {place}", number, item)
     else:
-        yield _Part(where, value)
+        yield Part(f"{kind} {number}", number, value)
 
 
 def _parsed(line: bytes) -> object:
@@ -267,7 +271,7 @@ def _parsed(line: bytes) -> object:
         return Unreadable(f"not JSON: {error}")
 
 
-def _rows(file: Path) -> Iterator[_Part]:
+def _rows(file: Path) -> Iterator[Part]:
     """The rows of a table, some at a time. Raises `Rejected`."""
     import pyarrow as pa  # noqa: PLC0415 - slow to import, and most imports are of JSON
 
@@ -275,10 +279,10 @@ def _rows(file: Path) -> Iterator[_Part]:
     try:
         for batch, position in _batches(file, size):
             for row in cast("list[dict[str, object]]", batch.to_pylist()):
-                yield _Part(f"row {number}", row, position)
+                yield Part(f"row {number}", number + 1, row, position)
                 number += 1
     except (pa.ArrowException, ValueError) as error:
-        raise Rejected(f"{file} is no table that can be read: {error}") from error
+        raise Rejected(f"{file} is damaged or not a table: {error}") from error
 
 
 def _batches(file: Path, size: int) -> Iterator[tuple[Any, int]]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import cast
 
 import msgspec
 
@@ -24,20 +23,26 @@ from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata, Tr
 from ratchet.core.rules.chat import trajectory_turns
 from ratchet.core.rules.redaction import Redactor
 from ratchet.extras.importers.base import UNKNOWN_TIME, Importer, ImportOptions, MalformedRecord
+from ratchet.extras.importers.building import chat_of, fields_of, id_of, number_of
 
 EPOCH = UNKNOWN_TIME
 """The time of everything in these files."""
 SOURCE = "import:tau-bench"
 SUCCESS = 1.0 - 1e-6
 """Rewards from here on are successes, as in tau-bench itself."""
-MAX_REWARD = 1e9
-"""tau-bench's rewards lie in 0..1; this only keeps out what no float can hold, and NaN."""
 
 
 def trajectory_of(record: object, options: ImportOptions) -> Trajectory:
     """The trajectory of a record, redacted. Raises a `ValueError` or `Rejected` that says what is wrong with it."""
-    fields, messages = _checked(record)
-    reward, task, trial = float(fields["reward"]), str(fields["task_id"]), fields.get("trial") or 0
+    fields = fields_of(record)
+    if missing := [name for name in ("task_id", "reward", "traj") if fields.get(name) is None]:
+        raise MalformedRecord(f"has no {', '.join(missing)}")
+    if id_of(fields["task_id"]) is None:
+        raise MalformedRecord("task_id is neither a number nor text")
+    messages, reward = chat_of(fields["traj"], "traj"), number_of(fields["reward"])
+    if reward is None:
+        raise MalformedRecord("reward is not a number")
+    task, trial = str(fields["task_id"]), fields.get("trial") or 0
     redacted = Redactor().redact(messages)
     instructions, turns = trajectory_turns(redacted.value, started_at=EPOCH)
     if not turns:
@@ -61,41 +66,16 @@ def trajectory_of(record: object, options: ImportOptions) -> Trajectory:
         ),
         metadata=TrajectoryMetadata(model=options.model, source=SOURCE),
         role=options.role,
-        outcome=_outcome(reward),
+        outcome=Outcome(
+            status="success" if reward >= SUCCESS else "partial" if reward > 0.0 else "failure",
+            completion_percentage=100.0 if reward >= SUCCESS else 100.0 * max(reward, 0.0),
+            score=reward,
+            verified_by="environment",
+        ),
         labels=labels,
     )
     encode(trajectory)  # text that is not Unicode shows here, and not on the way to the broker
     return trajectory
-
-
-def _checked(record: object) -> tuple[JsonObject, list[JsonObject]]:
-    """The record's fields and its chat."""
-    if not isinstance(record, dict):
-        raise MalformedRecord("is not an object")
-    fields = cast("JsonObject", record)
-    missing = [name for name in ("task_id", "reward", "traj") if fields.get(name) is None]
-    if missing:
-        raise MalformedRecord(f"has no {', '.join(missing)}")
-    if isinstance(fields["task_id"], bool) or not isinstance(fields["task_id"], int | str):
-        raise MalformedRecord("task_id is neither a number nor text")
-    reward, traj = fields["reward"], fields["traj"]
-    if not isinstance(traj, list):
-        raise MalformedRecord("traj is not a list of messages")
-    messages = cast("list[object]", traj)
-    for index, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise MalformedRecord(f"message {index} is not an object")
-    if not isinstance(reward, bool | int | float) or not abs(reward) <= MAX_REWARD:
-        raise MalformedRecord("reward is not a number within reason")
-    return fields, cast("list[JsonObject]", messages)
-
-
-def _outcome(reward: float) -> Outcome:
-    if reward >= SUCCESS:
-        return Outcome(status="success", completion_percentage=100.0, score=reward, verified_by="environment")
-    if reward > 0.0:
-        return Outcome(status="partial", completion_percentage=100.0 * reward, score=reward, verified_by="environment")
-    return Outcome(status="failure", completion_percentage=0.0, score=reward, verified_by="environment")
 
 
 def _with_success(turn: TrajectoryTurn) -> TrajectoryTurn:
@@ -106,9 +86,4 @@ def _with_success(turn: TrajectoryTurn) -> TrajectoryTurn:
     return msgspec.structs.replace(turn, result=msgspec.structs.replace(turn.result, success=False))
 
 
-def messages_of(record: object, options: ImportOptions) -> list[Trajectory]:
-    """The only trajectory of a record."""
-    return [trajectory_of(record, options)]
-
-
-TAU_BENCH = Importer(summary="tau-bench results", messages_of=messages_of)
+TAU_BENCH = Importer(summary="tau-bench results", messages_of=lambda record, options: [trajectory_of(record, options)])

@@ -21,9 +21,9 @@ from ratchet.cli.data import app
 from ratchet.core.contract.schema_report import SchemaReport
 from ratchet.core.errors import Conflict, Rejected
 from ratchet.core.service.files import locked
-from ratchet.extras.argilla.export import ExportOptions, export_pairs, words
-from ratchet.extras.argilla.reading import MAX_RECORD, Unreadable, records_in
+from ratchet.extras.argilla.export import MAX_RECORD, ExportOptions, export_pairs, words
 from ratchet.extras.argilla.records import Unusable, pair_of
+from ratchet.extras.importers.reading import parts_of
 from ratchet.trainer_worker.training.local_run import pairs_in
 from tests.support.argilla_server import DATASET, KEY, Judgement, argilla_server, record
 
@@ -51,6 +51,7 @@ def lines(output: Path, split: str) -> list[Any]:
     return [json.loads(line) for line in (output / f"{split}.jsonl").read_text().splitlines()]
 
 
+OPTIONS = ExportOptions(0.05, 0.05, 3, 2048, ("prompt", "chosen", "rejected"), anonymize=False, shuffle_seed=42)
 ANSWERS = [{"value": value, "text": value, "description": None} for value in ("response_a", "response_b")]
 QUESTIONS = {
     "preference": {"type": "label_selection", "options": ANSWERS},
@@ -96,7 +97,7 @@ def written_by_the_sdk(directory: Path, form: str) -> Path:
 @pytest.mark.filterwarnings("ignore:Support for class-based")  # of Argilla's own classes
 @pytest.mark.parametrize("form", ["to_disk", "to_json", "to_list", "to_datasets.jsonl", "to_datasets.parquet"])
 def test_what_the_sdk_writes_is_read(tmp_path: Path, form: str) -> None:
-    chosen = [pair_of(one).chosen[0]["content"] for _, one in records_in(written_by_the_sdk(tmp_path, form))]
+    chosen = [pair_of(part.value).chosen[0]["content"] for part in parts_of(written_by_the_sdk(tmp_path, form))]
     assert chosen == [f"It is sent, {number}." for number in (1, 2, 3)]
 
 
@@ -245,30 +246,8 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path, options: tuple[st
 def test_an_array_that_breaks_off_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "in.json"
     file.write_text(content)
-    with pytest.raises(Rejected, match="no JSON array to its end"):
-        list(records_in(file))
-
-
-@given(
-    st.lists(st.dictionaries(st.text(max_size=3), st.text('[]{}",\\ x', max_size=8), max_size=3), max_size=5),
-    st.integers(0, 4),
-)
-def test_an_array_is_read_whole(tmp_path_factory: pytest.TempPathFactory, rows: list[Any], indent: int) -> None:
-    file = tmp_path_factory.mktemp("array") / "in.json"
-    file.write_text(json.dumps(rows, indent=indent or None))
-    assert list(records_in(file)) == list(enumerate(rows, 1))
-
-
-def test_a_large_array_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
-    file, text = tmp_path / "in.json", "x" * 1000
-    with file.open("w") as array:
-        array.write("[" + ",".join(json.dumps({"n": n, "text": text}) for n in range(20_000)) + "]")
-    tracemalloc.start()
-    try:
-        assert sum(1 for _ in records_in(file)) == 20_000
-        assert tracemalloc.get_traced_memory()[1] < 10 << 20
-    finally:
-        tracemalloc.stop()
+    with pytest.raises(Rejected, match="the list cannot be read from here on"):
+        export_pairs(file, tmp_path / "out", OPTIONS, {})
 
 
 LABELS = (
@@ -328,29 +307,14 @@ def test_a_prompt_that_unicode_spells_twice_is_in_one_split(tmp_path: Path) -> N
     assert sum(map(len, numbers)) == 40
 
 
-@pytest.mark.parametrize("content", [b"[ ]", b"\xef\xbb\xbf[]", b" " * (1 << 20) + b"[\n]\n", b""])
-def test_a_file_without_records_is_read_whatever_surrounds_them(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"[ ]", b"\xef\xbb\xbf[]", b"\xef\xbb\xbf", b""])
+def test_export_of_a_file_without_records_counts_none(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "in.json"
     file.write_bytes(content)
-    assert list(records_in(file)) == []
+    assert export_pairs(file, tmp_path / "out", OPTIONS, {}).total == 0
 
 
-def test_a_byte_order_mark_is_no_part_of_an_array(tmp_path: Path) -> None:
-    file = tmp_path / "in.json"
-    file.write_text(json.dumps([row(1), row(2)]), encoding="utf-8-sig")
-    assert list(records_in(file)) == [(1, row(1)), (2, row(2))]
-
-
-def test_a_line_that_is_no_text_costs_no_other(tmp_path: Path) -> None:
-    file = tmp_path / "in.jsonl"
-    file.write_bytes(b'{"prompt": "caf\xe9"}\n' + json.dumps(row(1)).encode() + b"\n\0\n")
-    (first, broken), second, (third, empty) = records_in(file)
-    assert (first, second, third) == (1, (2, row(1)), 3)
-    assert isinstance(broken, Unreadable)
-    assert isinstance(empty, Unreadable)
-
-
-def test_a_line_without_end_is_one_bad_record_and_never_in_memory(tmp_path: Path) -> None:
+def test_export_of_a_line_without_end_drops_one_record_and_is_small(tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     with file.open("wb") as content:
         content.truncate(MAX_RECORD * 20)  # zeros that take no disk
@@ -358,13 +322,12 @@ def test_a_line_without_end_is_one_bad_record_and_never_in_memory(tmp_path: Path
         content.write(b"\n" + json.dumps(row(1)).encode())
     tracemalloc.start()
     try:
-        assert list(records_in(file)) == [(1, Unreadable("it is longer than 16 MiB")), (2, row(1))]
+        report = export_pairs(file, tmp_path / "out", OPTIONS, {})
         assert tracemalloc.get_traced_memory()[1] < MAX_RECORD * 3
     finally:
         tracemalloc.stop()
-
-
-OPTIONS = ExportOptions(0.05, 0.05, 3, 2048, ("prompt", "chosen", "rejected"), anonymize=False, shuffle_seed=42)
+    assert (report.total, report.valid) == (2, 1)
+    assert report.first_dropped["malformed"][0].problem == f"is longer than {MAX_RECORD} bytes"
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
@@ -407,7 +370,7 @@ def test_an_export_does_not_replace_its_own_input(tmp_path: Path) -> None:
     file = write(tmp_path / "train.jsonl", [row(1)])
     with pytest.raises(Rejected, match="its own input"):
         export_pairs(file, tmp_path, OPTIONS, {})
-    assert list(records_in(file)) == [(1, row(1))]
+    assert lines(tmp_path, "train") == [row(1)]
 
 
 def test_one_export_at_a_time_writes_to_a_directory(tmp_path: Path) -> None:
@@ -448,7 +411,7 @@ def test_the_first_records_dropped_for_a_reason_are_named_with_what_is_wrong(tmp
     assert report["dropped"]["malformed"] == 4
     assert report["first_dropped"] == {
         "malformed": [
-            {"number": 3, "problem": "it is no JSON object"},
+            {"number": 3, "problem": "it is not a JSON object"},
             {
                 "number": 5,
                 "problem": "it has no chosen and rejected answer, and not two to judge: response_a, response_b",
@@ -457,7 +420,7 @@ def test_the_first_records_dropped_for_a_reason_are_named_with_what_is_wrong(tmp
         ],
         "duplicate": [{"number": 4, "problem": "an earlier one has the same prompt, chosen, rejected"}],
     }
-    assert "in.jsonl:3: malformed: it is no JSON object\n" in result.stderr
+    assert "in.jsonl:3: malformed: it is not a JSON object\n" in result.stderr
     assert "in.jsonl:4: duplicate: an earlier one has" in result.stderr
     assert "the files are written all the same" in " ".join(result.stderr.split())
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, strategies as st
 
 from ratchet.core.errors import NotFound, Rejected
-from ratchet.extras.importers.reading import PIECE, Records, Unreadable
+from ratchet.extras.importers.reading import PIECE, Records, Unreadable, parts_of
 from tests.support.hostile import DAMAGED_JSON
 from tests.support.imports import write_lines
 
@@ -42,6 +43,20 @@ def test_every_form_of_json_gives_the_same_records(tmp_path: Path, text: str) ->
     packed.write_bytes(gzip.compress(text.encode()))
 
     assert values(plain) == values(packed) == ROWS
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.text(max_size=3), st.text('[]{}",\\ x', max_size=8), max_size=3), min_size=1, max_size=5
+    ),
+    st.integers(0, 4),
+)
+def test_reading_gives_every_item_of_a_list(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[object], indent: int
+) -> None:
+    file = tmp_path_factory.mktemp("list") / "a.json"
+    file.write_text(json.dumps(rows, indent=indent or None))
+    assert [(part.number, part.value) for part in parts_of(file)] == list(enumerate(rows, 1))
 
 
 def test_a_single_object_over_several_lines_is_one_record(tmp_path: Path) -> None:
@@ -128,8 +143,8 @@ def test_a_file_without_anything_readable_is_one_clear_line(tmp_path: Path) -> N
     for name, blob, problem in (
         ("empty.jsonl", b" \n", "is empty"),
         ("noise.jsonl", b"\x00\xff\n{\n", "is not JSON: line 1"),
-        ("noise.parquet", b"PAR1 noise", "is no table"),
-        ("noise.arrow", b"ARROW1 noise", "is no table"),
+        ("noise.parquet", b"PAR1 noise", "not a table"),
+        ("noise.arrow", b"ARROW1 noise", "not a table"),
         ("noise.json.gz", b"no gzip", "cannot read"),
         ("damaged.json.gz", gzip.compress(b"[1, 2]")[:10] + b"\xff" * 20, "cannot read"),
     ):
