@@ -1,8 +1,7 @@
 """The ClickHouse engine inside this process: connections to one data directory, one statement at a time on each.
 
-chDB lets several connections of one process work side by side, each with its own settings, database and temporary
-tables (stressed with six threads of inserts, queries, errors and DDL). A second process on the same directory is
-refused by a lock.
+chDB lets several connections of one process work side by side, each with its own settings and database (stressed with
+six threads of inserts, queries, errors and DDL). A second process on the same directory is refused by a lock.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +22,6 @@ from ratchet.core.errors import ConfigError
 from ratchet.core.service.files import PRIVATE, write_whole
 from ratchet.local.local_stack.clickhouse_access import engine_config, engine_users
 from ratchet.local.local_stack.clickhouse_statement import ProtocolError, Statement
-
-MAX_SESSIONS = 200
-"""Every sync client opens a session of its own; the one idle longest goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +40,16 @@ class Answer:
 class _Connection:
     # chDB's connection has no types.
     raw: Any
-    lock: threading.Lock = field(default_factory=threading.Lock)
     settings: dict[str, str] = field(default_factory=dict[str, str])
     database: str = "default"
-    used_at: float = 0.0
-    timeout_s: float = 60.0
 
     def prepare(self, statement: Statement) -> None:
         """Bring settings and database to what this statement asks for."""
+        if strange := next((name for name in statement.settings if not name.isidentifier()), None):
+            raise ProtocolError(115, "UNKNOWN_SETTING", f"Unknown setting '{strange}'")
         stale = [f"{name} = DEFAULT" for name in self.settings if name not in statement.settings]
         fresh = [
-            f"{_identifier(name)} = {_quoted(value)}"
+            f"{name} = {_quoted(value)}"
             for name, value in statement.settings.items()
             if self.settings.get(name) != value
         ]
@@ -63,13 +57,13 @@ class _Connection:
             self.raw.query("SET " + ", ".join(stale + fresh), "Null")
             self.settings = dict(statement.settings)
         if statement.database is not None and statement.database != self.database:
-            self.raw.query(f"USE {_backquoted(statement.database)}", "Null")
+            self.raw.query(f"USE {_quoted(statement.database, '`')}", "Null")
             self.database = statement.database
 
     def run(self, statement: Statement) -> Answer:
         if statement.insert_format is not None:
             return self._insert(statement)
-        result = self.raw.query(statement.sql, statement.output_format, params=_mutable(statement.parameters))
+        result = self.raw.query(statement.sql, statement.output_format, params=dict(statement.parameters) or None)
         return Answer(
             result.bytes() or b"",
             rows_read=result.storage_rows_read(),
@@ -120,28 +114,25 @@ class ChdbEngine:
         self._root = _Connection(self._connect())
         self._idle: dict[bool, list[_Connection]] = {True: [], False: []}
         """Free connections: those that only read, and the others."""
-        self._sessions: dict[str, _Connection] = {}
         self._mutex = threading.Lock()
 
     def execute(self, statement: Statement) -> Answer:
         """Run one statement to its end."""
-        alone = statement.session_id is None or statement.read_only
-        lease = self._pooled(statement) if alone else self._in_session(statement)
-        with lease as connection:
+        with self._connection(statement) as connection:
             connection.prepare(statement)
             return connection.run(statement)
 
     def close(self) -> None:
         """Close every connection; the engine writes out what it holds."""
         with self._mutex:
-            connections = [*self._idle[True], *self._idle[False], *self._sessions.values(), self._root]
-            self._idle, self._sessions = {True: [], False: []}, {}
+            connections = [*self._idle[True], *self._idle[False], self._root]
+            self._idle = {True: [], False: []}
         for connection in connections:
             connection.raw.close()
         self._owner.close()
 
     @contextmanager
-    def _pooled(self, statement: Statement) -> Generator[_Connection]:
+    def _connection(self, statement: Statement) -> Generator[_Connection]:
         """A connection for one statement; one that may carry something over is not used again."""
         with self._mutex:
             idle = self._idle[statement.read_only]
@@ -156,35 +147,6 @@ class ChdbEngine:
                     self._idle[statement.read_only].append(connection)
             else:
                 connection.raw.close()
-
-    @contextmanager
-    def _in_session(self, statement: Statement) -> Generator[_Connection]:
-        session_id = statement.session_id or ""
-        with self._mutex:
-            self._expire_sessions()
-            connection = self._sessions.get(session_id)
-            if connection is None:
-                connection = self._sessions[session_id] = _Connection(self._connect())
-            locked = connection.lock.acquire(blocking=False)
-        if not locked:
-            raise ProtocolError(373, "SESSION_IS_LOCKED", f"Session {session_id} is locked by a concurrent client")
-        try:
-            yield connection
-        finally:
-            connection.used_at = time.monotonic()
-            connection.timeout_s = statement.session_timeout_s
-            connection.lock.release()
-
-    def _expire_sessions(self) -> None:
-        """Close idle sessions past their time, and the one idle longest when there are too many."""
-        now = time.monotonic()
-        idle = sorted(
-            ((one.used_at, name) for name, one in self._sessions.items() if not one.lock.locked() and one.used_at),
-        )
-        surplus = len(self._sessions) - MAX_SESSIONS
-        for place, (used_at, name) in enumerate(idle):
-            if place < surplus or now - used_at > self._sessions[name].timeout_s:
-                self._sessions.pop(name).raw.close()
 
     def _connect(self, read_only: bool = False) -> Any:
         raw: Any = chdb.connect(self._address)  # it is typed only in parts
@@ -201,19 +163,5 @@ def _address(data_dir: Path, memory_bytes: int) -> str:
     return f"{data_dir}?config-file={quote(str(config.resolve()))}"
 
 
-def _mutable(parameters: Mapping[str, str]) -> dict[str, str] | None:
-    return dict(parameters) or None
-
-
-def _identifier(name: str) -> str:
-    if not name.isidentifier():
-        raise ProtocolError(115, "UNKNOWN_SETTING", f"Unknown setting '{name}'")
-    return name
-
-
-def _quoted(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _backquoted(name: str) -> str:
-    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+def _quoted(text: str, mark: str = "'") -> str:
+    return mark + text.replace("\\", "\\\\").replace(mark, "\\" + mark) + mark

@@ -1,6 +1,6 @@
 """ClickHouse's HTTP interface in front of chDB: `-m ratchet.local.local_stack.clickhouse --data DIR --port PORT`.
 
-Good enough for `clickhouse-connect` unchanged: native inserts, parameters, settings per query, sessions, compression,
+Good enough for `clickhouse-connect` unchanged: native inserts, parameters, settings per query, compression,
 error codes. It listens on the loopback address only, and knows one user, whose password is in the environment.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -56,7 +56,7 @@ class WarehouseFront:
         return PlainTextResponse("Ok.\n")
 
     async def query(self, request: Request) -> Response:
-        """One statement. GET only reads, in no session."""
+        """One statement. GET only reads."""
         refused = refusal(request.headers, self._port, self._password)
         if refused is not None:
             return _failure(ProtocolError(516, "AUTHENTICATION_FAILED", refused))
@@ -69,7 +69,14 @@ class WarehouseFront:
 
     def _answer(self, request: Request, body: bytes) -> Response:
         """All that takes time: unpack, parse, execute, pack."""
-        asked = _statement_of(request, body)
+        body = decoded(body, request.headers.get("content-encoding", ""))
+        parameters = dict(request.query_params)
+        content_type = request.headers.get("content-type", "")
+        if content_type.startswith("multipart/form-data"):
+            parameters |= form_parameters(content_type, body)
+            body = b""
+        output_format = request.headers.get("x-clickhouse-format")
+        asked = statement(parameters, body, output_format, read_only=request.method != "POST")
         return _response(request, asked, self._engine.execute(asked))
 
     def close(self) -> None:
@@ -92,25 +99,20 @@ class WarehouseFront:
         return Starlette(routes=routes, lifespan=lifespan)
 
 
-def _statement_of(request: Request, body: bytes) -> Statement:
-    body = decoded(body, request.headers.get("content-encoding", ""))
-    parameters = dict(request.query_params)
-    content_type = request.headers.get("content-type", "")
-    if content_type.startswith("multipart/form-data"):
-        parameters |= form_parameters(content_type, body)
-        body = b""
-    output_format = request.headers.get("x-clickhouse-format")
-    return statement(parameters, body, output_format, read_only=request.method != "POST")
-
-
 def _failure(error: Exception) -> Response:
     status, code, text = engine_error(str(error))
     return PlainTextResponse(text, status, headers={"X-ClickHouse-Exception-Code": code})
 
 
 def _response(request: Request, asked: Statement, answer: Answer) -> Response:
+    summary = {
+        "read_rows": str(answer.rows_read),
+        "read_bytes": str(answer.bytes_read),
+        "written_rows": str(answer.rows_written),
+        "elapsed_ns": str(int(answer.elapsed_s * 1e9)),
+    }
     headers = {
-        "X-ClickHouse-Summary": json.dumps(_summary(answer)),
+        "X-ClickHouse-Summary": json.dumps(summary),
         "X-ClickHouse-Query-Id": request.query_params.get("query_id", ""),
         "X-ClickHouse-Timezone": "UTC",
     }
@@ -122,15 +124,6 @@ def _response(request: Request, asked: Statement, answer: Answer) -> Response:
         if encoding:
             headers["Content-Encoding"] = encoding
     return Response(body, headers=headers, media_type="application/octet-stream")
-
-
-def _summary(answer: Answer) -> Mapping[str, str]:
-    return {
-        "read_rows": str(answer.rows_read),
-        "read_bytes": str(answer.bytes_read),
-        "written_rows": str(answer.rows_written),
-        "elapsed_ns": str(int(answer.elapsed_s * 1e9)),
-    }
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,9 +6,7 @@ Query text and data travel in the `query` parameter, in the body, or half in eac
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, cast
@@ -70,7 +68,6 @@ _STATUS = {
     **dict.fromkeys((36, 42, 43, 44, 53, 62, 69, 70, 72, 130, 271, 386, 456, 457), 400),
     **dict.fromkeys((46, 47, 50, 56, 60, 81, 115), 404),
     **dict.fromkeys((164, 497, 516), 403),
-    373: 423,
 }
 """HTTP status by exception code, as the server maps them; 500 for all others."""
 
@@ -80,7 +77,7 @@ UNPACKED_AT_ONCE = 1 << 20
 
 
 class _Unpacker(Protocol):
-    """What the decompressors of all libraries have: one for each frame."""
+    """What the decompressors of both libraries have: one for each frame."""
 
     def decompress(self, data: bytes, /) -> bytes: ...
     @property
@@ -89,15 +86,9 @@ class _Unpacker(Protocol):
     def unused_data(self) -> bytes: ...
 
 
-def _lz4() -> _Unpacker:
-    return cast(_Unpacker, lz4.frame.LZ4FrameDecompressor())  # the library has no types
-
-
 _UNPACKERS: Mapping[str, Callable[[], _Unpacker]] = {
-    "lz4": _lz4,
+    "lz4": lambda: cast(_Unpacker, lz4.frame.LZ4FrameDecompressor()),  # the library has no types
     "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
-    "gzip": lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16),
-    "deflate": zlib.decompressobj,
 }
 """One decompressor by Content-Encoding."""
 
@@ -123,10 +114,8 @@ class Statement:
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     database: str | None = None
-    session_id: str | None = None
-    session_timeout_s: float = 60.0
     read_only: bool = False
-    """Whether the engine refuses everything that changes something; such a statement is in no session."""
+    """Whether the engine refuses everything that changes something."""
 
     @property
     def returns_rows(self) -> bool:
@@ -149,17 +138,17 @@ def statement(
         raise ProtocolError(62, "SYNTAX_ERROR", "Empty query")
     insert = _INSERT_HEAD.match(text)
     sql = text[: insert.start("format")] if insert else text
-    words = _before_format(sql) if insert else _utf8(sql)
+    words = re.sub(r"FORMAT\s+\Z", "", _utf8(sql), flags=re.IGNORECASE).strip() if insert else _utf8(sql)
     if reads_files(words) or (insert and insert["format"].lower() == b"values" and reads_files(_utf8(text))):
         # `Values` are expressions, unlike the data of all other formats.
         raise ProtocolError(497, "ACCESS_DENIED", "Files are out of reach here, and so is the word `file` as a name")
-    timeout = parameters.get("session_timeout", "60")
+    stated = None if insert else _FORMAT_TAIL.search(_utf8(text)[-4096:])
     return Statement(
         sql=_utf8(text[: insert.start("settings")]).rstrip() if insert and insert["settings"] else words,
         insert_format=insert["format"].decode() if insert else None,
         insert_settings=_utf8(insert["settings"]).strip() if insert and insert["settings"] else "",
         body=text[insert.end() :] if insert else b"",
-        output_format=_output_format(_utf8(text), parameters, default_format) if not insert else DEFAULT_FORMAT,
+        output_format=stated[1] if stated else parameters.get("default_format") or default_format or DEFAULT_FORMAT,
         parameters={key.removeprefix("param_"): value for key, value in parameters.items() if key.startswith("param_")},
         settings={
             key: value
@@ -167,8 +156,6 @@ def statement(
             if key not in PROTOCOL_PARAMETERS and not key.startswith("param_")
         },
         database=parameters.get("database") or None,
-        session_id=parameters.get("session_id") or None,
-        session_timeout_s=float(timeout) if timeout.isdigit() else 60.0,
         read_only=read_only,
     )
 
@@ -198,8 +185,8 @@ def decoded(body: bytes, encoding: str) -> bytes:
         raise ProtocolError(271, "CANNOT_DECOMPRESS", f"Content-Encoding {encoding} is not supported")
     try:
         return _unpacked(body, _UNPACKERS[encoding])
-    except (RuntimeError, EOFError, zlib.error, zstandard.ZstdError) as error:
-        raise ProtocolError(271, "CANNOT_DECOMPRESS", f"The body is no {encoding}: {error}") from error
+    except (RuntimeError, EOFError, zstandard.ZstdError) as error:
+        raise ProtocolError(271, "CANNOT_DECOMPRESS", f"The body is damaged or not {encoding}: {error}") from error
 
 
 def _unpacked(body: bytes, start: Callable[[], _Unpacker]) -> bytes:
@@ -226,17 +213,10 @@ def _unpacked(body: bytes, start: Callable[[], _Unpacker]) -> bytes:
 def encoded(body: bytes, accepted: str) -> tuple[bytes, str | None]:
     """`body` in the first encoding of `accepted` that we know, and that encoding's name."""
     for name in (part.split(";")[0].strip() for part in accepted.split(",")):
-        match name:
-            case "lz4":
-                return bytes(lz4.frame.compress(body)), name  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
-            case "zstd":
-                return zstandard.ZstdCompressor(level=1).compress(body), name
-            case "gzip":
-                return gzip.compress(body, compresslevel=1), name
-            case "deflate":
-                return zlib.compress(body, level=1), name
-            case _:
-                continue
+        if name == "lz4":
+            return bytes(lz4.frame.compress(body)), name  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
+        if name == "zstd":
+            return zstandard.ZstdCompressor(level=1).compress(body), name
     return body, None
 
 
@@ -246,15 +226,6 @@ def engine_error(text: str) -> tuple[int, str, str]:
     if code is None:
         return 500, "1002", f"Code: 1002. DB::Exception: {text}. (UNKNOWN_EXCEPTION)"
     return _STATUS.get(int(code[1]), 500), code[1], text[code.start() :]
-
-
-def _output_format(text: str, parameters: Mapping[str, str], default_format: str | None) -> str:
-    stated = _FORMAT_TAIL.search(text[-4096:])
-    return stated[1] if stated else parameters.get("default_format") or default_format or DEFAULT_FORMAT
-
-
-def _before_format(head: bytes) -> str:
-    return re.sub(r"FORMAT\s+\Z", "", _utf8(head), flags=re.IGNORECASE).strip()
 
 
 def _without_comments(sql: str) -> str:
