@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ratchet.local.local_stack.mlflow import mlflow_server
 from ratchet.local.local_stack.ports import free_port
+from ratchet.local.local_stack.servers import mlflow_server
 from tests.support.compose import REPOSITORY
 from tests.support.servers import RunningServer, running
 

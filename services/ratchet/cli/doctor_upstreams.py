@@ -15,7 +15,8 @@ from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.started import upstreams_of_stack
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.http_client import AsyncApiClient, Peer, Reply, bearer
-from ratchet.local.local_stack.upstreams import GATEWAY, GatewayUpstream
+from ratchet.local.local_stack.catalog import GATEWAY
+from ratchet.local.local_stack.providers import GatewayUpstream
 
 ASK_S = 12.0
 """Longest wait for a provider: shorter than the deadline of a check, so that its name stands in the result."""

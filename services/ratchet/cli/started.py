@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.local.local_stack.catalog import CONSOLE
+from ratchet.local.local_stack.catalog import CONSOLE, GATEWAY
 from ratchet.local.local_stack.member import WELL
 from ratchet.local.local_stack.state import MemberRecord, StackRecord
 
 if TYPE_CHECKING:
-    from ratchet.local.local_stack.upstreams import GatewayUpstream
+    from ratchet.local.local_stack.providers import GatewayUpstream
 
 NAMED = 3
 """Of those that are not ready so many are named: a line has no room for more."""
@@ -39,10 +39,8 @@ def _awaited(name: str, member: MemberRecord | None) -> str:
 
 def where_to_go(record: StackRecord) -> list[str]:
     """What the user of a new stack needs next: who answers, an agent's base URL, and last the console's address."""
-    from ratchet.local.local_stack.upstreams import upstream_line  # noqa: PLC0415 - `down` and `env` read no settings
-
-    lines = [upstream_line(one) for one in upstreams_of_stack(record, {**os.environ, **record.env})]
-    if (gateway := record.services.get("gateway")) is not None:
+    lines = [upstream.line for upstream in upstreams_of_stack(record, {**os.environ, **record.env})]
+    if (gateway := record.services.get(GATEWAY)) is not None:
         lines.append(f"agents: export OPENAI_BASE_URL={gateway.url}/v1")
     if CONSOLE in record.services:
         lines.append(f"{CONSOLE} {record.services[CONSOLE].url}/")
@@ -52,7 +50,7 @@ def where_to_go(record: StackRecord) -> list[str]:
 def upstreams_of_stack(record: StackRecord, environment: Mapping[str, str]) -> list[GatewayUpstream]:
     """The upstreams of the stack's gateway; none where it has no gateway."""
     from ratchet.core.service.settings_file import find_file  # noqa: PLC0415
-    from ratchet.local.local_stack.upstreams import GATEWAY, upstreams_of  # noqa: PLC0415 - `down` and `env` read no settings
+    from ratchet.local.local_stack.providers import upstreams_of  # noqa: PLC0415 - `down` and `env` read no settings
 
     return upstreams_of(find_file(os.environ), environment) if GATEWAY in record.services else []
 

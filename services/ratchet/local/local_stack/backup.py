@@ -22,18 +22,21 @@ import msgspec
 from ratchet.core.errors import ConfigError, Conflict, NotFound, Rejected
 from ratchet.core.service.disk import LOW_BYTES, free_bytes, shortage
 from ratchet.core.service.files import write_whole
-from ratchet.local.local_stack.kept_ports import PORTS_FILE
 from ratchet.local.local_stack.orphans import living
-from ratchet.local.local_stack.secrets import SECRETS_FILE
 from ratchet.local.local_stack.state import (
+    PORTS_FILE,
+    SECRETS_FILE,
+    VERSION_FILE,
+    StateVersion,
     aside_name,
     occupied,
     read_record,
+    read_version,
     require_in_place,
+    require_readable,
     stack_lock,
 )
 from ratchet.local.local_stack.state_tree import StateTree, read_tree
-from ratchet.local.local_stack.state_version import VERSION_FILE, StateVersion, read_version, require_readable
 from ratchet.local.local_stack.whole_folder import becoming
 
 FORMAT = 1

@@ -34,14 +34,12 @@ from ratchet.local.local_stack.catalog import (
     owner_of,
 )
 from ratchet.local.local_stack.configuration import variables_of
-from ratchet.local.local_stack.kept_ports import read_ports
-from ratchet.local.local_stack.mlflow import mlflow_server
 from ratchet.local.local_stack.ports import LOOPBACK, free_ports, is_taken
 from ratchet.local.local_stack.program import STOP_S, Program
 from ratchet.local.local_stack.providers import require_one_source, upstream_environment
-from ratchet.local.local_stack.secrets import StackSecrets
-from ratchet.local.local_stack.servers import clickhouse_server, clickhouse_url, nats_server, seaweed_s3
+from ratchet.local.local_stack.servers import clickhouse_server, clickhouse_url, mlflow_server, nats_server, seaweed_s3
 from ratchet.local.local_stack.settings import StackSettings
+from ratchet.local.local_stack.state import StackSecrets, read_ports
 from ratchet.local.local_stack.vllm import LOGPROBS_MODE, vllm_engine
 
 HEALTH_URLS = "RATCHET_CONSOLE_HEALTH_URLS"

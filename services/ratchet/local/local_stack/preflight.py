@@ -13,10 +13,8 @@ from ratchet.local.local_stack.catalog import TRACKER
 from ratchet.local.local_stack.configuration import faults_of
 from ratchet.local.local_stack.disk import require_room
 from ratchet.local.local_stack.plan import StackPlan, chosen, make_plan
-from ratchet.local.local_stack.secrets import StackSecrets, read_secrets
 from ratchet.local.local_stack.settings import StackSettings
-from ratchet.local.local_stack.state import require_in_place
-from ratchet.local.local_stack.state_version import read_version, require_readable
+from ratchet.local.local_stack.state import StackSecrets, read_secrets, read_version, require_in_place, require_readable
 
 T = TypeVar("T")
 

@@ -1,14 +1,19 @@
-"""`ratchet up --upstream`: the gateway in front of a provider, or of any server of OpenAI's API by its URL."""
+"""`ratchet up --upstream`: the gateway in front of a provider, or of any server of OpenAI's API by its URL; and the
+upstreams that the stack's gateway has by its settings, which commands name and ask.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ratchet.bus.settings import without_user
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.setting_names import nearest
+from ratchet.core.service.settings_file import SettingsFile
+from ratchet.local.local_stack.catalog import GATEWAY
 from ratchet.local.local_stack.settings import StackSettings
 
 UPSTREAMS = "RATCHET_GATEWAY_UPSTREAMS"
@@ -76,3 +81,40 @@ def _upstream(named: str, environment: Mapping[str, str]) -> dict[str, object]:
         return upstream | {"api_key_env": provider.key_variable, "apis": list(provider.apis)}
     known = f"there are {', '.join(PROVIDERS)}, or a URL such as http://127.0.0.1:8000/v1"
     raise ConfigError(f"there is no provider {named!r}{nearest(named, PROVIDERS.keys())}; {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayUpstream:
+    """A server that answers when a policy cannot, or for a role that has none yet."""
+
+    name: str
+    kind: str
+    base_url: str
+    """As it is set, a user and password included: not to be shown."""
+    key_variable: str | None
+    """Names its key; None for a server without keys."""
+    models: Mapping[str, str]
+
+    @property
+    def address(self) -> str:
+        """Its URL, as it may be shown."""
+        return without_user(self.base_url)
+
+    @property
+    def line(self) -> str:
+        """One line for a person: who answers, where and with which key."""
+        key = f" (key in {self.key_variable})" if self.key_variable else ""
+        return f"upstream {self.name} at {self.address}{key} answers while a role has no policy"
+
+
+def upstreams_of(file: SettingsFile, environment: Mapping[str, str]) -> list[GatewayUpstream]:
+    """The upstreams of a gateway with these settings; none where the settings are wrong, which others report."""
+    from ratchet.core.service.settings import checked  # noqa: PLC0415 - `down` and `env` read no settings
+    from ratchet.local.local_stack.configuration import kind_of  # noqa: PLC0415
+
+    of_gateway: Any = checked(kind_of(GATEWAY), file, environment)[1]  # its own class, which nothing outside may import
+    upstreams: list[Any] = of_gateway.upstreams if of_gateway is not None else []
+    return [
+        GatewayUpstream(upstream.name, upstream.kind, upstream.base_url, upstream.api_key_env, upstream.models)
+        for upstream in upstreams
+    ]

@@ -1,6 +1,6 @@
-"""The three servers as programs: nats-server, SeaweedFS as the S3 endpoint, and the ClickHouse engine behind our front.
+"""The servers as programs: nats-server, SeaweedFS as the S3 endpoint, the ClickHouse engine behind our front; MLflow.
 
-All listen on loopback only; their executables come from the packages of the extra `embedded`.
+All listen on loopback only; the executables of the first three come from the packages of the extra `embedded`.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import sys
 import sysconfig
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
-from ratchet.core.errors import MissingExtra
+from ratchet.core.errors import ConfigError, MissingExtra
 from ratchet.core.resources import resource_dir
 from ratchet.local.local_stack.clickhouse_access import PASSWORD_VARIABLE, USER
 from ratchet.local.local_stack.ports import LOOPBACK, free_ports
@@ -99,7 +100,11 @@ def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str, excl
         cwd=data_dir,
         directories=(data_dir, blobs),
         files={credentials: s3_credentials(access_key, secret_key)},
-        leftovers=_sockets({"s3.port": port, **inner}),
+        # Its unix sockets, which it names after its ports and does not always remove.
+        leftovers=tuple(
+            Path(f"/tmp/seaweedfs-{name.replace('.port', '').replace('.', '-')}-{number}.sock")  # noqa: S108 - its choice
+            for name, number in {"s3.port": port, **inner}.items()
+        ),
         stop_s=4.0,
     )
 
@@ -112,14 +117,6 @@ def s3_credentials(access_key: str, secret_key: str) -> str:
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
     return json.dumps({"identities": [identity]}, indent=1)
-
-
-def _sockets(ports: Mapping[str, int]) -> tuple[Path, ...]:
-    """Its unix sockets, which it names after its ports and does not always remove."""
-    folder = Path("/tmp")  # noqa: S108 - SeaweedFS's own choice
-    return tuple(
-        folder / f"seaweedfs-{name.replace('.port', '').replace('.', '-')}-{port}.sock" for name, port in ports.items()
-    )
 
 
 def clickhouse_server(data_dir: Path, port: int, password: str) -> Program:
@@ -148,21 +145,41 @@ def clickhouse_url(port: int, password: str) -> str:
     return f"http://{USER}:{password}@{LOOPBACK}:{port}"
 
 
+def mlflow_server(program: Path, data_dir: Path, port: int) -> Program:
+    """MLflow, from an environment of its own, with its database and the files of runs in `data_dir`.
+
+    Raises `ConfigError` without its program.
+    """
+    if not program.is_file():
+        raise ConfigError(f"there is no MLflow at {program}: `make mlflow` makes .mlflow/bin/mlflow")
+    url, data = f"http://{LOOPBACK}:{port}", data_dir.resolve()
+    return Program(
+        name="mlflow",
+        command=(
+            str(program.absolute()),
+            "server",
+            f"--host={LOOPBACK}",
+            f"--port={port}",
+            "--workers=1",
+            f"--backend-store-uri=sqlite:///{data}/mlflow.db",
+            f"--artifacts-destination={data}/files",
+        ),
+        ready_url=f"{url}/health",
+        url=url,
+        port=port,
+        env={"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
+        cwd=data_dir,
+        directories=(data_dir,),
+    )
+
+
 def find_binary(name: str, package: str) -> Path:
     """The executable `name` of the installed `package`. Raises `MissingExtra` when it is not there."""
-    for candidate in (
-        *_owned_by(package, name),
-        Path(sys.executable).parent / name,
-        Path(sysconfig.get_path("scripts")) / name,
-    ):
+    places = [Path(sys.executable).parent / name, Path(sysconfig.get_path("scripts")) / name]
+    with suppress(PackageNotFoundError):
+        owned = distribution(package).files or []
+        places = [*(Path(str(file.locate())) for file in owned if file.name == name), *places]
+    for candidate in places:
         if candidate.is_file():
             return candidate.resolve()
     raise MissingExtra("embedded", f"the local stack ({name})")
-
-
-def _owned_by(package: str, name: str) -> list[Path]:
-    try:
-        files = distribution(package).files or []
-    except PackageNotFoundError:
-        return []
-    return [Path(str(file.locate())) for file in files if file.name == name]

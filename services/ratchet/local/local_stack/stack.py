@@ -29,22 +29,24 @@ from ratchet.local.local_stack.bootstrap import bootstrap
 from ratchet.local.local_stack.catalog import SERVERS, SERVICES
 from ratchet.local.local_stack.demand import needed_members, start_when_needed
 from ratchet.local.local_stack.disk import cut_log
-from ratchet.local.local_stack.kept_ports import keep_ports
 from ratchet.local.local_stack.member import Member, MemberState
 from ratchet.local.local_stack.orphans import STACK_ID_VARIABLE, birth, end_orphans
 from ratchet.local.local_stack.plan import StackPlan, make_plan
 from ratchet.local.local_stack.preflight import planned
-from ratchet.local.local_stack.secrets import keep_secrets
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.state import (
     StackRecord,
+    keep_ports,
+    keep_secrets,
     read_record,
+    read_version,
     remove_record,
     require_in_place,
+    require_readable,
     stack_lock,
     write_record,
+    write_version,
 )
-from ratchet.local.local_stack.state_version import read_version, require_readable, write_version
 
 LOGS_S = 5.0
 """How often logs are checked for their length, and a state that could not be written is written again."""

@@ -1,21 +1,31 @@
-"""`stack.json` and the lock: how commands find a running stack, and how a second one is refused."""
+"""The small files of a stack's directory: lock, `stack.json`, secrets, ports, and which program wrote its state."""
 
 from __future__ import annotations
 
 import glob
+import secrets
 import shlex
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.discovery import STATE_FILE
-from ratchet.core.service.files import PRIVATE, lock_at, write_whole
+from ratchet.core.service.files import PRIVATE, PUBLIC, lock_at, write_whole
+from ratchet.core.stores.schema import schema_digest
 
-LOCK_FILE = "lock"
+LOCK_FILE, SECRETS_FILE, PORTS_FILE, VERSION_FILE = "lock", "secrets.json", "ports.json", "version.json"
+SECRET_BYTES = 24
+"""Of randomness in each secret, written in letters that urls and SQL need not quote."""
+FORMAT = 1
+"""Of the state directory itself; tables have their schema, streams and buckets the contract."""
+
+T = TypeVar("T")
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,21 +67,101 @@ class AlreadyRunning(ConfigError):
     """Another supervisor holds the lock of this directory."""
 
 
+class StackSecrets(msgspec.Struct, frozen=True, kw_only=True):
+    """Random, made at the stack's first start. Who knows them may read and change everything that it stores."""
+
+    clickhouse_password: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
+    s3_secret_key: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
+    service_key: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
+
+
+class StateVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program has brought a state to, so that one of another schema does not write into it."""
+
+    format: int
+    program: str
+    """The version of Ratchet."""
+    schema: str = ""
+    """The digest of its tables' schema."""
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    """What a file holds, None where there is none. Raises `ConfigError` for one that cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _write(path: Path, content: object, mode: int, *, durable: bool = True) -> None:
+    write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=1), mode=mode, durable=durable)
+
+
+def read_secrets(directory: Path) -> StackSecrets:
+    """The stack's secrets; fresh ones, not written yet, where it has none. Raises `ConfigError`."""
+    return _read(directory / SECRETS_FILE, StackSecrets) or StackSecrets()
+
+
+def keep_secrets(directory: Path) -> StackSecrets:
+    """The stack's secrets, written down (readable by this user only) when they are fresh. Raises `ConfigError`."""
+    known = read_secrets(directory)
+    if not (directory / SECRETS_FILE).exists():
+        _write(directory / SECRETS_FILE, known, PRIVATE)
+    return known
+
+
+def read_ports(directory: Path) -> dict[str, int]:
+    """The free ports that the last start with `--free-ports` has drawn, by name; empty where none can be read."""
+    with suppress(ConfigError):
+        return _read(directory / PORTS_FILE, dict[str, int]) or {}
+    return {}
+
+
+def keep_ports(directory: Path, ports: Mapping[str, int]) -> None:
+    """Remember ports for the next start, beside those of members that this start leaves out, as far as it has not given
+    them to others. Raises `OSError`.
+    """
+    others = {name: port for name, port in read_ports(directory).items() if port not in ports.values()}
+    _write(directory / PORTS_FILE, {**others, **ports}, PUBLIC)
+
+
+def own_version() -> StateVersion:
+    """What this program brings a state to."""
+    return StateVersion(format=FORMAT, program=version("ratchet-rl"), schema=schema_digest())
+
+
+def read_version(directory: Path) -> StateVersion | None:
+    """The version of a state; None for one that has not been started. Raises `ConfigError`."""
+    return _read(directory / VERSION_FILE, StateVersion)
+
+
+def write_version(directory: Path) -> None:
+    """Note that this program writes the state, before it does. Raises `OSError`."""
+    if read_version(directory) != own_version():
+        _write(directory / VERSION_FILE, own_version(), PUBLIC)
+
+
+def require_readable(state: StateVersion | None, where: Path) -> None:
+    """Raise `ConfigError` for a state that a program of another schema has written."""
+    own = own_version()
+    if state is not None and (state.format, state.schema) != (own.format, own.schema):
+        raise ConfigError(
+            f"the state in {where} was written by another version of Ratchet ({state.program}, schema"
+            f" {state.schema or 'unknown'}; this is {own.program}, schema {own.schema}): use that version, or start"
+            " with another --dir"
+        )
+
+
 def write_record(directory: Path, record: StackRecord) -> None:
     """Replace `stack.json` in one step; readable by this user only, for it holds the object store's key."""
-    text = msgspec.json.format(msgspec.json.encode(record), indent=1)
-    write_whole(directory / STATE_FILE, text, mode=PRIVATE, durable=False)
+    _write(directory / STATE_FILE, record, PRIVATE, durable=False)
 
 
 def read_record(directory: Path) -> StackRecord | None:
     """The record, None when there is none. Raises `ConfigError` for one that cannot be read."""
-    path = directory / STATE_FILE
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=StackRecord)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+    return _read(directory / STATE_FILE, StackRecord)
 
 
 def remove_record(directory: Path) -> None:
@@ -123,8 +213,7 @@ def stack_lock(directory: Path) -> Generator[None]:
         try:
             held.enter_context(lock_at(directory / LOCK_FILE))
         except BlockingIOError as error:
-            record = read_record(directory)
-            raise already_running(directory, record) from error
+            raise already_running(directory, read_record(directory)) from error
         try:
             yield
         finally:

@@ -17,12 +17,13 @@ from ratchet.core.errors import ConfigError, Conflict, NotFound, Rejected
 from ratchet.local.local_stack.backup import MANIFEST, back_up, read_manifest, restore
 from ratchet.local.local_stack.preflight import planned
 from ratchet.local.local_stack.settings import StackSettings
-from ratchet.local.local_stack.state import AlreadyRunning, stack_lock
-from ratchet.local.local_stack.state_version import (
+from ratchet.local.local_stack.state import (
     VERSION_FILE,
+    AlreadyRunning,
     StateVersion,
     own_version,
     read_version,
+    stack_lock,
     write_version,
 )
 

@@ -11,7 +11,7 @@ import pytest
 from ratchet.core.errors import ConfigError
 from ratchet.local.local_stack.clickhouse_access import reads_files, refusal
 from ratchet.local.local_stack.clickhouse_statement import ProtocolError, statement
-from ratchet.local.local_stack.secrets import keep_secrets, read_secrets
+from ratchet.local.local_stack.state import keep_secrets, read_secrets
 
 PORT, PASSWORD = 8123, "secret"
 HOST = {"host": f"127.0.0.1:{PORT}"}

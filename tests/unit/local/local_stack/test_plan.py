@@ -22,7 +22,6 @@ from ratchet.local.local_stack.catalog import (
     default_ports,
     owner_of,
 )
-from ratchet.local.local_stack.kept_ports import keep_ports, read_ports
 from ratchet.local.local_stack.member import SILENT_LOOKS
 from ratchet.local.local_stack.plan import (
     choose_ports,
@@ -35,8 +34,8 @@ from ratchet.local.local_stack.plan import (
 )
 from ratchet.local.local_stack.ports import free_ports
 from ratchet.local.local_stack.program import STOP_S
-from ratchet.local.local_stack.secrets import StackSecrets
 from ratchet.local.local_stack.settings import StackSettings, ports_of_environment, ports_of_options
+from ratchet.local.local_stack.state import StackSecrets, keep_ports, read_ports
 from ratchet.local.local_stack.vllm import VllmSettings, installed_vllm
 
 
