@@ -199,7 +199,9 @@ class _Selection:
             raise Unusable("too_long", f"its prompt has {tokens} tokens")
         parts = {"prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected}
         key = json_text([parts[name] for name in self.options.dedup_by])
-        same_prompt = json_text([[said["role"], same_form(text_of(said.get("content")))] for said in pair.prompt])
+        same_prompt = json_text(
+            [[message["role"], same_form(text_of(message.get("content")))] for message in pair.prompt]
+        )
         if not rows.add(key, same_prompt, json_text(parts)):
             raise Unusable("duplicate", f"an earlier one has the same {', '.join(self.options.dedup_by)}")
 
@@ -208,7 +210,10 @@ class _Selection:
             return pair
         # Without the name of who wrote a message; a result keeps its tool's.
         sides = [
-            [{key: part for key, part in said.items() if key != "name" or said["role"] == "tool"} for said in side]
+            [
+                {key: part for key, part in message.items() if key != "name" or message["role"] == "tool"}
+                for message in side
+            ]
             for side in (pair.prompt, pair.chosen, pair.rejected)
         ]
         redacted = self._redactor.redact(sides)

@@ -65,8 +65,8 @@ def pair_of(record: object) -> Pair:
     pair = _of_messages(given, *answers)
     if not _has_text(pair.prompt):
         raise Unusable("empty", f"the prompt has no text: it is looked for in {', '.join(PROMPTS)}")
-    said = ([message for message in side if message["role"] == "assistant"] for side in (pair.chosen, pair.rejected))
-    if not all(map(_has_text, said)):
+    written = ([message for message in side if message["role"] == "assistant"] for side in (pair.chosen, pair.rejected))
+    if not all(map(_has_text, written)):
         raise Unusable("empty", "an answer has no text")
     if pair.chosen == pair.rejected:
         raise Unusable("identical", "both answers are equal")

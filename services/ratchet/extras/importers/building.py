@@ -142,7 +142,7 @@ def chat_of(value: object, name: str = "messages") -> list[JsonObject]:
 
 def prompt_of(messages: Sequence[JsonObject]) -> list[JsonObject]:
     """The messages before the first answer."""
-    first = next((place for place, said in enumerate(messages) if said.get("role") == "assistant"), len(messages))
+    first = next((place for place, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
     return list(messages[:first])
 
 

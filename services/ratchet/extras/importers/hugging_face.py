@@ -58,7 +58,7 @@ def _pair(fields: JsonObject) -> ImportedPreference:
         raise MalformedRecord("chosen and rejected are the same")
     shorter = min(len(good), len(bad))
     shared = next((place for place in range(shorter) if good[place] != bad[place]), shorter - 1)
-    asked = _with_system([_plain(said) for said in chat_of_prompt(prompt)] if prompt else [], fields)
+    asked = _with_system([_plain(message) for message in chat_of_prompt(prompt)] if prompt else [], fields)
     if shared > 0:
         asked, good, bad = _asked(asked, good[:shared]), good[shared:], bad[shared:]
     if not asked:
