@@ -1,10 +1,9 @@
-"""Two deployers on the real broker: one leads, and the other takes over within ten seconds of a kill or a freeze."""
+"""Two deployers on the real broker: one leads, and the other takes over within ten seconds of a kill."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -63,7 +62,7 @@ class Deployer:
         return (await self.get("/v1/rollouts")) is not None
 
     async def kill(self) -> None:
-        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.kill()
         await self.process.wait()
 
 
@@ -132,12 +131,11 @@ async def pair(nats: Broker, s3: RunningServer, tmp_path: Path) -> AsyncIterator
                 await eventually(started[-1].answers, 120)
             yield Pair(bus, objects, started)
         finally:
-            for one in started:
-                if one.process.returncode is None:
-                    os.kill(one.process.pid, signal.SIGCONT)
-                    one.process.terminate()
+            for deployer in started:
+                if deployer.process.returncode is None:
+                    deployer.process.terminate()
             async with asyncio.timeout(30):
-                await asyncio.gather(*(one.process.wait() for one in started))
+                await asyncio.gather(*(deployer.process.wait() for deployer in started))
 
 
 async def started_deployer(shared: SharedSettings, engine_port: int, data_dir: Path) -> Deployer:
@@ -155,44 +153,7 @@ async def started_deployer(shared: SharedSettings, engine_port: int, data_dir: P
 
 
 @pytest.mark.timeout(400)
-async def test_a_standby_takes_over_from_a_killed_leader_before_the_canary_lapses(
-    nats: Broker, s3: RunningServer, tmp_path: Path
-) -> None:
-    async with pair(nats, s3, tmp_path) as both:
-        await both.canary_runs()
-        await both.first.kill()
-        lease = await both.lease()  # the leader may have renewed it until then
-        assert await both.renewed_after(lease) < TAKEN_OVER_S
-        paused = await both.second.order("pause")
-        assert (paused.status_code, paused.json()["state"]) == (200, "paused")
-        assert first_break(await messages_of(both.bus, ModelRollout)) is None
-
-
-@pytest.mark.timeout(400)
-async def test_a_standby_takes_over_from_a_frozen_leader_which_writes_nothing_when_it_wakes_up(
-    nats: Broker, s3: RunningServer, tmp_path: Path
-) -> None:
-    async with pair(nats, s3, tmp_path) as both:
-        await both.canary_runs()
-        os.kill(both.first.process.pid, signal.SIGSTOP)
-        lease = await both.lease()
-        assert await both.renewed_after(lease) < TAKEN_OVER_S
-        assert (await both.second.order("rollback")).status_code == 200
-        ended = await both.route()
-        assert ended.canary is None
-        os.kill(both.first.process.pid, signal.SIGCONT)
-        refused = await both.first.order("start", version=2)
-        assert refused.status_code == 503
-        assert both.second.url in refused.json()["error"]["message"]
-        shown = await both.first.get(f"/v1/rollouts/{ROLE}")
-        assert shown is not None
-        assert shown.json()["state"] == "rolled_back"
-        assert (await both.route()).canary is None
-        assert first_break(await messages_of(both.bus, ModelRollout)) is None
-
-
-@pytest.mark.timeout(400)
-async def test_a_standby_shows_the_state_and_sends_orders_to_the_leader(
+async def test_standby_names_the_leader_and_takes_over_before_the_canary_lapses(
     nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with pair(nats, s3, tmp_path) as both:
@@ -200,17 +161,12 @@ async def test_a_standby_shows_the_state_and_sends_orders_to_the_leader(
         shown = await both.second.get(f"/v1/rollouts/{ROLE}")
         assert shown is not None
         assert (shown.json()["state"], shown.json()["candidate"]["version"]) == ("running", 2)
-        for verb in ("pause", "rollback", "revert", "promote", "resume"):
-            refused = await both.second.order(verb)
-            assert refused.status_code == 503
-            assert refused.json()["error"]["message"].endswith(both.first.url)
-        orders = [(one, verb) for verb in ("pause", "resume", "pause", "resume") for one in (both.second, both.first)]
-        answers = [(await one.order(verb)).status_code for one, verb in orders]
-        assert answers == [503, 200] * 4
-        assert [one.verdict for one in await messages_of(both.bus, ModelRollout)][-4:] == [
-            "pause",
-            "resume",
-            "pause",
-            "resume",
-        ]
+        refused = await both.second.order("pause")
+        assert refused.status_code == 503
+        assert refused.json()["error"]["message"].endswith(both.first.url)
+        await both.first.kill()
+        lease = await both.lease()  # the leader may have renewed it until then
+        assert await both.renewed_after(lease) < TAKEN_OVER_S
+        paused = await both.second.order("pause")
+        assert (paused.status_code, paused.json()["state"]) == (200, "paused")
         assert first_break(await messages_of(both.bus, ModelRollout)) is None

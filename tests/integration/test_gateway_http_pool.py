@@ -22,7 +22,7 @@ import uvloop
 
 from ratchet.bus.testing import eventually
 from ratchet.gateway.domain.replicas import Health
-from ratchet.gateway.engines.http_connection import BadAnswer, BrokenOff, ConnectFailed, TooSlow
+from ratchet.gateway.engines.http_connection import BrokenOff, ConnectFailed
 from ratchet.gateway.engines.http_pool import HttpPool
 from ratchet.gateway.engines.http_transport import Address, HttpTransport
 from ratchet.local.local_stack.ports import free_ports
@@ -267,52 +267,6 @@ async def test_an_idle_connection_is_closed_before_the_time_that_its_server_name
 
 
 @on_both_loops
-@pytest.mark.parametrize(
-    ("sent", "body"),
-    [
-        (b"HTTP/1.1 200 OK\r\n\r\n{}", b"{}"),
-        (b"HTTP/1.0 200 OK\r\n\r\n{}", b"{}"),
-        (b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", b""),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
-        (OK + OK, b"{}"),
-        (OK + b"junk", b"{}"),
-    ],
-)
-async def test_an_answer_before_the_server_closes_is_whole(sent: bytes, body: bytes) -> None:
-    async def talk(visit: Visit) -> None:
-        await visit.request()
-        await visit.answer(sent)
-
-    async with served(talk) as server, pooled(server.url) as pool:
-        for number in (1, 2):
-            assert (await ask(pool))[1] == body
-            await server.closed(number)
-        assert server.visits == 2
-
-
-@on_both_loops
-@pytest.mark.parametrize(
-    ("sent", "error"),
-    [
-        (b"", BrokenOff),
-        (b"HTTP/1.1 200 OK\r\ncontent-le", BrokenOff),
-        (b"HTTP/1.1 100 Continue\r\n\r\n", BrokenOff),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{}", BrokenOff),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n", BrokenOff),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", BadAnswer),
-    ],
-)
-async def test_an_answer_that_breaks_off_is_an_error(sent: bytes, error: type[Exception]) -> None:
-    async def talk(visit: Visit) -> None:
-        await visit.request()
-        await visit.answer(sent)
-
-    async with served(talk) as server, pooled(server.url) as pool:
-        with pytest.raises(error):
-            await ask(pool)
-
-
-@on_both_loops
 async def test_a_server_that_resets_the_connection_broke_it_off() -> None:
     async def talk(visit: Visit) -> None:
         await visit.request()
@@ -348,55 +302,6 @@ async def test_chunks_come_as_the_server_sends_them() -> None:
         assert got == [b"%02d" % number for number in range(100)]
         assert await ask(pool) == (200, b"{}")
         assert server.visits == 1
-
-
-@on_both_loops
-async def test_a_silent_server_is_left_in_time_and_sees_it() -> None:
-    left: list[bytes] = []
-
-    async def talk(visit: Visit) -> None:
-        await visit.request()
-        if visit.number == 2:
-            await visit.answer(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{")
-        left.append(await visit.gone())
-
-    async with served(talk) as server, pooled(server.url) as pool:
-        with pytest.raises(TooSlow, match="no answer"):
-            await pool.post("/x", b"", first_byte_s=0.1)
-        reply = await pool.post("/x", b"", first_byte_s=LONG_S)
-        with pytest.raises(TooSlow, match="no more"):
-            await reply.read(2, 0.1)
-    assert left == [b"", b""]
-
-
-@on_both_loops
-@pytest.mark.parametrize("how", ["cancelled before the head", "cancelled in the body", "closed in the body"])
-async def test_who_gives_up_closes_the_connection_at_once(how: str) -> None:
-    asked, left = asyncio.Event(), asyncio.Event()
-
-    async def talk(visit: Visit) -> None:
-        await visit.request()
-        if "body" in how:
-            await visit.answer(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{")
-        asked.set()
-        await visit.gone()
-        left.set()
-
-    async with served(talk) as server, pooled(server.url) as pool:
-        asking = asyncio.ensure_future(pool.post("/x", b"", first_byte_s=LONG_S))
-        await asked.wait()
-        if "body" in how:
-            reply = await asking
-            if how == "closed in the body":
-                await reply.aclose()
-            asking = asyncio.ensure_future(reply.read(2, LONG_S))  # type: ignore[assignment]
-        if "cancelled" in how:
-            await asyncio.sleep(0)
-            asking.cancel()
-        with pytest.raises((asyncio.CancelledError, BrokenOff)):
-            await asking
-        async with asyncio.timeout(LONG_S):
-            await left.wait()
 
 
 @on_both_loops
@@ -437,44 +342,6 @@ async def test_a_large_body_arrives_whole_at_a_server_that_takes_its_time() -> N
             reply = await pool.post("/x", (body[:10], body[10:]), first_byte_s=LONG_S)
             assert reply.status == 200
         assert server.visits == 1
-
-
-@on_both_loops
-async def test_a_server_that_refuses_a_large_body_before_it_came_is_heard() -> None:
-    async def talk(visit: Visit) -> None:
-        await visit.head()
-        await visit.answer(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}")
-        await visit.gone()
-
-    async with served(talk) as server, pooled(server.url) as pool:
-        assert await ask(pool, bytes(64 << 20)) == (413, b"{}")
-
-
-@on_both_loops
-async def test_a_large_answer_waits_at_the_server_for_a_reader_who_is_slow() -> None:
-    size, sent = 64 << 20, 0
-
-    async def talk(visit: Visit) -> None:
-        nonlocal sent
-        await visit.request()
-        await visit.answer(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
-        for _ in range(size >> 16):
-            await visit.answer(bytes(1 << 16))
-            sent += 1 << 16
-
-    async with served(talk) as server, pooled(server.url) as pool:
-        reply = await pool.post("/x", b"", first_byte_s=LONG_S)
-        chunks = reply.chunks(LONG_S)
-        got = len(await anext(chunks))
-        before = -1
-        while sent != before:  # until the server stops
-            before = sent
-            for _ in range(1000):
-                await asyncio.sleep(0)
-        assert sent < size // 2
-        async for piece in chunks:
-            got += len(piece)
-        assert got == size
 
 
 def fickle(draw: random.Random) -> Talk:
