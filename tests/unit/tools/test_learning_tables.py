@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.local.demo.exams import Proportion
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from tools.learning.cells import (
     OF_MISJUDGED,
@@ -60,10 +59,6 @@ def test_the_mean_over_seeds_has_students_interval() -> None:
     assert str(over) == "0.90 ± 0.25"
 
 
-def test_the_report_names_the_code_that_trained() -> None:
-    assert "`digest of 1` (2), `digest of 0` (1), `digest of 2` (1)" in draw_tables(RESULTS, [CLAIM])
-
-
 def test_one_seed_shows_nothing_about_others() -> None:
     single = OverSeeds([0.9])
     assert (single.half_width, single.lower_bound(0.99), str(single)) == (None, None, "0.90")
@@ -95,38 +90,6 @@ def rise_in_an_exam(first: float, last: float, tickets: int, draw: random.Random
     """One difference of two measured rates."""
     solved = sum((draw.random() < last) - (draw.random() < first) for _ in range(tickets))
     return solved / tickets
-
-
-def test_misjudged_kinds_are_counted_apart() -> None:
-    assert RESULTS[0].measured[0].success(GREEDY) == Proportion(100, 200)
-    assert RESULTS[0].measured[0].success(GREEDY, OF_MISJUDGED) == Proportion(10, 100)
-    assert RESULTS[0].measured[0].success(SAMPLED, "report as wished") == Proportion(90, 100)
-
-
-def test_the_tables_show_variants_side_by_side_and_every_seed_with_its_interval() -> None:
-    text = draw_tables(RESULTS, [CLAIM])
-    assert "| rloo, cycle 1 | 3 | 0.82 ± 0.05 | 0.82 ± 0.05 | 0.74 ± 0.10 | 0.74 ± 0.10 | +0.32 ± 0.05 |" in text
-    assert "| rejection sampling, cycle 1 | 1 | 0.65 | 0.65 | 0.40 | 0.40 | +0.15 | +0.15 |" in text
-    assert "| algorithms | rloo, cycle 1 | 1 | 0.82 [0.76, 0.87] | 0.82 [0.76, 0.87] | 0.74 [0.65, 0.82] |" in text
-    assert "| `a run` | all kinds | 1 | 200 | 0.30 0.32 0.34 | 0.320, 0.020 | 0.195 | 0.159 | 0.2 |" in text
-
-
-def test_kinds_are_shown_of_policies_after_the_last_cycle_alone() -> None:
-    assert "| refund too late * | 100 | 0.10 / 0.10 |\n" in draw_tables(RESULTS, [])
-    two_cycles = draw_tables([*RESULTS, result(0, "grpo", 10, 40, 60)], [])
-    assert "| refund too late * | 100 | 0.10 / 0.10 | 0.60 / 0.60 |\n" in two_cycles
-
-
-def test_what_a_training_measured_of_itself_is_shown_where_it_was_measured() -> None:
-    exams = [measured(0, 10), replace_figures(measured(1, 20), start_ess=0.5)]
-    stale = result(0, "2 behind, corrected", experiment="staleness", measured=exams)
-    text = draw_tables([*RESULTS, stale], [])
-    assert "| gain, greedy | gain, sampled | effective sample size | share of tokens rejected |" in text
-    assert "| 2 behind, corrected | 1 | 0.55 | 0.55 | 0.20 | 0.20 | +0.05 | +0.05 | 0.50 |  |" in text
-
-
-def replace_figures(exam: Measured, **figures: float) -> Measured:
-    return msgspec.structs.replace(exam, figures=figures)
 
 
 def test_a_refused_training_is_named_with_its_reason_and_its_cell_is_measured() -> None:

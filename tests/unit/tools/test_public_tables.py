@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
-from tools.learning.cells import PUBLIC, REJECTION, RLOO, Count, Measured, Result, all_cells, is_public
+from tools.learning.cells import RLOO, Count, Measured, Result
 from tools.learning.public_tables import Gain, draw_public, gain_of
 
 
@@ -59,24 +59,6 @@ def test_a_gain_of_several_seeds_is_over_seeds() -> None:
     assert gain.half_width == pytest.approx(4.3027 * 0.14434 / 3**0.5, abs=1e-3)
 
 
-def test_what_did_not_improve_is_named_so_beside_rejection_sampling() -> None:
-    text = draw_public([cell(RLOO, 0, "0011", "0011", "0011"), cell(REJECTION, 0, "0011", "0111", "0001")])
-    assert "- rloo: not shown, greedy +0.00 ± 0.00 (1 seed; 10 minutes, load 1.5)" in text
-    assert "- rejection sampling: not shown, greedy -0.25" in text
-    assert "| SmolLM2 | 1 | 0.00 [" in text
-    assert "| rloo, cycle 2 | 1 | 0.50 [" in text
-    assert "| 512 | 2,000 | 500 | 1,800 |" in text
-
-
 def test_a_refused_training_stands_with_its_reason() -> None:
     text = draw_public([cell(RLOO, 0, "0011", refused="cycle 1: it diverged")])
     assert "- refused: rloo, seed 0: cycle 1: it diverged" in text
-
-
-def test_what_was_not_measured_is_named() -> None:
-    text = draw_public([cell(RLOO, 0, "0011", "0011", "0011")])
-    assert "games/rloo/0," not in text
-    assert "games/rloo/1," in text
-    assert text.count("Not measured.") == len(PUBLIC) - 1
-    everything = [str(one) for one in all_cells() if is_public(one)]
-    assert all(name in draw_public([]) for name in everything)

@@ -12,8 +12,8 @@ import pytest
 from ratchet.bus.message import JsonObject
 from ratchet.core.errors import RatchetError
 from tools.learning.worlds import open_world
-from tools.learning.worlds.bfcl import IRRELEVANCE, SIMPLE, Entry, halves, read_entries, tool_of
-from tools.learning.worlds.bfcl_answers import is_accepted, read_arguments
+from tools.learning.worlds.bfcl import IRRELEVANCE, SIMPLE, Entry, halves, read_entries
+from tools.learning.worlds.bfcl_answers import is_accepted
 from tools.learning.worlds.retail import Request, by_customer
 
 ORDER: JsonObject = {
@@ -133,23 +133,6 @@ def test_an_irrelevant_function_is_neither_called_nor_half_called_and_something_
     assert not judged(WEATHER, ("unknown", "{}"), content="Well.")
 
 
-def test_calls_are_valid_that_name_a_function_with_an_object() -> None:
-    outcome = TEA.judge("", [("order_tea", "{}"), ("order_tea", "2"), ("brew", "{}")])
-    assert (outcome.tool_calls, outcome.valid_tool_calls) == (3, 1)
-
-
-def test_what_is_shown_is_right() -> None:
-    (function,) = [call["function"] for call in TEA.demonstration().messages[-1]["tool_calls"]]
-    assert judged(TEA, (function["name"], function["arguments"]))
-    assert judged(WEATHER, content=WEATHER.demonstration().messages[-1]["content"])
-
-
-def test_types_have_the_names_of_json_schema() -> None:
-    parameters = tool_of(ORDER)["function"]["parameters"]
-    assert (parameters["type"], parameters["properties"]["heat"]["type"]) == ("object", "number")
-    assert ORDER["parameters"]["type"] == "dict"
-
-
 def test_tasks_that_share_a_function_are_in_one_half() -> None:
     def entry(name: str, *functions: str) -> Entry:
         return Entry(name, SIMPLE, [], [{"name": one} for one in functions], None)
@@ -206,8 +189,3 @@ def test_without_its_package_a_world_names_the_remedy(world: str) -> None:
         pytest.skip("the packages are here: `make tasks` has installed them")
     with pytest.raises(RatchetError, match=r"which is not installed: make tasks$"):
         open_world(world, seed=0)
-
-
-def test_arguments_are_read_once() -> None:
-    assert read_arguments('{"a": {"b": 1}}') == {"a": {"b": 1}}
-    assert read_arguments('{"a": {"b": 1, "b": 1}}') is None

@@ -16,10 +16,7 @@ from tools.docs.training_speed import (
     Report,
     Result,
     documents,
-    drawing,
     page,
-    read_report,
-    written_report,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -31,18 +28,6 @@ def test_page_and_pictures_are_made_from_the_results() -> None:
     assert {path.name for path in (ROOT / FOLDER).iterdir()} == {path.name for path in made if path != PAGE} | {
         RESULTS.name
     }
-
-
-def test_the_results_are_written_as_they_are_read() -> None:
-    assert written_report(read_report(ROOT / RESULTS)) == (ROOT / RESULTS).read_bytes()
-
-
-def test_both_comparisons_were_measured_with_every_way_in_every_round() -> None:
-    compared = [one for one in read_report(ROOT / RESULTS).results if one.kind == COMPARED]
-    assert [one.shared for one in compared] == [True, False]
-    for result in compared:
-        assert len(result.ways) == 6
-        assert len({(len(one.seconds), len(one.peak_mib)) for one in result.ways}) == 1
 
 
 def report(theirs: list[float], peak: float, *, shared: bool = True) -> Report:
@@ -68,9 +53,3 @@ def test_a_floor_is_missed_by_the_median_round(measured: Report, missed: list[st
     assert measured.missed() == missed
     assert all(line in page(measured) for line in missed)
     assert ("All floors hold." in page(measured)) == (not missed)
-
-
-def test_curves_share_one_scale_from_zero() -> None:
-    drawn = drawing([4, 8], {"one": [50.0, 100.0], "other": [0.0, 25.0]}, "rows")
-    assert 'points="0,109 559,0"' in drawn
-    assert 'points="0,219 559,164"' in drawn
