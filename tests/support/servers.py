@@ -14,12 +14,13 @@ import shutil
 import uuid
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 from typing import Any, Protocol
 
+import httpx
 import pytest
 
 from ratchet.core.resources import resource_dir
@@ -51,6 +52,7 @@ NO_BOUND = "1000TB"
 CHOICE = "RATCHET_TEST_SERVERS"
 
 _numbers = itertools.count()
+_dropping = ThreadPoolExecutor(1)
 
 
 class Broker(Protocol):
@@ -222,13 +224,13 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def shared_settings(nats: Broker, clickhouse: Server, s3: Server, tmp_path: Path) -> SharedSettings:
+def shared_settings(nats: Broker, clickhouse: Server, s3: Server, tmp_path: Path) -> Iterator[SharedSettings]:
     """Settings for all three servers: a broker, a database and a bucket that no other test uses.
 
     Nothing is made yet: `Bus.ensure_streams`, `Objects.ensure_bucket`, `Warehouse.make_tables`.
     """
     name = f"t{next(_numbers)}{uuid.uuid4().hex[:8]}"
-    return s3_settings(
+    yield s3_settings(
         s3,
         name,
         nats_url=nats.url,
@@ -237,6 +239,13 @@ def shared_settings(nats: Broker, clickhouse: Server, s3: Server, tmp_path: Path
         data_dir=tmp_path / "data",
         health_port=0,
     )
+    _dropping.submit(_drop_database, clickhouse.url, name)
+
+
+def _drop_database(url: str, name: str) -> None:
+    """The engine looks after every table, all the time: those of tests that have ended would take half of a core."""
+    with suppress(httpx.HTTPError):
+        httpx.post(url, content=f"DROP DATABASE IF EXISTS {name}", timeout=60, trust_env=False)
 
 
 def s3_settings(s3: Server, bucket: str, **others: Any) -> SharedSettings:
