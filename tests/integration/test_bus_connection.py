@@ -14,20 +14,18 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from structlog.testing import capture_logs
 
 from ratchet.bus.connection import Bus, Connection
-from ratchet.bus.consumer import BatchHandler, Dead, Done, Outcome, Retry, each
+from ratchet.bus.consumer import Done, Outcome, Retry, each
 from ratchet.bus.kv import Bucket
-from ratchet.bus.projection import Projection
 from ratchet.bus.publisher import LOST
 from ratchet.bus.received import Received
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import eventually
-from ratchet.core.contract import DeadLetter, Message, Reward, Trajectory, named_id
-from ratchet.core.contract.reward import RewardFunction, RewardMetadata
-from ratchet.core.errors import BusUnavailable, Conflict, InvalidMessage, Rejected, Unreadable
+from ratchet.core.contract import DeadLetter, Message, Trajectory
+from ratchet.core.errors import BusUnavailable, Conflict, Rejected, Unreadable
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.settings import SharedSettings
 from tests.support.consuming import consuming, messages_of, projecting
-from tests.support.messages import AT, trajectory
+from tests.support.messages import trajectory
 from tests.support.running import connected, running
 from tests.support.servers import Broker, RunningServer
 
@@ -44,25 +42,11 @@ async def count(bus: Bus, stream: str) -> int:
     return (await bus.nc.jetstream().stream_info(stream)).state.messages
 
 
-async def test_the_same_event_published_twice_is_stored_once(settings: SharedSettings) -> None:
-    async with connected(settings) as bus:
-        await bus.publish(trajectory())
-        await bus.publish_all([trajectory(), trajectory("two"), trajectory("three")])
-        assert await count(bus, STREAM) == 3
-
-
 async def test_a_large_batch_with_known_messages_in_it_is_stored_whole(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         await bus.publish_all([trajectory(str(n)) for n in range(0, 300, 7)])
         await bus.publish_all([trajectory(str(n)) for n in range(300)])
         assert await count(bus, STREAM) == 300
-
-
-async def test_an_invalid_message_never_reaches_the_bus(settings: SharedSettings) -> None:
-    async with connected(settings) as bus:
-        with pytest.raises(InvalidMessage):
-            await bus.publish_all([trajectory(), trajectory(trajectory_id="not-a-uuid")])
-        assert await count(bus, STREAM) == 0
 
 
 async def test_an_invalid_message_becomes_a_dead_letter_and_its_neighbours_are_handled(
@@ -87,39 +71,6 @@ async def test_an_invalid_message_becomes_a_dead_letter_and_its_neighbours_are_h
         assert set(handled) == {trajectory("before").trajectory_id, trajectory("after").trajectory_id}
 
 
-async def test_events_that_a_handler_returns_are_published_with_their_cause(settings: SharedSettings) -> None:
-    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
-        return [reward_for(received.message)]
-
-    async with connected(settings) as bus, running(consuming(bus, {Trajectory: each(handle)})):
-        await bus.publish(trajectory())
-        await eventually(lambda: count(bus, "RL_REWARDS"))
-        stored = await bus.nc.jetstream().get_msg("RL_REWARDS", 1)
-        assert stored.headers is not None
-        assert stored.headers["ce-causationid"] == trajectory().event_id
-        assert stored.headers["ce-correlationid"] == trajectory().event_id
-
-
-async def test_each_message_of_a_batch_has_its_own_outcome(settings: SharedSettings) -> None:
-    seen: dict[str, int] = {}
-
-    async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
-        outcomes: list[Outcome] = []
-        for received in batch:
-            name = received.message.session_id
-            seen[name] = seen.get(name, 0) + 1
-            retry = name == "session-retry" and seen[name] < 3
-            dead = name == "session-dead"
-            outcomes.append(Dead("rejected", "no") if dead else Retry("later", 0.05) if retry else Done())
-        return outcomes
-
-    async with connected(settings) as bus, running(consuming(bus, {Trajectory: handle})):
-        await bus.publish_all([trajectory("good"), trajectory("retry"), trajectory("dead"), trajectory("fine")])
-        await eventually(lambda: _true(seen.get("session-retry") == 3))
-        await eventually(lambda: messages_of(bus, DeadLetter))
-        assert seen == {"session-good": 1, "session-retry": 3, "session-dead": 1, "session-fine": 1}
-
-
 async def test_a_batch_that_must_wait_is_one_line_in_the_log(settings: SharedSettings) -> None:
     fresh: list[int] = []
 
@@ -135,43 +86,6 @@ async def test_a_batch_that_must_wait_is_one_line_in_the_log(settings: SharedSet
                 await eventually(lambda: _true(sum(fresh) == 30))
         retried = [line["messages"] for line in lines if line["event"] == "will retry"]
         assert retried == [number for number in fresh if number]
-
-
-async def test_a_message_that_keeps_failing_ends_as_exhausted(settings: SharedSettings) -> None:
-    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
-        if received.message.session_id == "session-poison":
-            raise ZeroDivisionError("boom")
-        return []
-
-    async with connected(settings) as bus, running(consuming(bus, {Trajectory: each(handle)}, max_deliveries=1)):
-        await bus.publish_all([trajectory("poison"), trajectory("fine")])
-        letters = await eventually(lambda: messages_of(bus, DeadLetter))
-        assert [(letter.reason, letter.sequence) for letter in letters] == [("exhausted", 1)]
-
-
-async def test_two_consumers_of_one_durable_share_the_load_and_handle_each_message_once(
-    settings: SharedSettings,
-) -> None:
-    handled: list[tuple[int, str]] = []
-    both = asyncio.Barrier(2)
-
-    def worker(number: int) -> BatchHandler:
-        async def handle(received: Received[Trajectory]) -> Sequence[Message]:
-            if all(number != other for other, _ in handled):
-                await both.wait()
-            handled.append((number, received.message.trajectory_id))
-            return []
-
-        return each(handle)
-
-    async with connected(settings) as one, connected(settings) as two:
-        first = consuming(one, {Trajectory: worker(1)}, batch=10)
-        second = consuming(two, {Trajectory: worker(2)}, batch=10)
-        async with running(first, second):
-            await one.publish_all([trajectory(str(n)) for n in range(200)])
-            await eventually(lambda: _has(handled, 200))
-    assert len({name for _, name in handled}) == 200
-    assert {number for number, _ in handled} == {1, 2}
 
 
 async def test_messages_on_their_way_to_a_consumer_that_stops_go_to_another_before_the_ack_deadline(
@@ -266,30 +180,6 @@ async def test_a_bus_closes_while_the_broker_is_dead(settings: SharedSettings, n
         await eventually(lambda: _true(not bus.nc.is_connected))
         await bus.nc.publish("agent.rl.anything", b"waits in the connection")
     assert bus.nc.is_closed
-
-
-async def test_a_projection_survives_restarts_and_replays_to_the_same_state(settings: SharedSettings) -> None:
-    def make(bus: Bus, name: str) -> Projection[list[str]]:
-        return projecting(
-            bus,
-            name,
-            Trajectory,
-            kind=list[str],
-            key_of=lambda received: received.message.role if isinstance(received.message, Trajectory) else None,
-            step=lambda state, received: [*(state or []), received.event_id],
-        )
-
-    async with connected(settings) as bus:
-        for part in (range(30), range(30, 60)):
-            await bus.publish_all([trajectory(str(n)) for n in part])
-            projection = make(bus, "ids")
-            async with running(projection):
-                await projection.wait_for(part.stop, deadline_s=40)
-        replayed = make(bus, "again")
-        async with running(replayed):
-            await replayed.wait_for(60, deadline_s=40)
-        assert projection.state("support") == replayed.state("support")
-        assert projection.state("support") == [trajectory(str(n)).event_id for n in range(60)]
 
 
 @pytest.mark.own_broker
@@ -397,31 +287,6 @@ async def test_a_watch_notices_a_bucket_that_was_made_anew(settings: SharedSetti
         await eventually(lambda: _true(seen["b"] == 2))
         await end(task)
     assert seen == {"a": None, "b": 2}
-
-
-async def test_keys_leave_out_deleted_ones(settings: SharedSettings) -> None:
-    async with connected(settings) as bus:
-        bucket = Bucket(bus, "baselines", int)
-        assert await bucket.keys() == []
-        for key in ("b", "a", "gone"):
-            await bucket.put(key, 1)
-        await bucket.delete("gone")
-        assert await bucket.keys() == ["a", "b"]
-
-
-def reward_for(done: Trajectory) -> Reward:
-    return Reward(
-        reward_id=named_id("reward", done.trajectory_id),
-        trajectory_id=done.trajectory_id,
-        session_id=done.session_id,
-        timestamp=AT,
-        reward_components={},
-        total_reward=1.0,
-        reward_type="sparse",
-        metadata=RewardMetadata(evaluator="test", evaluation_method="automated"),
-        role=done.role,
-        reward_function=RewardFunction(name="test", version="1"),
-    )
 
 
 async def _has(items: Sequence[object] | set[str], number: int) -> bool:

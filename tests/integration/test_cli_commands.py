@@ -105,7 +105,7 @@ def in_one_process(tmp_path: Path, commands: list[list[str]]) -> list[tuple[int,
 def test_odd_values_get_one_line_from_a_running_stack(directory: Path, tmp_path: Path) -> None:
     typed: list[list[str]] = []
     for words, command in COMMANDS:
-        where = [f"--dir={directory}"] if any("--dir" in one.opts for one in command.params) else []
+        where = [f"--dir={directory}"] if any("--dir" in option.opts for option in command.params) else []
         tried = [] if words in ENDING else lines(words, command, ODD[0])
         typed += [[*words, *where, *line[len(words) :]] for line in tried]
     for line, (code, stderr, _) in zip(typed, in_one_process(tmp_path, typed), strict=True):
@@ -145,8 +145,8 @@ def test_names_are_completed_from_the_stack_and_silently_not_without_one(directo
     assert completed("ratchet jobs --role ai", tmp_path / "nowhere") == []
 
 
-def test_an_unknown_role_is_the_same_line_everywhere(directory: Path) -> None:
-    for line in (
+def test_an_unknown_role_is_the_same_line_everywhere(directory: Path, tmp_path: Path) -> None:
+    typed = (
         "capture report --role",
         "usage --role",
         "jobs --role",
@@ -156,15 +156,17 @@ def test_an_unknown_role_is_the_same_line_everywhere(directory: Path) -> None:
         "trajectories list --role",
         "plan --role",
         "preferences export none.jsonl --role",
-    ):
-        done = ratchet(*line.split(), "no_such_role", "--dir", str(directory))
-        assert (done.returncode, done.stderr) == (1, "ratchet: no such role: no_such_role; known: airline\n"), line
-    done = ratchet("dataset", "build", "--role", "no_such_role", "--dir", str(directory))
-    assert done.returncode == 1
-    assert done.stderr.endswith("; roles with rewards, jobs or policies: airline\n")
+        "dataset build --role",
+    )
+    done = in_one_process(tmp_path, [[*line.split(), "no_such_role", "--dir", str(directory)] for line in typed])
+    *others, (code, built, _) = done
+    for line, (other_code, stderr, _) in zip(typed, others, strict=False):
+        assert (other_code, stderr) == (1, "ratchet: no such role: no_such_role; known: airline\n"), line
+    assert code == 1
+    assert built.endswith("; roles with rewards, jobs or policies: airline\n")
 
 
-def test_every_listing_is_an_object_with_a_named_list(directory: Path) -> None:
+def test_every_listing_is_an_object_with_a_named_list(directory: Path, tmp_path: Path) -> None:
     listings = {
         "jobs": "jobs",
         "trajectories list": "trajectories",
@@ -172,28 +174,29 @@ def test_every_listing_is_an_object_with_a_named_list(directory: Path) -> None:
         "policies list": "roles",
         "rollout status": "rollouts",
         "deadletters list": "deadletters",
-        "contract list": "topics",
         "capture report": "roles",
         "usage --by key": "usage",
     }
-    for words, name in listings.items():
-        where = [] if words == "contract list" else ["--dir", str(directory)]
-        assert isinstance(json.loads(ratchet(*words.split(), "--json", *where).stdout)[name], list), words
+    typed = [[*words.split(), "--json", "--dir", str(directory)] for words in listings]
+    done = in_one_process(tmp_path, [*typed, ["contract", "list", "--json"]])
+    for name, (_, _, printed) in zip([*listings.values(), "topics"], done, strict=True):
+        assert isinstance(json.loads(printed)[name], list), name
 
 
-def test_json_output_is_the_answer_of_the_service(directory: Path) -> None:
+def test_json_output_is_the_answer_of_the_service(directory: Path, tmp_path: Path) -> None:
     env = json.loads(ratchet("env", "--json", "--dir", str(directory)).stdout)
     job = asked(directory, "--set", "learning_rate=1e-5", "--set", "lora.r=8")["training_job_id"]
-    for words, service, path in (
-        ("jobs", "COORDINATOR", "/v1/jobs"),
-        (f"jobs show {job}", "COORDINATOR", f"/v1/jobs/{job}"),
-        (f"jobs {job}", "COORDINATOR", f"/v1/jobs/{job}"),
-        ("policies list", "DEPLOYER", "/v1/policies"),
-        ("rollout status", "DEPLOYER", "/v1/rollouts"),
-    ):
-        printed = ratchet(*words.split(), "--json", "--dir", str(directory)).stdout
+    answers = {
+        "jobs": ("COORDINATOR", "/v1/jobs"),
+        f"jobs show {job}": ("COORDINATOR", f"/v1/jobs/{job}"),
+        f"jobs {job}": ("COORDINATOR", f"/v1/jobs/{job}"),
+        "policies list": ("DEPLOYER", "/v1/policies"),
+        "rollout status": ("DEPLOYER", "/v1/rollouts"),
+    }
+    done = in_one_process(tmp_path, [[*words.split(), "--json", "--dir", str(directory)] for words in answers])
+    for (service, path), (_, _, printed) in zip(answers.values(), done, strict=True):
         answer = httpx.get(f"{env[f'RATCHET_{service}_URL']}{path}", trust_env=False).json()
-        assert list(pairs(json.loads(printed))) == list(pairs(answer)), words
+        assert list(pairs(json.loads(printed))) == list(pairs(answer)), path
 
 
 def pairs(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -262,8 +265,8 @@ def test_the_beginning_of_an_id_and_latest_name_what_they_name_everywhere(direct
     ]
     done = in_one_process(tmp_path, [[*line, *where] for line in lines])
     answers = [(code, json.loads(out)) for code, _, out in done]
-    assert [one["training_job_id"] for _, one in answers[:3]] == [ids[0], ids[1], ids[1]]
-    errors = [(one.get("error") or {}).get("message", "") for _, one in answers]
+    assert [answer["training_job_id"] for _, answer in answers[:3]] == [ids[0], ids[1], ids[1]]
+    errors = [(answer.get("error") or {}).get("message", "") for _, answer in answers]
     assert f"{ids[0][:4]} begins the ids of several jobs: " in errors[3]
     assert "no such job: abcdef" in errors[4]
     assert answers[5][1]["trajectory"]["trajectory_id"] == trajectory["trajectory_id"]

@@ -1,7 +1,6 @@
 """The local engine as a process: policies come from a real object store, wrong ones are refused."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -88,22 +87,6 @@ async def test_policies_that_differ_from_the_published_ones_are_refused(
         assert (foreign.status_code, foreign.json()["error"]["code"]) == (424, "policy_refused")
 
 
-async def test_a_file_damaged_in_the_store_is_refused(
-    engine: RunningServer, published: Published, shared: SharedSettings
-) -> None:
-    objects = Objects(shared)
-    config = {**json.loads((published.adapter_directory / "adapter_config.json").read_text()), "r": 4}
-    ref = objects.put(json.dumps(config).encode(), "blobs")
-    files = [
-        msgspec.structs.replace(one, uri=ref.uri) if one.name == "adapter_config.json" else one
-        for one in published.adapter.manifest.files
-    ]
-    damaged = publish_policy(objects, msgspec.structs.replace(published.adapter.manifest, files=files))
-    async with client(engine) as http:
-        refused = await ask(http, policy_name(ROLE, 5, damaged.digest))
-        assert (refused.status_code, refused.json()["error"]["code"]) == (424, "digest_mismatch")
-
-
 async def test_a_half_written_adapter_is_refused_in_one_line_and_stable_serves_on(
     engine: RunningServer, published: Published, shared: SharedSettings
 ) -> None:
@@ -123,14 +106,3 @@ async def test_a_half_written_adapter_is_refused_in_one_line_and_stable_serves_o
             assert "engine-test/blobs/" in error["message"]
             assert "\n" not in error["message"]
             assert (await ask(http, stable)).status_code == 200
-
-
-async def test_after_a_restart_a_policy_answers_by_its_name_alone(engine: RunningServer, published: Published) -> None:
-    name = policy_name(ROLE, 1, published.model.digest)
-    async with client(engine) as http:
-        assert (await ask(http, name)).status_code == 200
-    await asyncio.to_thread(engine.kill)
-    await asyncio.to_thread(engine.start)
-    async with client(engine) as http:
-        assert (await http.get("/v1/models")).json()["data"] == []
-        assert (await ask(http, name)).status_code == 200

@@ -159,6 +159,8 @@ async def test_feedback_on_an_unknown_trajectory_warns_and_a_wrong_role_is_refus
         code, _, err = await command(shared_settings, "feedback", BAD, "--stars", "4", **url)
         assert (code, err) == (0, "")
         unknown = trajectory("nobody").trajectory_id
+        code, _, err = await command(shared_settings, "feedback", unknown, "--thumbs", "up", **url)
+        assert (code, "--role ROLE" in err) == (1, True)
         words = ("feedback", unknown, "--thumbs", "up", "--role", "support", "--json")
         code, out, err = await command(shared_settings, *words, **url)
         assert (code, "nothing is stored under" in err) == (3, True)

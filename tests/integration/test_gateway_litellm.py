@@ -1,8 +1,7 @@
-"""The public litellm client through the gateway: plain and streamed, synchronous and not, tools, errors, going away."""
+"""The public litellm client through the gateway: plain, streamed, and its own errors."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator
@@ -16,9 +15,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # when it is imported, lite
 
 import litellm
 
-from ratchet.bus.testing import eventually
 from ratchet.core.contract import Turn
-from tests.support.fake_engine import TOOLS, tool_call
 from tests.support.gateway_scene import ROLE, Scene, scene
 from tests.support.servers import Broker
 
@@ -31,7 +28,6 @@ pytestmark = [
 ]
 
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
-CALLED = [tool_call("call_a")]
 
 
 @asynccontextmanager
@@ -62,41 +58,6 @@ async def test_calls_and_streams_become_turns(nats: Broker, tmp_path: Path) -> N
         assert (first.trainable.ok, second.trainable.ok) == (True, True)
 
 
-async def test_the_synchronous_calls_work_too(nats: Broker, tmp_path: Path) -> None:
-    def play(options: dict[str, Any]) -> tuple[str, str]:
-        plain = litellm.completion(messages=HI, **options)
-        streamed = [
-            chunk.choices[0].delta.content or "" for chunk in litellm.completion(messages=HI, stream=True, **options)
-        ]
-        return plain.choices[0].message.content, "".join(streamed)
-
-    async with asking(nats, tmp_path) as (here, options):
-        assert await asyncio.to_thread(play, options) == (here.engine.answer, here.engine.answer)
-
-
-async def test_tools_are_called_in_an_answer_and_in_a_stream(nats: Broker, tmp_path: Path) -> None:
-    async with asking(nats, tmp_path) as (here, options):
-        here.engine.tool_calls = CALLED
-        plain = await litellm.acompletion(messages=HI, tools=TOOLS, **options)
-        stream = await litellm.acompletion(messages=HI, tools=TOOLS, stream=True, **options)
-        built = litellm.stream_chunk_builder([chunk async for chunk in stream], messages=HI)
-        for answer in (plain, built):
-            (call,) = answer.choices[0].message.tool_calls
-            assert (call.id, call.function.name, call.function.arguments) == (
-                "call_a",
-                "look_up",
-                CALLED[0]["function"]["arguments"],
-            )
-            assert answer.choices[0].finish_reason == "tool_calls"
-
-
-async def test_a_version_is_pinned_by_the_extra_body(nats: Broker, tmp_path: Path) -> None:
-    async with asking(nats, tmp_path) as (here, options):
-        await litellm.acompletion(messages=HI, extra_body={"adapter_id": f"{ROLE}@2"}, **options)
-        (turn,) = await here.published(Turn, 1)
-        assert (turn.policy.version, turn.policy.arm) == (2, "pinned")
-
-
 async def test_errors_are_litellms_own(nats: Broker, tmp_path: Path) -> None:
     async with asking(nats, tmp_path, api_keys=["good-key"]) as (here, options):
         with pytest.raises(litellm.AuthenticationError):
@@ -107,25 +68,3 @@ async def test_errors_are_litellms_own(nats: Broker, tmp_path: Path) -> None:
         here.engine.broken = True
         with pytest.raises(litellm.BadGatewayError):
             await litellm.acompletion(messages=HI, stream=True, **options)
-
-
-async def test_going_away_in_mid_stream_ends_the_engines_call(nats: Broker, tmp_path: Path) -> None:
-    async with asking(nats, tmp_path, keep_alive_s=0.02) as (here, options):
-        here.engine.at_work.clear()
-        stream = await litellm.acompletion(messages=HI, stream=True, **options)
-        reading = asyncio.create_task(anext(aiter(stream)))
-
-        async def asked() -> bool:
-            return bool(here.engine.asked)
-
-        async def left() -> bool:
-            return here.engine.left == 1
-
-        await eventually(asked)
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        await stream.completion_stream.close()
-        await eventually(left)
-        (turn,) = await here.published(Turn, 1)
-        assert turn.trainable.reason == "cancelled"
-        here.engine.at_work.set()

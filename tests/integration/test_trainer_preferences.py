@@ -156,29 +156,5 @@ async def test_the_wrong_kind_of_rows_fails_with_a_sentence_that_names_both_kind
     assert ended.error.message.endswith("holds trajectories")
 
 
-async def test_a_cancelled_dpo_job_is_resumed_where_it_stopped(world: World, tmp_path: Path) -> None:
-    pairs = pairs_of(world, tmp_path)
-    async with working(world):
-        endless = config(world, "dpo", world.base, pairs, max_steps=1_000_000)
-        dispatch = await world.dispatch("cancelled", endless)
-        await world.first_status(dispatch.training_job_id, lambda status: status.progress is not None)
-        await world.change_job(dispatch, cancel_requested=True)
-        stopped = await world.ended(dispatch.training_job_id)
-        assert (stopped.status, stopped.artifacts is not None) == ("cancelled", True)
-        assert stopped.artifacts is not None
-        assert stopped.progress is not None
-        reached = stopped.progress.current_step or 0
-        more = config(world, "dpo", world.base, pairs, max_steps=reached + 3)
-        checkpoint = stopped.artifacts.checkpoint
-        resumed = await world.dispatch("cancelled", more, attempt=2, resume_from=checkpoint)
-        done = await world.first_status(
-            resumed.training_job_id, lambda status: status.attempt == 2 and status.status != "running"
-        )
-    assert done.status == "completed", done.error
-    assert done.artifacts is not None
-    lines = world.objects.get(str(done.artifacts.training_curves)).decode().splitlines()
-    assert json.loads(lines[0])["step"] == json.loads(world.objects.get(str(checkpoint)))["step"] + 1
-
-
 def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()

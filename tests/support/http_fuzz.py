@@ -24,7 +24,7 @@ from tests.support.contract_files import ROOT
 
 CONFORMS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 """The document names every status that comes, and what comes with it."""
-EXAMPLES = 15
+EXAMPLES = 6
 """Requests per route and kind (legal, illegal)."""
 
 
