@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ratchet.core.contract import Message, encode
 from ratchet.core.errors import ContractError, InvalidMessage
 from ratchet.core.service.contracts import UPGRADES
 from tests.support.contract_files import CONTRACTS, SCHEMAS, TOPIC_OF, example, fast, fast_open
@@ -51,18 +50,6 @@ def refusal(subject: str, body: bytes) -> InvalidMessage | None:
     except InvalidMessage as error:
         return error
     return None
-
-
-@each_schema
-@bounded(8)
-@given(data=st.data())
-def test_every_valid_body_passes_both_views_and_comes_back_typed(name: str, data: st.DataObject) -> None:
-    document = data.draw(messages(name))
-    body = msgspec.json.encode(document)
-    assert fast_open(name).is_valid(document)
-    message: Message = CONTRACTS.check_strict_json(TOPIC_OF[name].name, body)
-    assert CONTRACTS.read(message.subject, body) == (message, 0)
-    assert CONTRACTS.read(message.subject, encode(message)) == (message, 0)
 
 
 @each_schema

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from ratchet.core.contract.training import (
     Hyperparameters,
     Progress,
     ResourceUsage,
-    SnapshotRef,
     TrainingError,
 )
 from ratchet.core.contract.trajectory import PolicyClaim
@@ -49,7 +47,6 @@ from tests.support.training import (
     changed,
     config,
     conversation,
-    job,
     promote,
     registered,
     request,
@@ -221,31 +218,6 @@ async def test_the_same_request_twice_is_one_job(shared_settings: SharedSettings
         assert len(await known()) == 2
 
 
-async def test_slots_are_not_exceeded_and_the_job_with_the_highest_priority_is_next(
-    shared_settings: SharedSettings, bus: Bus
-) -> None:
-    facts = played("one", 0.5)
-    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
-        running_job = await workshop.ask()
-        dispatch = await workshop.dispatched(running_job["training_job_id"])
-        low = await workshop.ask(priority="low", notes="low")
-        urgent = await workshop.ask(priority="urgent", notes="urgent")
-        status = (await workshop.api.get("/v1/status")).json()
-        assert status["jobs"] == status["jobs"] | {"queued": 2, "dispatched": 1}
-        assert status["slots"] == {"default": {"used": 1, "total": 1}}
-        stored_jobs = Bucket(bus, JOBS, Job)
-
-        async def both_wait() -> bool:
-            entries = (await stored_jobs.items()).values()
-            return [entry.value.announced for entry in entries].count("1:queued") == 2
-
-        await eventually(both_wait)
-        await workshop.report(dispatch, "running")
-        await workshop.report(dispatch, "completed")
-        assert (await workshop.dispatched(urgent["training_job_id"])).attempt == 1
-        assert (await workshop.job(low["training_job_id"]))["state"] == "queued"
-
-
 async def test_a_silent_worker_loses_its_job_and_is_fenced_off(shared_settings: SharedSettings, bus: Bus) -> None:
     facts = played("one", 0.5)
     async with (
@@ -409,18 +381,6 @@ async def test_every_state_of_a_job_is_published_once(shared_settings: SharedSet
         assert alerts[0].summary == "training of role support (rloo) failed with DATA after 2 attempts: bad"
 
 
-@pytest.mark.parametrize(("age_s", "attempt"), [(1, 1), (600, 2)])
-async def test_a_coordinator_that_died_between_taking_a_slot_and_publishing_dispatches_after_its_restart(
-    shared_settings: SharedSettings, bus: Bus, age_s: float, attempt: int
-) -> None:
-    left = job("left", state="dispatched", announced=False, snapshot=SnapshotRef(uri="s3://b/s.json", digest="a" * 64))
-    taken_at = bus.now() - timedelta(seconds=age_s)
-    await Bucket(bus, JOBS, Job).create(left.training_job_id, changed(left, updated_at=taken_at))
-    async with coordinating(shared_settings, bus) as workshop:
-        dispatch = await workshop.dispatched(left.training_job_id, attempt)
-        assert [each.attempt for each in workshop.dispatches] == [dispatch.attempt]
-
-
 async def test_a_job_waits_while_the_object_store_is_away(
     shared_settings: SharedSettings, bus: Bus, tmp_path: Path
 ) -> None:
@@ -562,42 +522,6 @@ async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
         await bus.publish(request("bad", training_config=config("planner_ppo")))
         refused = await workshop.until(request("bad").training_job_id, "failed")
         assert "algorithm 'planner_ppo' is not offered" in refused["error"]["message"]
-
-
-async def test_disabled_training_is_refused_with_a_reason(shared_settings: SharedSettings, bus: Bus) -> None:
-    async with coordinating(shared_settings, bus, training_enabled=False) as workshop:
-        answer = await workshop.api.post("/v1/jobs", json={"algorithm": "rloo"})
-        assert (answer.status_code, "training is disabled" in answer.json()["error"]["message"]) == (409, True)
-        assert (await workshop.api.get("/v1/status")).json()["training_enabled"] is False
-        assert (await workshop.api.get("/health")).json() == {"status": "ok", "reasons": {}}
-
-
-async def test_the_api_describes_itself(shared_settings: SharedSettings, bus: Bus) -> None:
-    async with coordinating(shared_settings, bus) as workshop:
-        document = (await workshop.api.get("/openapi.json")).json()
-        assert set(document["paths"]) == {
-            "/health",
-            "/v1/jobs",
-            "/v1/jobs/preview",
-            "/v1/snapshots",
-            "/v1/jobs/{job_id}",
-            "/v1/jobs/{job_id}/cancel",
-            "/v1/jobs/{job_id}/resume",
-            "/v1/keys",
-            "/v1/keys/{key_id}/revoke",
-            "/v1/models",
-            "/v1/models/{role}",
-            "/v1/models/{role}/{version}",
-            "/v1/models/{role}/{version}/lineage",
-            "/v1/models/{role}/{version}/outcome-times",
-            "/v1/plan",
-            "/v1/replay/prompts",
-            "/v1/status",
-            "/v1/status/dpo",
-            "/v1/status/training",
-            "/v1/storage/sweep",
-        }
-        assert "learning_rate" in document["components"]["schemas"]["HyperparametersIn"]["properties"]
 
 
 async def test_jobs_that_cannot_work_are_refused_at_once_in_one_sentence(
@@ -783,21 +707,6 @@ async def test_jobs_are_filtered_and_come_in_pages(shared_settings: SharedSettin
         assert [job["training_job_id"] for job in later["jobs"]] == [ids[2], ids[1]]
         assert (await workshop.api.get("/v1/jobs", params={"algorithm": "sft"})).json()["total"] == 0
         assert (await workshop.api.get("/v1/jobs", params={"since": "yesterday"})).status_code == 422
-
-
-async def test_old_ended_jobs_leave_the_bucket(shared_settings: SharedSettings, bus: Bus) -> None:
-    bucket = Bucket(bus, JOBS, Job)
-    for number, days in enumerate((200, 100, 1)):
-        at = bus.now() - timedelta(days=days)
-        old = job(f"old {number}", state="completed", created_at=at)
-        await bucket.create(old.training_job_id, changed(old, updated_at=at, finished_at=at))
-    async with coordinating(shared_settings, bus) as workshop:
-
-        async def pruned() -> bool:
-            return (await workshop.api.get("/v1/jobs")).json()["total"] == 1
-
-        await eventually(pruned)
-        assert await bucket.keys() == [job("old 2").training_job_id]
 
 
 async def test_the_status_names_the_running_the_waiting_and_the_last_job(

@@ -150,23 +150,3 @@ async def test_a_fault_of_the_engine_is_no_verdict_and_the_tasks_are_played_agai
         assert "heldout_tasks" not in [one["gate"] for one in status["gates"]]
         test.models.failing.clear()
         assert heldout(await test.stage_is(2, "canary"))["outcome"] == "passed"
-
-
-@pytest.mark.timeout(300)
-async def test_a_task_file_with_a_bad_line_asks_a_person_and_names_the_line(
-    nats: Broker, s3: RunningServer, tmp_path: Path
-) -> None:
-    async with evaluated(nats, s3, tmp_path) as test:
-        test.tasks.write_text(test.tasks.read_text() + '\n{"id": "t00"}\n')
-        await test.finish_job(1)
-        await test.stage_is(1, "stable")
-        await test.finish_job(2)
-
-        async def asks() -> bool:
-            status = await test.status()
-            return status.get("state") == "awaiting_approval" and f"line {TASKS + 1}: " in status["reason"]
-
-        await eventually(asks, 60)
-        code, out, errors = await test.eval(ROLE, "--dry-run")
-        assert (code, out) == (1, "")
-        assert f"line {TASKS + 1}: " in errors
