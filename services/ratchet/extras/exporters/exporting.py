@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,10 @@ _TYPES: Mapping[str, Any] = {
 """`Any`: pyarrow has no types of its own for pyright."""
 
 
+Write = Callable[[Sequence[Record]], object]
+"""Adds records, in order."""
+
+
 class OnProgress(Protocol):
     """Called with how far the work is."""
 
@@ -50,54 +54,6 @@ class ExportReport:
     """By reason, records that are not in the file."""
 
 
-class Writer(Protocol):
-    """Takes records in order."""
-
-    def write(self, records: Sequence[Record]) -> None:
-        """Add records."""
-        ...
-
-    def close(self) -> None:
-        """Finish the file."""
-        ...
-
-
-class JsonLines:
-    """One JSON object a line."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-
-    def write(self, records: Sequence[Record]) -> None:
-        """Add lines."""
-        self._file.write(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
-
-    def close(self) -> None:
-        """Finish the file."""
-        self._file.close()
-
-
-class Parquet:
-    """One row group for each page; nested members are JSON text."""
-
-    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
-        self._columns = columns
-        self._schema: Any = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
-        self._file: Any = pq.ParquetWriter(path, self._schema, compression="zstd")
-
-    def write(self, records: Sequence[Record]) -> None:
-        """Add rows."""
-        json_members = [name for name, kind in self._columns.items() if kind == "json"]
-        rows = [{name: record.get(name) for name in self._columns} for record in records]
-        for row in rows:
-            row |= {name: msgspec.json.encode(row[name]).decode() for name in json_members if row[name] is not None}
-        self._file.write_table(pa.Table.from_pylist(rows, schema=self._schema))
-
-    def close(self) -> None:
-        """Write the footer."""
-        self._file.close()
-
-
 async def export(
     stored: Stored, name: str, selection: Selection, path: Path, file_format: str, on_progress: OnProgress
 ) -> ExportReport:
@@ -112,17 +68,17 @@ async def export(
         total = min(total, selection.limit)
     done, held, left_out = 0, list[Record](), Counter[str]()
     on_progress(0, total)
-    with written(path, file_format, kind.columns) as writer:
+    with written(path, file_format, kind.columns) as write:
         async for records in _records(stored, kind, selection, runs):
             done += len(records)
             on_progress(done, total)
             if kind.settle is None:
-                writer.write(records)
+                write(records)
             else:
                 held += records
         if kind.settle is not None:
             settled, left_out = kind.settle(held)
-            writer.write(settled)
+            write(settled)
             done = len(settled)
         if not done:
             about = kind.summary[:1].lower() + kind.summary[1:].rstrip(".")
@@ -150,11 +106,25 @@ async def _records(
 
 
 @contextmanager
-def written(path: Path, file_format: str, columns: Mapping[str, str]) -> Generator[Writer]:
-    """A writer for `path`, which is replaced when the block ends well. Raises `OSError`."""
+def written(path: Path, file_format: str, columns: Mapping[str, str]) -> Generator[Write]:
+    """What writes to `path`, which is replaced when the block ends well. Raises `OSError`.
+
+    Parquet has a row group for each call, and nested members as JSON text.
+    """
     with staged(path) as partial:
-        writer: Writer = JsonLines(partial) if file_format == "jsonl" else Parquet(partial, columns)
-        try:
-            yield writer
-        finally:
-            writer.close()
+        if file_format == "jsonl":
+            with partial.open("wb") as lines:
+                yield lambda records: lines.write(b"".join(msgspec.json.encode(record) + b"\n" for record in records))
+            return
+        schema: Any = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+        json_members = [name for name, kind in columns.items() if kind == "json"]
+
+        def add(records: Sequence[Record]) -> None:
+            rows = [{name: record.get(name) for name in columns} for record in records]
+            for row in rows:
+                row |= {name: msgspec.json.encode(row[name]).decode() for name in json_members if row[name] is not None}
+            table.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+        table: Any
+        with pq.ParquetWriter(partial, schema, compression="zstd") as table:
+            yield add

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 from msgspec.json import encode as encode_json
 
@@ -67,15 +67,12 @@ def settle(records: Sequence[Record]) -> tuple[list[Record], Counter[str]]:
 def _expected(answer: JsonObject) -> JsonObject | None:
     """The calls of an answer with their arguments, else its text."""
     calls = cast("list[JsonObject]", answer.get("tool_calls") or [])
-    if calls:
-        return {"tool_calls": {"calls": [_call(call["function"]) for call in calls]}}
+    if calls:  # in the form that `chat_messages` gives
+        functions = [(call["function"], json_object(call["function"]["arguments"])) for call in calls]
+        named = [{"name": f["name"], **({} if given is None else {"arguments": given})} for f, given in functions]
+        return {"tool_calls": {"calls": named}}
     text = text_of(answer.get("content"))
     return {"text": {"any_of": [text]}} if text.strip() else None
-
-
-def _call(function: Any) -> JsonObject:  # `Any`: JSON of a chat, whose form `chat_messages` gives
-    arguments = json_object(function["arguments"])
-    return {"name": function["name"], **({"arguments": arguments} if arguments is not None else {})}
 
 
 TASKS = Kind(

@@ -14,6 +14,7 @@ trajectory cannot say so, and every answer of it would be trained on.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from ratchet.core.contract import JsonObject
 from ratchet.extras.importers.base import (
@@ -121,13 +122,10 @@ def _tools(fields: JsonObject) -> list[JsonObject]:
 def _scores(metadata: JsonObject, options: ImportOptions) -> dict[str, float]:
     """The outcome, where the metadata has it; values of stored completions are texts."""
     value: object = metadata.get(options.outcome or "")
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return {}
-    number = number_of(value)
-    return {} if options.outcome is None or number is None else {options.outcome: number}
+    with suppress(ValueError):
+        number = number_of(float(value) if isinstance(value, str) else value)
+        return {} if options.outcome is None or number is None else {options.outcome: number}
+    return {}
 
 
 OPENAI_CHAT = Importer(

@@ -43,10 +43,13 @@ def importer_of(name: str, group_by: str | None = None, source: str | None = Non
 
     def messages_of(record: object, options: ImportOptions) -> Iterator[Imported]:
         try:
-            given = list(_given(function(record)))
+            returned = function(record)
+            is_one = isinstance(returned, ImportedTrajectory | ImportedPreference)
+            several = isinstance(returned, Iterable) and not is_one
+            given = list(cast("Iterable[object]", returned)) if several else [returned]
         except Exception as error:  # the boundary: code of the user's own, and one bad record must not end the import
             raise MalformedRecord(f"{type(error).__name__}: {error}") from error
-        for made in given:
+        for made in given if returned is not None else ():
             if isinstance(made, ImportedTrajectory):
                 own_id = None if made.id is None else f"{space}/{made.id}"
                 yield trajectory_from(replace(made, id=own_id), options, SOURCE)
@@ -62,14 +65,6 @@ def importer_of(name: str, group_by: str | None = None, source: str | None = Non
         return str(value)
 
     return Importer(summary=name, messages_of=messages_of, group_of=group_of if group_by else None)
-
-
-def _given(returned: object) -> Iterable[object]:
-    if returned is None:
-        return ()
-    if isinstance(returned, ImportedTrajectory | ImportedPreference) or not isinstance(returned, Iterable):
-        return (returned,)
-    return cast("Iterable[object]", returned)
 
 
 def _function(name: str) -> Function:

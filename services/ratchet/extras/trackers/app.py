@@ -18,7 +18,6 @@ from ratchet.core.stores.objects import Objects
 from ratchet.extras.trackers.copier import Copier
 from ratchet.extras.trackers.settings import Settings
 from ratchet.extras.trackers.trackers import TRACKERS
-from ratchet.extras.trackers.trackers.base import Tracker
 
 NAME = "experiment_tracker"
 INTERVAL_S = 10.0
@@ -32,15 +31,11 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
         stack.push_async_callback(bus.close)
         objects, components = Objects(settings.shared), list[Component]()
+        jobs, routes = Bucket(bus, JOBS, Job), Bucket(bus, POLICIES, Route)
+        policies = Bucket(bus, POLICIES, PolicyVersion)
         for name, make in TRACKERS.items():
             tracker = await make(settings, objects, stack)
-            if tracker is not None:
-                components.append(copying(bus, tracker, name))
+            if tracker is not None:  # one that is away is tried again at the next look; nothing waits for it
+                copier = Copier(jobs, policies, routes, tracker)
+                components.append(Periodic(INTERVAL_S, copier.copy, f"copy_{name}"))
         yield App(NAME, components, {"broker": bus.check})
-
-
-def copying(bus: Bus, tracker: Tracker, name: str) -> Periodic:
-    """The component that copies. A tracker that is away is tried again at the next look; nothing waits for it."""
-    jobs, policies = Bucket(bus, JOBS, Job), Bucket(bus, POLICIES, PolicyVersion)
-    copier = Copier(jobs, policies, Bucket(bus, POLICIES, Route), tracker)
-    return Periodic(INTERVAL_S, copier.copy, f"copy_{name}")

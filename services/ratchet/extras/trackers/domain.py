@@ -100,6 +100,15 @@ def run_of(job: Job, prefix: str) -> Run | None:
     }
     hyper: JsonObject = msgspec.to_builtins(config.hyperparameters)
     params = {"algorithm": job.algorithm, "base_model": config.base_model, **dict(_flat(hyper))}
+    live: list[Metric] = []
+    if job.metrics and job.progress and job.heartbeat_at and job.state == JobState.RUNNING:
+        at_ms, step = _ms(job.heartbeat_at), job.progress.current_step or 0
+        figures: JsonObject = msgspec.to_builtins(job.metrics)
+        live = [
+            Metric(LIVE + METRICS.get(name, name), float(value), at_ms, step)
+            for name, value in figures.items()
+            if isinstance(value, int | float)
+        ]
     return Run(
         experiment=name_of(prefix, job.role),
         name=f"{job.algorithm}-{job.training_job_id[:8]}",
@@ -108,7 +117,7 @@ def run_of(job: Job, prefix: str) -> Run | None:
         ended_ms=_ms(job.finished_at or job.updated_at) if job.state in ENDED else None,
         tags={name: value[:TEXT] for name, value in tags.items() if value},
         params={name: value[:TEXT] for name, value in params.items()},
-        live=_live(job),
+        live=live,
     )
 
 
@@ -167,18 +176,6 @@ def aliases(policies: Iterable[PolicyVersion], route: Route | None) -> dict[str,
         PRODUCTION: route.stable.version if route is not None and route.stable is not None else None,
         STAGING: canary if canary is not None else max(waiting, default=None),
     }
-
-
-def _live(job: Job) -> list[Metric]:
-    if job.metrics is None or job.progress is None or job.heartbeat_at is None or job.state != JobState.RUNNING:
-        return []
-    at_ms, step = _ms(job.heartbeat_at), job.progress.current_step or 0
-    figures: JsonObject = msgspec.to_builtins(job.metrics)
-    return [
-        Metric(LIVE + METRICS.get(name, name), float(value), at_ms, step)
-        for name, value in figures.items()
-        if isinstance(value, int | float)
-    ]
 
 
 def _flat(values: Mapping[str, object], before: str = "") -> Iterator[tuple[str, str]]:

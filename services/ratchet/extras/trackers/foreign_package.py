@@ -100,11 +100,8 @@ class FilesTracker:
 
 async def trackio(settings: Settings, objects: BlobStore, _: AsyncExitStack) -> Tracker | None:
     """trackio, of the interpreter in `RATCHET_TRACKER_TRACKIO_PYTHON`: runs in SQLite on this machine."""
-    if settings.trackio_python is None:
-        return None
-    directory = settings.shared.data_dir / "trackio"
-    environment = {"TRACKIO_DIR": str(directory), "HF_HUB_OFFLINE": "1"}
-    return FilesTracker(Package("trackio", settings.trackio_python, directory, environment), objects, settings.prefix)
+    offline = {"HF_HUB_OFFLINE": "1"}
+    return _tracker("trackio", settings.trackio_python, "TRACKIO_DIR", offline, settings, objects)
 
 
 async def wandb(settings: Settings, objects: BlobStore, _: AsyncExitStack) -> Tracker | None:
@@ -112,8 +109,15 @@ async def wandb(settings: Settings, objects: BlobStore, _: AsyncExitStack) -> Tr
 
     `wandb sync` uploads it when a person runs it. Ratchet itself sends nothing there: it takes no API key.
     """
-    if settings.wandb_python is None:
+    return _tracker("wandb", settings.wandb_python, "WANDB_DIR", {"WANDB_MODE": "offline"}, settings, objects)
+
+
+def _tracker(
+    name: str, python: str | None, variable: str, offline: Mapping[str, str], settings: Settings, objects: BlobStore
+) -> Tracker | None:
+    """`variable` tells the package its directory."""
+    if python is None:
         return None
-    directory = settings.shared.data_dir / "wandb"
-    environment = {"WANDB_MODE": "offline", "WANDB_DIR": str(directory)}
-    return FilesTracker(Package("wandb", settings.wandb_python, directory, environment), objects, settings.prefix)
+    directory = settings.shared.data_dir / name
+    package = Package(name, python, directory, {variable: str(directory), **offline})
+    return FilesTracker(package, objects, settings.prefix)

@@ -36,10 +36,6 @@ class _Experiment(msgspec.Struct):
     experiment_id: str
 
 
-class _ExperimentAnswer(msgspec.Struct):
-    experiment: _Experiment
-
-
 class RunInfo(msgspec.Struct):
     """A run as the server knows it."""
 
@@ -65,10 +61,6 @@ class StoredRun(msgspec.Struct):
         return next((tag.value for tag in self.data.tags if tag.key == name), None)
 
 
-class _RunAnswer(msgspec.Struct):
-    run: StoredRun
-
-
 class _Runs(msgspec.Struct):
     runs: list[StoredRun] = msgspec.field(default_factory=list[StoredRun])
 
@@ -88,10 +80,6 @@ class _Versions(msgspec.Struct):
     model_versions: list[StoredVersion] = msgspec.field(default_factory=list[StoredVersion])
 
 
-class _VersionAnswer(msgspec.Struct):
-    model_version: StoredVersion
-
-
 class _Alias(msgspec.Struct):
     alias: str
     version: str
@@ -99,10 +87,6 @@ class _Alias(msgspec.Struct):
 
 class _Model(msgspec.Struct):
     aliases: list[_Alias] = msgspec.field(default_factory=list[_Alias])
-
-
-class _ModelAnswer(msgspec.Struct):
-    registered_model: _Model
 
 
 class Mlflow:
@@ -115,11 +99,11 @@ class Mlflow:
         """Id of the experiment of this name, which is made unless it is there."""
         try:
             answer = await self._client.ask(
-                "GET", f"{API}/experiments/get-by-name", _ExperimentAnswer, query={"experiment_name": name}
+                "GET", f"{API}/experiments/get-by-name", dict[str, _Experiment], query={"experiment_name": name}
             )
         except NotFound:
             return (await self._post("experiments/create", _Experiment, {"name": name})).experiment_id
-        return answer.experiment.experiment_id
+        return answer["experiment"].experiment_id
 
     async def find_run(self, experiment: str, job: str) -> StoredRun | None:
         """The run of a training job; the oldest, should there be two."""
@@ -139,7 +123,7 @@ class Mlflow:
             "start_time": run.started_ms,
             "tags": _pairs(run.tags),
         }
-        return (await self._post("runs/create", _RunAnswer, body)).run
+        return (await self._post("runs/create", dict[str, StoredRun], body))["run"]
 
     async def update_run(self, run_id: str, run: Run) -> None:
         """State and times of a run."""
@@ -173,10 +157,7 @@ class Mlflow:
         return True
 
     async def versions(self, model: str) -> dict[str, StoredVersion]:
-        """The versions of a registered model, by the policy that each stands for; the model is made unless it is there.
-
-        Raises `NotFound` never.
-        """
+        """The versions of a registered model, which is made unless it is there, by the policy that each stands for."""
         try:
             await self._client.ask("GET", f"{API}/registered-models/get", msgspec.Raw, query={"name": model})
         except NotFound:
@@ -184,14 +165,14 @@ class Mlflow:
             return {}
         query = {"filter": f"name='{model}'", "max_results": 10_000}
         answer = await self._client.ask("GET", f"{API}/model-versions/search", _Versions, query=query)
-        return {policy: one for one in answer.model_versions if (policy := one.tag(POLICY)) is not None}
+        return {policy: stored for stored in answer.model_versions if (policy := stored.tag(POLICY)) is not None}
 
     async def create_version(
         self, model: str, source: str, run_id: str | None, tags: Mapping[str, str]
     ) -> StoredVersion:
         """A new version of a registered model."""
         body = {"name": model, "source": source, "tags": _pairs(tags)} | ({"run_id": run_id} if run_id else {})
-        return (await self._post("model-versions/create", _VersionAnswer, body)).model_version
+        return (await self._post("model-versions/create", dict[str, StoredVersion], body))["model_version"]
 
     async def tag_version(self, model: str, version: str, tags: Mapping[str, str]) -> None:
         """Set tags of a version."""
@@ -201,17 +182,15 @@ class Mlflow:
 
     async def aliases(self, model: str) -> dict[str, str]:
         """The version behind each alias of a registered model."""
-        answer = await self._client.ask("GET", f"{API}/registered-models/get", _ModelAnswer, query={"name": model})
-        return {one.alias: one.version for one in answer.registered_model.aliases}
+        answer = await self._client.ask("GET", f"{API}/registered-models/get", dict[str, _Model], query={"name": model})
+        return {named.alias: named.version for named in answer["registered_model"].aliases}
 
     async def set_alias(self, model: str, alias: str, version: str | None) -> None:
         """Point an alias at a version, or remove it."""
+        method, body = "DELETE", {"name": model, "alias": alias}
         if version is not None:
-            body = {"name": model, "alias": alias, "version": version}
-            await self._post("registered-models/alias", msgspec.Raw, body)
-            return
-        body = {"name": model, "alias": alias}
-        await self._client.ask("DELETE", f"{API}/registered-models/alias", msgspec.Raw, body=body)
+            method, body = "POST", {**body, "version": version}
+        await self._client.ask(method, f"{API}/registered-models/alias", msgspec.Raw, body=body)
 
     async def _post(self, path: str, kind: type[T], body: object) -> T:
         return await self._client.ask("POST", f"{API}/{path}", kind, body=body)

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from ratchet.core.contract.policy_manifest import ADAPTER, ADAPTER_CONFIG, PolicyManifest
-from ratchet.core.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
+from ratchet.core.errors import DigestMismatch, NotFound, Rejected, Unavailable
 from ratchet.core.stores.base_weights import require_same_weights, stored_weights_digest, weights_digest
 from ratchet.core.stores.failed_names import FailedNames
 from ratchet.core.stores.policies import (
@@ -75,14 +75,11 @@ class Adapters:
             except Rejected as error:
                 raise Rejected(f"{name} cannot be served here: {error}") from error
         except (NotFound, Rejected, DigestMismatch) as failure:
-            self._remember(name, failure)
+            with self._failing:
+                self._failed.remember(name, failure)
             raise
         except OSError as error:
             raise Unavailable(f"{name} cannot be kept or checked on this disk: {error}") from error
-
-    def _remember(self, name: str, failure: RatchetError) -> None:
-        with self._failing:
-            self._failed.remember(name, failure)
 
     def _held(self, policy: Policy, engine: Engine) -> Held:
         manifest = policy.manifest

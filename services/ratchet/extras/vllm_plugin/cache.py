@@ -74,7 +74,7 @@ class AdapterCache:
         if needed > self._capacity:
             raise Rejected(f"its {needed:,} bytes are more than RATCHET_VLLM_CACHE_BYTES ({self._capacity:,})")
         self._clean(policy)
-        kept = {one: _bytes(one) for one in self._kept()}
+        kept = {directory: _bytes(directory) for directory in self._kept()}
         if self._evict(kept, sum(kept.values()) + needed - self._capacity) > 0:
             raise Unavailable(
                 f"no room: all {len(kept)} adapters in the cache are in use; unload some, or raise"
@@ -84,7 +84,7 @@ class AdapterCache:
         try:
             fetch_files(self._objects, policy, self._directory)
         except OSError as error:
-            kept = {one: _bytes(one) for one in self._kept()}
+            kept = {directory: _bytes(directory) for directory in self._kept()}
             if error.errno not in FULL or self._evict(kept, sum(kept.values())) == sum(kept.values()):
                 raise
             fetch_files(self._objects, policy, self._directory)

@@ -80,7 +80,11 @@ class Resolver(LoRAResolver):  # pyright: ignore[reportUntypedBaseClass]
         """In a thread. A caller that goes away leaves nothing held."""
         self._waiting += 1
         holding = asyncio.ensure_future(asyncio.to_thread(self._held, name, engine))
-        holding.add_done_callback(self._ended)
+
+        def ended(_: asyncio.Future[Held]) -> None:
+            self._waiting -= 1
+
+        holding.add_done_callback(ended)
         try:
             return await asyncio.shield(holding)
         except asyncio.CancelledError:
@@ -91,9 +95,6 @@ class Resolver(LoRAResolver):  # pyright: ignore[reportUntypedBaseClass]
         with self._making:
             adapters = self._adapters()
         return adapters.hold(name, engine)
-
-    def _ended(self, _: asyncio.Future[Held]) -> None:
-        self._waiting -= 1
 
 
 class Facts(AggregateStatLoggerBase):  # pyright: ignore[reportUntypedBaseClass]

@@ -85,9 +85,9 @@ def test_every_member_of_an_execution_is_a_column() -> None:
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
 def test_both_formats_hold_the_same(tmp_path: Path, file_format: str) -> None:
     kind, path = KINDS["executions"], tmp_path / f"out.{file_format}"
-    with written(path, file_format, kind.columns) as writer:
+    with written(path, file_format, kind.columns) as write:
         for number in range(2):
-            writer.write([kind.record(encode(trajectory(str(number))), None)])
+            write([kind.record(encode(trajectory(str(number))), None)])
     if file_format == "jsonl":
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         results = [row["result"] for row in rows]
@@ -102,7 +102,7 @@ def test_both_formats_hold_the_same(tmp_path: Path, file_format: str) -> None:
 def test_a_file_that_was_not_finished_leaves_the_old_one_alone(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text("old\n")
-    with pytest.raises(TypeError), written(path, "jsonl", {}) as writer:
-        writer.write([{"not JSON": object()}])
+    with pytest.raises(TypeError), written(path, "jsonl", {}) as write:
+        write([{"not JSON": object()}])
     assert path.read_text() == "old\n"
     assert list(tmp_path.iterdir()) == [path]

@@ -28,7 +28,7 @@ def record(run: dict[str, Any]) -> None:
             return
         shutil.rmtree(before)
     quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True)
-    one = wandb.init(
+    written = wandb.init(
         project=run["project"],
         id=run["id"],
         name=run["name"],
@@ -39,9 +39,9 @@ def record(run: dict[str, Any]) -> None:
         settings=quiet,
     )
     for step in run["steps"]:
-        one.log(step["figures"], step=step["number"])
-    one.finish(exit_code=0 if run["status"] == "FINISHED" else 1)
-    (Path(one.dir).parent / COMPLETE).touch()
+        written.log(step["figures"], step=step["number"])
+    written.finish(exit_code=0 if run["status"] == "FINISHED" else 1)
+    (Path(written.dir).parent / COMPLETE).touch()
 
 
 if __name__ == "__main__":
