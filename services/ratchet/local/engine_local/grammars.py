@@ -28,8 +28,14 @@ class Grammars:
         """The grammar of a constraint; None without one. Raises `BadRequest` naming the member, or `Unavailable`."""
         if constraint is None:
             return None
-        known = self._known(served, constraint)
+        tokens = served.text.known_tokens
+        try:
+            known = tokens and self._compiler.known(tokens, constraint)
+        except Rejected as error:  # by what was compiled before, or followed too slowly
+            metrics.GRAMMARS.labels("refused").inc()
+            raise _refusal(constraint, error) from error
         if known is not None:
+            metrics.GRAMMARS.labels("given").inc()
             return known
         if self._waiting >= MAX_WAITING:
             metrics.GRAMMARS.labels("busy").inc()
@@ -38,18 +44,6 @@ class Grammars:
         work = asyncio.get_running_loop().run_in_executor(self._thread, self._compiled, served, constraint)
         work.add_done_callback(self._done)
         return await asyncio.shield(work)
-
-    def _known(self, served: Served, constraint: Constraint) -> Grammar | None:
-        """A grammar that was compiled before. Raises `BadRequest` when it was refused, or is too slow to follow."""
-        tokens = served.text.known_tokens
-        try:
-            known = tokens and self._compiler.known(tokens, constraint)
-        except Rejected as error:
-            metrics.GRAMMARS.labels("refused").inc()
-            raise _refusal(constraint, error) from error
-        if known is not None:
-            metrics.GRAMMARS.labels("given").inc()
-        return known
 
     def close(self) -> None:
         """Compile no more."""

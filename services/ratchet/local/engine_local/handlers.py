@@ -17,7 +17,7 @@ from ratchet.core.service.problems import HttpError
 from ratchet.local.engine_local import metrics
 from ratchet.local.engine_local.answering import Form, chat_form, events, text_form, whole_answer
 from ratchet.local.engine_local.domain.answers import Given, Stamp
-from ratchet.local.engine_local.domain.requests import read_chat, read_completion
+from ratchet.local.engine_local.domain.requests import ChatCall, CompletionCall, read_chat, read_completion
 from ratchet.local.engine_local.generation import Generations, Prompt
 from ratchet.local.engine_local.grammars import Grammars
 from ratchet.local.engine_local.registry import Entry, Registry
@@ -83,10 +83,8 @@ class Engine:
             entry, text = await self._use(call.model, held)
             # Rendering and tokenising a long conversation takes a while: the loop does not wait for it.
             ids = await asyncio.to_thread(text.chat_ids, call.messages, call.tools)
-            given = Given(self._stamp("chatcmpl", call.model), ids, call.options, text.spell)
-            grammar = await self._grammars.grammar(entry.served, call.constraint)
-            prompt = Prompt(ids, call.sampling, call.options, grammar)
-            return await self._answer(entry, chat_form(given, text, call), prompt, held)
+            form = chat_form(self._given("chatcmpl", call, ids, text), text, call)
+            return await self._answer(entry, form, call, held)
 
     async def complete(self, request: Request) -> Answer:
         """`POST /v1/completions`."""
@@ -94,10 +92,8 @@ class Engine:
         async with AsyncExitStack() as held:
             entry, text = await self._use(call.model, held)
             ids = await asyncio.to_thread(_prompt_ids, text, call.prompt)
-            given = Given(self._stamp("cmpl", call.model), ids, call.options, text.spell)
-            grammar = await self._grammars.grammar(entry.served, call.constraint)
-            prompt = Prompt(ids, call.sampling, call.options, grammar)
-            return await self._answer(entry, text_form(given, text, call), prompt, held)
+            form = text_form(self._given("cmpl", call, ids, text), text, call)
+            return await self._answer(entry, form, call, held)
 
     async def tokenize(self, request: Request) -> Response:
         """`POST /tokenize`: the tokens of a chat up to where its answer begins, as vLLM gives them."""
@@ -109,7 +105,9 @@ class Engine:
 
     async def unload_policy(self, request: Request) -> Response:
         """`POST /v1/unload_lora_adapter {lora_name}`: the next call that names the policy loads it again."""
-        name = _text(request.json_object(), "lora_name")
+        name = request.json_object().get("lora_name")
+        if not isinstance(name, str) or not name:
+            raise BadRequest("lora_name must be a text", param="lora_name")
         if not self._registry.remove(name):
             raise unknown_model(name)
         metrics.EVICTIONS.labels("unloaded").inc()
@@ -120,14 +118,15 @@ class Engine:
         """`GET /v1/models`: the policies in memory."""
         listed = [
             {
-                "id": one.name,
+                "id": entry.name,
                 "object": "model",
-                "created": int(one.loaded_at),
+                "created": int(entry.loaded_at),
                 "owned_by": "ratchet",
-                "root": one.uri,
-                "probe": _probe(one),
+                "root": entry.uri,
+                # Whether its log-probabilities were compared with the trainer's; one that differs is never resident.
+                "probe": "matched" if entry.served.probed else "none",
             }
-            for one in self._registry
+            for entry in self._registry
         ]
         return json_response({"object": "list", "data": listed})
 
@@ -144,21 +143,21 @@ class Engine:
         entry = await self._resolver.resolve(model)
         return entry, held.enter_context(self._registry.using(entry)).text
 
-    async def _answer(self, entry: Entry[Served], form: Form, prompt: Prompt, held: AsyncExitStack) -> Answer:
+    async def _answer(
+        self, entry: Entry[Served], form: Form, call: ChatCall | CompletionCall, held: AsyncExitStack
+    ) -> Answer:
         """The answer, whole or as a stream, which begins with the first token: an error before it has its status."""
+        grammar = await self._grammars.grammar(entry.served, call.constraint)
+        prompt = Prompt(form.given.prompt_ids, call.sampling, call.options, grammar)
         rows = held.enter_context(self._generations.rows(entry, prompt))
         if not prompt.options.stream:
             return json_response(await whole_answer(form, rows))
         await rows.begun()
         return EventStream(events(form, rows, held.pop_all()))
 
-    def _stamp(self, kind: str, model: str) -> Stamp:
-        return Stamp(f"{kind}-{uuid.uuid4().hex}", int(self._now().timestamp()), model)
-
-
-def _probe(entry: Entry[Served]) -> str:
-    """Whether the policy's log-probabilities were compared with the trainer's; one that differs is never resident."""
-    return "matched" if entry.served.probed else "none"
+    def _given(self, kind: str, call: ChatCall | CompletionCall, ids: list[int], text: ChatText) -> Given:
+        stamp = Stamp(f"{kind}-{uuid.uuid4().hex}", int(self._now().timestamp()), call.model)
+        return Given(stamp, ids, call.options, text.spell)
 
 
 def _prompt_ids(text: ChatText, prompt: str | list[int]) -> list[int]:
@@ -168,10 +167,3 @@ def _prompt_ids(text: ChatText, prompt: str | list[int]) -> list[int]:
     if max(prompt) >= text.vocabulary:
         raise BadRequest(f"prompt holds a token id outside the vocabulary of {text.vocabulary}", param="prompt")
     return prompt
-
-
-def _text(body: dict[str, object], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str) or not value:
-        raise BadRequest(f"{name} must be a text", param=name)
-    return value

@@ -18,39 +18,6 @@ KEPT = 2
 """So many policies stay, however large they are: stable and canary would else evict each other at every call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """A policy in memory."""
-
-    name: str
-    used_at: float
-    """Monotonic seconds of its last request (or its load)."""
-    busy: bool = False
-    """It is answering requests right now."""
-    own_bytes: int = 0
-    """Of weights that it shares with no base model."""
-
-
-def to_evict(residents: Sequence[Resident], capacity: int, surplus_bytes: int = 0) -> list[str] | None:
-    """Names to unload so that one more policy fits into `capacity`, least recently used first.
-
-    As many more leave as have `surplus_bytes`, or all that are not busy, but for bytes alone never so many that fewer
-    than `KEPT` remain with the new one. None when too few may go to make room for one.
-    """
-    surplus = len(residents) + 1 - capacity
-    movable = sorted((resident for resident in residents if not resident.busy), key=lambda one: one.used_at)
-    if surplus > len(movable):
-        return None
-    leaving: list[str] = []
-    for one in movable:
-        enough_bytes = surplus_bytes <= 0 or len(residents) + 1 - len(leaving) <= KEPT
-        if len(leaving) >= surplus and enough_bytes:
-            break
-        leaving.append(one.name)
-        surplus_bytes -= one.own_bytes
-    return leaving
-
-
 @dataclass(slots=True)
 class Entry(Generic[S]):
     """A policy in memory. `served` is whatever answers for it."""
@@ -67,6 +34,26 @@ class Entry(Generic[S]):
     """Of weights that it shares with no base model."""
     users: int = 0
     """Requests that it is answering."""
+
+
+def to_evict(residents: Sequence[Entry[S]], capacity: int, surplus_bytes: int = 0) -> list[str] | None:
+    """Names to unload so that one more policy fits into `capacity`, least recently used first.
+
+    As many more leave as have `surplus_bytes`, or all that are not busy, but for bytes alone never so many that fewer
+    than `KEPT` remain with the new one. None when too few may go to make room for one.
+    """
+    surplus = len(residents) + 1 - capacity
+    movable = sorted((entry for entry in residents if not entry.users), key=lambda entry: entry.used_at)
+    if surplus > len(movable):
+        return None
+    leaving: list[str] = []
+    for entry in movable:
+        enough_bytes = surplus_bytes <= 0 or len(residents) + 1 - len(leaving) <= KEPT
+        if len(leaving) >= surplus and enough_bytes:
+            break
+        leaving.append(entry.name)
+        surplus_bytes -= entry.own_bytes
+    return leaving
 
 
 class Registry(Generic[S]):
@@ -112,7 +99,7 @@ class Registry(Generic[S]):
         for name in evicted:
             self.remove(name)
         self._entries[entry.name] = entry
-        taken = sum(one.own_bytes for one in self._entries.values())
+        taken = sum(kept.own_bytes for kept in self._entries.values())
         if self._most_bytes is not None and taken > self._most_bytes:
             names = sorted(self._entries)
             log.warning(
@@ -140,6 +127,6 @@ class Registry(Generic[S]):
                 self._forget(entry.served)
 
     def _evictable(self, new_bytes: int = 0) -> list[str] | None:
-        residents = [Resident(e.name, e.used_at, e.users > 0, e.own_bytes) for e in self._entries.values()]
-        taken = sum(resident.own_bytes for resident in residents) + new_bytes
+        residents = list(self._entries.values())
+        taken = sum(entry.own_bytes for entry in residents) + new_bytes
         return to_evict(residents, self._capacity, 0 if self._most_bytes is None else taken - self._most_bytes)

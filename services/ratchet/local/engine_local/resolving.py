@@ -20,7 +20,6 @@ from ratchet.core.stores.failed_names import FailedNames
 from ratchet.core.stores.policies import Policy, is_policy_name
 from ratchet.local.engine_local import metrics
 from ratchet.local.engine_local.registry import Entry, Registry
-from ratchet.local.engine_local.s3_policies import Fetched
 from ratchet.local.engine_local.torch_policies import Served
 
 log = structlog.get_logger()
@@ -36,7 +35,7 @@ class Resolver:
         self,
         registry: Registry[Served],
         find: Callable[[str], Awaitable[Policy]],
-        load: Callable[[str], Awaitable[Fetched]],
+        load: Callable[[str], Awaitable[Served]],
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -89,20 +88,18 @@ class Resolver:
             raise Unavailable("no room for another policy: all resident ones are busy", code="no_room")
         began = time.monotonic()
         try:
-            fetched = await self._load(policy.uri)
+            served = await self._load(policy.uri)
         except Exception as error:
             metrics.LOADS.labels("refused").inc()
             raise _not_loaded(name, error) from error
         now = time.monotonic()
-        entry = Entry(
-            name, fetched.digest, policy.uri, fetched.served, self._now().timestamp(), now, fetched.served.own_bytes
-        )
+        entry = Entry(name, policy.digest, policy.uri, served, self._now().timestamp(), now, served.own_bytes)
         evicted = self._registry.add(entry)
         metrics.LOADS.labels("loaded").inc()
         metrics.LOAD_SECONDS.observe(now - began)
         metrics.EVICTIONS.labels("room").inc(len(evicted))
         metrics.RESIDENT.set(len(self._registry))
-        log.info("policy loaded", policy=name, digest=fetched.digest, seconds=round(now - began, 3), evicted=evicted)
+        log.info("policy loaded", policy=name, digest=policy.digest, seconds=round(now - began, 3), evicted=evicted)
         return entry
 
 
@@ -117,15 +114,11 @@ def _not_loaded(name: str, error: Exception) -> RatchetError:
     # Of known errors only the kind: their texts may quote the store's, and only the caller may read those.
     log.warning("policy not loaded", policy=name, error=type(error).__name__, exc_info=None if known else error)
     if isinstance(error, NotFound | Rejected | DigestMismatch):  # not found: its base, or one of its files
-        return _refused(error)
+        code = next((code for kind, code in REFUSALS.items() if isinstance(error, kind)), "policy_refused")
+        return HttpError(POLICY_REFUSED, str(error), code=code)
     if isinstance(error, RatchetError):
         return error
     if isinstance(error, OSError):
         reason = error.strerror or type(error).__name__
         return Unavailable(f"{name} cannot be kept or read on this engine's disk: {reason}")
     return Unavailable(f"{name} cannot be loaded on this engine now; its log has the details")
-
-
-def _refused(error: RatchetError) -> HttpError:
-    code = next((code for kind, code in REFUSALS.items() if isinstance(error, kind)), "policy_refused")
-    return HttpError(POLICY_REFUSED, str(error), code=code)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -21,14 +20,6 @@ BASES = 2
 """Base models kept in memory for the adapters to come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """A policy in memory and the digest of its manifest."""
-
-    digest: str
-    served: Served
-
-
 class PolicyLoader:
     """Loads one policy at a time, on a thread of its own; any thread may find one. Its methods block."""
 
@@ -41,18 +32,18 @@ class PolicyLoader:
         """The policy called `name`. Raises as `stores.policies.find_policy` does."""
         return find_policy(self._objects, name)
 
-    def load(self, uri: str) -> Fetched:
+    def load(self, uri: str) -> Served:
         """The policy behind a manifest's uri: verified, merged, probed.
 
         Raises `NotFound`, `DigestMismatch`, `ObjectsUnavailable` or `Rejected`.
         """
         local = fetch_policy(self._objects, uri, self._cache)
-        manifest, digest = local.policy.manifest, local.policy.digest
+        manifest = local.policy.manifest
         if manifest.kind == MODEL:
-            weights = self._kept(digest, local.directory, manifest.dtype)
+            weights = self._kept(local.policy.digest, local.directory, manifest.dtype)
         else:
             weights = merge_adapter(self._base(manifest), local.directory, manifest.tokenizer_digest)
-        return Fetched(digest, serve(weights, manifest.probe))
+        return serve(weights, manifest.probe)
 
     def _base(self, manifest: PolicyManifest) -> Weights:
         """The model that an adapter changes: of a manifest, a directory, or a name as the trainer reads one."""

@@ -1,6 +1,6 @@
 """The running batch of one policy: requests join and leave between two forward passes."""
 
-# ruff: noqa: N806 - names of tensors end in their shape
+# ruff: noqa: N806 - names of tensors end in their shape: B rows, T new tokens, V vocabulary, K candidates
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from ratchet.local.engine_local.domain.answers import Completion, Drawn, Scored
 from ratchet.local.engine_local.domain.prefix_index import Match, PrefixIndex
 from ratchet.local.engine_local.domain.requests import Sampling
 from ratchet.local.engine_local.torch_sampling import Drawer, draw, drawer
-from ratchet.local.engine_local.torch_scoring import score_prompt
 from ratchet.local.engine_local.torch_slots import KeysValues, Network, Slots
+
+CHUNK = 64
+"""Tokens of a prompt scored at once: a matrix of all of a long prompt and a large vocabulary would take gigabytes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +126,7 @@ class Batch:
         """One token more for the rows from `first` on; those that end with it, or are cancelled, leave."""
         logits_BV = self._slots.forward(first, new_ids)
         drawn = draw(logits_BV, [row.drawer for row in self._rows[first:]], self._generator)
-        ended = [self._add_token(row, one) for row, one in zip(self._rows[first:], drawn, strict=True)]
+        ended = [self._add_token(row, token) for row, token in zip(self._rows[first:], drawn, strict=True)]
         updates: list[Update] = []
         for place in reversed(range(first, len(self._rows))):
             row, end = self._rows[place], ended[place - first]
@@ -163,3 +165,22 @@ class Batch:
         if ends or (row.job.stops_in is not None and row.job.stops_in(row.output)):
             return "stop"
         return "length" if len(row.output) >= row.job.limit else None
+
+
+def score_prompt(slots: Slots, slot: int, prompt: Sequence[int], candidates: int) -> list[Scored]:
+    """Log-probabilities of the prompt's own tokens after the first, teacher-forced.
+
+    Afterwards `slot`, which was empty, holds all but the last one.
+    """
+    scored: list[Scored] = []
+    for start in range(0, len(prompt) - 1, CHUNK):
+        ids = prompt[start : min(start + CHUNK, len(prompt) - 1)]
+        targets = prompt[start + 1 : start + 1 + len(ids)]
+        logp_TV = slots.forward_each(slot, ids).log_softmax(-1)
+        logprob_T1 = logp_TV.gather(-1, logp_TV.new_tensor(targets).long()[:, None])
+        ranks: list[int] = (logp_TV > logprob_T1).sum(-1).add(1).tolist()
+        likely_TK, likely_ids_TK = logp_TV.topk(min(candidates, logp_TV.shape[-1]), dim=-1)
+        logprobs: list[float] = logprob_T1[:, 0].tolist()
+        tops = [list(zip(*row, strict=True)) for row in zip(likely_ids_TK.tolist(), likely_TK.tolist(), strict=True)]
+        scored += [Scored(*figures) for figures in zip(targets, logprobs, ranks, tops, strict=True)]
+    return scored

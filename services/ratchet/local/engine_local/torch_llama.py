@@ -71,7 +71,8 @@ class LlamaNetwork:
         rotary = self._cos_PD[positions_BT][:, :, None], self._sin_PD[positions_BT][:, :, None]
         for weights, cache in zip(self._layers, layers, strict=True):
             hidden_BTC = hidden_BTC + self._attention(weights, hidden_BTC, rotary, mask_B1TW, cache)
-            hidden_BTC = hidden_BTC + self._mlp(weights, hidden_BTC)
+            gate, up = (self._normed(hidden_BTC, weights.mlp_norm_C) @ weights.gate_up_CI).chunk(2, -1)
+            hidden_BTC = hidden_BTC + (F.silu(gate) * up) @ weights.down_IC
         return (self._normed(hidden_BTC[:, -keep:], self._norm_C) @ self._head_CV).float()
 
     def _attention(
@@ -97,10 +98,6 @@ class LlamaNetwork:
         if not grouped:
             seen = seen.transpose(1, 2)
         return seen.reshape(rows, count, -1) @ weights.out_OC
-
-    def _mlp(self, weights: _Layer, hidden_BTC: Tensor) -> Tensor:
-        gate, up = (self._normed(hidden_BTC, weights.mlp_norm_C) @ weights.gate_up_CI).chunk(2, -1)
-        return (F.silu(gate) * up) @ weights.down_IC
 
     def _normed(self, hidden: Tensor, weight_C: Tensor) -> Tensor:
         return F.rms_norm(hidden, weight_C.shape, weight_C, self._epsilon)

@@ -81,15 +81,15 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
     temperature 1 (as vLLM reports it). Tokens are drawn by inverting the cumulative distribution with one uniform
     number per row, so rows with seeds do not depend on their neighbours.
     """
-    if any(one.counts is not None for one in drawers):
+    if any(row.counts is not None for row in drawers):
         rows = [
-            logits_V if one.counts is None else one.counts.penalised(logits_V, one.sampling)
-            for logits_V, one in zip(logits_BV, drawers, strict=True)
+            logits_V if row.counts is None else row.counts.penalised(logits_V, row.sampling)
+            for logits_V, row in zip(logits_BV, drawers, strict=True)
         ]
         logits_BV = torch.stack(rows)
     logits_BV = _masked(logits_BV, drawers)
-    greedy_B1 = torch.tensor([[one.sampling.temperature == 0] for one in drawers])
-    temperature_B1 = torch.tensor([[one.sampling.temperature or 1.0] for one in drawers])
+    greedy_B1 = torch.tensor([[row.sampling.temperature == 0] for row in drawers])
+    temperature_B1 = torch.tensor([[row.sampling.temperature or 1.0] for row in drawers])
     scaled_BV = _bounded(logits_BV / temperature_B1, drawers)
     logp_BV = torch.log_softmax(scaled_BV, dim=-1)
     token_B1 = _inverted(logp_BV, _uniform(drawers, shared))
@@ -97,11 +97,11 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
         token_B1 = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), token_B1)
     logprob_B: list[float] = logp_BV.gather(-1, token_B1)[:, 0].tolist()
     tokens: list[int] = token_B1[:, 0].tolist()
-    for token, one in zip(tokens, drawers, strict=True):
-        if one.counts is not None:
-            one.counts.add(token)
-        if one.walk is not None:
-            one.walk.accept(token)
+    for token, row in zip(tokens, drawers, strict=True):
+        if row.counts is not None:
+            row.counts.add(token)
+        if row.walk is not None:
+            row.walk.accept(token)
     return [
         Drawn(token, logprob, _top(logp_BV[row], one.top_logprobs))
         for row, (token, logprob, one) in enumerate(zip(tokens, logprob_B, drawers, strict=True))

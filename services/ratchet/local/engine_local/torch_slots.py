@@ -105,6 +105,8 @@ class SlotLayer(CacheLayerMixin):
     """One layer's keys and values: two buffers [N, H, W, D] that grow on demand."""
 
     is_sliding = False
+    keys: Any  # a tensor wherever it is read; the base would have None until then
+    values: Any
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,8 +126,6 @@ class SlotLayer(CacheLayerMixin):
         plan = self.plan
         assert plan is not None, "a forward pass without a plan"  # noqa: S101 - a programming error
         self._reserve(plan.first + plan.count, plan.width)
-        assert self.keys is not None  # noqa: S101 - initialized above
-        assert self.values is not None  # noqa: S101 - initialized above
         to_row = plan.from_row + plan.first
         self.keys[to_row, :, plan.to_column] = key_states[plan.from_row, :, plan.from_place]
         self.values[to_row, :, plan.to_column] = value_states[plan.from_row, :, plan.from_place]
@@ -138,19 +138,15 @@ class SlotLayer(CacheLayerMixin):
             self.lazy_initialization(keys[None], values[None])
         self._reserve(slot + 1, keys.shape[1])
         for buffer, states in ((self.keys, keys), (self.values, values)):
-            assert buffer is not None  # noqa: S101 - initialized above
             buffer[slot, :, : states.shape[1]] = states
 
     def copy(self, slot: int, length: int) -> tuple[Tensor, Tensor]:
         """A copy of what `slot` holds, each [H, length, D]."""
-        assert self.keys is not None  # noqa: S101 - only called for slots in use
-        assert self.values is not None  # noqa: S101 - only called for slots in use
         return self.keys[slot, :, :length].clone(), self.values[slot, :, :length].clone()
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy `source` over `target`."""
         for buffer in (self.keys, self.values):
-            assert buffer is not None  # noqa: S101 - only called for slots in use
             buffer[target, :, :length] = buffer[source, :, :length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -167,7 +163,6 @@ class SlotLayer(CacheLayerMixin):
 
     def _reserve(self, slots: int, columns: int) -> None:
         """Make room; what is stored stays."""
-        assert self.keys is not None  # noqa: S101 - initialized by the callers
         have_slots, _, have_columns, _ = self.keys.shape
         if slots <= have_slots and columns <= have_columns:
             return
@@ -176,7 +171,10 @@ class SlotLayer(CacheLayerMixin):
         if columns > have_columns:
             columns += GROW_COLUMNS
         slots, columns = max(slots, have_slots), max(columns, have_columns)
-        self.keys, self.values = (_grown(buffer, slots, columns) for buffer in (self.keys, self.values))
+        for name, buffer in (("keys", self.keys), ("values", self.values)):
+            grown = buffer.new_zeros(slots, buffer.shape[1], columns, buffer.shape[3])
+            grown[:have_slots, :, :have_columns] = buffer
+            setattr(self, name, grown)
 
 
 class Slots:
@@ -242,11 +240,3 @@ class Slots:
         for row, ids in enumerate(new_ids):
             self.lengths[first + row] += len(ids)
         return logits_BKV
-
-
-def _grown(buffer: Tensor | None, slots: int, columns: int) -> Tensor:
-    assert buffer is not None  # noqa: S101 - initialized by the callers
-    old_slots, heads, old_columns, width = buffer.shape
-    grown = buffer.new_zeros(slots, heads, columns, width)
-    grown[:old_slots, :, :old_columns] = buffer
-    return grown

@@ -19,8 +19,14 @@ from ratchet.core.chat_templates.template import ChatTemplate
 from ratchet.core.chat_templates.tool_formats import Reply, ToolCall
 from ratchet.core.errors import BadRequest, RatchetError, Rejected
 from ratchet.core.grammars.compiler import Tokens
-from ratchet.local.engine_local.domain.shown_text import BeforeCalls, Detokenizer, ShownText, TextFilter, UntilWords
-from ratchet.local.engine_local.domain.texts import WithoutControl
+from ratchet.local.engine_local.domain.shown_text import (
+    BeforeCalls,
+    Detokenizer,
+    ShownText,
+    TextFilter,
+    UntilWords,
+    WithoutControl,
+)
 
 OF_THE_MACHINE = {errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}
 """Errors of reading that are no fault of the files."""
@@ -62,7 +68,7 @@ class ChatText:
     @property
     def end_ids(self) -> frozenset[int]:
         """Ids that end an answer."""
-        return frozenset(one for one in self._end if one is not None)
+        return frozenset(token for token in self._end if token is not None)
 
     @property
     def known_tokens(self) -> Tokens | None:
@@ -72,9 +78,7 @@ class ChatText:
     def tokens(self, logits: int) -> Tokens:
         """The tokens as grammars see them, among so many logits. Raises `Rejected`; called from one thread."""
         if self._tokens is None or self._tokens.size != logits:
-            self._tokens = Tokens(
-                self._tokenizer, logits, [one for one in self._end if one is not None], self._template.tool_format
-            )
+            self._tokens = Tokens(self._tokenizer, logits, [*self.end_ids], self._template.tool_format)
         return self._tokens
 
     def chat_ids(self, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> list[int]:

@@ -117,14 +117,15 @@ def read_manifest(backup: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode((backup / MANIFEST).read_bytes(), type=Manifest)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotFound(f"{backup} is no backup: it has no {MANIFEST}") from error
+        raise NotFound(f"{backup} is not a backup: it has no {MANIFEST}") from error
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Rejected(f"the backup is damaged or was changed: {backup / MANIFEST} cannot be read: {error}") from error
     if manifest.format != FORMAT:
         raise Rejected(f"{backup} has the format {manifest.format}; this program reads {FORMAT}")
     if "data" not in manifest.folders:
         raise Rejected(f"the backup is damaged or was changed: {backup / MANIFEST} names no folder data")
-    strange = next((name for name in _names(manifest) if not _in_a_state(name, manifest)), None)
+    names = (*manifest.folders, *manifest.files, *manifest.links, *manifest.links.values())
+    strange = next((name for name in names if not _in_a_state(name, manifest)), None)
     if strange is not None:
         raise Rejected(f"{backup} names a file outside of a state: {strange!r}")
     if manifest.digest != _digest_of(manifest):
@@ -163,14 +164,10 @@ def _require_free(directory: Path, *, replace: bool) -> None:
         raise Conflict(f"{directory} holds the state of a stack: name another --dir, or --replace sets it aside")
 
 
-def _names(manifest: Manifest) -> Iterator[str]:
-    yield from (*manifest.folders, *manifest.files, *manifest.links, *manifest.links.values())
-
-
 def _in_a_state(name: str, manifest: Manifest) -> bool:
     """Whether a name leads to where a state has its files, and nowhere else: also not through a link."""
     path = Path(name)
-    kept = path.parts[:1] in {(one,) for one in KEPT} and ".." not in path.parts and "\0" not in name
+    kept = path.parts[:1] in {(first,) for first in KEPT} and ".." not in path.parts and "\0" not in name
     return kept and name == str(path) and not any(str(parent) in manifest.links for parent in path.parents)
 
 

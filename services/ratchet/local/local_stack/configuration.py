@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
+
+import msgspec
 
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.setting_names import (
@@ -150,34 +152,21 @@ def _refusals(settings: EnvironmentSettings, environment: Mapping[str, str]) -> 
 def stack_table(file: SettingsFile) -> StackTable:
     """The table `[stack]`, with the ports that the tables of services name. Raises `ConfigError`."""
     given = dict(file.table(STACK))
-    known = ("ports", "free_ports", "only", "mlflow", "upstream", "gateways")
+    known = [member.name for member in fields(StackTable)]
     if strange := next((name for name in given if name not in known), None):
         raise ConfigError(f"there is no setting {STACK}.{strange} in {file.path}{nearest(strange, known)}")
-    ports, free, only, mlflow, upstream, gateways = (given.get(name) for name in known)
-    if not isinstance(ports, dict | None) or not isinstance(free, bool | None) or not isinstance(mlflow, str | None):
-        raise ConfigError(f"[{STACK}] in {file.path}: ports is a table, free_ports true or false, mlflow a path")
-    if not isinstance(gateways, int | None):
-        raise ConfigError(f"[{STACK}] in {file.path}: gateways is a number")
-    if not isinstance(upstream, str | None):
-        raise ConfigError(f"[{STACK}] in {file.path}: upstream is a provider or a URL")
-    if without_passwords(upstream, "upstream") != upstream:
+    if isinstance(ports := given.get("ports"), dict):
+        given["ports"] = ports_of_options([f"{name}={port}" for name, port in cast("dict[str, Any]", ports).items()])
+    try:
+        table = msgspec.convert(given, StackTable, dec_hook=lambda kind, value: kind(value))
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"[{STACK}] in {file.path}: {error}") from error
+    if without_passwords(table.upstream, "upstream") != table.upstream:
         raise ConfigError(
             f"[{STACK}] in {file.path}: the password in upstream is a secret, and none belongs in a file: "
             "set RATCHET_UPSTREAM_KEY to the key of that server"
         )
-    if only is not None and not (
-        isinstance(only, list) and all(isinstance(one, str) for one in cast("list[Any]", only))
-    ):
-        raise ConfigError(f"[{STACK}] in {file.path}: only is a list of services")
-    options = [f"{name}={port}" for name, port in cast("dict[str, Any]", ports or {}).items()]
-    return StackTable(
-        ports={**dict(_ports_of_services(file)), **ports_of_options(options)},
-        free_ports=free or False,
-        only=tuple(cast("list[str]", only or ())),
-        mlflow=None if mlflow is None else Path(mlflow),
-        upstream=upstream or "",
-        gateways=gateways or 1,
-    )
+    return replace(table, ports={**dict(_ports_of_services(file)), **table.ports})
 
 
 def variables_of(spec: ServiceSpec, file: SettingsFile, environment: Mapping[str, str]) -> dict[str, str]:
@@ -202,10 +191,10 @@ def effective(
     filed = left_open(kind, given, variables)
     shared: Any = getattr(settings, "shared", None)
     values: Any = settings.model_dump(mode="json")
-    made = [(one, values[name]) for name, one in settings_in(kind).items()]
+    made = [(setting, values[name]) for name, setting in settings_in(kind).items()]
     if shared is not None:
-        made += [(one, values["shared"][name]) for name, one in settings_in(SharedSettings).items()]
-    return [Effective(one, value, _origin(one, given.places, filed, environment, stack)) for one, value in made]
+        made += [(setting, values["shared"][name]) for name, setting in settings_in(SharedSettings).items()]
+    return [Effective(own, value, _origin(own, given.places, filed, environment, stack)) for own, value in made]
 
 
 def _origin(

@@ -81,7 +81,9 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     names = [name for name in default_ports(settings.gateways) if owner_of(name) in owners]
     ports = choose_ports(settings, names, is_taken)
     filed = left_open(SharedSettings, from_file(SharedSettings, settings.file), os.environ)
-    env = stack_environment(ports, shared_of(filed), secrets) | _engine_environment(settings)
+    env = stack_environment(ports, shared_of(filed), secrets)
+    if settings.vllm is not None:  # what the services have to know of an engine that is not ours
+        env |= {"RATCHET_ENGINE_KIND": VLLM, "RATCHET_ENGINE_LOGPROBS_MODE": LOGPROBS_MODE}
     require_one_source(settings, os.environ)
     env |= upstream_environment(settings.upstream, os.environ) if settings.upstream else {}
     env |= settings.env
@@ -128,13 +130,6 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     )
     used = {name: ports[name] for name in names}
     return StackPlan(tuple(programs), needs, env, used, when_needed & started)
-
-
-def _engine_environment(settings: StackSettings) -> dict[str, str]:
-    """What the services have to know of an engine that is not ours."""
-    if settings.vllm is None:
-        return {}
-    return {"RATCHET_ENGINE_KIND": VLLM, "RATCHET_ENGINE_LOGPROBS_MODE": LOGPROBS_MODE}
 
 
 def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:

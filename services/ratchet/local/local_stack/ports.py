@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 LOOPBACK = "127.0.0.1"
 
@@ -16,14 +17,7 @@ STRIDE = 97
 """Processes with neighbouring pids begin this far apart, so that stacks that start side by side do not meet."""
 
 
-def _candidates() -> Iterator[int]:
-    place = os.getpid() * STRIDE
-    while True:
-        yield FIRST + place % (LAST - FIRST)
-        place += 1
-
-
-_next_candidate = _candidates()
+_places = itertools.count(os.getpid() * STRIDE)
 RESERVED = 256
 """How many ports a process keeps reserved, the newest ones: long enough for their servers to have come up."""
 _reserved: deque[int] = deque()
@@ -40,7 +34,7 @@ def free_ports(count: int, excluded: Collection[int] = ()) -> list[int]:
     for _ in range(LAST - FIRST):
         if len(ports) == count:
             return ports
-        port = next(_next_candidate)
+        port = FIRST + next(_places) % (LAST - FIRST)
         if port not in excluded and _reserve(port):
             ports.append(port)
     raise OSError(f"there are no {count} free ports between {FIRST} and {LAST}")

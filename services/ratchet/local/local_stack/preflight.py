@@ -54,7 +54,7 @@ def require_writable(directory: Path) -> None:
     """Raise `ConfigError` where no state can be kept."""
     folder = existing(directory)
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"no stack can be kept in {directory}: {folder} is no folder that this user may write to")
+        raise ConfigError(f"no stack can be kept in {directory}: {folder} is not a folder, or not writable")
 
 
 def one_error(errors: list[RatchetError]) -> RatchetError:

@@ -35,13 +35,20 @@ class Process:
         self.log = log
         self._popen = popen
         self.pid = popen.pid
-        self.started_at = _start_time(popen.pid)
+        try:
+            self.started_at = psutil.Process(popen.pid).create_time()
+        except psutil.NoSuchProcess as error:
+            raise Unavailable(f"process {popen.pid} ended at once") from error
         self.born = birth(popen.pid)
 
     @classmethod
     def start(cls, program: Program, log: Path, env: Mapping[str, str] | None = None) -> Process:
         """Run `program`, its output appended to `log`. Raises `OSError`, `Unavailable`."""
-        _prepare(program)
+        for directory in program.directories:
+            directory.mkdir(parents=True, exist_ok=True)
+        for path, text in program.files.items():
+            if not path.exists() or path.read_text() != text:  # a full disk is no reason not to start again
+                write_whole(path, text.encode(), mode=PRIVATE, durable=False)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             popen = subprocess.Popen(  # noqa: S603 - the command is ours
@@ -99,16 +106,6 @@ class Process:
         return "".join(f"\n  | {line}" for line in lines) or f" (nothing in {self.log})"
 
 
-def _prepare(program: Program) -> None:
-    """Make the directories and files that it expects."""
-    for directory in program.directories:
-        directory.mkdir(parents=True, exist_ok=True)
-    for path, text in program.files.items():
-        if path.exists() and path.read_text() == text:
-            continue  # a full disk is no reason not to start again
-        write_whole(path, text.encode(), mode=PRIVATE, durable=False)
-
-
 def not_ready_for(seconds: float) -> str:
     """What is said of a process that starts and is not ready yet."""
     return f"not ready for {seconds:.0f} s"
@@ -127,10 +124,3 @@ def log_tail(log: Path, lines: int = 12, reach: int = 8192, begin: int = 0) -> l
             return file.read().decode(errors="replace").splitlines()[-lines:]
     except FileNotFoundError:
         return []
-
-
-def _start_time(pid: int) -> float:
-    try:
-        return psutil.Process(pid).create_time()
-    except psutil.NoSuchProcess as error:
-        raise Unavailable(f"process {pid} ended at once") from error

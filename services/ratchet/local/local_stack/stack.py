@@ -251,7 +251,7 @@ class Stack:
                 started_at=psutil.Process().create_time(),
                 stack_id=self._id,
                 ready=self._ready,
-                services={name: one for name, one in records.items() if one is not None},
+                services={name: member for name, member in records.items() if member is not None},
                 stop_s=sum(program.stop_s for program in self._planned().programs),
                 env=dict(self._planned().env),
                 born=birth(os.getpid()),

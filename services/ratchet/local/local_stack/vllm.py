@@ -32,13 +32,6 @@ class VllmSettings:
     """Of an adapter."""
     context: int
     """Tokens of a prompt and its answer together."""
-    max_loras: int = 3
-    """Adapters in one batch: stable, canary, and the one before."""
-    max_rows: int = 32
-    """Answers that are written side by side."""
-    kv_cache_gib: int = 1
-    """For keys and values of running and earlier prompts."""
-    tool_parser: str = "hermes"
 
 
 def installed_vllm(prefix: Path | None = None) -> Path | None:
@@ -59,11 +52,11 @@ def vllm_engine(settings: VllmSettings, stack: Mapping[str, str], data_dir: Path
         "--port": str(port),
         "--dtype": settings.dtype,
         "--max-model-len": str(settings.context),
-        "--max-num-seqs": str(settings.max_rows),
+        "--max-num-seqs": "32",
         "--max-lora-rank": str(settings.max_rank),
-        "--max-loras": str(settings.max_loras),
+        "--max-loras": "3",  # stable, canary, and the one before
         "--logprobs-mode": LOGPROBS_MODE,
-        "--tool-call-parser": settings.tool_parser,
+        "--tool-call-parser": "hermes",
     }
     given = (part for option in options.items() for part in option)
     url, binaries = f"http://{LOOPBACK}:{port}", settings.python.parent.absolute()
@@ -88,7 +81,7 @@ def vllm_engine(settings: VllmSettings, stack: Mapping[str, str], data_dir: Path
             "PATH": os.pathsep.join((str(binaries), os.environ.get("PATH", os.defpath))),
             "RATCHET_DATA_DIR": str(data_dir.resolve()),
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-            "VLLM_CPU_KVCACHE_SPACE": str(settings.kv_cache_gib),
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_NO_USAGE_STATS": "1",
             # As for engine_local: on cores that others use as well, one thread.

@@ -27,9 +27,11 @@ def becoming(target: Path, aside: Path | None = None) -> Iterator[Path]:
     Raises `Conflict` where another process makes a copy to the same place, and `OSError`.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(f"{PREFIX}*"):
-        if left.suffix in {PARTIAL, LOCK}:
-            _sweep(left.with_suffix(PARTIAL))
+    paths = [path for path in target.parent.glob(f"{PREFIX}*") if path.suffix in {PARTIAL, LOCK}]
+    for left in {path.with_suffix(PARTIAL) for path in paths}:
+        with suppress(BlockingIOError), _held(left):
+            if left.is_dir() and not left.is_symlink():  # of an interrupted copy: it holds secrets
+                shutil.rmtree(left, ignore_errors=True)
     partial = target.with_name(f"{PREFIX}{target.name}{PARTIAL}")
     try:
         with _held(partial):
@@ -37,7 +39,9 @@ def becoming(target: Path, aside: Path | None = None) -> Iterator[Path]:
             partial.mkdir(mode=0o700)
             try:
                 yield partial
-                _sync_folders(partial)
+                for path in (partial, *partial.rglob("*")):
+                    if path.is_dir() and not path.is_symlink():
+                        _sync(path)
                 _take_place(partial, target, aside)
                 _sync(target.parent)
             except BaseException:
@@ -57,13 +61,6 @@ def _held(partial: Path) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
-def _sweep(partial: Path) -> None:
-    """Remove what an interrupted copy has left: it holds secrets."""
-    with suppress(BlockingIOError), _held(partial):
-        if partial.is_dir() and not partial.is_symlink():
-            shutil.rmtree(partial, ignore_errors=True)
-
-
 def _take_place(partial: Path, target: Path, aside: Path | None) -> None:
     if aside is None:
         if target.is_dir() and not occupied(target):
@@ -76,11 +73,6 @@ def _take_place(partial: Path, target: Path, aside: Path | None) -> None:
     except BaseException:
         aside.rename(target)
         raise
-
-
-def _sync_folders(folder: Path) -> None:
-    for path in (folder, *(path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink())):
-        _sync(path)
 
 
 def _sync(folder: Path) -> None:

@@ -16,7 +16,6 @@ from ratchet.core.stores.policies import Policy
 from ratchet.local.engine_local.handlers import Engine
 from ratchet.local.engine_local.registry import Registry
 from ratchet.local.engine_local.resolving import Resolver
-from ratchet.local.engine_local.s3_policies import Fetched
 from ratchet.local.engine_local.settings import BODY_LIMIT
 from ratchet.local.engine_local.torch_policies import Served
 
@@ -46,10 +45,10 @@ async def test_every_load_and_every_eviction_is_counted(served: Served) -> None:
     async def find(name: str) -> Policy:
         return Policy(f"s3://b/policies/{name}.json", "0" * 64, nothing)
 
-    async def load(uri: str) -> Fetched:
+    async def load(uri: str) -> Served:
         if "broken" in uri:
             raise Rejected("no such policy")
-        return Fetched("0" * 64, served)
+        return served
 
     nothing = cast("Any", None)
     registry: Registry[Served] = Registry(2, lambda _: None)

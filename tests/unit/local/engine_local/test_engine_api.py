@@ -26,7 +26,6 @@ from ratchet.local.engine_local.grammars import Grammars
 from ratchet.local.engine_local.handlers import Engine
 from ratchet.local.engine_local.registry import Entry, Registry
 from ratchet.local.engine_local.resolving import Resolver
-from ratchet.local.engine_local.s3_policies import Fetched
 from ratchet.local.engine_local.torch_batch import Job
 from ratchet.local.engine_local.torch_policies import Served
 from ratchet.local.engine_local.torch_worker import Limits, TorchWorker
@@ -61,11 +60,11 @@ class Store:
     async def has_looked_up(self, number: int) -> bool:
         return len(self.finds) == number
 
-    def load(self, uri: str) -> Fetched:
+    def load(self, uri: str) -> Served:
         self.loads.append(uri)
         if self.error is not None:
             raise self.error
-        return Fetched(uri.rsplit("/", 1)[1].removesuffix(".json"), self.served)
+        return self.served
 
 
 def now() -> datetime:

@@ -13,7 +13,7 @@ from ratchet.core.service.problems import http_error
 from ratchet.local.engine_local.domain.answers import Completion, Given, Stamp, text_answer
 from ratchet.local.engine_local.domain.prefix_index import BLOCK, PrefixIndex
 from ratchet.local.engine_local.domain.requests import AnswerOptions, Sampling, read_chat, read_completion
-from ratchet.local.engine_local.registry import Entry, Registry, Resident, to_evict
+from ratchet.local.engine_local.registry import Entry, Registry, to_evict
 from ratchet.local.engine_local.torch_worker import admissible
 
 ASKED: list[JsonObject] = [{"role": "user", "content": "hi"}]
@@ -244,8 +244,12 @@ def test_joining_stays_within_rows_and_padded_tokens(new_tokens: list[int], free
     assert admissible(new_tokens, free, budget) == count
 
 
+def resident(name: str, used_at: float, own_bytes: int = 0, users: int = 0) -> Entry[str]:
+    return Entry(name, "digest", "s3://", name, 0.0, used_at, own_bytes, users)
+
+
 def test_least_recently_used_policies_make_room_but_busy_ones_stay() -> None:
-    residents = [Resident("a", 1.0, busy=True), Resident("b", 2.0), Resident("c", 3.0, busy=True), Resident("d", 4.0)]
+    residents = [resident("a", 1.0, users=1), resident("b", 2.0), resident("c", 3.0, users=2), resident("d", 4.0)]
     assert to_evict(residents, 5) == []
     assert to_evict(residents, 4) == ["b"]
     assert to_evict(residents, 3) == ["b", "d"]
@@ -254,10 +258,10 @@ def test_least_recently_used_policies_make_room_but_busy_ones_stay() -> None:
 
 def test_policies_leave_until_the_bytes_of_the_new_one_fit_but_busy_ones_stay() -> None:
     residents = [
-        Resident("a", 1.0, busy=True, own_bytes=900),
-        Resident("b", 2.0, own_bytes=10),
-        Resident("c", 3.0, own_bytes=200),
-        Resident("d", 4.0, own_bytes=200),
+        resident("a", 1.0, users=1, own_bytes=900),
+        resident("b", 2.0, own_bytes=10),
+        resident("c", 3.0, own_bytes=200),
+        resident("d", 4.0, own_bytes=200),
     ]
     assert to_evict(residents, 9, surplus_bytes=0) == []
     assert to_evict(residents, 9, surplus_bytes=11) == ["b", "c"]
@@ -266,28 +270,24 @@ def test_policies_leave_until_the_bytes_of_the_new_one_fit_but_busy_ones_stay() 
     assert to_evict(residents[1:], 9, surplus_bytes=5000) == ["b", "c"]
 
 
-def entry(name: str, own_bytes: int) -> Entry[str]:
-    return Entry(name, "digest", "s3://", name, loaded_at=0, used_at=float(own_bytes), own_bytes=own_bytes)
-
-
 def test_a_registry_counts_the_bytes_of_what_it_keeps() -> None:
     forgotten: list[str] = []
     registry: Registry[str] = Registry(9, forgotten.append, most_bytes=1000)
-    assert registry.add(entry("a", 400)) == []
-    assert registry.add(entry("b", 600)) == []
-    assert registry.add(entry("c", 1)) == ["a"] == forgotten
-    assert registry.add(entry("d", 399)) == []
-    assert registry.add(entry("larger than all room", 5000)) == ["c", "d"]
+    assert registry.add(resident("a", 400, 400)) == []
+    assert registry.add(resident("b", 600, 600)) == []
+    assert registry.add(resident("c", 1, 1)) == ["a"] == forgotten
+    assert registry.add(resident("d", 399, 399)) == []
+    assert registry.add(resident("larger than all room", 5000, 5000)) == ["c", "d"]
 
 
 def test_two_policies_that_are_larger_than_the_bytes_stay_and_the_log_shows_it() -> None:
     registry: Registry[str] = Registry(9, print, most_bytes=1000)
     with capture_logs() as logs:
-        assert registry.add(entry("stable", 900)) == []
+        assert registry.add(resident("stable", 900, 900)) == []
         assert logs == []
-        assert registry.add(entry("canary", 901)) == []
+        assert registry.add(resident("canary", 901, 901)) == []
     assert [one.name for one in registry] == ["stable", "canary"]
     assert [(one["log_level"], one["policies"], one["taken"]) for one in logs] == [
         ("warning", ["canary", "stable"], 1801)
     ]
-    assert registry.add(entry("next", 902)) == ["stable"]
+    assert registry.add(resident("next", 902, 902)) == ["stable"]

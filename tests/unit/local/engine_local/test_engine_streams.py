@@ -21,12 +21,11 @@ from ratchet.local.engine_local.domain.requests import Sampling
 from ratchet.local.engine_local.generation import Generations
 from ratchet.local.engine_local.grammars import Grammars
 from ratchet.local.engine_local.handlers import Engine
-from ratchet.local.engine_local.load_report import LoadReport
 from ratchet.local.engine_local.registry import Entry, Registry
 from ratchet.local.engine_local.resolving import Resolver
 from ratchet.local.engine_local.torch_batch import Job, Update
 from ratchet.local.engine_local.torch_policies import Served
-from ratchet.local.engine_local.torch_worker import Limits, TorchWorker
+from ratchet.local.engine_local.torch_worker import Limits, LoadReport, TorchWorker
 from tests.support.joined_streams import events_of, joined
 
 NAME = "helpdesk@1-1a2b3c4d"

@@ -10,10 +10,9 @@ import torch
 from ratchet.core.errors import BadRequest
 from ratchet.local.engine_local.domain.answers import Completion
 from ratchet.local.engine_local.domain.requests import Sampling, read_chat, read_completion
-from ratchet.local.engine_local.torch_batch import Batch, Job, Update
+from ratchet.local.engine_local.torch_batch import CHUNK, Batch, Job, Update
 from ratchet.local.engine_local.torch_llama import LlamaNetwork
 from ratchet.local.engine_local.torch_policies import Served, Weights
-from ratchet.local.engine_local.torch_scoring import CHUNK
 from ratchet.local.engine_local.torch_slots import Network, TransformersNetwork
 from ratchet.local.engine_local.torch_worker import report
 from tests.unit.local.engine_local.test_engine_api import NAME, Api, api, worker

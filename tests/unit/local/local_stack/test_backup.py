@@ -170,7 +170,7 @@ def test_a_backup_that_would_write_outside_of_a_state_is_refused(
 
 def test_what_is_no_backup_is_one_clear_line(state: Path, tmp_path: Path) -> None:
     (tmp_path / "no").mkdir()
-    with pytest.raises(NotFound, match="is no backup"):
+    with pytest.raises(NotFound, match="is not a backup"):
         restore(tmp_path / "no", tmp_path / "other")
     back_up(state, tmp_path / "backup")
     whole = (tmp_path / "backup" / MANIFEST).read_bytes()

@@ -1,4 +1,4 @@
-"""What a start is refused for, before anything is made."""
+"""What is checked before a start, room on the disk, and logs that are cut while a process writes to them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from ratchet.core.errors import ConfigError
+from ratchet.core.service.disk import existing, free_bytes, shortage
+from ratchet.local.local_stack.disk import START_BYTES, cut_log, require_room
 from ratchet.local.local_stack.preflight import planned
 from ratchet.local.local_stack.settings import StackSettings
 
@@ -35,4 +37,37 @@ def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_a_good_plan_is_given_as_it_is(tmp_path: Path) -> None:
     plan = planned(StackSettings(directory=tmp_path, free_ports=True, only=("trajectory_collector",)))
     assert [program.name for program in plan.programs] == ["nats", "s3", "clickhouse", "trajectory_collector"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_without_room_is_refused_with_both_figures(tmp_path: Path) -> None:
+    require_room(tmp_path, START_BYTES)
+    with pytest.raises(ConfigError, match=r"has 0\.50 GB free, 1\.07 GB are needed for a start") as caught:
+        require_room(tmp_path, 500_000_000)
+    assert "\n" not in str(caught.value)
+
+
+def test_room_is_that_of_the_folder_that_will_hold_it(tmp_path: Path) -> None:
+    assert existing(tmp_path / "a" / "b") == tmp_path.resolve()
+    assert free_bytes(tmp_path / "a" / "b") > 0
+
+
+def test_enough_room_is_no_shortage(tmp_path: Path) -> None:
+    assert shortage(10, 10, tmp_path) is None
+
+
+def test_a_long_log_is_cut_while_a_process_appends_to_it(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    with log.open("ab", buffering=0) as writer:
+        writer.write(b"old\n" * 100)
+        cut_log(log, most_bytes=400)
+        assert log.stat().st_size == 400
+        cut_log(log, most_bytes=399)
+        writer.write(b"new\n")
+    assert (log.read_bytes(), (tmp_path / "a.log.1").read_bytes()) == (b"new\n", b"old\n" * 100)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.log", "a.log.1"]
+
+
+def test_a_log_that_is_not_there_is_no_fault(tmp_path: Path) -> None:
+    cut_log(tmp_path / "absent.log")
     assert list(tmp_path.iterdir()) == []

@@ -138,9 +138,9 @@ def chat_logprobs(given: Given, tokens: Iterator[Drawn]) -> JsonObject | None:
     if not given.options.logprobs:
         return None
     listed: list[JsonObject] = []
-    for one in tokens:
-        likely = [_spelled(given, *other) for other in one.top]
-        listed.append({**_spelled(given, one.token, one.logprob), "top_logprobs": likely})
+    for drawn in tokens:
+        likely = [_spelled(given, *other) for other in drawn.top]
+        listed.append({**_spelled(given, drawn.token, drawn.logprob), "top_logprobs": likely})
     return {"content": listed}
 
 
@@ -163,15 +163,19 @@ def prompt_logprobs(given: Given, scored: Sequence[Scored]) -> list[dict[str, Js
     """`prompt_logprobs` of a text's choice in vLLM's form: nothing for the first token, then for each one its own value
     and those of the most likely ones, by token id."""
     listed: list[dict[str, JsonObject] | None] = [None]
-    for one in scored:
-        ranked = [(one.token, one.logprob, one.rank), *((*other, rank) for rank, other in enumerate(one.top, 1))]
-        listed.append({str(token): _ranked(given, token, logprob, rank) for token, logprob, rank in ranked})
+    for own in scored:
+        ranked = [(own.token, own.logprob, own.rank), *((*other, rank) for rank, other in enumerate(own.top, 1))]
+        values = {
+            str(token): {"logprob": max(logprob, IMPOSSIBLE), "rank": rank, "decoded_token": given.spell(token)}
+            for token, logprob, rank in ranked
+        }
+        listed.append(values)
     return listed
 
 
 def usage(done: Sequence[Completion]) -> JsonObject:
     """The tokens of an answer: its prompt counts once, whatever the number of choices."""
-    prompt, completion = done[0].prompt_tokens, sum(len(one.token_ids) for one in done)
+    prompt, completion = done[0].prompt_tokens, sum(len(row.token_ids) for row in done)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -184,15 +188,11 @@ def _answer(given: Given, kind: str, choices: list[JsonObject], done: Sequence[C
     answer: JsonObject = {**given.stamp.head(kind), "choices": choices, "usage": usage(done)}
     answer["logprobs_mode"] = LOGPROBS_MODE
     if given.options.token_ids:
-        for choice, one in zip(choices, done, strict=True):
-            choice["token_ids"] = list(one.token_ids)
+        for choice, row in zip(choices, done, strict=True):
+            choice["token_ids"] = list(row.token_ids)
     return answer
 
 
 def _spelled(given: Given, token: int, logprob: float) -> JsonObject:
     text = given.name(token)
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
-
-
-def _ranked(given: Given, token: int, logprob: float, rank: int) -> JsonObject:
-    return {"logprob": max(logprob, IMPOSSIBLE), "rank": rank, "decoded_token": given.spell(token)}

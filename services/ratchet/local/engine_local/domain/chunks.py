@@ -35,7 +35,7 @@ class ChatChunks:
         return [chunk]
 
     def token(self, drawn: Drawn, piece: str) -> list[JsonObject]:
-        """The chunk of a token that lets `piece` be shown; none when it would say nothing."""
+        """A chunk with `piece`; none if it would be empty."""
         if not (piece or self._given.options.token_ids or self._given.options.logprobs):
             return []
         return [self._chunk({"content": piece} if piece else {}, drawn, None)]
@@ -75,7 +75,7 @@ class TextChunks:
         return []
 
     def token(self, drawn: Drawn, piece: str) -> list[JsonObject]:
-        """The chunk of a token that lets `piece` be shown; none when it would say nothing."""
+        """A chunk with `piece`; none if it would be empty."""
         if not (piece or self._given.options.token_ids or self._given.options.logprobs):
             return []
         return [self._chunk(drawn, piece, None)]

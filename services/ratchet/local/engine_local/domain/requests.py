@@ -118,19 +118,13 @@ def read_completion(body: JsonObject) -> CompletionCall:
     if not isinstance(prompt, str) and not _is_token_ids(prompt):
         raise _wrong("prompt", "must be one text or one list of token ids")
     asked = _integer(body, "logprobs", 0, MAX_TOP_LOGPROBS)
-    options = replace(_options(body, asked is not None, asked), prompt_logprobs=_prompt_logprobs(body))
+    of_prompt = _integer(body, "prompt_logprobs", 0, MAX_TOP_LOGPROBS)
+    if _flag(body, "stream") and of_prompt:  # as in vLLM
+        raise _wrong("prompt_logprobs", "are not available when stream is true")
+    of_prompt = None if body.get("stream") else of_prompt
+    options = replace(_options(body, asked is not None, asked), prompt_logprobs=of_prompt)
     sampling, constraint = _sampling(body, "max_tokens"), _constraint(body, tools=False)
     return CompletionCall(_model(body), cast("str | list[int]", prompt), sampling, options, constraint)
-
-
-def _prompt_logprobs(body: JsonObject) -> int | None:
-    """How many candidates of each token of the prompt; as in vLLM a stream has none."""
-    count = _integer(body, "prompt_logprobs", 0, MAX_TOP_LOGPROBS)
-    if not _flag(body, "stream"):
-        return count
-    if count:
-        raise _wrong("prompt_logprobs", "are not available when stream is true")
-    return None
 
 
 def _constraint(body: JsonObject, *, tools: bool) -> Constraint | None:
@@ -201,7 +195,7 @@ def _model(body: JsonObject) -> str:
 
 def _objects(body: JsonObject, name: str) -> list[JsonObject]:
     value = body.get(name) or []
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in cast("list[object]", value)):
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in cast("list[object]", value)):
         raise _wrong(name, "must be a list of objects")
     return cast("list[JsonObject]", value)
 
@@ -235,7 +229,7 @@ def _is_token_ids(value: object) -> bool:
     if not isinstance(value, list):
         return False
     ids = cast("list[object]", value)
-    return bool(ids) and all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids)
+    return bool(ids) and all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids)
 
 
 def _wrong(name: str, rule: str) -> BadRequest:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ratchet.core.chat_templates.control_tokens import ControlTokens
+
 UNKNOWN = "\ufffd"
 """How a decoder writes bytes that are no character: also those of a character that is not complete yet."""
 WINDOW = 32
@@ -102,6 +104,21 @@ class UntilWords:
         return text[:place]
 
 
+class WithoutControl:
+    """A text without control tokens: holds back what may become one."""
+
+    def __init__(self, control: ControlTokens) -> None:
+        self._control = control
+        self._held = ""
+
+    def add(self, text: str) -> str:
+        """See `TextFilter.add`."""
+        text = self._control.without(self._held + text)
+        place = held_from(text, self._control.texts)
+        self._held = text[place:]
+        return text[:place]
+
+
 class BeforeCalls:
     """Passes on what stands before the first tool call, and nothing from there on."""
 
@@ -136,8 +153,8 @@ class ShownText:
     def add(self, token: int) -> str:
         """What can be shown more with this token."""
         piece = self._tokens.add(token)
-        for one in self._filters:
-            piece = one.add(piece) if piece else ""
+        for text_filter in self._filters:
+            piece = text_filter.add(piece) if piece else ""
         if piece:
             self._shown.append(piece)
         return piece
