@@ -176,8 +176,8 @@ class Attempt:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         models, threads = self._settings.models, self._settings.threads
-        inputs = await self._patiently(lambda: fetch_inputs(objects, self.dispatch, directory, models, threads))
-        spec = replace(inputs.spec, checkpoint_s=CHECKPOINT_S)
+        spec, base = await self._patiently(lambda: fetch_inputs(objects, self.dispatch, directory, models, threads))
+        spec = replace(spec, checkpoint_s=CHECKPOINT_S)
         exited = Exit(code=0) if self._stopping.is_set() else await self._run_child(spec)
         conclusion = conclude(self._report.last, exited, self._reason)
         if conclusion is None:
@@ -192,7 +192,7 @@ class Attempt:
         self._report.peak_memory_gb = max(self._report.peak_memory_gb, finished.peak_memory_gb)
         now = self._bus.now()
         usage = self._frame.usage(self._report, now)
-        policy = await self._patiently(lambda: store_policy(objects, self.dispatch, inputs.base, finished, now, usage))
+        policy = await self._patiently(lambda: store_policy(objects, self.dispatch, base, finished, now, usage))
         metrics.SAMPLES.observe(finished.samples)
         metrics.DURATION.observe((now - self._frame.begun_at).total_seconds())
         return self._final(conclusion, artifacts_of(policy, curves, self._report.checkpoint))
@@ -245,13 +245,16 @@ class Attempt:
         evaluation = last.evaluation if isinstance(last, Finished) and conclusion.status == JobState.COMPLETED else None
         stop = last.health_stop if isinstance(last, (Finished, Failed)) else None
         stopping = STOPPING.get(self._reason) if conclusion.status == JobState.CANCELLED else None
-        more = {
-            "error": conclusion.error,
-            "evaluation_results": evaluation,
-            "health_stop": stop,
-            "stopping": stopping,
-        }
-        status = self._frame.status(conclusion.status, self._report, self._bus.now(), artifacts, **more)
+        status = self._frame.status(
+            conclusion.status,
+            self._report,
+            self._bus.now(),
+            artifacts,
+            error=conclusion.error,
+            evaluation_results=evaluation,
+            health_stop=stop,
+            stopping=stopping,
+        )
         metrics.JOBS.labels(status.status).inc()
         log.info("training ended", job=status.training_job_id, status=status.status, error=conclusion.error)
         return status

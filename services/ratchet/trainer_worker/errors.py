@@ -83,7 +83,9 @@ def error_code(error: BaseException) -> str:
     name, message = type(error).__name__, str(error)
     if isinstance(error, TrainingFailed):
         return error.code or ErrorCode.UNKNOWN
-    if isinstance(error, MemoryError) or name == "OutOfMemoryError" or _lacks_memory(error, message):
+    of_the_system = isinstance(error, (RuntimeError, OSError))
+    lacks_memory = of_the_system and any(words in message for words in NO_MEMORY)
+    if isinstance(error, MemoryError) or name == "OutOfMemoryError" or lacks_memory:
         return ErrorCode.OOM
     if _lacks_room(error) or is_lost_peer(error):
         return ErrorCode.INFRA
@@ -111,10 +113,6 @@ def is_final(error: BaseException) -> bool:
 def is_lost_peer(error: BaseException) -> bool:
     """Whether torch means by it that another process of the training cannot be reached."""
     return isinstance(error, RuntimeError) and any(words in str(error) for words in LOST_PEER)
-
-
-def _lacks_memory(error: BaseException, message: str) -> bool:
-    return isinstance(error, (RuntimeError, OSError)) and any(words in message for words in NO_MEMORY)
 
 
 def _lacks_room(error: BaseException) -> bool:

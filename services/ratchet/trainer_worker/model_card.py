@@ -46,12 +46,20 @@ def model_card(
     }
     title = f"{manifest.role}: {manifest.kind} by {manifest.algorithm or 'import'}"
     held_out = _held_out(evaluation)
+    cost: dict[str, object] = {}
+    if usage is not None:
+        cost = {
+            "wall time, s": usage.total_training_time_seconds,
+            "GPU hours": usage.gpu_hours,
+            "peak memory, GB": usage.peak_memory_gb,
+            "cost, USD": usage.cost_usd,
+        }
     lines = [*_metadata(manifest, held_out), "", f"# {_plain(title)}", "", *_rows(origin)]
     tables: dict[str, Iterator[str]] = {
         "Hyperparameters asked for": _rows(manifest.hyperparameters),
         "Last measurements in training": _figures(manifest.metrics),
         "On what was held out": _figures(held_out),
-        "Cost of the attempt": _rows(_cost(usage)),
+        "Cost of the attempt": _rows(cost),
     }
     for heading, rows in tables.items():
         if table := [*rows]:
@@ -108,17 +116,6 @@ def _held_out(evaluation: EvaluationResults | None) -> dict[str, float]:
     if evaluation and evaluation.improvement_over_baseline is not None:
         held_out["improvement_over_baseline"] = evaluation.improvement_over_baseline
     return held_out
-
-
-def _cost(usage: ResourceUsage | None) -> dict[str, object]:
-    if usage is None:
-        return {}
-    return {
-        "wall time, s": usage.total_training_time_seconds,
-        "GPU hours": usage.gpu_hours,
-        "peak memory, GB": usage.peak_memory_gb,
-        "cost, USD": usage.cost_usd,
-    }
 
 
 def _quoted(text: str) -> str:

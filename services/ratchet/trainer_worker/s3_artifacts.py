@@ -68,16 +68,10 @@ class Base:
     """Number format that adapter or model were computed in; None: unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """A job, ready for its child process."""
-
-    spec: JobSpec
-    base: Base
-
-
-def fetch_inputs(objects: BlobStore, dispatch: TrainingDispatch, directory: Path, models: Path, threads: int) -> Inputs:
-    """Download data, base model, adapter and checkpoint, each verified by its digest.
+def fetch_inputs(
+    objects: BlobStore, dispatch: TrainingDispatch, directory: Path, models: Path, threads: int
+) -> tuple[JobSpec, Base]:
+    """Download data, base model, adapter and checkpoint, each verified by its digest: a job, ready for its process.
 
     Data and adapter are of the job's own role: what a role has learnt stays with it. Every role may use a base model.
     """
@@ -102,7 +96,7 @@ def fetch_inputs(objects: BlobStore, dispatch: TrainingDispatch, directory: Path
         holdout=holdout_of(evaluation),
         loop=LoopOptions(eval_steps=evaluation.eval_steps if evaluation else None),
     )
-    return Inputs(spec, base)
+    return spec, base
 
 
 def fetch_base(objects: BlobStore, base_model: str, models: Path) -> Base:
@@ -116,15 +110,13 @@ def fetch_base(objects: BlobStore, base_model: str, models: Path) -> Base:
             return Base(base_model, base_model, None, None)
         return Base(str(path.resolve()), base_model, weights_digest(path, models), tokenizer_digest(path))
     fetched = fetch_policy(objects, base_model, models)
-    if fetched.policy.manifest.kind == MODEL:
+    manifest = fetched.policy.manifest
+    if manifest.kind == MODEL:
         digest = tokenizer_digest(fetched.directory)
-        manifest = fetched.policy.manifest
-        path = str(fetched.directory)
-        return Base(path, base_model, fetched.policy.digest, digest, dtype=manifest.dtype)
-    below = fetch_base(objects, fetched.policy.manifest.base_model, models)
+        return Base(str(fetched.directory), base_model, fetched.policy.digest, digest, dtype=manifest.dtype)
+    below = fetch_base(objects, manifest.base_model, models)
     if below.adapter is not None:
         raise Rejected(f"{base_model} is an adapter on an adapter; merge one of them first")
-    manifest = fetched.policy.manifest
     require_same_weights(below.name, below.digest, manifest.base_digest)
     return replace(below, adapter=fetched, dtype=manifest.dtype)
 
@@ -139,13 +131,11 @@ def hold_checkpoint(checkpoint: Path, job: Path) -> Path | None:
         # Removing begins with the manifest: what is listed with it is whole, and a file that is missing then has gone.
         for path in sorted(checkpoint.iterdir()):
             os.link(path, held / path.name)
+        (held / CHECKPOINT_MANIFEST).stat()
     except FileNotFoundError:
         shutil.rmtree(held)
         return None
-    if (held / CHECKPOINT_MANIFEST).exists():
-        return held
-    shutil.rmtree(held)
-    return None
+    return held
 
 
 def store_checkpoint(objects: BlobStore, dispatch: TrainingDispatch, directory: Path, step: int) -> str:

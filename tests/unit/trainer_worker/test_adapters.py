@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,8 @@ from ratchet.core.errors import Rejected
 from ratchet.core.stores.policies import Policy, publish_policy, upload_files
 from ratchet.core.stores.policy_files import export_policy
 from ratchet.local.engine_local.s3_policies import PolicyLoader
-from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy
+from ratchet.trainer_worker.errors import ModelUnusable
+from ratchet.trainer_worker.training.policy import TrainedPolicy, _loaded, load_policy, probe_policy, save_policy
 from tests.support.blobs import MemoryBlobs
 from tests.support.tiny_models import publish_tiny_model, write_family
 from tests.support.trainer_runs import job_spec
@@ -67,7 +71,7 @@ def test_rank_stabilised_and_decomposed_adapters_are_merged_by_the_engine(
     blobs = MemoryBlobs()
     stored = publish_tiny_model(blobs, base, "support", AT)
     policy = published(blobs, new_adapter(base, lora), stored, tmp_path / "adapter")
-    assert PolicyLoader(blobs, tmp_path / "models").load(policy.uri).served.probed
+    assert PolicyLoader(blobs, tmp_path / "models").load(policy.uri).probed
 
 
 def test_an_exported_adapter_loads_with_peft_and_names_its_base(base: Path, tmp_path: Path) -> None:
@@ -167,3 +171,25 @@ def test_an_adapter_trains_its_rank_times_what_its_layers_have_and_a_full_fine_t
     assert all(p.dtype == torch.float32 for p in adapter.trainable())
     whole = load_policy(job_spec("sft", base=str(base), hyper=Hyperparameters(full_finetune=True)))
     assert sum(p.numel() for p in whole.trainable()) == sum(tensor.numel() for tensor in weights.values())
+
+
+@dataclass
+class Broken:
+    """In the place of an auto class."""
+
+    error: Exception
+
+    def from_pretrained(self, _source: str) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EIO, errno.EMFILE])
+def test_what_the_machine_lacks_is_no_fault_of_the_model(number: int) -> None:
+    with pytest.raises(OSError, match=os.strerror(number)):
+        _loaded(Broken(OSError(number, os.strerror(number))), "base model", "m")
+
+
+@pytest.mark.parametrize("error", [OSError("there is no config.json"), ValueError("unknown architecture")])
+def test_what_is_no_model_is_the_jobs_fault(error: Exception) -> None:
+    with pytest.raises(ModelUnusable, match=str(error)):
+        _loaded(Broken(error), "base model", "m")

@@ -6,10 +6,10 @@ import pytest
 
 from ratchet.core.contract.training import Lora
 from ratchet.core.rules.algorithms import ALGORITHMS, GRADIENT_RATES, PREFERENCE_RATES, REWARD_RATES, SFT_RATES
-from ratchet.trainer_worker.training.algorithms import dpo, kto, ppo, sft
+from ratchet.trainer_worker.training.algorithms import dpo, kto, ppo
 from ratchet.trainer_worker.training.learner.losses import Objective
 from ratchet.trainer_worker.training.learner.update import UpdateOptions
-from ratchet.trainer_worker.training.loop import WARMUP_STEPS
+from ratchet.trainer_worker.training.loop import EPOCHS, WARMUP_STEPS
 from tools.docs.training_reference import training_page
 
 PAGE = training_page()
@@ -36,7 +36,7 @@ def default_of(name: str) -> str:
             f"others {rate(GRADIENT_RATES.full)}",
         ),
         ("batch_size", f"{ALGORITHMS['sft'].default_batch_size}; policy gradients {GRADIENT.batch_size}"),
-        ("epochs", f"{sft.DEFAULTS.epochs}; policy gradients {GRADIENT.epochs}"),
+        ("epochs", f"{EPOCHS}; policy gradients {GRADIENT.epochs}"),
         ("clip_epsilon", f"{LOSS.clip_low:g}"),
         ("clip_epsilon_high", f"{LOSS.clip_high:g}, or clip_epsilon when given"),
         ("gamma", f"{ppo.GAMMA:g}"),
@@ -56,8 +56,6 @@ def test_a_documented_default_is_the_trainers(name: str, default: str) -> None:
 
 
 def test_dpo_and_kto_share_their_documented_defaults() -> None:
-    assert dpo.DEFAULTS == kto.DEFAULTS
     assert REWARD_RATES.full == SFT_RATES.full
-    assert sft.DEFAULTS.epochs == dpo.DEFAULTS.epochs
     assert len({ALGORITHMS[name].default_batch_size for name in ("sft", "dpo", "kto")}) == 1
     assert dpo.BETA == kto.BETA

@@ -19,6 +19,7 @@ from ratchet.trainer_worker.training.learner.health import (
     Health,
     Limits,
     Vitals,
+    asked_limits,
     correlation,
     described,
 )
@@ -63,14 +64,14 @@ def test_gradients_are_compared_once_there_are_five() -> None:
 
 
 def test_without_limits_everything_is_healthy() -> None:
-    health = Health(Limits.of(HealthLimits(enabled=False)))
+    health = Health(asked_limits(Limits, HealthLimits(enabled=False)))
     assert health.judge(1, Vitals(ess=0.0, approx_kl=1e9)) is None
 
 
 def test_limits_of_a_request_replace_the_defaults() -> None:
-    limits = Limits.of(HealthLimits(min_ess=0.5, max_kl=0.05))
+    limits = asked_limits(Limits, HealthLimits(min_ess=0.5, max_kl=0.05))
     assert limits == Limits(min_ess=0.5, max_kl=0.05)
-    assert Limits.of(None) == Limits()
+    assert asked_limits(Limits, None) == Limits()
 
 
 def test_a_policy_that_moves_away_from_an_independent_metric_is_stopped() -> None:

@@ -19,6 +19,7 @@ from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.child_run import train
+from ratchet.trainer_worker.training.learner.health import asked_limits
 from ratchet.trainer_worker.training.learner.watch import LoopLimits, Watch
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy
 from tests.support.snapshot_rows import label_row, pair_row, trajectory_row
@@ -123,11 +124,11 @@ def test_what_is_held_out_judges_too(scores: dict[str, float], figure: str | Non
 
 
 def test_without_limits_everything_is_healthy_and_limits_of_a_request_replace_the_defaults() -> None:
-    off = Watch(LoopLimits.of(HealthLimits(enabled=False)), clip=1.0)
+    off = Watch(asked_limits(LoopLimits, HealthLimits(enabled=False)), clip=1.0)
     assert [off.judge(step, loss=10.0**step, norm=10.0**step) for step in range(9)] == [None] * 9
     assert off.judge_held_out(1, {"holdout_loss": 1e9, "holdout_pairs": 99, "holdout_win_rate": 0.0}) is None
-    assert LoopLimits.of(None) == LoopLimits()
-    assert LoopLimits.of(HealthLimits(max_loss_rise=0.1)) == LoopLimits(max_loss_rise=0.1)
+    assert asked_limits(LoopLimits, None) == LoopLimits()
+    assert asked_limits(LoopLimits, HealthLimits(max_loss_rise=0.1)) == LoopLimits(max_loss_rise=0.1)
 
 
 def test_what_it_has_seen_outlives_a_resume() -> None:

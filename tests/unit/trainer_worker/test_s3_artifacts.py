@@ -40,22 +40,22 @@ def directory(tmp_path: Path) -> Path:
 def test_inputs_are_downloaded_and_named_in_the_job(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     base = model(blobs, tmp_path / "base")
-    inputs = fetch_inputs(blobs, dispatch(blobs, base.uri), directory(tmp_path), tmp_path / "models", threads=3)
-    assert Path(inputs.spec.dataset).read_bytes() == b"rows"
-    assert Path(inputs.spec.base) == tmp_path / "models" / base.digest
-    assert (inputs.spec.base_name, inputs.base.digest) == (base.uri, base.digest)
-    assert (inputs.spec.attempt, inputs.spec.threads) == (2, 3)
-    assert (inputs.spec.adapter, inputs.spec.resume) == (None, None)
+    spec, base_of = fetch_inputs(blobs, dispatch(blobs, base.uri), directory(tmp_path), tmp_path / "models", threads=3)
+    assert Path(spec.dataset).read_bytes() == b"rows"
+    assert Path(spec.base) == tmp_path / "models" / base.digest
+    assert (spec.base_name, base_of.digest) == (base.uri, base.digest)
+    assert (spec.attempt, spec.threads) == (2, 3)
+    assert (spec.adapter, spec.resume) == (None, None)
 
 
 def test_an_adapter_is_continued_on_its_own_base(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     base = model(blobs, tmp_path / "base")
     one = adapter(blobs, tmp_path / "adapter", base.uri)
-    inputs = fetch_inputs(blobs, dispatch(blobs, one.uri), directory(tmp_path), tmp_path / "models", threads=1)
-    assert Path(inputs.spec.base) == tmp_path / "models" / base.digest
-    assert Path(str(inputs.spec.adapter)) == tmp_path / "models" / one.digest
-    assert inputs.spec.base_name == base.uri
+    spec, _ = fetch_inputs(blobs, dispatch(blobs, one.uri), directory(tmp_path), tmp_path / "models", threads=1)
+    assert Path(spec.base) == tmp_path / "models" / base.digest
+    assert Path(str(spec.adapter)) == tmp_path / "models" / one.digest
+    assert spec.base_name == base.uri
 
 
 def test_an_adapter_on_an_adapter_is_refused(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_a_stored_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     base = model(blobs, tmp_path / "base").uri
     uri = store_checkpoint(blobs, dispatch(blobs, base), saved.directory, 7)
     resumed = dispatch(blobs, base, resume_from=uri)
-    inputs = fetch_inputs(blobs, resumed, directory(tmp_path), tmp_path / "models", threads=1)
-    opened = open_checkpoint(Path(str(inputs.spec.resume)), request().training_job_id, "sft")
+    spec, _ = fetch_inputs(blobs, resumed, directory(tmp_path), tmp_path / "models", threads=1)
+    opened = open_checkpoint(Path(str(spec.resume)), request().training_job_id, "sft")
     assert opened.manifest == saved.manifest
     assert (opened.directory / "state.pt").read_bytes() == b"state"
 
@@ -235,10 +235,10 @@ def test_an_algorithm_gets_only_the_format_that_it_learns_from(tmp_path: Path) -
 def test_data_of_another_role_is_refused(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     base = model(blobs, tmp_path / "base").uri
-    own = fetch_inputs(
+    own, _ = fetch_inputs(
         blobs, dispatch(blobs, base, role="support"), directory(tmp_path), tmp_path / "models", threads=1
     )
-    assert own.spec.role == "support"
+    assert own.role == "support"
     other = dispatch(blobs, base, role="sales")
     with pytest.raises(Rejected, match=r"the job trains role support; the snapshot s3://.* belongs to role sales"):
         fetch_inputs(blobs, other, directory(tmp_path), tmp_path / "models", threads=1)
@@ -250,8 +250,8 @@ def test_an_adapter_of_another_role_is_refused_and_its_base_is_not(tmp_path: Pat
     theirs = adapter(blobs, tmp_path / "adapter", base, "sales").uri
     with pytest.raises(Rejected, match=r"the job trains role support; the adapter s3://.* belongs to role sales"):
         fetch_inputs(blobs, dispatch(blobs, theirs), directory(tmp_path), tmp_path / "models", threads=1)
-    taken = fetch_inputs(blobs, dispatch(blobs, base), directory(tmp_path), tmp_path / "models", threads=1)
-    assert taken.base.name == base
+    _, taken = fetch_inputs(blobs, dispatch(blobs, base), directory(tmp_path), tmp_path / "models", threads=1)
+    assert taken.name == base
 
 
 def test_what_is_held_out_is_what_the_request_asks_for(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_what_is_held_out_is_what_the_request_asks_for(tmp_path: Path) -> None:
     for evaluation in (None, Evaluation(holdout_size=0.25), Evaluation(enabled=False, holdout_size=0.25)):
         request = msgspec.structs.replace(asked.request, evaluation=evaluation)
         given = msgspec.structs.replace(asked, request=request)
-        held.append(fetch_inputs(blobs, given, directory(tmp_path), tmp_path / "models", threads=1).spec.holdout)
+        held.append(fetch_inputs(blobs, given, directory(tmp_path), tmp_path / "models", threads=1)[0].holdout)
     assert held == [0.0, 0.25, 0.0]
 
 
@@ -272,7 +272,7 @@ def test_a_job_is_judged_as_often_as_its_request_asks_for(tmp_path: Path) -> Non
     for evaluation in (None, Evaluation(holdout_size=0.25, eval_steps=7)):
         request = msgspec.structs.replace(asked.request, evaluation=evaluation)
         given = msgspec.structs.replace(asked, request=request)
-        spec = fetch_inputs(blobs, given, directory(tmp_path), tmp_path / "models", threads=1).spec
+        spec = fetch_inputs(blobs, given, directory(tmp_path), tmp_path / "models", threads=1)[0]
         often.append(spec.loop.eval_steps)
     assert often == [None, 7]
 

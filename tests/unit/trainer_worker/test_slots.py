@@ -1,4 +1,4 @@
-"""Every slot has a GPU of its own, and its trainings see no other; tried without a GPU, by their environment."""
+"""The slots of a worker, its directory, and a training that cannot be started."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from ratchet.core.contract.training import Compute
 from ratchet.core.errors import ConfigError, Rejected
-from ratchet.trainer_worker.child_process import Process, Streams
-from ratchet.trainer_worker.job import JobSpec
+from ratchet.trainer_worker.app import own_directory
+from ratchet.trainer_worker.child_process import Child, Process, Streams
+from ratchet.trainer_worker.job import LOG_FILE, JobSpec
 from ratchet.trainer_worker.slots import Slot, gpus_of_slots, visible_gpus
 from tests.support.trainer_runs import job_spec
 
@@ -83,3 +84,38 @@ def test_a_training_has_as_many_processes_as_it_asks_gpus_for_and_no_more_than_i
 def for_gpus(count: int | None) -> JobSpec:
     spec = job_spec("sft")
     return replace(spec, config=replace(spec.config, compute=Compute(gpu_count=count)))
+
+
+def test_what_a_killed_worker_left_is_gone_and_another_workers_stays(tmp_path: Path) -> None:
+    for worker in ("w1", "w2"):
+        (tmp_path / worker / "job-1" / "checkpoints").mkdir(parents=True)
+        (tmp_path / worker / "job-1" / "checkpoints" / "weights").write_bytes(b"1")
+    with own_directory(tmp_path / "w1"):
+        assert list((tmp_path / "w1").iterdir()) == []
+        assert (tmp_path / "w2" / "job-1" / "checkpoints" / "weights").exists()
+
+
+def test_a_second_worker_of_the_same_name_is_refused_and_takes_nothing_away(tmp_path: Path) -> None:
+    with own_directory(tmp_path / "w1"):
+        running = tmp_path / "w1" / "job-1"
+        running.mkdir()
+        with pytest.raises(ConfigError, match="another worker named w1"), own_directory(tmp_path / "w1"):
+            pass
+        assert running.exists()
+    with own_directory(tmp_path / "w1"):
+        assert not running.exists()
+
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are counted in /proc")
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+async def test_a_training_that_cannot_be_started_leaves_no_file_open(tmp_path: Path) -> None:
+    (tmp_path / LOG_FILE).mkdir()
+    before = open_files()
+    with pytest.raises(IsADirectoryError):
+        await Child.start(job_spec("sft", "base", "dataset"), tmp_path, None)
+    assert open_files() == before

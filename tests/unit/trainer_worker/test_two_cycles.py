@@ -136,7 +136,7 @@ def served(base: Path, cycle: Cycle, folder: Path, probe: Probe) -> Served:
         dtype=cycle.dtype,
         probe=probe,
     )
-    return PolicyLoader(blobs, folder).load(publish_policy(blobs, manifest).uri).served
+    return PolicyLoader(blobs, folder).load(publish_policy(blobs, manifest).uri)
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)

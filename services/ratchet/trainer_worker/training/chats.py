@@ -39,7 +39,7 @@ class ChatRows:
         Raises `DataUnusable` when there is none.
         """
         made = self._encoder.rows(conversations)
-        rows = [Row.of(one.trajectory_id, one.token_ids, one.loss_mask) for one in made]
+        rows = [Row.of(row.trajectory_id, row.token_ids, row.loss_mask) for row in made]
         if not rows:
             reasons = "; ".join(f"{reason} ({count})" for reason, count in self.counts.unrenderable.most_common(3))
             raise DataUnusable(f"no conversation has an answer to learn from. {reasons}".strip())

@@ -22,7 +22,7 @@ from types import FrameType
 
 from ratchet.trainer_worker.errors import RankLost, Unhealthy, error_code, is_final, reason_of
 from ratchet.trainer_worker.job import RENDEZVOUS, TEMPORARY, Failed, Finished, JobSpec, Stopped, encode_event, read_job
-from ratchet.trainer_worker.training.rank_launcher import RankLauncher, fork_ranks, wait_for_the_end
+from ratchet.trainer_worker.training.rank_launcher import RankLauncher, end_with, fork_ranks, wait_for_the_end
 
 
 def main(directory: Path, on_finished: Callable[[JobSpec, Finished], None] | None = None) -> int:
@@ -101,10 +101,8 @@ def work_in(directory: Path) -> None:
 
 
 def end_with_parent() -> None:
-    """Block until the worker closes our standard input, by will or by dying."""
-    while os.read(0, 1024):
-        pass
-    os._exit(3)
+    """Block until the worker closes our standard input, and end."""
+    end_with(0)
 
 
 if __name__ == "__main__":

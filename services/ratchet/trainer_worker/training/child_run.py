@@ -46,8 +46,7 @@ from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, TrainStep
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy
-from ratchet.trainer_worker.training.rank_run import RankRun
-from ratchet.trainer_worker.training.ranks import Ranks, connected
+from ratchet.trainer_worker.training.ranks import RankRun, Ranks, connected
 
 SAVE_INTERVAL = 50
 """Default number of train steps between checkpoints."""
@@ -122,7 +121,7 @@ def _probed(policy: TrainedPolicy, outcome: Outcome) -> Probe | None:
     check_numbers(policy)
     probe = None if policy.kind == REWARD_MODEL else probe_policy(policy, outcome.probe_prompt)
     if probe is not None and not all(map(math.isfinite, probe.logprobs)):
-        raise Diverged("log-probabilities under the trained weights are no finite numbers")
+        raise Diverged("log-probabilities under the trained weights are not finite")
     return probe
 
 
@@ -140,7 +139,7 @@ def check_numbers(policy: TrainedPolicy) -> None:
     """Raise `Diverged` for weights that no engine could use: no train step comes after the last one to see them."""
     for name, parameter in policy.model.named_parameters():
         if parameter.requires_grad and not bool(parameter.isfinite().all()):
-            raise Diverged(f"the weights {name} are no finite numbers any more")
+            raise Diverged(f"the weights {name} are not finite any more")
 
 
 CHAT_LISTS = ("messages", "tools", "earlier")

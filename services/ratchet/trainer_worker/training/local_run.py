@@ -113,7 +113,10 @@ def take_up(directory: Path, store: CheckpointStore) -> Checkpoint | None:
     for left in (RESULT, DOCUMENTS, TEMPORARY):
         shutil.rmtree(directory / left, ignore_errors=True)
     newest = store.newest()
-    _forget_after(directory / METRICS_FILE, newest.manifest.step if newest else 0)
+    metrics, step = directory / METRICS_FILE, newest.manifest.step if newest else 0
+    if metrics.is_file():
+        lines = [line for line in metrics.read_bytes().splitlines() if line.endswith(b"}")]
+        write_whole(metrics, b"".join(line + b"\n" for line in lines if json.loads(line)["step"] <= step))
     return newest
 
 
@@ -126,17 +129,8 @@ def _copied(file: str | None, writer: RowWriter[PairRow]) -> int:
     return count
 
 
-def _forget_after(metrics: Path, step: int) -> None:
-    """Take out the train steps that are done again."""
-    if metrics.is_file():
-        lines = [line for line in metrics.read_bytes().splitlines() if line.endswith(b"}")]
-        write_whole(metrics, b"".join(line + b"\n" for line in lines if json.loads(line)["step"] <= step))
-
-
 def pairs_in(file: Path) -> Iterator[PairRow]:
-    """The pairs of a file, whose empty lines are none. Raises `DataUnusable` with the number of any other line that is
-    none.
-    """
+    """The pairs of a file, blank lines aside. Raises `DataUnusable` with the number of a line that holds no pair."""
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -152,7 +146,7 @@ def pairs_in(file: Path) -> Iterator[PairRow]:
                 encode(pair)  # half of a surrogate pair is a string of Python's, but no text
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise DataUnusable(
-                    f"line {number} of {file} is no pair of prompt, chosen and rejected: {error}"
+                    f"line {number} of {file} is not a pair of prompt, chosen and rejected: {error}"
                 ) from error
             yield pair
 

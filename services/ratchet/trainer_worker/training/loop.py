@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import get_scheduler
 
@@ -24,8 +23,8 @@ from ratchet.core.rules.algorithms import LearningRates
 from ratchet.trainer_worker.errors import Diverged, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run, TrainStep
-from ratchet.trainer_worker.training.learner.health import described
-from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy
+from ratchet.trainer_worker.training.learner.health import asked_limits, described
+from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy, read_state, write_state
 from ratchet.trainer_worker.training.learner.ranking import auc
 from ratchet.trainer_worker.training.learner.watch import LoopLimits, Watch
 from ratchet.trainer_worker.training.policy import TrainedPolicy
@@ -33,10 +32,11 @@ from ratchet.trainer_worker.training.ranks import ALONE, Ranks
 
 WEIGHT_DECAY, ADAM_BETAS = 0.01, (0.9, 0.98)
 MAX_GRAD_NORM = 1.0
+EPOCHS = 3
 WARMUP_STEPS = 20
 EVALUATIONS = 5
 """How often a training is judged by what is held out, where it does not say after how many train steps."""
-WEIGHTS, STATE, HEALTH = "trainable.safetensors", "state.pt", "health.json"
+HEALTH = "health.json"
 """In a checkpoint."""
 SCHEDULER = "cosine_with_min_lr"
 MIN_RATE = 0.1
@@ -84,14 +84,6 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
-    """Of one algorithm, where a job leaves them out."""
-
-    learning_rates: LearningRates
-    epochs: int = 3
-
-
-@dataclass(frozen=True, slots=True)
 class Lesson:
     """What a job trains on, and how it goes through it."""
 
@@ -99,7 +91,8 @@ class Lesson:
     examples: int
     samples: int
     """Examples as a job counts them."""
-    defaults: Defaults
+    rates: LearningRates
+    """Where a job leaves its learning rate out."""
     pass_tokens: int
     """Most tokens that go through the model at once."""
     in_order: bool = False
@@ -172,12 +165,12 @@ class _Loop:
         self._learns, self._healthy = learns, healthy
         self._size, self._accumulation = spec.batch_size, hyper.gradient_accumulation or 1
         self._seed = hyper.seed or 0
-        self._epochs, self._max_steps = hyper.epochs or lesson.defaults.epochs, hyper.max_steps
+        self._epochs, self._max_steps = hyper.epochs or EPOCHS, hyper.max_steps
         self._steps_per_epoch = math.ceil(math.ceil(lesson.examples / self._size) / self._accumulation)
         self.total = self._max_steps or self._epochs * self._steps_per_epoch
         warmup = min(WARMUP_STEPS, self.total // 10) if hyper.warmup_steps is None else hyper.warmup_steps
         self._warmup = warmup if options.warmup_ratio is None else math.ceil(options.warmup_ratio * self.total)
-        self._rate = lesson.defaults.learning_rates.rate_of(hyper)
+        self._rate = lesson.rates.rate_of(hyper)
         self._decay = WEIGHT_DECAY if options.weight_decay is None else options.weight_decay
         self._clip = MAX_GRAD_NORM if hyper.max_grad_norm is None else hyper.max_grad_norm
         self._schedule = options.lr_scheduler
@@ -198,7 +191,7 @@ class _Loop:
             scheduler_specific_kwargs=None if self._schedule else {"min_lr_rate": MIN_RATE},
         )
         self._eval_steps = options.eval_steps or math.ceil(self.total / EVALUATIONS)
-        self._watch = Watch(LoopLimits.of(spec.config.health), hyper.max_grad_norm or MAX_GRAD_NORM)
+        self._watch = Watch(asked_limits(LoopLimits, spec.config.health), hyper.max_grad_norm or MAX_GRAD_NORM)
         self.done = 0
         self.last: dict[str, float] = {}
 
@@ -223,17 +216,10 @@ class _Loop:
 
     def load(self, directory: Path) -> None:
         """Go on where a checkpoint was written."""
-        weights = load_file(directory / WEIGHTS)
-        with torch.no_grad():
-            for name, parameter in self._learns.items():
-                parameter.copy_(weights[name])
-        state: dict[str, Any] = torch.load(directory / STATE, weights_only=True)
+        state = read_state(directory, self._learns)
         self._optimizer.load_state_dict(state["optimizer"])
         self._scheduler.load_state_dict(state["scheduler"])
         self.done = state["done"]
-        torch.set_rng_state(state["rng"])
-        if state["cuda_rng"]:
-            torch.cuda.set_rng_state_all(state["cuda_rng"])
         self._watch.decode((directory / HEALTH).read_bytes())
         self._healthy.load(directory)
 
@@ -260,16 +246,8 @@ class _Loop:
 
     def _write(self, directory: Path) -> None:
         """Write all that a resumed training needs to go on bit for bit, and to judge as this one."""
-        weights = {name: parameter.detach().contiguous() for name, parameter in self._learns.items()}
-        save_file(weights, directory / WEIGHTS)
-        state = {
-            "done": self.done,
-            "optimizer": self._optimizer.state_dict(),
-            "scheduler": self._scheduler.state_dict(),
-            "rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        }
-        torch.save(state, directory / STATE)
+        optimizer, scheduler = self._optimizer.state_dict(), self._scheduler.state_dict()
+        write_state(directory, self._learns, done=self.done, optimizer=optimizer, scheduler=scheduler)
         (directory / HEALTH).write_bytes(self._watch.encode())
         self._healthy.save(directory)
         if self._lesson.keep is not None:
@@ -314,7 +292,7 @@ class _Loop:
             raise Diverged(f"loss {loss_of_all}, gradient norm {norm} at train step {number}")
         metrics = {name: mean.total / mean.count for name, mean in every.items() if mean.count}
         self._judge(loss_of_all, norm, metrics.get("policy_entropy"))
-        ranked = [one for part in parts for one in part[2]], [one for part in parts for one in part[3]]
+        ranked = [score for part in parts for score in part[2]], [score for part in parts for score in part[3]]
         if all(ranked):
             metrics["auc"] = auc(*ranked)
         if "rewards_chosen" in metrics and "rewards_rejected" in metrics:
@@ -347,7 +325,7 @@ class _Loop:
         batch, objective = self._batches(self.done)[-1], self._lesson.objective
         items = sum(map(objective.items, batch))
         if items:
-            own = sum(float(one.total) for one in objective.losses(batch))
+            own = sum(float(loss.total) for loss in objective.losses(batch))
             loss = sum(self._lesson.ranks.gather(own)) / items
             if not math.isfinite(loss):
                 raise Diverged(f"weights of train step {self.done} give no finite numbers: loss {loss}")

@@ -284,7 +284,7 @@ def _targets(base: Any, lora: Lora) -> set[str]:
     if lora.target_modules == "all-linear":
         head = base.get_output_embeddings()
         linear = (nn.Linear, Conv1D)
-        return {name for name, one in base.named_modules() if isinstance(one, linear) and one is not head}
+        return {name for name, module in base.named_modules() if isinstance(module, linear) and module is not head}
     config = LoraConfig(target_modules=lora.target_modules)
     return {name for name, _ in base.named_modules() if check_target_module_exists(config, name)}
 

@@ -101,7 +101,7 @@ def _become_rank(
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.close(events.fileno())  # the worker reads them until the first rank has ended
         signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(leader, number))
-        threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
+        threading.Thread(target=end_with, args=(alive,), daemon=True).start()
         failed = train()
         if failed is not None:
             os.write(report, encode_event(failed))
@@ -111,9 +111,9 @@ def _become_rank(
         os._exit(status)
 
 
-def _end_with(alive: int) -> None:
-    """Blocks until the first rank has ended."""
-    while os.read(alive, 1024):
+def end_with(descriptor: int) -> None:
+    """Block until the other end of a pipe has closed, by will or by dying, and end this process."""
+    while os.read(descriptor, 1024):
         pass
     os._exit(3)
 

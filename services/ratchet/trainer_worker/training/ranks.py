@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from ratchet.trainer_worker.errors import RankLost, is_lost_peer
+from ratchet.trainer_worker.training.algorithms.base import Run, TrainStep
+from ratchet.trainer_worker.training.checkpoints import Checkpoint
 
 BUCKET = 1 << 24
 """Gradients that are summed at a time."""
@@ -82,10 +86,11 @@ class Ranks:
         if self.alone:
             return
         for bucket in _buckets(parameters):
-            flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket])
+            grads = (torch.zeros_like(each) if each.grad is None else each.grad for each in bucket)
+            flat = torch.cat([grad.flatten() for grad in grads])
             with _together():
                 dist.all_reduce(flat)
-            for parameter, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
+            for parameter, part in zip(bucket, flat.split([each.numel() for each in bucket]), strict=True):
                 parameter.grad = part.view_as(parameter)
 
 
@@ -127,10 +132,6 @@ def _together() -> Iterator[None]:
         raise RankLost(f"another process of the training is gone: {error}") from error
 
 
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
 def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     """Parameters of one type at a time, about `BUCKET` numbers together; in the same order on every rank."""
     bucket: list[nn.Parameter] = []
@@ -143,3 +144,47 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]
         size += parameter.numel()
     if bucket:
         yield bucket
+
+
+class RankRun:
+    """`algorithms.base.Run` of one of several ranks: the first one reports and saves, and all do what it decides.
+
+    Every rank calls the same methods in the same order: what one asks, all ask.
+    """
+
+    def __init__(self, ranks: Ranks, resume: Checkpoint | None, own: Run | None = None) -> None:
+        """`own`: the first rank's."""
+        self.resume = resume
+        self._ranks = ranks
+        self._own = own
+
+    def explained(self, findings: Sequence[str]) -> None:
+        """See `Run`."""
+        if self._own is not None:
+            self._own.explained(findings)
+
+    def started(self, samples: int, total_steps: int) -> None:
+        """See `Run`."""
+        if self._own is not None:
+            self._own.started(samples, total_steps)
+
+    def stepped(self, step: TrainStep) -> None:
+        """See `Run`."""
+        if self._own is not None:
+            self._own.stepped(step)
+
+    def stop_requested(self) -> bool:
+        """See `Run`."""
+        return self._ranks.of_leader(self._own is not None and self._own.stop_requested())
+
+    def checkpoint_due(self, step: int) -> bool:
+        """See `Run`."""
+        return self._ranks.of_leader(self._own is not None and self._own.checkpoint_due(step))
+
+    def save(self, step: int, write: Callable[[Path], None]) -> None:
+        """See `Run`. Every rank writes; only rank 0's files are kept."""
+        if self._own is not None:
+            self._own.save(step, write)
+            return
+        with tempfile.TemporaryDirectory(prefix="rank-") as folder:
+            write(Path(folder))

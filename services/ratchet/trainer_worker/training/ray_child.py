@@ -112,21 +112,17 @@ def cluster(address: str, spec: JobSpec) -> Generator[Any]:
         raise MissingExtra("ray", "training on Ray") from error
     with tempfile.TemporaryDirectory(prefix="ratchet-ray-", ignore_cleanup_errors=True) as folder:
         try:
-            ray.init(address, **(_own_cluster(spec, folder) if address == LOCAL else {}))
+            own: dict[str, Any] = {  # it listens on this machine alone, is as large as the training, and ends with it
+                "num_cpus": spec.ranks * spec.threads,
+                "object_store_memory": OBJECT_STORE_BYTES,
+                "include_dashboard": False,
+                "_node_ip_address": LOOPBACK,
+                "_temp_dir": folder,
+            }
+            ray.init(address, **(own if address == LOCAL else {}))
             yield ray
         finally:
             ray.shutdown()
-
-
-def _own_cluster(spec: JobSpec, folder: str) -> dict[str, Any]:
-    """Options of a cluster that listens on this machine alone, is as large as the training, and ends with it."""
-    return {
-        "num_cpus": spec.ranks * spec.threads,
-        "object_store_memory": OBJECT_STORE_BYTES,
-        "include_dashboard": False,
-        "_node_ip_address": LOOPBACK,
-        "_temp_dir": folder,
-    }
 
 
 class Training:
@@ -217,10 +213,10 @@ class Training:
                     raise Asked
                 first.ask_to_stop.remote()
                 asked = True
-            for one in ready:
-                if one in ends:
-                    ends.remove(one)
-                    if (reason := self._ray.get(one)) is not None:
+            for reference in ready:
+                if reference in ends:
+                    ends.remove(reference)
+                    if (reason := self._ray.get(reference)) is not None:
                         return decode_event(reason)
                     continue
                 try:
@@ -236,8 +232,8 @@ class Training:
     def _reason(self, ends: list[Any]) -> Event:
         """Why another rank failed. Raises `RankLost` when none says so."""
         ready, _ = self._ray.wait(ends, num_returns=len(ends), timeout=GRACE_S) if ends else ([], [])
-        for one in ready:
-            if (reason := self._ray.get(one)) is not None:
+        for end in ready:
+            if (reason := self._ray.get(end)) is not None:
                 return decode_event(reason)
         raise RankLost("the processes of the training cannot reach each other")
 

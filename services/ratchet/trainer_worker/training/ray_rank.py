@@ -117,4 +117,4 @@ class _Lines:
 def interface_of(address: str) -> str | None:
     """The network interface of this machine that has an address; None when none has it."""
     addresses = psutil.net_if_addrs().items()
-    return next((name for name, known in addresses if any(one.address == address for one in known)), None)
+    return next((name for name, known in addresses if any(own.address == address for own in known)), None)

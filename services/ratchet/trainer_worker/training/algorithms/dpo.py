@@ -30,10 +30,9 @@ from ratchet.trainer_worker.training.learner.preferences import (
     score_sides,
     sequence_logprobs,
 )
-from ratchet.trainer_worker.training.loop import Defaults, Lesson, Loss, Mean, run_loop
+from ratchet.trainer_worker.training.loop import Lesson, Loss, Mean, run_loop
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_reference
 
-DEFAULTS = Defaults(PREFERENCE_RATES)
 BETA = 0.1
 
 
@@ -56,7 +55,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         objective,
         len(learn),
         len(learn),
-        DEFAULTS,
+        PREFERENCE_RATES,
         scorer.pass_tokens,
         keep=reference.save,
         ranks=scorer.ranks,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ratchet.core.chat_templates.conversations import Conversation
 from ratchet.core.contract.snapshot import LabelRow
-from ratchet.core.contract.training import EvaluationResults, Hyperparameters
+from ratchet.core.contract.training import EvaluationResults
 from ratchet.core.rules.algorithms import PREFERENCE_RATES
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
@@ -42,10 +42,9 @@ from ratchet.trainer_worker.training.learner.preferences import (
     sequence_logprobs,
 )
 from ratchet.trainer_worker.training.learner.ranking import auc, auc_interval
-from ratchet.trainer_worker.training.loop import Defaults, Lesson, Loss, Mean, run_loop
+from ratchet.trainer_worker.training.loop import Lesson, Loss, Mean, run_loop
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
-DEFAULTS = Defaults(PREFERENCE_RATES)
 BETA = 0.1
 CHANCE = 0.5
 """The AUC of a policy that has learnt nothing."""
@@ -58,19 +57,25 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     hyper = spec.config.hyperparameters
     chats = chat_rows(spec, policy)
     learn, held = split_labels(shuffled(labels, hyper.seed or 0), spec.holdout, hyper.seed or 0)
-    examples = labelled_rows(chats, learn, spec.batch_size, kept_partners(run))
+    partners: list[int] | None = None
+    if run.resume is not None:
+        partners = msgspec.json.decode((run.resume.directory / PARTNERS).read_bytes(), type=list[int])
+    examples = labelled_rows(chats, learn, spec.batch_size, partners)
     # Held-out answers are compared with the next one of all of them, whatever the batches are.
     held_out = labelled_rows(chats, held, len(held)) if held else []
     scorer = preference_scorer(spec, policy)
     reference = Reference.open(scorer, [(example.rows, example.mismatched) for example in (*examples, *held_out)], run)
-    weights = weights_of(hyper)
+    weights = KtoWeights(
+        beta=BETA if hyper.beta is None else hyper.beta,
+        desirable=1.0 if hyper.desirable_weight is None else hyper.desirable_weight,
+        undesirable=1.0 if hyper.undesirable_weight is None else hyper.undesirable_weight,
+    )
     objective = Thumbs(scorer, examples, reference, weights)
     count = len(examples)
 
     def keep(directory: Path) -> None:
         reference.save(directory)
-        partners = [example.partner for example in examples]
-        (directory / PARTNERS).write_bytes(msgspec.json.encode(partners))
+        (directory / PARTNERS).write_bytes(msgspec.json.encode([example.partner for example in examples]))
 
     def judged(stop_requested: Callable[[], bool]) -> EvaluationResults | None:
         apart = reference.of(range(count, count + len(held_out)))
@@ -80,7 +85,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
         objective,
         count,
         count,
-        DEFAULTS,
+        PREFERENCE_RATES,
         scorer.pass_tokens,
         in_order=True,
         keep=keep,
@@ -91,30 +96,21 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     trained = run_loop(spec, policy, run, training)
     if trained.stopped_at is not None:
         return Outcome(samples=count, stopped_at=trained.stopped_at)
+    counts = {
+        "liked": sum(example.liked for example in examples),
+        "disliked": sum(not example.liked for example in examples),
+        "held_out_labels": len(held_out),
+        "unusable_labels": len(labels) - count - len(held_out),
+        "trained_tokens": sum(row.trained for example in examples for row in example.rows),
+    }
     return Outcome(
         samples=count,
-        metrics=_counts(examples, held_out, len(labels)) | trained.metrics | chats.counts.metrics(),
+        metrics=counts | trained.metrics | chats.counts.metrics(),
         probe_prompt=min((example.rows[0].prompt for example in examples), key=len),
         effective=trained.effective | {"max_length": chats.max_length} | weights.effective(),
         evaluation=judged(run.stop_requested),
         health_stop=trained.health_stop,
     )
-
-
-def weights_of(hyper: Hyperparameters) -> KtoWeights:
-    """What a job asks for, or the defaults."""
-    return KtoWeights(
-        beta=BETA if hyper.beta is None else hyper.beta,
-        desirable=1.0 if hyper.desirable_weight is None else hyper.desirable_weight,
-        undesirable=1.0 if hyper.undesirable_weight is None else hyper.undesirable_weight,
-    )
-
-
-def kept_partners(run: Run) -> list[int] | None:
-    """Those of a training that goes on; None where it begins."""
-    if run.resume is None:
-        return None
-    return msgspec.json.decode((run.resume.directory / PARTNERS).read_bytes(), type=list[int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +230,7 @@ def evaluate(
 
 def shuffled(labels: Sequence[LabelRow], seed: int) -> list[LabelRow]:
     """In an order that depends on the seed and on nothing else."""
-    order = sorted(labels, key=lambda one: one.trajectory_id)
+    order = sorted(labels, key=lambda label: label.trajectory_id)
     random.Random(seed).shuffle(order)
     return order
 
@@ -247,7 +243,7 @@ def labelled_rows(
     Answers that cannot be learnt from are left out before others are paired with them. `kept` are the partners of a
     training that is resumed; without it they are the neighbours in batches of `batch`.
     """
-    own = rows_by_key(chats.rows([_conversation(str(index), one, one) for index, one in enumerate(labels)]))
+    own = rows_by_key(chats.rows([_conversation(str(index), label, label) for index, label in enumerate(labels)]))
     usable = [index for index in range(len(labels)) if str(index) in own]
     if len(usable) < 2:
         raise DataUnusable("kto needs two labelled answers or more: it compares an answer with another one's place")
@@ -273,13 +269,3 @@ def labelled_rows(
 
 def _conversation(key: str, place: LabelRow, answer: LabelRow) -> Conversation:
     return Conversation(key, [*place.prompt, *answer.completion], place.tools, learn_from=len(place.prompt))
-
-
-def _counts(examples: Sequence[LabelledRows], held_out: Sequence[LabelledRows], given: int) -> dict[str, float]:
-    return {
-        "liked": sum(example.liked for example in examples),
-        "disliked": sum(not example.liked for example in examples),
-        "held_out_labels": len(held_out),
-        "unusable_labels": given - len(examples) - len(held_out),
-        "trained_tokens": sum(row.trained for example in examples for row in example.rows),
-    }

@@ -65,8 +65,8 @@ def with_advantages(
     data: PolicyData, start: StartScores, values: Values, learns: Sequence[bool], discounts: tuple[float, float]
 ) -> FixedRows:
     """GAE of every row that learns, whitened over all their tokens. `discounts`: gamma and lambda."""
-    rewards = {one.trajectory_id: one.reward for one in data.scored}
-    kept = [index for index, one in enumerate(learns) if one]
+    rewards = {scored.trajectory_id: scored.reward for scored in data.scored}
+    kept = [index for index, learning in enumerate(learns) if learning]
     advantages = [
         gae(values.rows[index].tolist(), rewards[data.rows[index].trajectory_id], *discounts) for index in kept
     ]

@@ -27,10 +27,9 @@ from ratchet.trainer_worker.training.learner.rewards import (
     reward_scores,
     right_by_length,
 )
-from ratchet.trainer_worker.training.loop import Defaults, Lesson, Loss, Mean, run_loop
+from ratchet.trainer_worker.training.loop import Lesson, Loss, Mean, run_loop
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
-DEFAULTS = Defaults(REWARD_RATES)
 LEARNT_SAMPLE = 256
 """Pairs that it learnt from which are judged again at the end: how far it only remembers them."""
 
@@ -54,7 +53,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         objective,
         len(learn),
         len(learn),
-        DEFAULTS,
+        REWARD_RATES,
         scorer.pass_tokens,
         ranks=scorer.ranks,
         evaluate=(lambda: scores_of(judged(never))) if held else None,

@@ -14,10 +14,8 @@ from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import chat_rows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head
 from ratchet.trainer_worker.training.learner.rows import Row
-from ratchet.trainer_worker.training.loop import Defaults, Lesson, Loss, Mean, run_loop
+from ratchet.trainer_worker.training.loop import Lesson, Loss, Mean, run_loop
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-
-DEFAULTS = Defaults(SFT_RATES)
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
@@ -28,7 +26,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     asked = spec.config.hyperparameters.pass_tokens
     scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=asked, ranks=policy.ranks)
     check_head(scorer, rows)
-    training = Lesson(Likelihood(scorer, rows), len(rows), samples, DEFAULTS, scorer.pass_tokens, ranks=scorer.ranks)
+    training = Lesson(Likelihood(scorer, rows), len(rows), samples, SFT_RATES, scorer.pass_tokens, ranks=scorer.ranks)
     run.explained(chats.counts.findings())
     trained = run_loop(spec, policy, run, training)
     if trained.stopped_at is not None:

@@ -122,6 +122,9 @@ class Backbone:
 class _Recorded(CacheLayerMixin):
     """Keys and values of the beginning. Writing them again, as a layer that is recomputed does, changes nothing."""
 
+    keys: Any  # a tensor wherever it is read; the base would have None until then
+    values: Any
+
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Keep the states."""
         self.keys, self.values, self.is_initialized = key_states, value_states, True
@@ -148,10 +151,11 @@ class _Recorded(CacheLayerMixin):
 class _Behind(CacheLayerMixin):
     """Puts the keys and values of the beginning before those of every row, and keeps nothing."""
 
+    keys: Any  # a tensor wherever it is read; the base would have None until then
+    values: Any
+
     def __init__(self, beginning: _Recorded, rows: int) -> None:
         super().__init__()
-        assert beginning.keys is not None  # noqa: S101 - the beginning has run
-        assert beginning.values is not None  # noqa: S101
         self.keys, self.values = (kept.expand(rows, -1, -1, -1) for kept in (beginning.keys, beginning.values))
         self.is_initialized = True
 
@@ -160,8 +164,6 @@ class _Behind(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """All keys and values, the beginning's first."""
-        assert self.keys is not None  # noqa: S101 - set above
-        assert self.values is not None  # noqa: S101
         return torch.cat([self.keys, key_states], dim=-2), torch.cat([self.values, value_states], dim=-2)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -170,7 +172,6 @@ class _Behind(CacheLayerMixin):
 
     def get_seq_length(self) -> int:
         """Tokens of the beginning."""
-        assert self.keys is not None  # noqa: S101 - set above
         return self.keys.shape[-2]
 
     def get_max_length(self) -> int:

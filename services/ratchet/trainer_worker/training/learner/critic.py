@@ -107,11 +107,11 @@ def baselines_of(scored: Sequence[Scored]) -> dict[str, float | None]:
 def _without_fit(known: Mapping[str, float | None], scored: Sequence[Scored]) -> dict[str, float]:
     """The baselines; where there is none, the mean of the other tasks."""
     values: dict[str, float] = {}
-    for one in scored:
-        others = [other.reward for other in scored if other.task_key != one.task_key]
+    for own in scored:
+        others = [other.reward for other in scored if other.task_key != own.task_key]
         mean = sum(others) / len(others) if others else 0.0
-        baseline = known[one.trajectory_id]
-        values[one.trajectory_id] = mean if baseline is None else baseline
+        baseline = known[own.trajectory_id]
+        values[own.trajectory_id] = mean if baseline is None else baseline
     return values
 
 
@@ -133,7 +133,7 @@ class _Tokens:
         """Of the trajectories that the rows belong to."""
         groups = sorted(groups_of(scored), key=lambda members: hashlib.sha256(members[0].task_key.encode()).digest())
         folds = {member.trajectory_id: place % FOLDS for place, members in enumerate(groups) for member in members}
-        rewards = {one.trajectory_id: one.reward for one in scored}
+        rewards = {trajectory.trajectory_id: trajectory.reward for trajectory in scored}
         length: dict[str, int] = {}
         for row in rows:
             length[row.trajectory_id] = length.get(row.trajectory_id, 0) + row.trained
@@ -203,15 +203,13 @@ def _cross_fitted(columns_ND: Tensor, target_N: Tensor, tokens: _Tokens, penalti
         moments[fold] = _Moments(weighted_ND.T @ columns_ND[inside_N], weighted_ND.T @ target_N[inside_N], mass)
     for fold in moments:
         others = [moments[other] for other in moments if other != fold]
-        errors = [_error_of(others, penalty) for penalty in penalties] if len(penalties) > 1 else [0.0]
+        errors = [0.0]
+        if len(penalties) > 1:  # each part is predicted from the others
+            apart = [(part, _sum([other for other in others if other is not part])) for part in others]
+            errors = [sum(part.error(rest.weights(penalty)) for part, rest in apart) for penalty in penalties]
         fit_D = _sum(others).weights(penalties[errors.index(min(errors))])
         predicted_N[tokens.fold_N == fold] = columns_ND[tokens.fold_N == fold] @ fit_D
     return predicted_N
-
-
-def _error_of(parts: Sequence[_Moments], penalty: float) -> float:
-    """Of a penalty: each part is predicted from the others."""
-    return sum(part.error(_sum([other for other in parts if other is not part]).weights(penalty)) for part in parts)
 
 
 def _sum(parts: Sequence[_Moments]) -> _Moments:

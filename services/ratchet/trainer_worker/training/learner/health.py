@@ -49,11 +49,6 @@ class Limits:
     max_gradient_growth: float = 100.0
     independent_metric: str | None = None
 
-    @classmethod
-    def of(cls, asked: HealthLimits | None) -> Limits | None:
-        """See `asked_limits`."""
-        return asked_limits(cls, asked)
-
 
 @dataclass(frozen=True, slots=True)
 class Vitals:

@@ -1,10 +1,13 @@
-"""The newest weights of a training that were found healthy: in memory where they are few, else in a file."""
+"""Weights that learn, in files: those of a checkpoint, with what a resumed training needs to go on bit for bit; and the
+newest that were found healthy, in memory where they are few.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -15,7 +18,27 @@ MEMORY_BYTES = 1 << 30
 """More weights than that are kept in a file."""
 FILE_STEPS = 50
 """Train steps between two writes of such a file; the first weights that learnt something are written at once."""
-FILE = "healthy.safetensors"
+FILE, WEIGHTS, STATE = "healthy.safetensors", "trainable.safetensors", "state.pt"
+
+
+def write_state(directory: Path, learns: Mapping[str, nn.Parameter], **state: Any) -> None:
+    """Put weights, random state and `state` (of any type that torch stores) into a checkpoint."""
+    save_file({name: parameter.detach().contiguous() for name, parameter in learns.items()}, directory / WEIGHTS)
+    cuda_rng = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    torch.save({**state, "rng": torch.get_rng_state(), "cuda_rng": cuda_rng}, directory / STATE)
+
+
+def read_state(directory: Path, learns: Mapping[str, nn.Parameter]) -> dict[str, Any]:
+    """Take weights and random state of a checkpoint; returns the rest of its state."""
+    weights = load_file(directory / WEIGHTS)
+    with torch.no_grad():
+        for name, parameter in learns.items():
+            parameter.copy_(weights[name])
+    state: dict[str, Any] = torch.load(directory / STATE, weights_only=True)
+    torch.set_rng_state(state["rng"])
+    if state["cuda_rng"]:
+        torch.cuda.set_rng_state_all(state["cuda_rng"])
+    return state
 
 
 class LastHealthy:
@@ -42,9 +65,15 @@ class LastHealthy:
         if step < 1 or (self._folder is not None and self.step is not None and step - self.step < FILE_STEPS):
             return
         if self._folder is None:
-            self._copy_to_memory()
+            with torch.no_grad():
+                for name, parameter in self._parameters.items():
+                    if name in self._copies:
+                        self._copies[name].copy_(parameter)
+                    else:
+                        self._copies[name] = parameter.detach().to("cpu", copy=True)
         else:
-            save_file(self._tensors(), Path(self._folder.name) / FILE)
+            tensors = {name: parameter.detach().contiguous() for name, parameter in self._parameters.items()}
+            save_file(tensors, Path(self._folder.name) / FILE)
         self.step = step
 
     def restore(self) -> int | None:
@@ -71,14 +100,3 @@ class LastHealthy:
         with safe_open(directory / FILE, framework="pt") as file:
             self._copies = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             self.step = int(file.metadata()["step"])
-
-    @torch.no_grad()
-    def _copy_to_memory(self) -> None:
-        for name, parameter in self._parameters.items():
-            if name in self._copies:
-                self._copies[name].copy_(parameter)
-            else:
-                self._copies[name] = parameter.detach().to("cpu", copy=True)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: parameter.detach().contiguous() for name, parameter in self._parameters.items()}

@@ -79,7 +79,7 @@ class Loss:
     def of_numbers(self) -> Loss:
         """Without gradient, and on the CPU, so that it can be sent to another process."""
         tensors = {
-            name: one.detach().cpu() for name in self.__slots__ if isinstance(one := getattr(self, name), Tensor)
+            name: tensor.detach().cpu() for name in self.__slots__ if isinstance(tensor := getattr(self, name), Tensor)
         }
         return replace(self, **tensors)
 
@@ -105,7 +105,10 @@ def policy_loss(tokens: Tokens, objective: Objective) -> Loss:
         outside_N = (ratio_N < low) | (ratio_N > 1 + objective.clip_high)
         now_N = _exp(tokens.logprobs_N - tokens.behavior_N)
         moved_N = k3(tokens.proximal_N, tokens.logprobs_N)
-        kl_M = _known_kl(tokens)
+        kl_M = tokens.logprobs_N.new_zeros(0)  # of the M tokens whose reference was scored
+        if tokens.reference_N is not None:
+            known_N = ~tokens.reference_N.isnan()
+            kl_M = k3(tokens.logprobs_N[known_N], tokens.reference_N[known_N])
     return Loss(
         value=(loss_N * kept_N * tokens.weights_N).sum(),
         tokens=len(loss_N),
@@ -118,14 +121,6 @@ def policy_loss(tokens: Tokens, objective: Objective) -> Loss:
         weight_square_sum=(now_N * now_N).sum(),
         shift_R=shift_R.detach(),
     )
-
-
-def _known_kl(tokens: Tokens) -> Tensor:
-    """The k3 estimate against the reference of the M tokens whose reference was scored."""
-    if tokens.reference_N is None:
-        return tokens.logprobs_N.new_zeros(0)
-    known_N = ~tokens.reference_N.isnan()
-    return k3(tokens.logprobs_N[known_N], tokens.reference_N[known_N])
 
 
 def _clipped_ratio(tokens: Tokens, ratio_N: Tensor, objective: Objective) -> Tensor:

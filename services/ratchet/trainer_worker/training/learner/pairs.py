@@ -93,7 +93,7 @@ def hold_out_keys(pair: PairRow) -> tuple[str, ...]:
     if any(message["role"] != "system" for message in pair.prompt):
         keys.append(f"prompt:{msgspec.json.encode(pair.prompt, order='sorted').decode()}")
     tries = (pair.chosen_trajectory_id, pair.rejected_trajectory_id)
-    keys += [f"trajectory:{one}" for one in tries if one is not None]
+    keys += [f"trajectory:{tried}" for tried in tries if tried is not None]
     return tuple(keys) or (f"pair:{pair.preference_id}",)
 
 

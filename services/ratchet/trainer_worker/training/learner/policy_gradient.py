@@ -22,7 +22,7 @@ from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, TrainStep
 from ratchet.trainer_worker.training.learner.advantages import Estimator, Shaping, trajectory_advantages
 from ratchet.trainer_worker.training.learner.critic import Features
-from ratchet.trainer_worker.training.learner.health import Drift, Health, Limits, described
+from ratchet.trainer_worker.training.learner.health import Drift, Health, Limits, asked_limits, described
 from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import CISPO, Objective
@@ -49,6 +49,8 @@ SEQUENCE_CLIP = (3e-4, 4e-4)
 """Default clip of a row's ratio (arXiv:2507.18071, section 5.1): it varies far less than a token's."""
 CISPO_HIGH = 4.0
 """Default of CISPO, whose weights have no lower bound: at most 5, as in arXiv:2510.13786."""
+CORRECTIONS = {(True, True): BOTH, (True, False): IMPORTANCE, (False, True): REJECTION, (False, False): NONE}
+"""By whether weights are capped, and whether rows are rejected."""
 REFERENCE_SAMPLE = 64
 """Rows whose KL to the reference is measured where the objective does not ask for it."""
 HEALTH = "health.json"
@@ -131,7 +133,7 @@ def fixed_rows(
     """
     rows, run = learning.data.rows, learning.run
     if run.resume is not None:
-        kept = rows if learns is None else [row for row, one in zip(rows, learns, strict=True) if one]
+        kept = rows if learns is None else [row for row, learning in zip(rows, learns, strict=True) if learning]
         return load_fixed(run.resume.directory, kept)
     objective = objective_of(learning.hyper)
     apart = 1 if objective.kl_beta else math.ceil(len(rows) / REFERENCE_SAMPLE)
@@ -160,7 +162,9 @@ def objective_of(hyper: Hyperparameters) -> Objective:
     """The objective that a job asks for."""
     plain = Objective()
     surrogate, ratio = hyper.surrogate or plain.surrogate, hyper.ratio or plain.ratio
-    low, high = _clip_defaults(surrogate, ratio)
+    low, high = SEQUENCE_CLIP if ratio == SEQUENCE else (plain.clip_low, plain.clip_high)
+    if surrogate == CISPO:
+        low, high = 1.0, CISPO_HIGH
     if hyper.clip_epsilon is not None:
         low = high = hyper.clip_epsilon
     window = hyper.rejection_window
@@ -178,20 +182,10 @@ def objective_of(hyper: Hyperparameters) -> Objective:
     )
 
 
-def _clip_defaults(surrogate: str, ratio: str) -> tuple[float, float]:
-    """How far a ratio may be below and above 1 where a job does not say it."""
-    if surrogate == CISPO:
-        return 1.0, CISPO_HIGH
-    return SEQUENCE_CLIP if ratio == SEQUENCE else (Objective().clip_low, Objective().clip_high)
-
-
 def update_options(learning: Learning) -> UpdateOptions:
     """How a job asks to go through the rows; absent members have their defaults."""
     hyper = learning.hyper
-    plain = UpdateOptions(
-        learning_rate=GRADIENT_RATES.rate_of(hyper),
-        batch_size=learning.spec.batch_size,
-    )
+    plain = UpdateOptions(GRADIENT_RATES.rate_of(hyper), learning.spec.batch_size)
     longest = max(row.trained for row in learning.data.rows)
     return UpdateOptions(
         learning_rate=plain.learning_rate,
@@ -210,7 +204,7 @@ def update_options(learning: Learning) -> UpdateOptions:
 
 def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
     """The hyperparameters that all policy-gradient algorithms share, read from what trains."""
-    objective, limits = options.objective, Limits.of(learning.spec.config.health)
+    objective, limits = options.objective, asked_limits(Limits, learning.spec.config.health)
     return {
         **learning.policy.effective(),
         "learning_rate": options.learning_rate,
@@ -224,7 +218,7 @@ def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
         "pass_tokens": learning.scorer.pass_tokens,
         "seed": options.seed,
         "loss_normalization": options.normalization,
-        "off_policy_correction": _correction_of(objective),
+        "off_policy_correction": CORRECTIONS[bool(objective.importance_cap), bool(objective.rejection_window)],
         "ratio": objective.ratio,
         "surrogate": objective.surrogate,
         "clip_epsilon": objective.clip_low,
@@ -242,12 +236,6 @@ def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
     }
 
 
-def _correction_of(objective: Objective) -> str:
-    if objective.importance_cap is None:
-        return NONE if objective.rejection_window is None else REJECTION
-    return IMPORTANCE if objective.rejection_window is None else BOTH
-
-
 def drive(learning: Learning, update: Update, own: JsonObject) -> Outcome:
     """Run the train steps: report, save when due, stop when asked, or when the policy is no longer healthy.
 
@@ -256,10 +244,11 @@ def drive(learning: Learning, update: Update, own: JsonObject) -> Outcome:
     """
     data, run = learning.data, learning.run
     learnt = {row.trajectory_id for row in update.fixed.rows}
-    rewards = [one.reward for one in data.scored]
+    rewards = [trajectory.reward for trajectory in data.scored]
     constant = {"reward_mean": statistics.fmean(rewards), "reward_std": statistics.pstdev(rewards)}
     with LastHealthy(update.named()) as healthy:
-        steps = TrainSteps(update, healthy, Health(Limits.of(learning.spec.config.health)), drift_of(learning))
+        health = Health(asked_limits(Limits, learning.spec.config.health))
+        steps = TrainSteps(update, healthy, health, drift_of(learning))
         if run.resume is not None:
             steps.load(run.resume.directory)
         run.started(len(learnt), update.total)
@@ -295,12 +284,12 @@ def drift_of(learning: Learning) -> Drift | None:
     if health is None or not health.enabled or health.independent_metric is None:
         return None
     scored = learning.data.scored
-    known = {one.trajectory_id: float(one.success) for one in scored if one.success is not None}
+    known = {tried.trajectory_id: float(tried.success) for tried in scored if tried.success is not None}
     if len({*known.values()}) < 2:
         raise DataUnusable(
             f"health.independent_metric {health.independent_metric}: it is the same for all trajectories that have one"
         )
-    return Drift({one.trajectory_id: one.reward for one in scored}, known)
+    return Drift({tried.trajectory_id: tried.reward for tried in scored}, known)
 
 
 @dataclass(slots=True)
@@ -321,7 +310,10 @@ class TrainSteps:
             return None
         self.healthy.keep(self.update.done)
         self.update.apply()
-        return measured.metrics | self._shifts()
+        if self.drift is None:
+            return measured.metrics
+        shifts = {"reward_shift": self.drift.reward_shift, "independent_shift": self.drift.independent_shift}
+        return measured.metrics | shifts
 
     def end(self) -> HealthStop | None:
         """Judge the last weights too; those of a stopped training are replaced by the newest healthy ones.
@@ -360,8 +352,3 @@ class TrainSteps:
         if self.update.done:
             self.stop = self.health.judge(number, measured.vitals, self.drift)
         return self.stop is not None
-
-    def _shifts(self) -> dict[str, float]:
-        if self.drift is None:
-            return {}
-        return {"reward_shift": self.drift.reward_shift, "independent_shift": self.drift.independent_shift}

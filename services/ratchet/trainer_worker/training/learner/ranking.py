@@ -22,18 +22,15 @@ def auc_interval(area: float, better: int, worse: int) -> tuple[float, float]:
     It takes all answers as independent, which sides of a pair are not quite.
     """
 
+    size = (better + worse) / 2 - 1
+
     def too_far(other: float) -> bool:
-        return abs(area - other) > Z95 * _standard_error(other, better, worse)
+        # Hanley and McNeil 1982, with the mean of both sizes in place of each, as Newcombe has it.
+        grown = 1 + size * ((1 - other) / (2 - other) + other / (1 + other))
+        error = math.sqrt(max(0.0, other * (1 - other) * grown / (better * worse)))
+        return abs(area - other) > Z95 * error
 
     return _edge(0.0, area, too_far), _edge(1.0, area, too_far)
-
-
-def _standard_error(area: float, better: int, worse: int) -> float:
-    """Hanley and McNeil 1982, with the mean of both sizes in place of each, as Newcombe has it."""
-    size = (better + worse) / 2 - 1
-    spread = area * (1 - area)
-    grown = 1 + size * ((1 - area) / (2 - area) + area / (1 + area))
-    return math.sqrt(max(0.0, spread * grown / (better * worse)))
 
 
 def _edge(outside: float, inside: float, too_far: Callable[[float], bool]) -> float:

@@ -149,8 +149,6 @@ def _column(values: ArrayLike, count: int) -> Floats:
 class MergeCounts:
     """What became of the calls, for the job's metrics."""
 
-    calls: int = 0
-    rows: int = 0
     forks: int = 0
     orphans: int = 0
     truncated: int = 0
@@ -177,7 +175,6 @@ def rows_of(
     known = LARGEST_ID + 1 if vocabulary is None else vocabulary
     foreign = [any(((part < 0) | (part >= known)).any() for part in parts) for parts in sequences]
     learning: list[list[_Learning]] = [[] for _ in sequences]
-    counts.calls += len(logged.spans)
     for span, logprobs in scored_spans(logged):
         if span.dropped:
             counts.orphans += 1
@@ -194,9 +191,7 @@ def rows_of(
     if max_length is not None:
         counts.truncated += sum(row.length > max_length for row in rows)
         rows = [row.up_to(max_length) for row in rows]
-    kept = [row for row in rows if row.trained]
-    counts.rows += len(kept)
-    return kept
+    return [row for row in rows if row.trained]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,13 +48,8 @@ class FixedRows:
 
     def save(self, directory: Path) -> None:
         """Write the columns into a checkpoint."""
-        columns = {
-            "proximal": self.proximal,
-            "advantages": self.advantages,
-            "entropies": self.entropies,
-            "reference": self.reference,
-        }
-        flat = {name: torch.cat(list(c)) for name, c in columns.items() if c is not None}
+        names = ("proximal", "advantages", "entropies", "reference")
+        flat = {name: torch.cat(list(column)) for name in names if (column := getattr(self, name)) is not None}
         save_file(flat, directory / FIXED, {"figures": msgspec.json.encode(self.figures).decode()})
 
 
@@ -67,14 +62,7 @@ def load_fixed(directory: Path, rows: Sequence[Row]) -> FixedRows:
     if len(flat["proximal"]) != sum(sizes):
         raise DataUnusable("the checkpoint was made from other data")
     columns = {name: column.split(sizes) for name, column in flat.items()}
-    return FixedRows(
-        rows=rows,
-        proximal=columns["proximal"],
-        advantages=columns["advantages"],
-        entropies=columns["entropies"],
-        reference=columns.get("reference"),
-        figures=figures,
-    )
+    return FixedRows(rows, **columns, figures=figures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,21 +10,17 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ratchet.trainer_worker.errors import Diverged
 from ratchet.trainer_worker.training.learner.health import Vitals
+from ratchet.trainer_worker.training.learner.last_healthy import read_state, write_state
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import Loss, Objective, Tokens, policy_loss, row_weights
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.learner.start import FixedRows, behavior_logprobs, effective_sample_size
-
-WEIGHTS, STATE = "trainable.safetensors", "state.pt"
-
 
 ADAM_BETAS, WEIGHT_DECAY = (0.9, 0.98), 0.0
 MIN_RATE = 0.1
@@ -91,7 +87,9 @@ class Update:
     def measure(self) -> Measured:
         """Gradients and figures of the next train step. Raises `Diverged` when they are no numbers."""
         number = self.done + 1
-        self._draw_apart(number)
+        ranks = self._scorer.ranks
+        if not ranks.alone:  # every rank drops out other things, the same in a training that is resumed with as many
+            torch.manual_seed(random.Random(f"{self.options.seed}-{number}-{ranks.index}").getrandbits(63))
         measured = self._measured(self._batch(number), backward=True)
         self._scorer.ranks.add_gradients(self._policy)
         norm = float(nn.utils.clip_grad_norm_(self._policy, self.options.max_grad_norm))
@@ -121,40 +119,20 @@ class Update:
         self._optimizer.zero_grad(set_to_none=True)
         self.done = number
 
-    def _draw_apart(self, number: int) -> None:
-        """Let every rank drop out other things, the same in a training that is resumed with as many ranks."""
-        ranks = self._scorer.ranks
-        if not ranks.alone:
-            torch.manual_seed(random.Random(f"{self.options.seed}-{number}-{ranks.index}").getrandbits(63))
-
     def _rate_factor(self, number: int) -> float:
         """Ramp over the first steps, then a linear fall to `MIN_RATE`."""
         return min(1.0, number / max(1, self.options.ramp_steps)) * (1 - (1 - MIN_RATE) * (number - 1) / self.total)
 
     def save(self, directory: Path) -> None:
         """Write weights, optimiser, random state and everything fixed at the start."""
-        save_file({name: p.detach().contiguous() for name, p in self.named()}, directory / WEIGHTS)
-        state = {
-            "done": self.done,
-            "optimizer": self._optimizer.state_dict(),
-            "rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        }
-        torch.save(state, directory / STATE)
+        write_state(directory, dict(self.named()), done=self.done, optimizer=self._optimizer.state_dict())
         self.fixed.save(directory)
 
     def load(self, directory: Path) -> None:
         """Go on where `save` was called."""
-        weights = load_file(directory / WEIGHTS)
-        with torch.no_grad():
-            for name, parameter in self.named():
-                parameter.copy_(weights[name])
-        state: dict[str, Any] = torch.load(directory / STATE, weights_only=True)
+        state = read_state(directory, dict(self.named()))
         self._optimizer.load_state_dict(state["optimizer"])
         self.done = state["done"]
-        torch.set_rng_state(state["rng"])
-        if state["cuda_rng"]:
-            torch.cuda.set_rng_state_all(state["cuda_rng"])
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
         """What learns, by name."""
@@ -186,35 +164,25 @@ class Update:
         losses: list[Loss] = []
         entropy, several = 0.0, not self._scorer.ranks.alone
         for begin in range(0, len(chosen), size):
-            for places in self._passes(range(begin, min(begin + size, len(chosen))), chosen):
-                part = [chosen[place] for place in places]
-                loss, total, own = self._one_pass(part, [weights[place] for place in places], tokens)
+            # By the weights the gradients of passes that fit into memory add up to the step's.
+            for places in self._scorer.passes([[row] for row in rows[begin : begin + size]]):
+                part = [chosen[begin + place] for place in places]
+                loss, total, own = self._one_pass(part, [weights[begin + place] for place in places], tokens)
                 if backward:
                     total.backward()  # pyright: ignore[reportUnknownMemberType] - torch leaves it untyped
                 losses.append(loss.of_numbers() if several else replace(loss, value=loss.value.detach()))
                 entropy += own
                 done += part
-        losses, done, entropy = self._of_all_ranks(losses, done, entropy)
+        parts = self._scorer.ranks.gather((losses, done, entropy))
+        losses = [loss for theirs, _, _ in parts for loss in theirs]
+        done = [index for _, theirs, _ in parts for index in theirs]
+        entropy = sum(theirs for _, _, theirs in parts)
         metrics = _step_metrics(losses, tokens)
         metrics["policy_entropy"] = entropy / tokens
         metrics["tokens"] = sum(row.length for row in rows)
         shifts_R = torch.cat([loss.shift_R for loss in losses]).tolist()
         shifts = _trajectory_shifts([self.fixed.rows[index] for index in done], shifts_R)
         return Measured(metrics, self._vitals(metrics, chosen), shifts)
-
-    def _passes(self, places: Sequence[int], chosen: Sequence[int]) -> Iterator[list[int]]:
-        """`places` in `chosen`, in passes that fit into memory; by the weights their gradients add up to the step's."""
-        for part in self._scorer.passes([[self.fixed.rows[chosen[place]]] for place in places]):
-            yield [places[index] for index in part]
-
-    def _of_all_ranks(self, losses: list[Loss], done: list[int], entropy: float) -> tuple[list[Loss], list[int], float]:
-        """The losses of all passes, the rows in their order, and the summed entropy."""
-        parts = self._scorer.ranks.gather((losses, done, entropy))
-        return (
-            [one for part in parts for one in part[0]],
-            [one for part in parts for one in part[1]],
-            sum(part[2] for part in parts),
-        )
 
     def _one_pass(self, part: Sequence[int], weights: Sequence[float], step_tokens: int) -> tuple[Loss, Tensor, float]:
         """(policy loss, what to minimise, summed entropy) of one pass; values are shares of the train step's."""

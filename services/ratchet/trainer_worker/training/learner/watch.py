@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
-from ratchet.core.contract.training import HealthLimits, HealthStop
-from ratchet.trainer_worker.training.learner.health import LEAST_NORMS, NORMS, SIGMAS, asked_limits
+from ratchet.core.contract.training import HealthStop
+from ratchet.trainer_worker.training.learner.health import LEAST_NORMS, NORMS, SIGMAS
 
 STEPS = 5
 """Train steps whose mean is judged."""
@@ -30,11 +30,6 @@ class LoopLimits:
     max_holdout_rise: float = 0.5
     max_entropy_rise: float = 1.0
     max_gradient_growth: float = 100.0
-
-    @classmethod
-    def of(cls, asked: HealthLimits | None) -> LoopLimits | None:
-        """See `asked_limits`."""
-        return asked_limits(cls, asked)
 
 
 @dataclass(slots=True)
