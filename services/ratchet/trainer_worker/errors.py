@@ -75,7 +75,7 @@ class RankLost(TrainingFailed):
 
 
 class StopRequested(Exception):
-    """The training was asked to stop where no train step is at work; what counts is the newest checkpoint, if any."""
+    """The training was asked to stop: what counts is the newest checkpoint, if any."""
 
 
 def error_code(error: BaseException) -> str:

@@ -84,7 +84,8 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
     unbroken = RecordingRun(tmp_path / "whole", "dpo")
     whole, outcome = trained(unbroken, base, pairs, HYPER, holdout=0.25)
     broken = RecordingRun(tmp_path / "half", "dpo", stop_after=3)
-    trained(broken, base, pairs, HYPER, holdout=0.25)
+    with pytest.raises(StopRequested):
+        trained(broken, base, pairs, HYPER, holdout=0.25)
     checkpoint = open_checkpoint(broken.newest().directory, JOB_ID, "dpo")
     assert checkpoint.manifest.step == 3
     rest = RecordingRun(tmp_path / "rest", "dpo", resume=checkpoint)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from ratchet.core.contract.training import ErrorCode, HealthLimits, Hyperparameters
-from ratchet.trainer_worker.errors import DataUnusable, Diverged, Unhealthy, error_code
+from ratchet.trainer_worker.errors import DataUnusable, Diverged, StopRequested, Unhealthy, error_code
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.learner.health import (
@@ -156,7 +156,8 @@ def test_a_policy_that_breaks_falls_back_to_its_last_healthy_weights(tmp_path: P
     assert outcome.metrics["approx_kl"] <= 0.02
 
     shorter, second = policy(), RecordingRun(tmp_path / "b", "rloo", stop_after=stop.kept_step)
-    load_train("rloo")(spec(RATE, HealthLimits(enabled=False)), shorter, logged(), second)
+    with pytest.raises(StopRequested):
+        load_train("rloo")(spec(RATE, HealthLimits(enabled=False)), shorter, logged(), second)
     for one, other in zip(broken.model.parameters(), shorter.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -202,7 +203,8 @@ def test_a_resumed_training_is_stopped_where_an_unbroken_one_is_with_the_same_we
     assert stop is not None
     assert stop.kept_step is not None
     first = RecordingRun(tmp_path / "half", "rloo", stop_after=stop.kept_step + 1)
-    train(spec(RATE, limits), policy(), logged(), first)
+    with pytest.raises(StopRequested):
+        train(spec(RATE, limits), policy(), logged(), first)
     checkpoint = open_checkpoint(first.newest().directory, JOB_ID, "rloo")
     rest, resumed = RecordingRun(tmp_path / "rest", "rloo", resume=checkpoint), policy()
     assert train(spec(RATE, limits), resumed, logged(), rest).health_stop == stop

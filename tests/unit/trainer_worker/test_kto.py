@@ -123,7 +123,8 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
     unbroken = RecordingRun(tmp_path / "whole", "kto")
     whole, outcome = trained(unbroken, base, labels, HYPER, holdout=0.25)
     broken = RecordingRun(tmp_path / "half", "kto", stop_after=2)
-    trained(broken, base, labels, HYPER, holdout=0.25)
+    with pytest.raises(StopRequested):
+        trained(broken, base, labels, HYPER, holdout=0.25)
     checkpoint = open_checkpoint(broken.newest().directory, JOB_ID, "kto")
     rest = RecordingRun(tmp_path / "rest", "kto", resume=checkpoint)
     resumed, again = trained(rest, base, labels, HYPER, holdout=0.25)
@@ -139,7 +140,8 @@ def test_a_training_resumed_with_half_the_batch_has_the_pairs_that_its_reference
     """No step is taken, so the policy is its reference: the reference point, a difference of both, is 0."""
     still = changed(HYPER, learning_rate=1e-12)
     first = RecordingRun(tmp_path / "first", "kto", stop_after=1)
-    trained(first, base, labels, still)
+    with pytest.raises(StopRequested):
+        trained(first, base, labels, still)
     checkpoint = open_checkpoint(first.newest().directory, JOB_ID, "kto")
     rest = RecordingRun(tmp_path / "rest", "kto", resume=checkpoint)
     trained(rest, base, labels, changed(still, batch_size=8, gradient_accumulation=2))
@@ -149,7 +151,8 @@ def test_a_training_resumed_with_half_the_batch_has_the_pairs_that_its_reference
 
 def test_a_checkpoint_of_other_labels_is_refused(base: str, labels: list[LabelRow], tmp_path: Path) -> None:
     first = RecordingRun(tmp_path / "first", "kto", stop_after=1)
-    trained(first, base, labels, HYPER)
+    with pytest.raises(StopRequested):
+        trained(first, base, labels, HYPER)
     checkpoint = open_checkpoint(first.newest().directory, JOB_ID, "kto")
     rest = RecordingRun(tmp_path / "rest", "kto", resume=checkpoint)
     with pytest.raises(DataUnusable, match="made from 96 examples, the snapshot has 95"):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ratchet.core.contract.snapshot import PairRow
 from ratchet.core.contract.training import ErrorCode, HealthLimits, Hyperparameters
-from ratchet.trainer_worker.errors import Diverged, Unhealthy, error_code
+from ratchet.trainer_worker.errors import Diverged, StopRequested, Unhealthy, error_code
 from ratchet.trainer_worker.job import Finished, JobSpec
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome
@@ -204,7 +204,8 @@ def test_a_resumed_training_keeps_the_weights_that_were_healthy_before(base: str
     whole, outcome = trained(spec, unbroken, contradicted())
     assert outcome.health_stop is not None
     broken = RecordingRun(tmp_path / "half", "reward_model", stop_after=outcome.health_stop.step - 1)
-    trained(spec, broken, contradicted())
+    with pytest.raises(StopRequested):
+        trained(spec, broken, contradicted())
     checkpoint = open_checkpoint(broken.newest().directory, JOB_ID, "reward_model")
     rest = RecordingRun(tmp_path / "rest", "reward_model", resume=checkpoint)
     resumed, again = trained(spec, rest, contradicted())

@@ -18,6 +18,7 @@ from ratchet.core.contract.policy_manifest import REWARD_MODEL
 from ratchet.core.contract.snapshot import PairRow
 from ratchet.core.contract.training import Hyperparameters, Lora
 from ratchet.core.errors import Rejected
+from ratchet.trainer_worker.errors import StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.chats import ChatRows
@@ -93,7 +94,8 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
     unbroken = RecordingRun(tmp_path / "whole", REWARD_MODEL)
     whole, outcome = trained(unbroken, base, pairs, hyper, holdout=0.25)
     broken = RecordingRun(tmp_path / "half", REWARD_MODEL, stop_after=3)
-    trained(broken, base, pairs, hyper, holdout=0.25)
+    with pytest.raises(StopRequested):
+        trained(broken, base, pairs, hyper, holdout=0.25)
     checkpoint = open_checkpoint(broken.newest().directory, JOB_ID, REWARD_MODEL)
     rest = RecordingRun(tmp_path / "rest", REWARD_MODEL, resume=checkpoint)
     resumed, again = trained(rest, base, pairs, hyper, holdout=0.25)

@@ -14,6 +14,7 @@ import torch
 from ratchet.core.chat_templates.encoder import BLOCK
 from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.contract.training import Hyperparameters, Lora
+from ratchet.trainer_worker.errors import StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, probe_policy, save_policy
@@ -90,11 +91,13 @@ class WatchedSnapshot(Sequence[TrajectoryRow]):
 
 def test_what_is_lost_of_the_chats_is_known_before_the_first_train_step(base: str, tmp_path: Path) -> None:
     run = RecordingRun(tmp_path, "sft", stop_after=0)
-    trained(run, base, msgspec.structs.replace(HYPER, max_length=32))
+    with pytest.raises(StopRequested):
+        trained(run, base, msgspec.structs.replace(HYPER, max_length=32))
     first = "24 rows are longer than 32 tokens, and lose their end: the longest has 46, the first are of t0, t1, t2."
     assert run.findings[0] == first
     whole = RecordingRun(tmp_path, "sft", stop_after=0)
-    trained(whole, base, HYPER)
+    with pytest.raises(StopRequested):
+        trained(whole, base, HYPER)
     assert whole.findings == []
 
 
@@ -109,7 +112,8 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(ba
     unbroken = RecordingRun(tmp_path / "whole", "sft")
     whole = trained(unbroken, base, HYPER)
     broken = RecordingRun(tmp_path / "half", "sft", stop_after=5)
-    trained(broken, base, HYPER)
+    with pytest.raises(StopRequested):
+        trained(broken, base, HYPER)
     checkpoint = open_checkpoint(broken.newest().directory, JOB_ID, "sft")
     assert checkpoint.manifest.step == 5
     rest = RecordingRun(tmp_path / "rest", "sft", resume=checkpoint)

@@ -74,8 +74,6 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
             policy, outcome = _learnt(spec, ranks, run if ranks.alone else RankRun(ranks, run.resume, run))
         except StopRequested:
             return Stopped(step=run.reached)
-        if outcome.stopped_at is not None:
-            return Stopped(step=outcome.stopped_at)
         probe, memory = _probed(policy, outcome), sum(ranks.gather(_peak_memory()))
     result = directory / RESULT
     result.mkdir()
@@ -100,9 +98,8 @@ def assist(spec: JobSpec, directory: Path, index: int) -> None:
     resume = open_checkpoint(Path(spec.resume), spec.training_job_id, spec.config.algorithm) if spec.resume else None
     with _ranks(spec, directory, index) as ranks, suppress(StopRequested):
         policy, outcome = _learnt(spec, ranks, RankRun(ranks, resume))
-        if outcome.stopped_at is None:
-            _probed(policy, outcome)
-            ranks.gather(_peak_memory())
+        _probed(policy, outcome)
+        ranks.gather(_peak_memory())
 
 
 def _learnt(spec: JobSpec, ranks: Ranks, run: Run) -> tuple[TrainedPolicy, Outcome]:
@@ -276,7 +273,7 @@ class ChildRun:
         self._step_s = self._longest_step_s = self._save_s = 0.0
         self._pending: Progressed | None = None
         self.reached = 0
-        """Number of the newest train step."""
+        """The newest train step that was done or saved."""
 
     def close(self) -> None:
         """Close the metrics file."""
@@ -358,6 +355,7 @@ class ChildRun:
             score = -statistics.fmean(self._losses) if self._losses else 0.0
         self._losses.clear()
         checkpoint = self._store.save(step, score, write)
+        self.reached = step
         # From the end of the last train step on, for some loops write their files before they come here.
         now = self._clock()
         self._save_s, self._step_at, self._saved_at = now - self._step_at, now, now

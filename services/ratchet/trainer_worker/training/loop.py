@@ -20,7 +20,7 @@ from transformers import get_scheduler
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.training import HealthStop
 from ratchet.core.rules.algorithms import LearningRates
-from ratchet.trainer_worker.errors import Diverged, Unhealthy
+from ratchet.trainer_worker.errors import Diverged, StopRequested, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run, TrainStep
 from ratchet.trainer_worker.training.learner.health import asked_limits, described
@@ -109,7 +109,6 @@ class Lesson:
 class Trained:
     """How the loop ended."""
 
-    stopped_at: int | None
     metrics: dict[str, float]
     """Of the last train step."""
     effective: JsonObject
@@ -119,9 +118,9 @@ class Trained:
 
 
 def run_loop(spec: JobSpec, policy: TrainedPolicy, run: Run, lesson: Lesson) -> Trained:
-    """Train `policy` in place until it is complete, a stop was asked for and saved, or it is no longer healthy.
+    """Train `policy` in place until it is complete, or no longer healthy.
 
-    Raises `Unhealthy` when none of the weights are worth keeping, and `Diverged` for a loss or gradient that is no
+    Raises `StopRequested` once a stop was asked for and saved, `Unhealthy` when none of the weights are worth keeping, and `Diverged` for a loss or gradient that is no
     number.
     """
     learns = [(name, parameter) for name, parameter in policy.model.named_parameters() if parameter.requires_grad]
@@ -132,12 +131,12 @@ def run_loop(spec: JobSpec, policy: TrainedPolicy, run: Run, lesson: Lesson) -> 
         if run.resume:
             loop.load(run.resume.directory)
         try:
-            stopped_at = loop.run()
+            loop.run()
         except _Broken as broken:
-            stopped_at, stop = None, described(broken.stop, healthy.restore())
+            stop = described(broken.stop, healthy.restore())
             if stop.kept_step is None:
                 raise Unhealthy(stop) from broken
-    return Trained(stopped_at, loop.last, loop.effective(), stop)
+    return Trained(loop.last, loop.effective(), stop)
 
 
 class _Broken(Exception):
@@ -195,8 +194,8 @@ class _Loop:
         self.done = 0
         self.last: dict[str, float] = {}
 
-    def run(self) -> int | None:
-        """Make all train steps that are left; the number of the last one where a stop was asked for, else None."""
+    def run(self) -> None:
+        """Make all train steps that are left."""
         while self.done < self.total:
             metrics = self._step()
             number, scores = self.done, dict[str, float]()
@@ -210,9 +209,8 @@ class _Loop:
             if number < self.total and (self._run.stop_requested() or self._run.checkpoint_due(number)):
                 self._run.save(number, self._write)
                 if self._run.stop_requested():
-                    return number
+                    raise StopRequested
         self._judge_end()
-        return None
 
     def load(self, directory: Path) -> None:
         """Go on where a checkpoint was written."""

@@ -65,8 +65,6 @@ class Outcome:
     samples: int
     """Trajectories, pairs or labels that were learnt from."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-    stopped_at: int | None = None
-    """The train step after which it was stopped on request; None when it is complete."""
     final_reward: float | None = None
     probe_prompt: Sequence[int] = ()
     """A real prompt of the dataset, to probe the policy with."""
@@ -84,6 +82,6 @@ class Train(Protocol):
     def __call__(self, spec: JobSpec, policy: TrainedPolicy, examples: Sequence[Any], run: Run, /) -> Outcome:
         """`examples`: rows of the format that `rules.algorithms` declares (`Any`: each has its own type).
 
-        Raises `StopRequested` when that comes where there is nothing new to save.
+        Raises `StopRequested` when a stop was asked for, and what is new was saved.
         """
         ...

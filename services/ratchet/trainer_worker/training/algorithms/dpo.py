@@ -63,8 +63,6 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     )
     run.explained(chats.counts.findings())
     trained = run_loop(spec, policy, run, training)
-    if trained.stopped_at is not None:
-        return Outcome(samples=len(learn), stopped_at=trained.stopped_at)
     rows = [row for pair in objective.pairs for side in pair.sides for row in side]
     counts = made.counts(learn, held) | {"trained_tokens": sum(row.trained for row in rows)}
     return Outcome(

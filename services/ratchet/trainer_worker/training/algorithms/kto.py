@@ -94,8 +94,6 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
     )
     run.explained(chats.counts.findings())
     trained = run_loop(spec, policy, run, training)
-    if trained.stopped_at is not None:
-        return Outcome(samples=count, stopped_at=trained.stopped_at)
     counts = {
         "liked": sum(example.liked for example in examples),
         "disliked": sum(not example.liked for example in examples),

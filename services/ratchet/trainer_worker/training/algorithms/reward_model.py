@@ -60,8 +60,6 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     )
     run.explained(chats.counts.findings())
     trained = run_loop(spec, policy, run, training)
-    if trained.stopped_at is not None:
-        return Outcome(samples=len(learn), stopped_at=trained.stopped_at)
     counts = made.counts(learn, held) | {"trained_tokens": sum(sum(pair.lengths) for pair in learnt)}
     remembered = reward_scores("train", *reward_all(scorer, learnt[:LEARNT_SAMPLE], run.stop_requested), center)
     return Outcome(

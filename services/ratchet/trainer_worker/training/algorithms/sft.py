@@ -29,8 +29,6 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     training = Lesson(Likelihood(scorer, rows), len(rows), samples, SFT_RATES, scorer.pass_tokens, ranks=scorer.ranks)
     run.explained(chats.counts.findings())
     trained = run_loop(spec, policy, run, training)
-    if trained.stopped_at is not None:
-        return Outcome(samples=samples, stopped_at=trained.stopped_at)
     counts: dict[str, Any] = {"rows": len(rows), "trained_tokens": sum(row.trained for row in rows)}
     return Outcome(
         samples=samples,

@@ -17,7 +17,7 @@ from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.contract.training import HealthStop, Hyperparameters
 from ratchet.core.rules.algorithms import GRADIENT_RATES
 from ratchet.core.rules.training_options import BOTH, IMPORTANCE, NONE, REJECTION, SEQUENCE
-from ratchet.trainer_worker.errors import DataUnusable, EqualRewards, Unhealthy
+from ratchet.trainer_worker.errors import DataUnusable, EqualRewards, StopRequested, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, TrainStep
 from ratchet.trainer_worker.training.learner.advantages import Estimator, Shaping, trajectory_advantages
@@ -239,8 +239,8 @@ def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
 def drive(learning: Learning, update: Update, own: JsonObject) -> Outcome:
     """Run the train steps: report, save when due, stop when asked, or when the policy is no longer healthy.
 
-    `own`: the effective hyperparameters that only this algorithm has. Raises `Unhealthy` when none of the weights are
-    worth keeping.
+    `own`: the effective hyperparameters that only this algorithm has. Raises `StopRequested`, and `Unhealthy` when none
+    of the weights are worth keeping.
     """
     data, run = learning.data, learning.run
     learnt = {row.trajectory_id for row in update.fixed.rows}
@@ -256,7 +256,7 @@ def drive(learning: Learning, update: Update, own: JsonObject) -> Outcome:
         while update.done < update.total and steps.stop is None:
             if run.stop_requested():
                 run.save(update.done, steps.save)
-                return Outcome(samples=len(learnt), stopped_at=update.done)
+                raise StopRequested
             if (metrics := steps.take()) is None:
                 break
             last, number = metrics | constant, update.done
