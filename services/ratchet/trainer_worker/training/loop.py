@@ -120,8 +120,8 @@ class Trained:
 def run_loop(spec: JobSpec, policy: TrainedPolicy, run: Run, lesson: Lesson) -> Trained:
     """Train `policy` in place until it is complete, or no longer healthy.
 
-    Raises `StopRequested` once a stop was asked for and saved, `Unhealthy` when none of the weights are worth keeping, and `Diverged` for a loss or gradient that is no
-    number.
+    Raises `StopRequested` once a stop was asked for and saved, `Unhealthy` when none of the weights are worth keeping,
+    and `Diverged` for a loss or gradient that is not finite.
     """
     learns = [(name, parameter) for name, parameter in policy.model.named_parameters() if parameter.requires_grad]
     stop: HealthStop | None = None

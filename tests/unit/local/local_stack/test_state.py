@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import subprocess
@@ -14,8 +15,15 @@ import msgspec
 import psutil
 import pytest
 
+from ratchet.bus.kv import Bucket
+from ratchet.bus.tasks import end
+from ratchet.bus.testing import FakeBroker, FakeBus, connect, eventually
 from ratchet.cli.__main__ import main
+from ratchet.core.contract.state import JOBS, POLICIES
 from ratchet.core.errors import ConfigError
+from ratchet.core.service.contracts import load_contracts
+from ratchet.local.local_stack.catalog import ENGINE, TRAINER
+from ratchet.local.local_stack.demand import needed_members, start_when_needed
 from ratchet.local.local_stack.orphans import STACK_ID_VARIABLE, birth, is_running
 from ratchet.local.local_stack.process import ended, log_tail
 from ratchet.local.local_stack.servers import nats_config, s3_credentials
@@ -156,3 +164,42 @@ def test_the_broker_listens_on_loopback_only_and_syncs_every_write(tmp_path: Pat
 
 def test_the_object_store_knows_one_key() -> None:
     assert '"accessKey": "a"' in s3_credentials("a", "b")
+
+
+async def put(bus: FakeBus, bucket: str, key: str, value: str) -> None:
+    await Bucket(bus, bucket, msgspec.Raw).put(key, msgspec.Raw(value.encode()))
+
+
+async def test_a_stack_without_jobs_and_policies_needs_no_engine() -> None:
+    bus = await connect(FakeBroker(load_contracts()))
+    assert await needed_members(bus) == set()
+    await put(bus, JOBS, "old", '{"state": "completed"}')
+    assert await needed_members(bus) == set()
+
+
+async def test_a_policy_needs_the_engine_and_an_open_job_both() -> None:
+    bus = await connect(FakeBroker(load_contracts()))
+    await put(bus, POLICIES, "support", '{"role": "support"}')
+    assert await needed_members(bus) == {ENGINE}
+    await put(bus, JOBS, "new", '{"state": "queued"}')
+    assert await needed_members(bus) == {ENGINE, TRAINER}
+
+
+async def test_a_job_that_cannot_be_read_needs_both() -> None:
+    bus = await connect(FakeBroker(load_contracts()))
+    await put(bus, JOBS, "odd", '{"state": 5}')
+    assert await needed_members(bus) == {ENGINE, TRAINER}
+
+
+async def test_members_start_when_the_first_job_comes() -> None:
+    bus = await connect(FakeBroker(load_contracts()))
+    started: list[str] = []
+    watching = asyncio.create_task(start_when_needed(bus, started.append))
+    await put(bus, JOBS, "old", '{"state": "failed"}')
+    await put(bus, JOBS, "new", '{"state": "queued"}')
+
+    async def both() -> bool:
+        return {*started} == {TRAINER, ENGINE}
+
+    await eventually(both, deadline_s=30)
+    await end(watching)
