@@ -9,17 +9,21 @@ from typing import Any
 
 import msgspec
 
+from ratchet.core.contract.http.answers import ErrorPart
 from ratchet.core.errors import NotFound
 from ratchet.core.service.asgi import Answer, EventStream, Handler, JsonApi, Request, json_response
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.problems import HttpError
-from ratchet.dialects.responses import ResponsesRequest, ResponseStream, from_chat, read, to_chat
+from ratchet.dialects.responses.answers import ResponseStream, from_chat
+from ratchet.dialects.responses.requests import ResponsesRequest, read, to_chat
 from ratchet.dialects.responses.state import History, ResponseState, input_page, not_kept, state_of
+from ratchet.dialects.streams import Problem
 from tests.support.fake_streams import vllm_chunks
 from tests.support.running import running
 
 OWNER = "someone"
 CREATED = 1_750_000_000
+BROKEN = Problem(502, ErrorPart(message="the engine broke", type="server_error", code="engine_failed"))
 
 
 @dataclass
@@ -91,7 +95,7 @@ class ResponsesApp:
         stream = ResponseStream(asked.body, response_id=response_id, created_at=CREATED)
         for number, chunk in enumerate(vllm_chunks(answer, chat)):
             if self.breaks and number == 3:
-                for event in stream.fail("the engine broke", code="engine_failed", status=502):
+                for event in stream.fail(BROKEN):
                     yield event
                 return
             for event in stream.feed(chunk):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -13,6 +13,8 @@ from ratchet.core.contract.turn import Provider, Usage
 from ratchet.core.rules.capture import Reason
 from ratchet.core.rules.engines import PROCESSED_LOGPROBS, RAW_LOGPROBS
 from ratchet.dialects.requests import INTEGERS, CallRequest, Fields
+
+V = TypeVar("V")
 
 PROCESSED, RAW = "processed", "raw"
 """Log-probabilities after the temperature, from which the sampler drew; and before it."""
@@ -196,6 +198,6 @@ def agent_body(request: CallRequest, answer: bytes) -> bytes:
     return msgspec.json.encode({**without(fields, of_answer), "choices": choices})
 
 
-def without(fields: Fields, hidden: frozenset[str]) -> Fields:
+def without(members: Mapping[str, V], hidden: Set[str]) -> dict[str, V]:
     """The members of an object but the hidden ones."""
-    return {name: value for name, value in fields.items() if name not in hidden}
+    return {name: value for name, value in members.items() if name not in hidden}

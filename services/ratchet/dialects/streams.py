@@ -122,13 +122,6 @@ def error_status(data: bytes) -> int | None:
     return (code if is_clients else 502) if error else None
 
 
-def _other_lines(event: bytes) -> bytes:
-    """The lines of an event beside its data: its name, its id, comments."""
-    if b"\n" not in event:
-        return b""
-    return b"".join(line + b"\n" for line in event.split(b"\n") if not line.startswith(b"data:"))
-
-
 def datas(events: Iterable[bytes]) -> Iterator[bytes]:
     """The data of all events but comments and the last."""
     return (data for event in events if (data := data_of(event)) is not None and data != DONE)
@@ -224,7 +217,8 @@ class PassedStream:
             shown["choices"] = msgspec.Raw(
                 msgspec.json.encode([without(choice, self._of_choices) for choice in choices])
             )
-        return _other_lines(event) + b"data: " + msgspec.json.encode(shown) + b"\n\n"
+        others = [line + b"\n" for line in event.split(b"\n") if not line.startswith(b"data:")]  # name, id, comments
+        return b"".join(others) + b"data: " + msgspec.json.encode(shown) + b"\n\n"
 
     def finish(self) -> bytes:
         """Nothing: the engine has ended its stream."""
@@ -240,15 +234,26 @@ class TranslatedStream:
 
     def __init__(self, translator: StreamTranslator) -> None:
         self.translator = translator
+        self._failed = False
+        """The engine has reported an error, which ended the stream."""
 
     def feed(self, event: bytes) -> bytes:
         """See `ShownStream`."""
         data = data_of(event)
-        return b"" if data is None or data == DONE else b"".join(self.translator.feed(chunk_of(data)))
+        if data is None or data == DONE or self._failed:
+            return b""
+        chunk = chunk_of(data)
+        error: Any = chunk.get("error")
+        if not error:
+            return b"".join(self.translator.feed(chunk))
+        self._failed = True
+        message = cast("Body", error).get("message") if isinstance(error, dict) else error
+        text = str(message or "the engine failed")
+        return self.fail(Problem(502, ErrorPart(message=text, type="server_error", code="engine_failed")))
 
     def finish(self) -> bytes:
         """See `ShownStream`."""
-        return b"".join(self.translator.finish())
+        return b"" if self._failed else b"".join(self.translator.finish())
 
     def fail(self, problem: Problem) -> bytes:
         """See `ShownStream`."""
@@ -340,7 +345,7 @@ def replay_chat(answer: Body) -> list[Body]:
             calls = enumerate(cast("list[Body]", message["tool_calls"]))
             message["tool_calls"] = [{**call, "index": index} for index, call in calls]
         begun = {"index": choice.get("index", 0), "delta": {"role": "assistant", **message}, "finish_reason": None}
-        chunks += [begun, {**_without(choice, {"message"}), "delta": {}}]
+        chunks += [begun, {**without(choice, {"message"}), "delta": {}}]
     return _replayed(answer, chunks, "chat.completion.chunk")
 
 
@@ -350,15 +355,11 @@ def replay_text(answer: Body) -> list[Body]:
 
 
 def _replayed(answer: Body, choices: list[Body], kind: str) -> list[Body]:
-    head = _without(answer, {"choices", "usage", "prompt_token_ids"}) | {"object": kind, "usage": None}
+    head = without(answer, {"choices", "usage", "prompt_token_ids"}) | {"object": kind, "usage": None}
     chunks: list[Body] = [{**head, "choices": [choice]} for choice in choices]
     if "prompt_token_ids" in answer:
         chunks[0]["prompt_token_ids"] = answer["prompt_token_ids"]
     return [*chunks, {**head, "choices": [], "usage": answer.get("usage")}]
-
-
-def _without(members: Body, hidden: set[str]) -> Body:
-    return {name: value for name, value in members.items() if name not in hidden}
 
 
 class _Pieces(list[str]):
@@ -371,18 +372,13 @@ def _fold(chunks: Iterable[Body], kind: str, fold_choice: Callable[[Body, Body],
     for chunk in chunks:
         whole |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
         for part in cast("list[Body]", chunk.get("choices") or ()):
-            index = _index_of(part)
+            index = part.get("index", 0)
+            if not isinstance(index, int):
+                raise TypeError("the index of a choice must be an integer")
             choice = choices.setdefault(index, {"index": index})
             fold_choice(choice, part)
             _fold_common(choice, part)
     return {**whole, "object": kind, "choices": [_joined(choices[index]) for index in sorted(choices)]}
-
-
-def _index_of(part: Body) -> int:
-    index = part.get("index", 0)
-    if not isinstance(index, int):
-        raise TypeError("the index of a choice must be an integer")
-    return index
 
 
 def _fold_common(choice: Body, part: Body) -> None:
@@ -441,7 +437,7 @@ def _joined(value: Any) -> Any:
     if isinstance(value, dict):
         members = cast("Body", value)
         return {name: _joined(member) for name, member in members.items() if name != "tool_calls"} | (
-            {"tool_calls": [_joined(_without(call, {"index"})) for call in members["tool_calls"]]}
+            {"tool_calls": [_joined(without(call, {"index"})) for call in members["tool_calls"]]}
             if "tool_calls" in members
             else {}
         )

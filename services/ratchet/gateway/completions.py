@@ -16,7 +16,8 @@ from ratchet.core.service.asgi import Answer as HttpAnswer, EventStream, Headers
 from ratchet.core.service.problems import HttpError, http_error, internal_error
 from ratchet.dialects.answers import agent_body
 from ratchet.dialects.api_dialect import ApiDialect
-from ratchet.dialects.responses.dialect import RESPONSES, ResponseTranslator
+from ratchet.dialects.responses.answers import ResponseStream
+from ratchet.dialects.responses.dialect import RESPONSES
 from ratchet.dialects.streams import KEEP_ALIVE, UNREADABLE, PassedStream, Problem, ShownStream, TranslatedStream
 from ratchet.gateway import metrics
 from ratchet.gateway.answering import Answering
@@ -129,8 +130,8 @@ class Completions:
 
     async def _keep(self, call: Call, shown: ShownStream) -> None:
         """Keep a response that the gateway made, before the agent can continue it."""
-        if isinstance(shown, TranslatedStream) and isinstance(shown.translator, ResponseTranslator):
-            response = shown.translator.stream.response
+        if isinstance(shown, TranslatedStream) and isinstance(shown.translator, ResponseStream):
+            response = shown.translator.response
             if response is not None and response["error"] is None:
                 await self.continuing.keep(call.request, response, call.owner)
 

@@ -11,7 +11,8 @@ import msgspec
 from ratchet.bus.message import decode
 from ratchet.core.service.asgi import AsgiApp, Receive, Scope, Send
 from ratchet.core.service.problems import HttpError
-from ratchet.dialects.messages import MESSAGES, error_body
+from ratchet.dialects.messages.answers import error_body
+from ratchet.dialects.messages.dialect import MESSAGES
 from ratchet.dialects.requests import Body
 from ratchet.gateway.http_api import split_path
 

@@ -17,7 +17,7 @@ from ratchet.core.service.authentication import own_key
 from ratchet.core.service.http_client import TIMEOUT, AsyncApiClient, is_error
 from ratchet.core.service.problems import HttpError, not_allowed
 from ratchet.dialects.apis import APIS
-from ratchet.dialects.messages import COUNT_PATH
+from ratchet.dialects.messages.dialect import COUNT_PATH
 from ratchet.dialects.requests import read_fields, value_of
 from ratchet.gateway.completions import Completions
 from ratchet.gateway.handlers import Handlers

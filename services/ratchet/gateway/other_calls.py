@@ -9,7 +9,8 @@ from ratchet.core.contract.turn import Usage
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.access import KeyScope
 from ratchet.core.service.asgi import Request, Response, json_response
-from ratchet.dialects.messages import asked_of, count_of, estimate, read_call_of
+from ratchet.dialects.messages.dialect import asked_of, read_call_of
+from ratchet.dialects.messages.reading import count_of, estimate
 from ratchet.dialects.requests import ADAPTER_ID, Body, read_fields, value_of
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter

@@ -15,8 +15,7 @@ from pydantic import BaseModel
 from ratchet.core.errors import RatchetError
 from ratchet.core.service.asgi import Answer, EventStream, Handler, JsonApi, Request, Response, json_response
 from ratchet.core.service.problems import HttpError, http_error
-from ratchet.dialects.messages.answers import from_chat
-from ratchet.dialects.messages.dialect import error_body
+from ratchet.dialects.messages.answers import error_body, from_chat
 from ratchet.dialects.messages.reading import estimate, read, to_chat
 from ratchet.dialects.messages.streams import PING, MessageStream, sse
 from tests.support.fake_engine import tool_call
@@ -86,12 +85,12 @@ class Translated:
         yield PING
         for chunk in chunks[: 3 if self.breaks else None]:
             for event in stream.feed(chunk):
-                yield sse(event)
+                yield event
         if self.breaks is not None:
             yield sse(error_body(self.breaks.status, str(self.breaks)))
             return
         for event in stream.finish():
-            yield sse(event)
+            yield event
 
     async def count(self, request: Request) -> Response:
         return json_response({"input_tokens": estimate(read(request.json_object(), counting=True).chat)})

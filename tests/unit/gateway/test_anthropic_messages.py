@@ -12,13 +12,12 @@ from hypothesis import given, strategies as st
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.chat.format import is_chat
 from ratchet.dialects.api_dialect import CHAT
-from ratchet.dialects.messages import MESSAGES
-from ratchet.dialects.messages.answers import from_chat, message_of
-from ratchet.dialects.messages.dialect import error_body
+from ratchet.dialects.messages.answers import error_body, from_chat, message_of
+from ratchet.dialects.messages.dialect import MESSAGES
 from ratchet.dialects.messages.reading import count_body, estimate, read, to_chat
 from ratchet.dialects.messages.streams import MessageStream, fold_message, replay_message, sse
 from ratchet.dialects.requests import CallRequest, constraint_of
-from ratchet.dialects.streams import events_of
+from ratchet.dialects.streams import TranslatedStream, events_of
 from tests.support.fake_streams import vllm_chunks
 from tests.unit.gateway.test_any_request import values
 
@@ -407,7 +406,8 @@ def test_a_history_holds_the_answer_that_was_recorded() -> None:
 
 def stream_of(chunks: list[dict[str, Any]], stops: list[str] | None = None) -> list[dict[str, Any]]:
     stream = MessageStream(stops or [])
-    return [event for chunk in chunks for event in stream.feed(chunk)] + stream.finish()
+    events = [event for chunk in chunks for event in stream.feed(chunk)] + stream.finish()
+    return [msgspec.json.decode(event.partition(b"data: ")[2]) for event in events]
 
 
 def fold_of(events: list[dict[str, Any]]) -> dict[str, Any]:
@@ -472,12 +472,12 @@ def test_calls_that_all_have_place_0_are_different_calls() -> None:
 def test_an_error_of_the_engine_ends_a_stream_in_its_place() -> None:
     assert MESSAGES.translation is not None
     fields = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in ASK.items()}
-    shown = MESSAGES.translation.stream(MESSAGES.read(fields))
-    shown.feed(chunks_of(choice_of({"content": "x"}))[0])
-    (event,) = shown.feed({"error": {"message": "out of memory"}})
+    shown = TranslatedStream(MESSAGES.translation.stream(MESSAGES.read(fields)))
+    shown.feed(b"data: " + msgspec.json.encode(chunks_of(choice_of({"content": "x"}))[0]))
+    event = shown.feed(b'data: {"error": {"message": "out of memory"}}')
     assert b"event: error" in event
     assert b"out of memory" in event
-    assert shown.finish() == []
+    assert shown.finish() == b""
 
 
 def test_a_stream_without_a_chunk_is_an_empty_message() -> None:

@@ -12,7 +12,7 @@ from ratchet.core.errors import NotFound
 from ratchet.core.rules.access import ANYONE
 from ratchet.core.service.asgi import Request, Response
 from ratchet.dialects.requests import read_fields
-from ratchet.dialects.responses import from_chat
+from ratchet.dialects.responses.answers import from_chat
 from ratchet.dialects.responses.dialect import RESPONSES, asked_of, read_responses
 from ratchet.dialects.responses.state import ResponseState
 from ratchet.gateway.continuing import Continuing

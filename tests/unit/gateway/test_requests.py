@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from ratchet.core.errors import BadRequest, RatchetError
 from ratchet.core.service.problems import http_error
 from ratchet.dialects.api_dialect import CHAT, ENGINE_FIELDS, TEXT, ApiDialect
-from ratchet.dialects.messages import MESSAGES
+from ratchet.dialects.messages.dialect import MESSAGES
 from ratchet.dialects.requests import (
     MAX_MESSAGES,
     STEP_BYTES,

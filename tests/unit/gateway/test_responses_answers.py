@@ -12,8 +12,12 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import TypeAdapter
 
+from ratchet.core.contract.http.answers import ErrorPart
 from ratchet.core.errors import BadRequest
-from ratchet.dialects.responses import ResponseFold, ResponseStream, from_chat, read, to_chat, to_chat_answer
+from ratchet.dialects.responses.answers import ResponseStream, from_chat
+from ratchet.dialects.responses.native import fold_response, to_chat_answer
+from ratchet.dialects.responses.requests import read, to_chat
+from ratchet.dialects.streams import Problem
 
 ID = "resp_0123"
 AT = 1_750_000_000
@@ -63,11 +67,8 @@ def streamed(deltas: Sequence[dict[str, Any]], finish_reason: str | None = "stop
     return encoded + stream.finish()
 
 
-def joined(encoded: Sequence[bytes]) -> ResponseFold:
-    response = ResponseFold(1 << 20)
-    for one, event in zip(encoded, events_of(encoded), strict=True):
-        response.feed(event, len(one))
-    return response
+def joined(encoded: Sequence[bytes]) -> dict[str, Any]:
+    return fold_response(events_of(encoded))
 
 
 texts = st.text(max_size=6)
@@ -105,9 +106,7 @@ def test_a_stream_joined_is_the_response_that_the_whole_answer_gives(
     thoughts = [{"token": piece, "logprob": -1.0} for piece in reasoning if piece and content and "".join(content)]
     expected = whole(answer_of(message, finish_reason, logprobs={"content": [*thoughts, *entries]}))
     encoded = streamed(deltas, finish_reason)
-    response = joined(encoded)
-    assert response.ended
-    shown = response.response()
+    shown = joined(encoded)
     assert {**shown, "output": None} == {**expected, "output": None}
     assert [without_logprobs(item) for item in shown["output"]] == [
         without_logprobs(item) for item in expected["output"]
@@ -179,11 +178,8 @@ def test_an_engine_may_answer_anything_and_is_refused_as_one_error(answer: Any) 
             assert function(answer)[member] == kind
     with suppress(ValueError):
         assert all(event.startswith(b"event: response.") for event in stream.feed(answer))
-    joining = ResponseFold(1 << 20)
-    for kind in ("response.completed", "response.output_item.added", "response.output_text.delta"):
-        joining.feed({"type": kind, **answer} if isinstance(answer, dict) else answer, 10)
-    joined = joining.response()
-    assert isinstance(joined, dict)
+    kinds = ("response.completed", "response.output_item.added", "response.output_text.delta")
+    joined = fold_response([{"type": kind, **answer} for kind in kinds] if isinstance(answer, dict) else [])
     assert isinstance(joined.get("output", []), list)
 
 
@@ -194,7 +190,7 @@ def test_calls_whose_pieces_come_mixed_are_kept_apart() -> None:
         {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
         {"tool_calls": [{"index": 1, "function": {"arguments": 'ut": "ls"}'}}]},
     ]
-    output = joined(streamed(deltas, "tool_calls")).response()["output"]
+    output = joined(streamed(deltas, "tool_calls"))["output"]
     assert [(item["type"], item.get("arguments"), item.get("input")) for item in output] == [
         ("function_call", "{}", None),
         ("custom_tool_call", None, "ls"),
@@ -261,7 +257,7 @@ def test_text_after_a_call_is_a_message_of_its_own() -> None:
         {"tool_calls": [{"index": 0, "id": "call_a", "function": {"name": "look_up", "arguments": "{}"}}]},
         {"content": "Done."},
     ]
-    output = joined(streamed(deltas)).response()["output"]
+    output = joined(streamed(deltas))["output"]
     assert [item["type"] for item in output] == ["message", "function_call", "message"]
     assert [item["status"] for item in output] == ["completed"] * 3
 
@@ -282,14 +278,15 @@ def test_calls_without_ids_or_indices_get_ids_of_their_own() -> None:
         {"tool_calls": [{"function": {"arguments": "}"}}]},
         {"tool_calls": [{"function": {"name": "look_up", "arguments": "{}"}}]},
     ]
-    output = joined(streamed(deltas, "tool_calls")).response()["output"]
+    output = joined(streamed(deltas, "tool_calls"))["output"]
     assert [item["arguments"] for item in output] == ["{}", "{}"]
     assert len({item["call_id"] for item in output}) == 2
 
 
 def test_nothing_follows_the_end_of_a_stream() -> None:
     stream = ResponseStream(BODY, response_id=ID, created_at=AT)
-    failed = events_of(stream.fail("busy", code="engine_busy", status=429))
+    busy = Problem(429, ErrorPart(message="busy", type="rate_limit_error", code="engine_busy"))
+    failed = events_of(stream.fail(busy))
     assert [event["type"] for event in failed] == [
         "response.created",
         "response.in_progress",
@@ -297,7 +294,7 @@ def test_nothing_follows_the_end_of_a_stream() -> None:
         "response.failed",
     ]
     assert failed[-1]["response"]["error"] == {"code": "rate_limit_exceeded", "message": "busy"}
-    assert stream.feed({"choices": []}) == stream.finish() == stream.fail("again") == []
+    assert stream.feed({"choices": []}) == stream.finish() == stream.fail(busy) == []
 
 
 def test_the_response_repeats_its_request_and_names_what_was_made_of_it() -> None:
@@ -316,31 +313,18 @@ def test_a_stream_that_breaks_off_leaves_what_has_come() -> None:
     deltas.append({"tool_calls": [{"index": 0, "id": "call_a", "function": {"name": "look_up", "arguments": '{"or'}}]})
     encoded = streamed(deltas)
     events = events_of(encoded)
-    cut = ResponseFold(1 << 20)
-    for event in events[: [event["type"] for event in events].index("response.function_call_arguments.done")]:
-        cut.feed(event, 100)
-    assert not cut.ended
-    message = to_chat_answer(cut.response())["choices"][0]["message"]
+    cut = fold_response(events[: [event["type"] for event in events].index("response.function_call_arguments.done")])
+    assert cut["status"] == "in_progress"
+    message = to_chat_answer(cut)["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == ("It arr", "Hm.")
     assert message["tool_calls"][0]["function"]["arguments"] == '{"or'
 
 
 def test_a_last_event_without_output_takes_the_items_that_ended() -> None:
     encoded = streamed([{"content": "Here."}])
-    response = ResponseFold(1 << 20)
-    for event in events_of(encoded):
-        if event["type"] == "response.completed":
-            event["response"]["output"] = None
-        response.feed(event, 100)
-    assert to_chat_answer(response.response())["choices"][0]["message"]["content"] == "Here."
-
-
-def test_a_joined_response_has_a_bound() -> None:
-    response = ResponseFold(1_000)
-    for event in events_of(streamed([{"content": "x" * 100} for _ in range(50)])):
-        response.feed(event, 150)
-    assert response.too_large
-    assert not response.ended
+    *events, completed = events_of(encoded)
+    completed["response"]["output"] = None
+    assert to_chat_answer(fold_response([*events, completed]))["choices"][0]["message"]["content"] == "Here."
 
 
 def test_a_failed_response_is_an_error_in_the_upstreams_words() -> None:

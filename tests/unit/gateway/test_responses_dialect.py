@@ -10,8 +10,9 @@ import pytest
 from ratchet.core.errors import BadRequest
 from ratchet.dialects.apis import APIS
 from ratchet.dialects.requests import read_fields
-from ratchet.dialects.responses import NotForPolicies
-from ratchet.dialects.responses.dialect import RESPONSES, ResponseTranslator, chat_call, raw_member
+from ratchet.dialects.responses.dialect import RESPONSES, chat_call, raw_member, stream_of
+from ratchet.dialects.responses.wire import NotForPolicies
+from ratchet.dialects.streams import TranslatedStream
 
 RESPONSE: dict[str, Any] = {
     "id": "resp_1",
@@ -53,11 +54,11 @@ def test_a_failed_response_is_an_answer_with_its_error() -> None:
 
 
 def test_an_error_within_an_engines_stream_fails_the_response() -> None:
-    translator = ResponseTranslator(RESPONSES.read(fields()))
-    events = translator.feed({"error": {"message": "out of memory"}})
-    assert b"response.failed" in events[-1]
-    assert b"out of memory" in events[-1]
-    assert translator.finish() == []
+    stream = TranslatedStream(stream_of(RESPONSES.read(fields())))
+    failed = stream.feed(b'data: {"error": {"message": "out of memory"}}').rpartition(b"event: ")[2]
+    assert failed.startswith(b"response.failed")
+    assert b"out of memory" in failed
+    assert stream.finish() == b""
 
 
 def test_a_wrong_value_is_named_as_this_api_names_it() -> None:

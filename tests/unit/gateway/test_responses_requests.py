@@ -12,7 +12,8 @@ from hypothesis import example, given, strategies as st
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.dialects.api_dialect import CHAT
 from ratchet.dialects.requests import constraint_of, is_multimodal, read_fields
-from ratchet.dialects.responses import NotForPolicies, read, responses_param, to_chat as to_chat_of
+from ratchet.dialects.responses.requests import read, responses_param, to_chat as to_chat_of
+from ratchet.dialects.responses.wire import NotForPolicies
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.core.errors import BadRequest, NotFound
-from ratchet.dialects.responses import ResponsesRequest, from_chat, read, to_chat
+from ratchet.dialects.responses.answers import from_chat
+from ratchet.dialects.responses.requests import ResponsesRequest, read, to_chat
 from ratchet.dialects.responses.state import (
     HOLDERS,
     STATE_BYTES,

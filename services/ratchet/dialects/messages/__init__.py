@@ -22,18 +22,3 @@ What chat completions cannot say is dropped, or refused where that would change 
 | tools that Anthropic runs or defines, `mcp_servers`, `container`, an answer that the agent begins | refused |
 | `cache_control`, `context_management`, `service_tier`, `speed`, ... | dropped: they change cost or pace |
 """
-
-from ratchet.dialects.messages.dialect import COUNT_PATH, MESSAGES, VERSION, asked_of, error_body, read_call_of
-from ratchet.dialects.messages.reading import count_body, count_of, estimate
-
-__all__ = [
-    "COUNT_PATH",
-    "MESSAGES",
-    "VERSION",
-    "asked_of",
-    "count_body",
-    "count_of",
-    "error_body",
-    "estimate",
-    "read_call_of",
-]

@@ -27,6 +27,22 @@ _FINISH_REASONS: Mapping[object, str] = {
     "refusal": "content_filter",
 }
 
+_KINDS: Mapping[int, str] = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""By status; any other is `invalid_request_error` below 500, and `api_error` from there on."""
+TOO_LONG = "prompt is too long: "
+"""Begins Anthropic's error for a prompt that exceeds the context: agents look for it, and then compact."""
+
 
 def from_chat(answer: Mapping[str, Any], stops: Sequence[str] = ()) -> Body:
     """The message for a chat completion; `stops`: the stop sequences that the agent sent.
@@ -147,3 +163,16 @@ def _count(counts: object, name: str) -> int:
     """A number of tokens; 0 where there is none."""
     value = cast("Body", counts).get(name) if isinstance(counts, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def error_body(
+    status: int, message: str, *, code: str | None = None, param: str | None = None, request_id: str | None = None
+) -> Body:
+    """The error as JSON; its code and the member at fault are details, as Anthropic's own codes are."""
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    if code == "context_length_exceeded" and not message.startswith(TOO_LONG):
+        message = TOO_LONG + message
+    error: Body = {"type": kind, "message": message}
+    if details := {name: value for name, value in (("error_code", code), ("param", param)) if value}:
+        error["details"] = details
+    return {"type": "error", "error": error, "request_id": request_id}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -165,10 +165,6 @@ def _change_text(block: Block) -> str | None:
     return f"The tool {name} is {'available now' if offers else 'no longer available'}."
 
 
-def _reference(block: Block, path: str, _: Obstacles) -> list[Body]:
-    return [{"type": "text", "text": f"The tool {text_member(block, 'tool_name', path)} is available now."}]
-
-
 def _tool_call(block: Block, path: str) -> Body:
     given = object_member(block, "input", path)
     invalid = given.get(INVALID)
@@ -182,16 +178,24 @@ def _tool_call(block: Block, path: str) -> Body:
 
 def _parts(block: Block, path: str, obstacles: Obstacles) -> list[Body]:
     """A block of a user or a tool as parts of a chat message."""
-    reader = _READERS.get(block["type"])
-    if reader is None:
-        obstacles.add(path, f"content of type {block['type']} is known only to Anthropic's models")
-        return [block]
-    return reader(block, path, obstacles)
-
-
-def _text(block: Block, path: str, _: Obstacles) -> list[Body]:
-    text = text_member(block, "text", path)
-    return [{"type": "text", "text": text}] if text else []
+    match block["type"]:
+        case "text":
+            text = text_member(block, "text", path)
+            return [{"type": "text", "text": text}] if text else []
+        case "image":
+            return _image(block, path, obstacles)
+        case "document":
+            return _document(block, path, obstacles)
+        case "search_result":
+            inner = blocks_of(block.get("content"), f"{path}.content")
+            texts = [text_member(part, "text", place) for place, part in inner]
+            head = f"{text_member(block, 'title', path)} ({text_member(block, 'source', path)})"
+            return [{"type": "text", "text": "\n\n".join([head, *texts])}]
+        case "tool_reference":
+            return [{"type": "text", "text": f"The tool {text_member(block, 'tool_name', path)} is available now."}]
+        case kind:
+            obstacles.add(path, f"content of type {kind} is known only to Anthropic's models")
+            return [block]
 
 
 def _image(block: Block, path: str, obstacles: Obstacles) -> list[Body]:
@@ -231,19 +235,5 @@ def _document(block: Block, path: str, obstacles: Obstacles) -> list[Body]:
             return [block]
 
 
-def _search_result(block: Block, path: str, _: Obstacles) -> list[Body]:
-    inner = blocks_of(block.get("content"), f"{path}.content")
-    texts = [text_member(part, "text", place) for place, part in inner]
-    head = f"{text_member(block, 'title', path)} ({text_member(block, 'source', path)})"
-    return [{"type": "text", "text": "\n\n".join([head, *texts])}]
-
-
 _FLAT = ("text", "image")
 """What a document may hold: nothing that holds documents."""
-_READERS: Mapping[str, Callable[[Block, str, Obstacles], list[Body]]] = {
-    "text": _text,
-    "image": _image,
-    "document": _document,
-    "search_result": _search_result,
-    REFERENCE: _reference,
-}

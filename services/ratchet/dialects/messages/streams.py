@@ -10,6 +10,7 @@ import msgspec
 
 from ratchet.dialects.messages.answers import (
     SIGNATURE,
+    error_body,
     message_head,
     reasoning_of,
     stop_of,
@@ -18,6 +19,7 @@ from ratchet.dialects.messages.answers import (
 )
 from ratchet.dialects.messages.blocks import tool_input
 from ratchet.dialects.requests import Body
+from ratchet.dialects.streams import Problem
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 """Keeps a stream alive: clients skip it."""
@@ -35,6 +37,12 @@ def sse(event: Mapping[str, Any]) -> bytes:
     return b"event: " + str(event["type"]).encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
 
+def error_event(problem: Problem) -> bytes:
+    """The event of an error within a stream."""
+    error = problem.error
+    return sse(error_body(problem.status, error.message, code=error.code, param=error.param))
+
+
 @dataclass(slots=True)
 class _Open:
     """The block that a stream writes."""
@@ -45,10 +53,7 @@ class _Open:
 
 @dataclass(slots=True)
 class MessageStream:
-    """Turns chunks into events as they come: `feed` takes each of them, and `finish` ends the message.
-
-    A stream that breaks off ends with an error (`error_body`) in place of the end.
-    """
+    """Turns chunks into events as they come: `feed` takes each of them, and `finish` or `fail` ends the message."""
 
     stops: Sequence[str] = ()
     """The stop sequences that the agent sent."""
@@ -61,7 +66,7 @@ class MessageStream:
     _ending: dict[str, Any] = field(default_factory=dict[str, Any])
     _refused: bool = False
 
-    def feed(self, chunk: Mapping[str, Any]) -> list[Body]:
+    def feed(self, chunk: Mapping[str, Any]) -> list[bytes]:
         """The events of one chunk. `Any`: it is JSON from another process.
 
         Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` for JSON that is no chunk.
@@ -80,15 +85,19 @@ class MessageStream:
             for call in delta.get("tool_calls") or ():
                 events += self._call(call)
             self._ending |= {name: choice[name] for name in ("finish_reason", "stop_reason") if choice.get(name)}
-        return events
+        return [sse(event) for event in events]
 
-    def finish(self) -> list[Body]:
+    def finish(self) -> list[bytes]:
         """The events that end the message."""
         events = ([] if self._begun else self._start({})) + self._close()
         reason, sequence = stop_of(self._ending, self.stops, called=bool(self._calls), refused=self._refused)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         events.append({"type": "message_delta", "delta": delta, "usage": usage_of_chat(self._usage)})
-        return [*events, {"type": "message_stop"}]
+        return [sse(event) for event in (*events, {"type": "message_stop"})]
+
+    def fail(self, problem: Problem) -> list[bytes]:
+        """The event that says why the message breaks off."""
+        return [error_event(problem)]
 
     def _start(self, chunk: Mapping[str, Any]) -> list[Body]:
         self._begun = True

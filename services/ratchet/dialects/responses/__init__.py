@@ -4,21 +4,3 @@ Policies' engines serve chat. Here a request becomes a chat request (`to_chat`),
 the events of one (`ResponseStream`). An upstream that serves the API itself gets the request as it is; `read` and
 `to_chat_answer` then give what the turn records. `state` is what a later request may continue.
 """
-
-from ratchet.dialects.responses.answers import RESPONSE_PREFIX, ResponseStream, from_chat
-from ratchet.dialects.responses.native import ResponseFold, to_chat_answer
-from ratchet.dialects.responses.requests import ResponsesRequest, read, responses_param, to_chat
-from ratchet.dialects.responses.wire import NotForPolicies
-
-__all__ = [
-    "RESPONSE_PREFIX",
-    "NotForPolicies",
-    "ResponseFold",
-    "ResponseStream",
-    "ResponsesRequest",
-    "from_chat",
-    "read",
-    "responses_param",
-    "to_chat",
-    "to_chat_answer",
-]

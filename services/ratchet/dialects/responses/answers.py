@@ -20,6 +20,7 @@ from ratchet.dialects.responses.output import (
 )
 from ratchet.dialects.responses.requests import wants_logprobs
 from ratchet.dialects.responses.tools import functions
+from ratchet.dialects.streams import Problem
 
 RESPONSE_PREFIX = "resp_"
 """Begins the id of a response. Ids of its items hold what follows it, so that an item names its response."""
@@ -79,17 +80,13 @@ class ResponseStream:
         self.response = self._made.ended()
         return [*events, self._event({"type": f"response.{self.response['status']}", "response": self.response})]
 
-    def fail(self, message: str, *, code: str | None = None, status: int = 500) -> list[bytes]:
-        """The last events of an answer that an error cut off: the error, then what the response became.
-
-        `status`: the HTTP status that the error would have had before the stream began.
-        """
+    def fail(self, problem: Problem) -> list[bytes]:
+        """The last events of an answer that an error cut off: the error, then what the response became."""
         if self.response is not None:
             return []
-        events = self._begun()
-        error = {"type": "error", "code": code, "message": message, "param": None}
-        events.append(self._event(error))
-        self.response = self._made.failed(message, status)
+        events, message = self._begun(), problem.error.message
+        events.append(self._event({"type": "error", "code": problem.error.code, "message": message, "param": None}))
+        self.response = self._made.failed(message, problem.status)
         return [*events, self._event({"type": "response.failed", "response": self.response})]
 
     def _begun(self) -> list[bytes]:
@@ -103,12 +100,7 @@ class ResponseStream:
     def _event(self, event: JsonObject) -> bytes:
         number, self._number = self._number, self._number + 1
         kind: str = event["type"]
-        return (
-            b"event: " + kind.encode() + b"\ndata: " + msgspec.json.encode({**event, "sequence_number": number}) + END
-        )
-
-
-END = b"\n\n"
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode({**event, "sequence_number": number}))
 
 
 class _Response:

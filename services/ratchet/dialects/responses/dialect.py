@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -12,9 +12,8 @@ from ratchet.dialects.answers import Answer
 from ratchet.dialects.api_dialect import CHAT, ApiDialect, Translation, chat_answer
 from ratchet.dialects.requests import Body, CallRequest, Fields, read_call, value_of
 from ratchet.dialects.responses.answers import ResponseStream, from_chat
-from ratchet.dialects.responses.native import ResponseFold, failure_of, to_chat_answer
+from ratchet.dialects.responses.native import failure_of, fold_response, to_chat_answer
 from ratchet.dialects.responses.requests import ResponsesRequest, read, responses_param, to_chat
-from ratchet.dialects.streams import LARGEST_EVENT, Problem
 
 _ENDS = (b"response.completed", b"response.incomplete", b"response.failed")
 _PRELUDE = frozenset({"response.created", "response.queued", "response.in_progress"})
@@ -29,7 +28,9 @@ def read_responses(fields: Fields) -> CallRequest:
 def call_of(asked: ResponsesRequest, fields: Fields) -> CallRequest:
     """The call, which goes to an upstream that has this API as `fields`. Raises `BadRequest`."""
     try:
-        call = read_call(_fields(asked.chat, but=_LONG), asked.chat["messages"], wants_logprobs=_logprobs(asked.chat))
+        call = read_call(
+            _fields(asked.chat, but=_LONG), asked.chat["messages"], wants_logprobs=bool(asked.chat.get("logprobs"))
+        )
     except BadRequest as error:
         raise BadRequest(str(error), code=error.code, param=responses_param(error.param)) from error
     if call.choices != 1:
@@ -79,27 +80,9 @@ def response_of(call: CallRequest, answer: Body) -> bytes:
     return msgspec.json.encode(from_chat(asked_of(call).body, answer, response_id=call.answer_id, created_at=call.at))
 
 
-class ResponseTranslator:
-    """The chunks of a chat as the events of a response."""
-
-    def __init__(self, call: CallRequest) -> None:
-        self.stream = ResponseStream(asked_of(call).body, response_id=call.answer_id, created_at=call.at)
-
-    def feed(self, chunk: Body) -> list[bytes]:
-        """See `StreamTranslator`."""
-        error: Any = chunk.get("error")
-        if not error:
-            return self.stream.feed(chunk)
-        message = cast("Body", error).get("message") if isinstance(error, dict) else error
-        return self.stream.fail(str(message or "the engine failed"), code="engine_failed", status=502)
-
-    def finish(self) -> list[bytes]:
-        """See `StreamTranslator`."""
-        return self.stream.finish()
-
-    def fail(self, problem: Problem) -> list[bytes]:
-        """See `StreamTranslator`."""
-        return self.stream.fail(problem.error.message, code=problem.error.code, status=problem.status)
+def stream_of(call: CallRequest) -> ResponseStream:
+    """Shows the chunks of a chat as the events of a response."""
+    return ResponseStream(asked_of(call).body, response_id=call.answer_id, created_at=call.at)
 
 
 def response_answer(body: Mapping[str, Any], number: int = 0) -> Answer:
@@ -108,19 +91,6 @@ def response_answer(body: Mapping[str, Any], number: int = 0) -> Answer:
     if failure is not None:
         return Answer(message=None, error=failure)
     return chat_answer(to_chat_answer(body), number)
-
-
-def fold_response(events: Iterable[Body]) -> Body:
-    """The response that an upstream's events are."""
-    fold = ResponseFold(LARGEST_EVENT)
-    for event in events:
-        fold.feed(event, len(event.get("delta") or ""))
-    return fold.response()
-
-
-def response_begins(event: Body) -> bool:
-    """Whether the event holds any of the answer."""
-    return event.get("type") not in _PRELUDE
 
 
 def response_ends(data: bytes) -> bool:
@@ -150,19 +120,15 @@ def _fields(chat: Body, but: frozenset[str] = frozenset()) -> Fields:
     return {name: raw_member(name, value) for name, value in chat.items() if name not in but}
 
 
-def _logprobs(chat: Body) -> bool:
-    return bool(chat.get("logprobs"))
-
-
 RESPONSES = ApiDialect(
     name="responses",
     path="/responses",
     read=read_responses,
     answer=response_answer,
     fold=fold_response,
-    begins=response_begins,
+    begins=lambda event: event.get("type") not in _PRELUDE,
     ends=response_ends,
     replay=replay_response,
     envelope=ResponseEnvelope,
-    translation=Translation(to=CHAT, request=chat_call, answer=response_of, stream=ResponseTranslator),
+    translation=Translation(to=CHAT, request=chat_call, answer=response_of, stream=stream_of),
 )

@@ -7,7 +7,7 @@ has no place in a chat, and no policy could read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -142,45 +142,60 @@ class _Folding:
         self.messages: list[JsonObject] = []
         self.answer = _Answer()
         self._obstacles = obstacles
-        self._readers: Mapping[str, Callable[[JsonObject, str], None]] = {
-            "message": self._message,
-            "reasoning": self._reasoning,
-            "function_call": self._function_call,
-            "custom_tool_call": self._custom_call,
-            "function_call_output": self._call_output,
-            "custom_tool_call_output": self._call_output,
-            ADDITIONAL_TOOLS: self._offer,
-            "agent_message": self._agent_message,
-            TRIGGER: self._ask_summary,
-            COMPACTION: self._summary,
-        }
 
     def add(self, item: JsonObject, at: str) -> None:
         kind = "item_reference" if is_reference(item) else item.get("type") or "message"
-        reader = self._readers.get(kind) if isinstance(kind, str) else None
-        if reader is None:
-            self._other(item, kind, at)
-        else:
-            reader(item, at)
+        match kind:
+            case "message":
+                self._message(checked(item, MessageItem, at), at)
+            case "reasoning":  # what the model thought, else its summary; encrypted, it is for the provider alone
+                reasoning = checked(item, ReasoningItem, at)
+                if texts := [part.text for part in reasoning.content or reasoning.summary or ()]:
+                    self.answer.reasoning.append("\n".join(texts))
+            case "function_call" | "custom_tool_call":
+                call = checked(item, FunctionCallItem if kind == "function_call" else CustomCallItem, at)
+                arguments = call.arguments if isinstance(call, FunctionCallItem) else custom_arguments(call.input)
+                called = {"name": function_name(call.name, call.namespace), "arguments": arguments}
+                self.answer.calls.append({"id": call.call_id, "type": "function", "function": called})
+            case "function_call_output" | "custom_tool_call_output":
+                result = checked(item, CallOutputItem, at)
+                content = self._chat_content(result.output, f"{at}.output")
+                self._say({"role": "tool", "tool_call_id": result.call_id, "content": content})
+            case "additional_tools":  # they stand with those of the request
+                pass
+            case "agent_message":  # of another agent of Codex; a provider encrypts it, what a policy wrote is plain
+                texts = [_as_text(part) for part in checked(item, AgentMessage, at).content]
+                self._say({"role": "user", "content": self._chat_content(texts, f"{at}.content")})
+            case "compaction_trigger":
+                self._say({"role": "user", "content": ASK_SUMMARY})
+            case "compaction" if str(item.get("encrypted_content")).startswith(MARK):
+                summary = str(item["encrypted_content"]).removeprefix(MARK)
+                self._say({"role": "user", "content": SUMMARY + summary})
+            case _:
+                self._other(item, kind, at)
 
     def end_answer(self) -> None:
         if self.answer.spoken or self.answer.reasoning:
             self.messages.append(self.answer.message())
             self.answer = _Answer()
 
-    def _message(self, item: JsonObject, at: str) -> None:
-        message = checked(item, MessageItem, at)
+    def _say(self, message: JsonObject) -> None:
+        """Add a message that is no part of an answer."""
+        self.end_answer()
+        self.messages.append(message)
+
+    def _message(self, message: MessageItem, at: str) -> None:
         if message.role == "assistant":
             self._spoken(message.content, at)
             return
-        self.end_answer()
         role = "system" if message.role == "developer" else message.role
-        self.messages.append({"role": role, "content": self._chat_content(message.content, f"{at}.content")})
+        self._say({"role": role, "content": self._chat_content(message.content, f"{at}.content")})
 
     def _spoken(self, content: str | list[JsonObject], at: str) -> None:
         """A message of an answer joins the answer's other items; an assistant message of the agent's own begins one."""
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        if self.answer.spoken and (isinstance(content, str) or not _is_answered(parts)):
+        answered = bool(parts) and all(part.get("type") in _ANSWERED for part in parts)
+        if self.answer.spoken and (isinstance(content, str) or not answered):
             self.end_answer()
         for index, part in enumerate(parts):
             if part.get("type") == REFUSAL:
@@ -188,62 +203,13 @@ class _Folding:
             else:
                 self.answer.parts.append(self._part(part, f"{at}.content[{index}]"))
 
-    def _reasoning(self, item: JsonObject, at: str) -> None:
-        """What the model thought, else its summary. Encrypted reasoning is for the provider that encrypted it."""
-        reasoning = checked(item, ReasoningItem, at)
-        texts = [part.text for part in reasoning.content or reasoning.summary or ()]
-        if texts:
-            self.answer.reasoning.append("\n".join(texts))
-
-    def _function_call(self, item: JsonObject, at: str) -> None:
-        call = checked(item, FunctionCallItem, at)
-        self._call(call.call_id, function_name(call.name, call.namespace), call.arguments)
-
-    def _custom_call(self, item: JsonObject, at: str) -> None:
-        call = checked(item, CustomCallItem, at)
-        self._call(call.call_id, function_name(call.name, call.namespace), custom_arguments(call.input))
-
-    def _call(self, call_id: str, name: str, arguments: str) -> None:
-        called = {"name": name, "arguments": arguments}
-        self.answer.calls.append({"id": call_id, "type": "function", "function": called})
-
-    def _call_output(self, item: JsonObject, at: str) -> None:
-        result = checked(item, CallOutputItem, at)
-        self.end_answer()
-        content = self._chat_content(result.output, f"{at}.output")
-        self.messages.append({"role": "tool", "tool_call_id": result.call_id, "content": content})
-
-    def _agent_message(self, item: JsonObject, at: str) -> None:
-        """What another agent of Codex wrote. A provider encrypts it; what a policy wrote is plain."""
-        content = checked(item, AgentMessage, at).content
-        self.end_answer()
-        texts = [_as_text(part) for part in content]
-        self.messages.append({"role": "user", "content": self._chat_content(texts, f"{at}.content")})
-
-    def _ask_summary(self, _: JsonObject, __: str) -> None:
-        self.end_answer()
-        self.messages.append({"role": "user", "content": ASK_SUMMARY})
-
-    def _summary(self, item: JsonObject, at: str) -> None:
-        """What a compaction left; a provider's own can be read by none but the provider."""
-        text: object = item.get("encrypted_content")
-        if not isinstance(text, str) or not text.startswith(MARK):
-            self._other(item, COMPACTION, at)
-            return
-        self.end_answer()
-        self.messages.append({"role": "user", "content": SUMMARY + text.removeprefix(MARK)})
-
-    def _offer(self, item: JsonObject, at: str) -> None:
-        """Its tools stand with those of the request."""
-
     def _other(self, item: JsonObject, kind: object, at: str) -> None:
         """An item of a tool that a provider runs, or of a kind that is newer than the gateway."""
         if not isinstance(kind, str):
             raise BadRequest(f"{at}.type must be a string", param=f"{at}.type")
         self._obstacles.append(NotForPolicies(_NO_CHAT % f"item {kind[:64]!r}", param=f"{at}.type"))
         if kind.endswith("_output"):
-            self.end_answer()
-            self.messages.append({"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": [item]})
+            self._say({"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": [item]})
         else:
             self.answer.parts.append(item)
 
@@ -258,10 +224,6 @@ class _Folding:
         except NotForPolicies as obstacle:
             self._obstacles.append(obstacle)
             return part
-
-
-def _is_answered(parts: Sequence[JsonObject]) -> bool:
-    return bool(parts) and all(part.get("type") in _ANSWERED for part in parts)
 
 
 def _as_text(part: JsonObject) -> JsonObject:

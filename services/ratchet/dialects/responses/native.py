@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
 
 from ratchet.core.contract import JsonObject
 from ratchet.core.errors import BadRequest
+from ratchet.dialects.requests import Body
 from ratchet.dialects.responses.items import answer_message
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _BEGINS = frozenset({"response.created", "response.queued", "response.in_progress"})
+_ITEMS = frozenset({"response.output_item.added", "response.output_item.done"})
 _TEXTS: Mapping[str, tuple[str, str]] = {
     "response.output_text.delta": ("output_text", "text"),
     "response.refusal.delta": ("refusal", "refusal"),
     "response.reasoning_text.delta": ("reasoning_text", "text"),
     "response.reasoning_summary_text.delta": ("summary_text", "text"),
+    "response.function_call_arguments.delta": ("", "arguments"),
+    "response.custom_tool_call_input.delta": ("", "input"),
 }
-"""Events that add to a text -> the part's type, and the part's member."""
-_WORDS: Mapping[str, str] = {
-    "response.function_call_arguments.delta": "arguments",
-    "response.custom_tool_call_input.delta": "input",
-}
-"""Events that add to a call -> the item's member."""
+"""Events that add to a text -> the type of the part, empty for a call, and the member of the part or call."""
 _FINISH: Mapping[object, str] = {"max_output_tokens": "length", "content_filter": "content_filter"}
-MAX_ITEMS = 4096
-"""Items of one response that a joined stream keeps."""
 
 
 class InputTokens(msgspec.Struct):
@@ -105,68 +102,34 @@ def failure_of(response: Any) -> str | None:
     return (native.error.message if native.error else None) or "the response failed"
 
 
-class ResponseFold:
-    """Folds the events of a stream into their response, in at most `limit_bytes`."""
+def fold_response(events: Iterable[Body]) -> JsonObject:
+    """The response that the events of a stream are; of one that breaks off, with the items and texts that have come.
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._room = limit_bytes
-        self._response: JsonObject = {}
-        self._items: dict[int, JsonObject] = {}
-        self._pieces: dict[int, dict[tuple[str, int, str], list[str]]] = {}
-        """Of texts in items that have not ended, by the item's place: part's type, part's index, member."""
-        self.ended = False
-        """The stream has said how the response ended."""
-
-    @property
-    def too_large(self) -> bool:
-        """The response did not fit: `response` lacks what came after."""
-        return self._room < 0
-
-    def feed(self, event: Any, size: int) -> None:
-        """Take in an event of so many bytes; `Any`: JSON of another process. What it does not know means nothing."""
-        if not isinstance(event, dict) or self.too_large:
-            return
-        known = cast("JsonObject", event)
-        kind = known.get("type")
+    What it does not know means nothing. An upstream's last event may leave out the `output`.
+    """
+    response: JsonObject = {}
+    items: dict[int, JsonObject] = {}
+    pieces: dict[int, dict[tuple[str, int, str], list[str]]] = {}
+    """Of texts in items that have not ended, by the item's place: part's type, part's index, member."""
+    ended = False
+    for event in events:
+        kind, place, item = event.get("type"), event.get("output_index"), event.get("item")
         if not isinstance(kind, str):
-            return
-        self._room -= size
-        if self.too_large:
-            return
-        if kind in _ENDS or kind in _BEGINS:
-            self._take_response(known.get("response"), ends=kind in _ENDS)
-        elif kind in ("response.output_item.added", "response.output_item.done"):
-            self._take_item(known, ends=kind.endswith("done"))
-        elif kind in _TEXTS:
-            self._take_text(known, *_TEXTS[kind])
-        elif kind in _WORDS:
-            self._take_text(known, "", _WORDS[kind])
-
-    def response(self) -> JsonObject:
-        """The response, of which `output` holds what has come; an upstream's last event may leave it out."""
-        if self.ended and isinstance(self._response.get("output"), list):
-            return self._response
-        output = [_with_texts(item, self._pieces.get(place, {})) for place, item in sorted(self._items.items())]
-        return {**self._response, "output": output}
-
-    def _take_response(self, response: object, *, ends: bool) -> None:
-        if isinstance(response, dict):
-            self._response = cast("JsonObject", response)
-            self.ended = self.ended or ends
-
-    def _take_item(self, event: JsonObject, *, ends: bool) -> None:
-        place, item = event.get("output_index"), event.get("item")
-        if not isinstance(place, int) or not isinstance(item, dict) or len(self._items) >= MAX_ITEMS:
-            return
-        self._items[place] = cast("JsonObject", item)
-        if ends:
-            self._pieces.pop(place, None)
-
-    def _take_text(self, event: JsonObject, part: str, member: str) -> None:
-        place, text = event.get("output_index"), event.get("delta")
-        index = event.get("summary_index" if part == "summary_text" else "content_index", 0)
-        if isinstance(place, int) and isinstance(index, int) and isinstance(text, str) and place in self._items:
-            self._pieces.setdefault(place, {}).setdefault((part, index, member), []).append(text)
+            continue
+        if (kind in _ENDS or kind in _BEGINS) and isinstance(event.get("response"), dict):
+            response, ended = event["response"], ended or kind in _ENDS
+        elif kind in _ITEMS and isinstance(place, int) and isinstance(item, dict):
+            items[place] = cast("JsonObject", item)
+            if kind.endswith("done"):
+                pieces.pop(place, None)
+        elif kind in _TEXTS and isinstance(place, int) and place in items:
+            part, member = _TEXTS[kind]
+            index = event.get("summary_index" if part == "summary_text" else "content_index", 0)
+            if isinstance(index, int) and isinstance(text := event.get("delta"), str):
+                pieces.setdefault(place, {}).setdefault((part, index, member), []).append(text)
+    if ended and isinstance(response.get("output"), list):
+        return response
+    return {**response, "output": [_with_texts(items[place], pieces.get(place, {})) for place in sorted(items)]}
 
 
 def _with_texts(item: JsonObject, texts: Mapping[tuple[str, int, str], list[str]]) -> JsonObject:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ratchet.core.errors import ConfigError
 from ratchet.core.plugins import PluginTable, callable_with
-from ratchet.dialects.messages import MESSAGES, VERSION
+from ratchet.dialects.messages.dialect import MESSAGES, VERSION
 from ratchet.gateway.engines.base import Transport, Upstream
 from ratchet.gateway.engines.http_transport import Address, HttpTransport
 from ratchet.gateway.engines.openai import OpenAiEngine

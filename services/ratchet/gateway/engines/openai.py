@@ -10,7 +10,8 @@ from ratchet.core.contract.state import ServedPolicy
 from ratchet.core.contract.turn import EngineInfo
 from ratchet.core.service.asgi import Headers
 from ratchet.dialects.api_dialect import ApiDialect
-from ratchet.dialects.messages import COUNT_PATH, MESSAGES, count_of
+from ratchet.dialects.messages.dialect import COUNT_PATH, MESSAGES
+from ratchet.dialects.messages.reading import count_of
 from ratchet.dialects.requests import CallRequest, Fields, provider_fields
 from ratchet.gateway.engines.base import (
     BUSY,

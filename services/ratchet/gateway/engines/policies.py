@@ -13,7 +13,8 @@ from ratchet.core.contract.state import ServedPolicy
 from ratchet.core.contract.turn import EngineInfo
 from ratchet.core.service.asgi import Headers
 from ratchet.dialects.api_dialect import CHAT, ENGINE_FIELDS, ApiDialect
-from ratchet.dialects.messages import asked_of, count_body, count_of
+from ratchet.dialects.messages.dialect import asked_of
+from ratchet.dialects.messages.reading import count_body, count_of
 from ratchet.dialects.requests import CallRequest
 from ratchet.gateway.engines.base import (
     BUSY,
