@@ -22,9 +22,8 @@ from ratchet.core.contract.state import Route
 from ratchet.core.service.runtime import App
 from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build
-from ratchet.gateway.constants import Constants
 from ratchet.gateway.peer_sync import PeerSync
-from ratchet.gateway.settings import Settings
+from ratchet.gateway.settings import Constants, Settings
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_alone import InThisProcess
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, put_routes, version

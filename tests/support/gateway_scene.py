@@ -21,8 +21,7 @@ from ratchet.core.service.engine_list import EngineSettings
 from ratchet.core.service.runtime import App
 from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build
-from ratchet.gateway.constants import Constants
-from ratchet.gateway.settings import Settings
+from ratchet.gateway.settings import Constants, Settings
 from tests.support.consuming import messages_of
 from tests.support.fake_engine import FakeEngine, serving
 from tests.support.gateway_alone import InThisProcess

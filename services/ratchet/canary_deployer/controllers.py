@@ -109,7 +109,7 @@ class Controllers:
 
     async def check(self) -> str | None:
         """Readiness: why a rollout cannot go on, None when all can."""
-        faults = [f"{role}: {one.fault}" for role, one in self._controllers.items() if one.fault]
+        faults = [f"{role}: {controller.fault}" for role, controller in self._controllers.items() if controller.fault]
         return "; ".join(faults) or None
 
     def _begin(self, role: str) -> RolloutController:

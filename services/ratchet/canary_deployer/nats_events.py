@@ -382,7 +382,7 @@ class _Scoring:
         assembled = await self._assembled.until()
         scored = await self._scored.until(assembled)
         waits = [("trajectory_collector", self._assembled.behind_s), ("reward_computer", self._scored.behind_s)]
-        service, seconds = max(waits, key=lambda one: one[1])
+        service, seconds = max(waits, key=lambda wait: wait[1])
         return scored, Behind(service, seconds) if seconds > 0 else None
 
 

@@ -68,9 +68,9 @@ class RolloutReconciler:
         ended: list[ServedPolicy] = []
         if decision.verdict is Verdict.REVERT:
             canary = rollout.ended.candidate if rollout.ended and rollout.ended.had_traffic else None
-            ended = [one for one in (rollout.stable, canary) if one is not None]
+            ended = [policy for policy in (rollout.stable, canary) if policy is not None]
         taken_back = [
-            await self.context.policies.version_or_stub(rollout.role, one, rollout.created_at) for one in ended
+            await self.context.policies.version_or_stub(rollout.role, served, rollout.created_at) for served in ended
         ]
         entries = [policy, *taken_back]
         return decisions.apply_decision(
@@ -93,7 +93,9 @@ class RolloutReconciler:
                     log.error("stage not written", role=rollout.role, policy=policy.name, reason=str(error))
             await self.context.lead.confirm()
             for cause, pending in itertools.groupby(rollout.outbox, key=lambda event: event.cause):  # step 4
-                messages: list[Message] = [msgspec.json.decode(one.body, type=MESSAGES[one.topic]) for one in pending]
+                messages: list[Message] = [
+                    msgspec.json.decode(event.body, type=MESSAGES[event.topic]) for event in pending
+                ]
                 await self.context.publish(messages, cause=cause)
                 metrics.count_deployments(messages)
         except (Unavailable, Conflict):

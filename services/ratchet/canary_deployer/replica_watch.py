@@ -53,9 +53,11 @@ class ReplicaWatch:
         """The decision that a probe has led to. Begins one where it is due, and waits for none."""
         if self._watched != rollout.rollout_id:
             await self.close()
-            at_the_gate = _probed_at_the_gate(rollout)
+            at_the_gate = {name for gate in rollout.gates if gate.gate == PROBE for name in _replicas_in(gate)}
             self._watched, self._served = rollout.rollout_id, at_the_gate
-            self._probed = set(at_the_gate) if _is_fresh(rollout) else set()
+            # Without fresh traffic this deployer was started since: replicas may have been replaced unseen.
+            is_fresh = rollout.age_s < WATCH_S and not rollout.statistics.canary.started
+            self._probed = set(at_the_gate) if is_fresh else set()
         if self._probing is None:
             if self.context.monotonic() >= self._again_at:
                 self._probing = asyncio.create_task(self._probe(rollout))
@@ -112,19 +114,6 @@ class ReplicaWatch:
         return Decision(Verdict.ROLL_BACK, f"gate {PROBE}, repeated under traffic: {result.reason}", ITSELF)
 
 
-def _probed_at_the_gate(rollout: Rollout) -> set[str]:
-    """The replicas that played the probe before traffic, by the gate's evidence."""
-    return {name for gate in rollout.gates if gate.gate == PROBE for name in _replicas_in(gate)}
-
-
 def _replicas_in(result: GateResult) -> set[str]:
     """The replicas that played the probe, by its evidence; none where it was refused before anything was compared."""
     return set(result.evidence.get("replicas", ()))
-
-
-def _is_fresh(rollout: Rollout) -> bool:
-    """Whether it has just got its traffic.
-
-    Else this deployer has been started since: replicas may have been replaced unseen.
-    """
-    return rollout.age_s < WATCH_S and not rollout.statistics.canary.started

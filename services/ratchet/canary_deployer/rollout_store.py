@@ -219,7 +219,7 @@ class ChunkStore:
             for chunk in fresh
         }
         if self._stored is not None:
-            self._stored.update(one.name for one in named.values())
+            self._stored.update(chunk.name for chunk in named.values())
         await _gathered([self._bucket.put(named[chunk.number].name, chunk) for chunk in fresh])
         self._names = {chunk.number: named.get(chunk.number) or self._names[chunk.number] for chunk in chunks}
         return tuple(self._names.values())
@@ -229,7 +229,7 @@ class ChunkStore:
         with suppress(Unavailable):
             if self._stored is None:
                 self._stored = {*await self._bucket.keys(self._role)}
-            for name in self._stored - {one.name for one in names}:
+            for name in self._stored - {chunk.name for chunk in names}:
                 await self._bucket.delete(name)
                 self._stored.discard(name)
 

@@ -114,9 +114,14 @@ class TaskFileHeldout:
         how = Plan(greedy=greedy, samples=int(not greedy), temperature=plan.temperature, at_once=AT_A_TIME)
         player = HttpPlayer(self._gateway, policy.name, policy.name)
         faults: list[str] = []
+
+        def note(done: Try) -> None:
+            """Those before a deadline count too."""
+            if done.fault is not None:
+                faults.append(done.fault)
+
         try:
             async with asyncio.timeout(plan.deadline_s):
-                note = _noting(faults)
                 tries = await play(player, drawn, how, note, clock=self._monotonic, pauses_s=plan.pauses_s)
         except Unavailable as error:
             return self._no_result(policy, begun, str(error))
@@ -160,11 +165,6 @@ def _tasks_of(file: str, objects: Objects) -> TaskFile:
     if file.startswith("s3://"):
         return parse_tasks(objects.get_part(file, 0, MOST_BYTES + 1), file)
     return read_task_file(Path(file))
-
-
-def _noting(faults: list[str]) -> Callable[[Try], None]:
-    """Notes the faults among the tries, those before a deadline too."""
-    return lambda done: faults.append(done.fault) if done.fault is not None else None
 
 
 def _played(tries: list[Try]) -> Played:

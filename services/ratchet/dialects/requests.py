@@ -328,7 +328,9 @@ def parameters_of(request: CallRequest, role: str) -> JsonObject | None:
         if len(bytes(raw)) > PARAMETER_BYTES or len(parameters) == MAX_PARAMETERS:
             left_out.append(name)
         else:
-            parameters[name] = _without_user(value_of(fields, name)) if name == "metadata" else value_of(fields, name)
+            parameters[name] = value_of(fields, name)
+            if name == "metadata" and isinstance(parameters[name], dict):
+                parameters[name].pop(USER_ID, None)
     if left_out:
         parameters["left_out"] = left_out[:MAX_PARAMETERS]
     return parameters or None
@@ -340,12 +342,6 @@ def end_user_of(request: CallRequest) -> str | None:
     user_id = cast("Body", metadata).get(USER_ID) if isinstance(metadata, dict) else None
     named = (request.value("user"), value_of(request.fields, "safety_identifier"), user_id)
     return next((name for name in named if isinstance(name, str) and name), None)
-
-
-def _without_user(metadata: Any) -> Any:
-    if not isinstance(metadata, dict):
-        return metadata
-    return {name: value for name, value in cast("Body", metadata).items() if name != USER_ID}
 
 
 def constraint_of(request: CallRequest) -> Constraint | Irreproducible | None:

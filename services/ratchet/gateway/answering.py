@@ -22,7 +22,7 @@ from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import Call, new_id
 from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.past_calls import AnswerCache, cache_key
-from ratchet.gateway.domain.prices import FREE, NO_PRICES, Price, Prices
+from ratchet.gateway.domain.prices import FREE, NO_PRICES, Prices
 from ratchet.gateway.domain.routing import claim_of
 from ratchet.gateway.domain.turns import CACHED, CANCELLED, policy_label
 from ratchet.gateway.engine_answers import Answer, Answered, LiveAnswer, checked
@@ -43,18 +43,15 @@ NO_TOOLS = (
     "{policy} takes no tools: its engine's chat template does not show them to it. Leave `tools` out, set "
     "`tool_choice` to `none`, or serve a policy of a base model whose template has a place for tools."
 )
+BUG = "the gateway failed on this call ({}); its log has the details"
 CLIENT_CLOSED = 499
 """Metrics count calls whose agent disconnected under this status (nginx's number)."""
-
-
-def _bug(error: Exception) -> HttpError:
-    return HttpError(500, f"the gateway failed on this call ({type(error).__name__}); its log has the details")
 
 
 FAILURES: Sequence[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[Any], HttpError]]] = (
     (HttpError, lambda error: error),
     ((Rejected, NotFound), http_error),
-    (Exception, _bug),
+    (Exception, lambda error: HttpError(500, BUG.format(type(error).__name__))),
 )
 """What a call fails of, and how its turn says so: an engine's failure or refusal, an upstream's, of which no policy has
 failed but its run may die; what the engine's API has no equivalent for; a bug. `Any`: each takes its own kind."""
@@ -144,7 +141,10 @@ class Answering:
         if call.recognised.is_named:
             return
         with suppress(*UNREADABLE):  # what cannot be read here is not recognised again; the agent has it all the same
-            response_id = _response_id(call, answer) if call.dialect.name == RESPONSES else None
+            response_id = None  # as the agent has it
+            if call.dialect.name == RESPONSES:
+                made = answer.dialect is not call.dialect
+                response_id = call.request.answer_id if made else answer.whole().get("id")
             for number in range(answer.choices):
                 message = answer.message(number)
                 prompt = partial(call.request.messages_of, number)
@@ -174,7 +174,11 @@ class Answering:
             metrics.series(metrics.LATENCY, header.policy.role, policy_label(header)).observe(spent)
         begun_s = answer.begun_s if answer else None
         failure = error if isinstance(error, HttpError) else None
-        if (fault := _fault_of(error)) is not None:
+        engine, policy = call.engine.info.name, call.assignment.policy.name
+        fault = error.fault if isinstance(error, EngineFailed) else None
+        if isinstance(error, str):  # the engine's own words within a stream that had begun
+            fault = BROKE
+        if fault is not None:
             header = msgspec.structs.replace(header, engine=msgspec.structs.replace(header.engine, fault=fault))
         job = CallJob(
             header=msgspec.structs.replace(header, turns=call.arm.turns),
@@ -189,17 +193,11 @@ class Answering:
             first_token_ms=(begun_s - call.started) * 1000 if begun_s is not None else None,
             error=None if error is None else str(error),
             barred=barred,
-            logprob_mode=self._logprob_modes.get(call.engine.info.name),
-            price=self._price_of(call),
+            logprob_mode=self._logprob_modes.get(engine),
+            price=FREE if call.cached else self._prices.price_of(engine, policy.removeprefix(f"{engine}:")),
             request_id=request_id_of(answer.headers if answer else failure.headers if failure else ()),
         )
         self._recorder.record_call(call.arm, job)
-
-    def _price_of(self, call: Call) -> Price | None:
-        if call.cached:
-            return FREE
-        engine = call.engine.info.name
-        return self._prices.price_of(engine, call.assignment.policy.name.removeprefix(f"{engine}:"))
 
     async def _ask(self, call: Call) -> Answer:
         """From the cache, else from the engine.
@@ -273,17 +271,3 @@ def _name_replica(call: Call, replica: str | None) -> None:
     if replica is not None:
         engine = msgspec.structs.replace(call.engine.info, replica=replica)
         call.header = msgspec.structs.replace(call.header, engine=engine)
-
-
-def _fault_of(error: HttpError | str | None) -> str | None:
-    """What the engine did wrong, as turns name it; None where the call or nothing was wrong. `str`: the engine's own
-    words within a stream that had begun."""
-    if isinstance(error, EngineFailed):
-        return error.fault
-    return BROKE if isinstance(error, str) else None
-
-
-def _response_id(call: Call, answer: Answer) -> str | None:
-    """The id of a response as the agent has it."""
-    shown = answer.whole().get("id") if answer.dialect is call.dialect else call.request.answer_id
-    return shown if isinstance(shown, str) else None

@@ -41,7 +41,6 @@ from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import CallOpener, new_id
 from ratchet.gateway.completions import Completions
-from ratchet.gateway.constants import Constants
 from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity, MemoryIndex
 from ratchet.gateway.domain.past_calls import AnswerCache
@@ -66,7 +65,7 @@ from ratchet.gateway.reading import RequestReader
 from ratchet.gateway.recorder import Recorder, StreamMemory
 from ratchet.gateway.recorder_pool import FINISH_S, RecorderPool, Recorders
 from ratchet.gateway.recorder_process import SOURCE
-from ratchet.gateway.settings import Settings
+from ratchet.gateway.settings import Constants, Settings
 
 
 @asynccontextmanager
@@ -84,7 +83,7 @@ async def build(
     routing = _routing(settings, constants, recording)
     recognition = _recognition(constants, recording)
     reader = RequestReader()
-    continuing = Continuing(Responses(partial(responses_bucket, recording.broker)))
+    continuing = Continuing(Responses(partial(_responses_bucket, recording.broker)))
     calls, answering = _calls(settings, recording, routing, recognition, reader, continuing)
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)
     handlers = Handlers(
@@ -160,7 +159,8 @@ class _Routing:
 def _routing(settings: Settings, constants: Constants, recording: _Recording) -> _Routing:
     broker = recording.broker
     routes = Routes(broker.bus, _folder(settings), lease_s=constants.lease_s, monotonic=time.monotonic)
-    engines = policy_engines(settings, constants)
+    limits = Limits(constants.engine_connect_timeout_s, settings.engine_timeout_s, constants.engine_idle_s)
+    engines = PolicyEngines(settings.engines, limits)
     transports = list(map(transport_to, settings.upstreams))
     upstreams = list(map(build_upstream, settings.upstreams, transports))
     models = Models(routes, upstreams, ModelNames(settings.aliases, settings.roles, settings.other_role))
@@ -281,16 +281,9 @@ def open_spool(folder: Path, limit_bytes: int) -> Spool:
         raise ConfigError(f"cannot spool in {folder}: {error.strerror}") from error
 
 
-def responses_bucket(broker: BackgroundConnection) -> Bucket[SealedResponse] | None:
-    """Where responses are kept, while there is a connection."""
+def _responses_bucket(broker: BackgroundConnection) -> Bucket[SealedResponse] | None:
     bus = broker.connected
     return Bucket(bus, RESPONSES, SealedResponse) if bus is not None else None
-
-
-def policy_engines(settings: Settings, constants: Constants) -> PolicyEngines:
-    """The ways to the engines that hold the policies."""
-    limits = Limits(constants.engine_connect_timeout_s, settings.engine_timeout_s, constants.engine_idle_s)
-    return PolicyEngines(settings.engines, limits)
 
 
 def http_server(settings: Settings, constants: Constants, guard: Guard, keys: KnownKeys) -> HttpServer:

@@ -16,7 +16,7 @@ from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import passed_headers
 from ratchet.gateway.domain.prices import CHARACTERS, FREE, Prices
-from ratchet.gateway.engines.base import EngineError, EngineFailed, Reply, relayed_headers
+from ratchet.gateway.engines.base import EngineError, EngineFailed, relayed_headers
 from ratchet.gateway.models import Models
 from ratchet.gateway.recorder import Account
 
@@ -44,9 +44,9 @@ class OtherCalls:
         model, version = await self.models.resolve(call.model, request.caller, exact=call.named_by == ADAPTER_ID)
         engine, policy = self.router.serving(model.role, version, call.model)
         count = await engine.count_tokens(call, policy, model.role)
-        if count is None:
-            return _counted(estimate(asked_of(call).chat), b"estimated")
-        return _counted(count, b"exact")
+        counted = estimate(asked_of(call).chat) if count is None else count
+        by = b"estimated" if count is None else b"exact"
+        return json_response({"input_tokens": counted}, headers=[(COUNTED_BY, by)])
 
     async def embeddings(self, request: Request, _: str | None) -> Response:
         """POST /v1/embeddings: the answer of the first upstream that maps the model, or of the next one where it fails.
@@ -71,7 +71,8 @@ class OtherCalls:
                     continue
                 break
             metrics.EMBEDDINGS.labels(upstream.info.name, "200").inc()
-            tokens = _tokens(reply)
+            usage = cast("Body", reply.body).get("usage") if isinstance(reply.body, dict) else None
+            tokens = count_of(usage, "prompt_tokens") or 0
             metrics.EMBEDDING_TOKENS.labels(upstream.info.name).inc(tokens)
             self._account(request, upstream.info.name, model.name, tokens)
             return Response(200, reply.raw, relayed_headers(reply.headers))
@@ -88,14 +89,3 @@ class OtherCalls:
         used = tokens or len(request.body) // CHARACTERS
         price = self.prices.price_of(upstream, model.removeprefix(f"{upstream}:")) or FREE
         self.account(request.caller.key_id, used, price.cost_of(Usage(prompt=used, completion=0)))
-
-
-def _counted(count: int, counted_by: bytes) -> Response:
-    return json_response({"input_tokens": count}, headers=[(COUNTED_BY, counted_by)])
-
-
-def _tokens(reply: Reply) -> int:
-    """The tokens that the server counted; 0 where it counts none."""
-    body = reply.body
-    usage = cast("Body", body).get("usage") if isinstance(body, dict) else None
-    return count_of(usage, "prompt_tokens") or 0

@@ -27,7 +27,7 @@ from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.pull_consumer import ask
 from ratchet.bus.tasks import UntilStopped, end
 from ratchet.core.contract import GatewayNotes
-from ratchet.core.contract.gateway_notes import CallNote, UseNote
+from ratchet.core.contract.gateway_notes import UseNote
 from ratchet.core.errors import BusUnavailable
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.identity import Asked, Identity, Recognised
@@ -92,16 +92,13 @@ class Memory:
         for note in notes.arms:
             self.arms.learn(notes.process, note)
         for call in notes.calls:
-            self._learn_call(notes.process, call)
+            self.calls.learn(call)
+            arm = self.arms.learn_recorded(notes.process, call.trajectory_id, call.role, call.number)
+            if arm is not None:
+                self.order.look(arm)
         for use in notes.uses if live else ():
             for learn in self.learn_use:
                 learn(use)
-
-    def _learn_call(self, process: str, call: CallNote) -> None:
-        self.calls.learn(call)
-        arm = self.arms.learn_recorded(process, call.trajectory_id, call.role, call.number)
-        if arm is not None:
-            self.order.look(arm)
 
 
 class PeerSync:

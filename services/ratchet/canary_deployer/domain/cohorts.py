@@ -67,20 +67,25 @@ class Cohort:
 
 def cohort_of(chunk: Chunk) -> Cohort:
     """A chunk as arrays."""
-    ones, terms = chunk.trajectories, chunk.terms
-    place = np.array([one.terms for one in ones], dtype=np.intp)
+    trajectories, terms = chunk.trajectories, chunk.terms
+    place = np.array([trajectory.terms for trajectory in trajectories], dtype=np.intp)
     scales = np.array([term.scale_ms or np.nan for term in terms])
     names = ("reward", "loss", "failure", "latency")
     return Cohort(
-        canary=np.array([one.canary for one in ones], dtype=np.bool_),
-        weight=np.array([one.weight for one in ones]),
-        outcome=np.array([one.outcome for one in ones]),
-        first=np.array([np.nan if one.first is None else one.first for one in ones], dtype=np.float64),
-        reward=np.array([np.nan if one.reward is None else one.reward for one in ones], dtype=np.float64),
-        latency=np.array([_latency(one, terms[one.terms].scale_ms) for one in ones]),
+        canary=np.array([trajectory.canary for trajectory in trajectories], dtype=np.bool_),
+        weight=np.array([trajectory.weight for trajectory in trajectories]),
+        outcome=np.array([trajectory.outcome for trajectory in trajectories]),
+        first=np.array(
+            [np.nan if trajectory.first is None else trajectory.first for trajectory in trajectories], dtype=np.float64
+        ),
+        reward=np.array(
+            [np.nan if trajectory.reward is None else trajectory.reward for trajectory in trajectories],
+            dtype=np.float64,
+        ),
+        latency=np.array([_latency(trajectory, terms[trajectory.terms].scale_ms) for trajectory in trajectories]),
         timed=~np.isnan(scales[place]),
-        violation=np.array([float(one.violation) for one in ones]),
-        broken_off=np.array([one.broken_off for one in ones], dtype=np.bool_),
+        violation=np.array([float(trajectory.violation) for trajectory in trajectories]),
+        broken_off=np.array([trajectory.broken_off for trajectory in trajectories], dtype=np.bool_),
         centres={name: np.array([getattr(term, name) for term in terms])[place] for name in names},
     )
 
@@ -127,13 +132,13 @@ def before_watermark(cohort: Cohort) -> Flags:
     return np.logical_and.accumulate(cohort.settled, axis=-1)
 
 
-def _latency(one: Trajectory, scale_ms: float | None) -> float:
+def _latency(trajectory: Trajectory, scale_ms: float | None) -> float:
     """Relative latency of a trajectory's calls; a call that hung, or a first one that never came, counts as 1."""
-    if scale_ms is None or one.outcome == PENDING:
+    if scale_ms is None or trajectory.outcome == PENDING:
         return float("nan")
-    if one.hung or (one.calls == 0 and one.failed_until is None and one.outcome == MISSING):
+    if trajectory.hung or (trajectory.calls == 0 and trajectory.failed_until is None and trajectory.outcome == MISSING):
         return 1.0
-    if one.calls == 0:
+    if trajectory.calls == 0:
         return float("nan")
-    mean_ms = one.latency_ms / one.calls
+    mean_ms = trajectory.latency_ms / trajectory.calls
     return mean_ms / (mean_ms + scale_ms)

@@ -77,7 +77,7 @@ class ShareDifference(msgspec.Struct, frozen=True):
 
 def limits_of(shares: Sequence[ShareArms]) -> Limits:
     """The limits of the difference over all shares, weighted by their sizes."""
-    size, variance = sum(share.size for share in shares), sum(one.variance for one in shares)
+    size, variance = sum(share.size for share in shares), sum(share.variance for share in shares)
     difference = sum(share.size * share.difference for share in shares) / size
     boundary = math.sqrt((variance + TIGHTEST) * math.log((variance + TIGHTEST) / (TIGHTEST * ALPHA**2)))
     return Limits(max(-1.0, difference - boundary / size), min(1.0, difference + boundary / size))

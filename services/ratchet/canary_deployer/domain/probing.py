@@ -104,7 +104,7 @@ class ReplicaProbe:
     @property
     def worst(self) -> ProbeDifference | None:
         """The largest difference."""
-        return max(self.differences, key=lambda one: one.worst, default=None)
+        return max(self.differences, key=lambda difference: difference.worst, default=None)
 
     def sentence(self, dtype: str | None) -> str:
         """Why it does not match."""

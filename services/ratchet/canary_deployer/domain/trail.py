@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -40,7 +40,8 @@ class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
             return self
         times, rows = [*self.at, at], [*self.values, row]
         if len(times) > MOST:
-            crowded = _most_crowded(times)
+            # Never the first or the newest: moments stay evenly spread, however long a pause was.
+            crowded = min(range(1, len(times) - 1), key=lambda place: times[place + 1] - times[place - 1])
             del times[crowded], rows[crowded]
         return replace(self, at=tuple(times), values=tuple(rows))
 
@@ -51,11 +52,3 @@ class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
             for name, value in zip(self.names, row, strict=True):
                 values.setdefault(name.family, {})[name.metric] = value
             yield datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at), values
-
-
-def _most_crowded(times: Sequence[int]) -> int:
-    """The place of the moment whose neighbours are the closest, never the first or the newest.
-
-    Moments stay evenly spread, and the newest one is always there, however long a pause was.
-    """
-    return min(range(1, len(times) - 1), key=lambda place: times[place + 1] - times[place - 1])

@@ -351,7 +351,7 @@ class Window:
     def close(self, keep: int) -> Iterable[Chunk]:
         """Take full chunks in which nothing is pending as folded, oldest first, and forget more than `keep` of them."""
         for chunk in self.open:
-            if len(chunk.trajectories) < BLOCK or not all(one.done for one in chunk.trajectories):
+            if len(chunk.trajectories) < BLOCK or not all(trajectory.done for trajectory in chunk.trajectories):
                 break
             yield chunk
             self.closed += 1

@@ -65,8 +65,10 @@ class ProbeGate:
             manifest = await self.manifests.read(candidate)
             if (damage := damage_of(manifest.probe) if manifest.probe else None) is not None:
                 raise Rejected(damage)
-            if manifest.kind == MODEL:
-                _refuse_adapters_only(self.checks.replicas(candidate.role))
+            for replica in self.checks.replicas(candidate.role) if manifest.kind == MODEL else ():
+                if replica.adapters_only:
+                    holds = f"{replica.name} (vllm) holds adapters of its one base model only"
+                    raise Rejected(f"it is a whole model, and {holds}")
             played = await self.checks.on_each(candidate, stable, partial(self._play, manifest))
         except (Rejected, NotFound, DigestMismatch) as error:
             return GateResult(NAME, FAILED, f"the engine cannot serve it: {error}", {**evidence, "compared": False})
@@ -85,15 +87,15 @@ class ProbeGate:
         stable: PolicyVersion | None,
     ) -> str | None:
         """Why the candidate does not match its probe; None when it does. Raises `Unavailable` for a replica's fault."""
-        wrong = {name: one for name, one in played.results.items() if not one.matches(dtype)}
+        wrong = {name: result for name, result in played.results.items() if not result.matches(dtype)}
         if not wrong:
             return None
-        sentence = "; ".join(f"{name}: {one.sentence(dtype)}" for name, one in wrong.items())
-        if len(wrong) < len(played.results) or not all(one.never_matches(dtype) for one in wrong.values()):
+        sentence = "; ".join(f"{name}: {result.sentence(dtype)}" for name, result in wrong.items())
+        if len(wrong) < len(played.results) or not all(result.never_matches(dtype) for result in wrong.values()):
             self.doubts.update((candidate.name, name) for name in wrong)
             raise self.checks.inconclusive(candidate, f"{sentence}; but not always, or not on every replica: {MEND}")
         computed_in = await self._stable_matches(stable, candidate, sentence) if stable is not None else None
-        if any(one.other_format(dtype) for one in wrong.values()) and computed_in != dtype:
+        if any(result.other_format(dtype) for result in wrong.values()) and computed_in != dtype:
             raise self.checks.inconclusive(candidate, sentence)
         return sentence
 
@@ -114,9 +116,9 @@ class ProbeGate:
             reason = f"{sentence}; and {stable.name}, which serves the role, is refused: {error}"
             raise self.checks.inconclusive(candidate, reason) from error
         wrong = [
-            f"{name}: {one.sentence(manifest.dtype)}"
-            for name, one in usual.results.items()
-            if not one.matches(manifest.dtype)
+            f"{name}: {result.sentence(manifest.dtype)}"
+            for name, result in usual.results.items()
+            if not result.matches(manifest.dtype)
         ]
         if wrong:
             raise self.checks.inconclusive(
@@ -135,12 +137,6 @@ def build(tools: GateTools) -> ProbeGate:
     return ProbeGate(tools.checks, tools.manifests)
 
 
-def _refuse_adapters_only(replicas: Sequence[Replica]) -> None:
-    for replica in replicas:
-        if replica.adapters_only:
-            raise Rejected(f"it is a whole model, and {replica.name} (vllm) holds adapters of its one base model only")
-
-
 async def _play(model: str, manifest: PolicyManifest, times: int, replica: Replica) -> ReplicaProbe:
     """What a replica answers to the probe. Raises `Unavailable` where it does not report what settings say it does."""
     probe = manifest.probe
@@ -156,28 +152,23 @@ async def _play(model: str, manifest: PolicyManifest, times: int, replica: Repli
                 "its address?"
             )
         if scored is None:
+            await replica.candidates(model, CONTROL_IDS, 1.0, 1)  # so that it fetches the policy at least
             why = "its log-probabilities: the engine scores no prompts (prompt_logprobs)"
-            return ReplicaProbe(not_checked=[why, *await _heard(model, replica)])
+            return ReplicaProbe(not_checked=[why, "its log-probabilities at another temperature"])
         plays.append(scored[len(prompt) - 1 :])
     logprobs = [[token.logprob for token in scored] for scored in plays]
     _refuse_logits(logprobs, replica)
     problems = [_broken(logprob) for logprob in logprobs]
     sound = [
-        [value for value in one if value is not None] for one, why in zip(logprobs, problems, strict=True) if not why
+        [value for value in play if value is not None] for play, why in zip(logprobs, problems, strict=True) if not why
     ]
-    differences = [difference_from(probe, one) for one in sound] if probe else []
+    differences = [difference_from(probe, play) for play in sound] if probe else []
     if len(sound) < len(plays):
         return ReplicaProbe(differences, broken=next(filter(None, problems)), sound=len(sound))
     mode, not_checked = await _mode(model, manifest.dtype, replica, prompt, output, plays[0])
     if probe is None:
         not_checked = [NO_PROBE, *not_checked]
     return ReplicaProbe(differences, mode, not_checked, sound=len(sound))
-
-
-async def _heard(model: str, replica: Replica) -> Sequence[str]:
-    """Make a replica that scores nothing fetch the policy at least."""
-    await replica.candidates(model, CONTROL_IDS, 1.0, 1)
-    return ["its log-probabilities at another temperature"]
 
 
 def _broken(logprobs: Sequence[float | None]) -> str | None:
@@ -232,19 +223,19 @@ def _figures(played: Checked[ReplicaProbe], manifest: PolicyManifest) -> JsonObj
         "compared": any(result.differences for result in played.results.values()),
         "dtype": manifest.dtype or "unknown",
         "allowed": {"mean": tolerance.mean, "worst": tolerance.worst},
-        "replicas": {name: _figures_of(one) for name, one in played.results.items()},
+        "replicas": {name: _figures_of(result) for name, result in played.results.items()},
         "away": list(played.away),
     }
 
 
-def _figures_of(one: ReplicaProbe) -> JsonObject:
-    worst = one.worst
+def _figures_of(result: ReplicaProbe) -> JsonObject:
+    worst = result.worst
     compared: Mapping[str, object] = (
-        {"tokens": worst.tokens, "plays": len(one.differences), "mean": worst.mean, "worst": worst.worst}
+        {"tokens": worst.tokens, "plays": len(result.differences), "mean": worst.mean, "worst": worst.worst}
         if worst is not None
         else {}
     )
-    return {**compared, "logprobs_mode": one.mode or "unknown", "not_checked": list(one.not_checked)}
+    return {**compared, "logprobs_mode": result.mode or "unknown", "not_checked": list(result.not_checked)}
 
 
 def _summary(played: Checked[ReplicaProbe], manifest: PolicyManifest) -> str:
@@ -253,18 +244,18 @@ def _summary(played: Checked[ReplicaProbe], manifest: PolicyManifest) -> str:
     compared = f"on {len(worst)} of {len(played.results) + len(played.away)} replicas"
     parts = [NO_PROBE if manifest.probe is None else "no log-probabilities were compared"]
     if worst:
-        largest = max(worst, key=lambda one: one.worst)
-        mean = max(one.mean for one in worst)
+        largest = max(worst, key=lambda difference: difference.worst)
+        mean = max(difference.mean for difference in worst)
         parts = [
             f"its log-probabilities on the probe match {compared}: {largest.worst:.2g} nats apart at most and "
             f"{mean:.2g} in the mean, over {largest.tokens} tokens"
         ]
     for mode in (PROCESSED, RAW):
-        names = [name for name, one in played.results.items() if one.mode == mode]
+        names = [name for name, result in played.results.items() if result.mode == mode]
         if names:
             parts.append(WORDS[mode] if len(names) == len(played.results) else f"{', '.join(names)}: {WORDS[mode]}")
-    for name, one in played.results.items():
-        missing = [why for why in one.not_checked if why != NO_PROBE]
+    for name, result in played.results.items():
+        missing = [why for why in result.not_checked if why != NO_PROBE]
         if missing:
             parts.append(f"{name}: not checked: {', '.join(missing)}")
     if played.away:

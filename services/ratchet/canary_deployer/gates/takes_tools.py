@@ -10,7 +10,6 @@ without a tool, and the token ids are compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ratchet.bus.message import JsonObject
@@ -58,7 +57,8 @@ class TakesToolsGate:
         if all(known.values()):
             return GateResult(NAME, PASSED, "its engine's chat template shows it tools", evidence)
         if any(known.values()):
-            raise self.checks.inconclusive(candidate, f"{_without(known)}: {LACKS}; but not on every replica: {MEND}")
+            lacking = ", ".join(name for name, shows in known.items() if not shows)
+            raise self.checks.inconclusive(candidate, f"{lacking}: {LACKS}; but not on every replica: {MEND}")
         offered = int((candidate.metrics or {}).get(CONVERSATIONS_WITHOUT_TOOLS, 0))
         stable_takes = await self._takes_tools(stable, candidate) if stable is not None else None
         return GateResult(NAME, *_verdict(offered, stable_takes), evidence)
@@ -90,10 +90,6 @@ def _verdict(offered: int, stable_takes: bool | None) -> tuple[str, str]:
     if stable_takes:
         return NEEDS_APPROVAL, f"{LACKS}, but stable takes them: approve it where no agent of the role offers any"
     return PASSED, f"{LACKS}: {ANSWERED}"
-
-
-def _without(shown: Mapping[str, bool]) -> str:
-    return ", ".join(name for name, shows in shown.items() if not shows)
 
 
 async def shows_tools(replica: Replica, model: str) -> bool | None:

@@ -121,8 +121,13 @@ def _messages(body: Body, given: Sequence[_Message], obstacles: Obstacles) -> li
     system = [] if body.get("system") is None else blocks_of(body["system"], "system")
     instructions = system_text([*system, *(block for message in given[:first] for block in message.blocks)])
     messages: list[Body] = [{"role": "system", "content": instructions}] if instructions else []
-    for message in _in_chat_order(_merged(given[first:])):
-        messages += _chat_messages(message, obstacles)
+    for message in _in_chat_order(given[first:]):
+        if message.role == "user":
+            messages += user_messages(message.blocks, obstacles)
+        elif message.role == "assistant":
+            messages.append(assistant_message(message.blocks, obstacles))
+        elif text := system_text(message.blocks):
+            messages.append({"role": "system", "content": text})
     if not messages:
         raise BadRequest("messages must hold a message of the user", param="messages")
     if messages[-1]["role"] == "assistant":
@@ -144,33 +149,19 @@ def _message(message: object, path: str) -> _Message:
     return _Message(cast("str", role), blocks_of(content, f"{path}.content"), path, passing)
 
 
-def _merged(given: Sequence[_Message]) -> list[_Message]:
-    """Consecutive messages of one role are one message."""
-    merged: list[_Message] = []
+def _in_chat_order(given: Sequence[_Message]) -> list[_Message]:
+    """Consecutive messages of one role are one message. A system message between calls and their results comes after
+    the results, which a chat has at once."""
+    ordered: list[_Message] = []
     for role, group in groupby(given, key=lambda message: message.role):
         same = list(group)
-        merged.append(_Message(role, [block for message in same for block in message.blocks], same[0].path))
-    return merged
-
-
-def _in_chat_order(given: Sequence[_Message]) -> list[_Message]:
-    """A system message between calls and their results comes after the results, which a chat has at once."""
-    ordered = list(given)
+        ordered.append(_Message(role, [block for message in same for block in message.blocks], same[0].path))
     for index in range(1, len(ordered) - 1):
         before, message, after = ordered[index - 1 : index + 2]
         calls = before.role == "assistant" and any(block["type"] == "tool_use" for _, block in before.blocks)
         if calls and message.role == "system" and after.role == "user":
             ordered[index : index + 2] = [after, message]
     return ordered
-
-
-def _chat_messages(message: _Message, obstacles: Obstacles) -> list[Body]:
-    if message.role == "user":
-        return user_messages(message.blocks, obstacles)
-    if message.role == "assistant":
-        return [assistant_message(message.blocks, obstacles)]
-    text = system_text(message.blocks)
-    return [{"role": "system", "content": text}] if text else []
 
 
 def _tools(body: Body, offered: Offered, obstacles: Obstacles) -> list[Body]:

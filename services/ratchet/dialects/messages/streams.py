@@ -44,21 +44,14 @@ def error_event(problem: Problem) -> bytes:
 
 
 @dataclass(slots=True)
-class _Open:
-    """The block that a stream writes."""
-
-    kind: str
-    index: int
-
-
-@dataclass(slots=True)
 class MessageStream:
     """Turns chunks into events as they come: `feed` takes each of them, and `finish` or `fail` ends the message."""
 
     stops: Sequence[str] = ()
     """The stop sequences that the agent sent."""
     _begun: bool = False
-    _open: _Open | None = None
+    _open: str | None = None
+    """The kind of the block that it writes, which is the last one."""
     _blocks: int = 0
     _calls: dict[int, tuple[object, int]] = field(default_factory=dict[int, tuple[object, int]])
     """By place: the call's id, and its block."""
@@ -106,7 +99,7 @@ class MessageStream:
     def _piece(self, kind: str, delta: Body) -> list[Body]:
         """More of the open block, or of a new one."""
         events: list[Body] = []
-        if self._open is None or self._open.kind != kind:
+        if self._open != kind:
             empty = {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
             events = self._begin(kind, empty)
         return [*events, {"type": "content_block_delta", "index": self._blocks - 1, "delta": delta}]
@@ -129,20 +122,20 @@ class MessageStream:
 
     def _begin(self, kind: str, block: Body) -> list[Body]:
         events = self._close()
-        self._open = _Open(kind, self._blocks)
+        self._open = kind
         self._blocks += 1
-        return [*events, {"type": "content_block_start", "index": self._open.index, "content_block": block}]
+        return [*events, {"type": "content_block_start", "index": self._blocks - 1, "content_block": block}]
 
     def _close(self) -> list[Body]:
         """The end of the open block; thinking is signed first."""
-        done, self._open = self._open, None
-        if done is None:
+        kind, self._open, index = self._open, None, self._blocks - 1
+        if kind is None:
             return []
         signed: list[Body] = []
-        if done.kind == "thinking":
+        if kind == "thinking":
             delta = {"type": "signature_delta", "signature": SIGNATURE}
-            signed = [{"type": "content_block_delta", "index": done.index, "delta": delta}]
-        return [*signed, {"type": "content_block_stop", "index": done.index}]
+            signed = [{"type": "content_block_delta", "index": index, "delta": delta}]
+        return [*signed, {"type": "content_block_stop", "index": index}]
 
 
 def fold_message(events: Iterable[Mapping[str, Any]]) -> Body:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
+from typing import cast
 
 import msgspec
 
@@ -224,12 +225,9 @@ def _doubtful(answer: Answer, output_ids: Sequence[int], logprobs: Sequence[floa
         return Reason.ERROR
     if usage is None:  # ids and log-probabilities come together, and so they are lost together
         return Reason.NO_USAGE
-    return None if all(map(_is_possible, logprobs)) else Reason.IMPOSSIBLE_LOGPROBS
-
-
-def _is_possible(logprob: object) -> bool:
-    """Whether a token of this log-probability can have been drawn. NaN is neither above nor below anything."""
-    return isinstance(logprob, float | int) and LEAST_LOGPROB < logprob <= LOGPROB_NOISE
+    given = cast("Sequence[object]", logprobs)  # NaN is neither above nor below anything
+    possible = all(isinstance(value, float | int) and LEAST_LOGPROB < value <= LOGPROB_NOISE for value in given)
+    return None if possible else Reason.IMPOSSIBLE_LOGPROBS
 
 
 def _distorted(sampling: Sampling) -> Reason | None:

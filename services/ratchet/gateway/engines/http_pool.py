@@ -23,7 +23,7 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import aiohappyeyeballs
 import httpx
@@ -177,7 +177,9 @@ class HttpPool:
     async def _look_up(self) -> list[_Info]:
         """The addresses of the host: one look-up for all who wait, for each takes a thread."""
         if self._lookup is None:
-            self._lookup = asyncio.ensure_future(_look_up(self._address.host, self._address.port))
+            loop, address = asyncio.get_running_loop(), self._address
+            asked = loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            self._lookup = asyncio.ensure_future(asked)
             self._lookup.add_done_callback(self._looked_up)
         return await asyncio.shield(self._lookup)
 
@@ -212,10 +214,6 @@ class HttpPool:
             self._all_lost.set()
 
 
-async def _look_up(host: str, port: int) -> list[_Info]:
-    return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-
-
 def _numeric(host: str, port: int) -> list[_Info]:
     """The address that the host already is; nothing for a name."""
     try:
@@ -240,12 +238,9 @@ def _address(url: str) -> _Address:
     headers = {b"host": (named if port == (443 if tls else 80) else f"{named}:{port}").encode()}
     headers[b"accept-encoding"] = b"identity"
     if parts.username is not None:
-        headers[b"authorization"] = b"Basic " + base64.b64encode(_user(parts))
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers[b"authorization"] = b"Basic " + base64.b64encode(user.encode())
     return _Address(host, port, tls, path, headers)
-
-
-def _user(parts: SplitResult) -> bytes:
-    return f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
 
 
 def _flaw(name: bytes, value: bytes) -> str | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Mapping
+import json
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from urllib.parse import quote_from_bytes
 
 from ratchet.core.errors import BadRequest
 from ratchet.core.service.asgi import Headers
@@ -15,7 +17,6 @@ from ratchet.gateway.domain.replicas import Health
 from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.http_connection import ConnectFailed, ExchangeFailed, HttpReply, TooSlow
 from ratchet.gateway.engines.http_pool import HttpPool
-from ratchet.gateway.engines.key_mask import KeyMask
 
 CONNECT_TRIES = 3
 """A refused connection was never a call, so the gateway tries again; it repeats nothing that may have arrived."""
@@ -29,6 +30,10 @@ EVENTS = 1024
 """Most events of a stream that are read at once: between them the loop serves others."""
 LARGEST_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer, unpacked: a long one with the log-probabilities of every token has a few."""
+MASK = b"***"
+SHORTEST = 6
+"""Bytes of a key. What is shorter is no secret but a word like `none`, or `x`, which errors are full of."""
+_OF_KEYS = (b"authorization", b"x-api-key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +170,41 @@ class HttpTransport:
             raise EngineFailed(502, message, code="engine_unavailable", broken_off=True) from error
         except ValueError as error:
             raise EngineFailed(502, f"{self._name} sent {error}", code="engine_invalid") from error
+
+
+class KeyMask:
+    """Takes the gateway's own key, of the headers that go with every request, out of answers that repeat it."""
+
+    def __init__(self, headers: Mapping[bytes, bytes]) -> None:
+        """`headers`: by lower-case name."""
+        keys = [headers[name].split()[-1] for name in _OF_KEYS if headers.get(name, b"").split()]
+        self._spellings = [spelling for key in keys if len(key) >= SHORTEST for spelling in _spellings(key)]
+
+    def masked(self, raw: bytes) -> bytes:
+        """The bytes with `MASK` in the place of each key."""
+        for spelling in self._spellings:
+            raw = raw.replace(spelling, MASK)
+        return raw
+
+    def masked_headers(self, headers: Headers) -> Headers:
+        """The headers with masked values."""
+        return [(name, self.masked(value)) for name, value in headers]
+
+    def masked_events(self, events: list[bytes]) -> list[bytes]:
+        """The events of a stream, those that may be errors masked."""
+        if not any(b"error" in event for event in events):
+            return events
+        return [self.masked(event) if b"error" in event else event for event in events]
+
+
+def _spellings(key: bytes) -> Iterable[bytes]:
+    """The key as it is, in JSON, in JSON as some libraries write it (`\\/`, `\\u003d`), and in a URL.
+
+    The longest first: no spelling cuts another one up.
+    """
+    in_json = json.dumps(key.decode("latin-1"))[1:-1].encode()
+    in_html = in_json
+    for letter in b"<>&='":
+        in_html = in_html.replace(bytes([letter]), b"\\u%04x" % letter)
+    url = quote_from_bytes(key, safe="").encode()
+    return sorted({key, in_json, in_json.replace(b"/", b"\\/"), in_html, url}, key=len, reverse=True)

@@ -186,7 +186,9 @@ class Replicas:
             return last
         if last is not None and (len(self) == 1 or not last.unreachable):
             raise last
-        raise self._unreachable()
+        which = "it does not answer" if len(self) == 1 else f"none of its {len(self)} replicas answers"
+        message = f"{self._called} is not reachable: {which}; try again later"
+        raise EngineFailed(502, message, code="engine_unavailable", unreachable=True)
 
     async def _next(self, near: str, tried: Collection[Replica]) -> Replica | None:
         """The next replica for a call. Where all that are left are away, their health is checked first."""
@@ -216,7 +218,9 @@ class Replicas:
                             under_way = True
                             return self._streaming(replica, call, begun, reply)
                         reply = begun
-                    reply = self._read(reply, call.dialect)
+                    if call.dialect is not None and reply.status == 200:
+                        envelope = envelope_of(self._engine, call.dialect, reply.raw)
+                        reply = msgspec.structs.replace(reply, envelope=envelope)
                 finally:
                     waiting.discard(limit)
         except TimeoutError as error:
@@ -237,12 +241,6 @@ class Replicas:
         self._set.began(replica)
         events = _Stream(begun, reply.events, partial(self._set.end, replica), partial(self._over, replica, call.near))
         return EventReply(events, reply.headers, replica.name, events.over)
-
-    def _read(self, reply: Reply, dialect: ApiDialect | None) -> Reply:
-        """The answer with its envelope read. Raises `EngineFailed` for status 200 with what is not of the dialect."""
-        if dialect is None or reply.status != 200:
-            return reply
-        return msgspec.structs.replace(reply, envelope=envelope_of(self._engine, dialect, reply.raw))
 
     def _learn(self, replica: Replica, reply: Reply, call: _Call) -> None:
         if reply.status >= 500:
@@ -291,11 +289,6 @@ class Replicas:
             failure = EngineFailed(504, message, code="engine_timeout")
         failure.replica = replica.name
         return failure
-
-    def _unreachable(self) -> EngineFailed:
-        which = "it does not answer" if len(self) == 1 else f"none of its {len(self)} replicas answers"
-        message = f"{self._called} is not reachable: {which}; try again later"
-        return EngineFailed(502, message, code="engine_unavailable", unreachable=True)
 
     async def _check_all(self, replicas: Sequence[Replica]) -> None:
         """Check the health of replicas, once for all that wait for it."""
