@@ -28,7 +28,7 @@ from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import CallOpener, new_id
 from ratchet.gateway.completions import Completions
 from ratchet.gateway.continuing import Continuing
-from ratchet.gateway.domain.identity import Identity, MemoryIndex
+from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.past_calls import AnswerCache
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.replicas import Health
@@ -153,7 +153,7 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
     )
     arms = Arms(1_000_000)
     arms = Arms(1_000_000)
-    identity = Identity(MemoryIndex(1_000_000), new_id, AT.timestamp)
+    identity = Identity(1_000_000, new_id, AT.timestamp)
     never = asyncio.Event().wait
     shared = Memory(identity, arms, notes.calls, recorder.order, ())
     peer_sync = PeerSync(never, notes, shared, AT.timestamp)  # type: ignore[arg-type]

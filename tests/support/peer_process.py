@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ratchet.core.contract import GatewayNotes, JsonObject, encode, named_id
-from ratchet.gateway.domain.identity import Asked, Identity, MemoryIndex, Names, Recognised
+from ratchet.gateway.domain.identity import Asked, Identity, Names, Recognised
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.peer_sync import Memory, PeerSync
@@ -18,12 +18,11 @@ class Process:
     """What one process remembers, and what it would send."""
 
     def __init__(self, world: Processes, skew_s: float) -> None:
-        self.index = MemoryIndex(1 << 30)
         self.arms = Arms(1_000_000)
         self.notes = PeerUpdates(1_000_000)
         self.notes.listen(lambda: None, lambda: None)
         now_s = lambda: world.now_s + skew_s  # noqa: E731 - its clock
-        self.identity = Identity(self.index, world.new_id, now_s, updates=self.notes)
+        self.identity = Identity(1 << 30, world.new_id, now_s, updates=self.notes)
         memory = Memory(self.identity, self.arms, self.notes.calls, TurnOrder(), lambda _: None)
         self._peer_sync = PeerSync(asyncio.Event().wait, self.notes, memory, now_s)  # type: ignore[arg-type]
         self._outbox: list[GatewayNotes] = []

@@ -42,7 +42,7 @@ from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import CallOpener, new_id
 from ratchet.gateway.completions import Completions
 from ratchet.gateway.continuing import Continuing
-from ratchet.gateway.domain.identity import Identity, MemoryIndex
+from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.past_calls import AnswerCache
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import Arms
@@ -187,8 +187,8 @@ class _Recognition:
 
 def _recognition(constants: Constants, recording: _Recording) -> _Recognition:
     arms, updates = Arms(constants.arms_bytes), recording.updates
-    index = MemoryIndex(constants.identity_bytes)
-    identity = Identity(index, new_id, time.time, rest_s=constants.conversation_rest_s, updates=updates)
+    rest_s = constants.conversation_rest_s
+    identity = Identity(constants.identity_bytes, new_id, time.time, rest_s=rest_s, updates=updates)
     limit = RateLimit(time.monotonic, gateways=lambda: updates.gateways)
     memory = Memory(identity, arms, updates.calls, recording.recorder.order, (recording.quotas.learn, limit.learn))
     return _Recognition(arms, identity, PeerSync(recording.broker.bus, updates, memory, time.time), limit)

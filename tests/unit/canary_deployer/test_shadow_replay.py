@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -205,12 +204,11 @@ GOOD = JUDGE + "    print(json.dumps({'task': one['task'], 'success': one['answe
             "the evaluator's judgement is no use: it judged answers that it was not given",
         ),
         ("while True: print('x' * 100000)", NOT_RUN, "the evaluator's judgement is no use: it printed more than"),
-        ("import time; time.sleep(60)", NOT_RUN, "the evaluator's judgement is no use: not finished after 3 s"),
     ],
 )
 async def test_a_broken_evaluator_costs_only_the_comparison(script: str, outcome: str, reason: str) -> None:
     command = shlex.join([sys.executable, "-c", script])
-    result = await replayed(tools(judge=SubprocessJudge(command, 3 if "sleep" in script else 60)))
+    result = await replayed(tools(judge=SubprocessJudge(command, 60)))
     assert result.outcome == outcome
     assert result.reason.startswith(reason)
 
@@ -218,8 +216,7 @@ async def test_a_broken_evaluator_costs_only_the_comparison(script: str, outcome
 async def test_the_evaluator_gets_the_role() -> None:
     script = JUDGE + "    import os; print(json.dumps({'task': os.environ['RATCHET_ROLE'], 'success': True}))"
     run = await SubprocessJudge(shlex.join([sys.executable, "-c", script]), 60).judge("support", [{"task": "t"}])
-    assert list(run.played.scores) == ["support"]
-    assert json.dumps(dict(run.played.scores)) == '{"support": 1.0}'
+    assert run.played.scores == {"support": 1.0}
 
 
 @pytest.mark.parametrize("stable", [0.95, 0.7, 0.3])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.core.contract import JsonObject, named_id
+from ratchet.core.contract.gateway_notes import AnswerNote
 from ratchet.core.errors import BadRequest
 from ratchet.core.rules.trajectory_names import NAME_CHARACTERS
 from ratchet.gateway.domain.identity import (
@@ -18,7 +19,6 @@ from ratchet.gateway.domain.identity import (
     Claim,
     Claims,
     Identity,
-    MemoryIndex,
     Names,
     Recognised,
     names_of,
@@ -54,9 +54,8 @@ class Gateway:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.index = MemoryIndex(1_000_000)
         self.made = 0
-        self.identity = Identity(self.index, self.new_id, lambda: self.now)
+        self.identity = Identity(1_000_000, self.new_id, lambda: self.now)
 
     def new_id(self) -> str:
         self.made += 1
@@ -438,10 +437,10 @@ def test_claims_merge_in_any_order_and_any_number_of_times(a: Claims, b: Claims,
     assert len(a.merged(b).merged(c).each) <= CLAIMS
 
 
-def test_the_index_keeps_within_its_bound() -> None:
-    index = MemoryIndex(700 * 10)
+def test_marks_stay_within_their_bound() -> None:
+    identity = Identity(700 * 10, lambda: "", lambda: 0.0)
     for number in range(100):
-        index.add_claim(f"t{number}", Claim("t", "u", 0.0))
-    assert len(index) == 10
-    assert index.get_claims("t99") is not None
-    assert index.get_claims("t0") is None
+        identity.learn_answer(AnswerNote(trajectory_id="t", turn_id="u", marks=[f"t{number}"]), 0.0)
+    assert len(identity.marks) == 10
+    assert identity.marks.get_value("t99") is not None
+    assert identity.marks.get_value("t0") is None

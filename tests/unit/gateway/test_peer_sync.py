@@ -197,14 +197,14 @@ NOTE: dict[str, Any] = {"trajectory_id": RUN, "turn_id": TURN, "marks": ["p" + "
 def test_what_is_no_note_means_nothing(body: bytes) -> None:
     (process,) = Processes(1).each
     process.take(body)
-    assert (len(process.index), len(process.arms)) == (0, 0)
+    assert (len(process.identity.marks), len(process.arms)) == (0, 0)
 
 
 def test_members_of_a_later_version_are_left_out() -> None:
     (process,) = Processes(1).each
     body = msgspec.json.encode({"process": "0" * 32, "later": {"a": 1}, "answers": [{**NOTE, "later": True}]})
     process.take(body)
-    assert len(process.index) == 1
+    assert len(process.identity.marks) == 1
 
 
 def test_all_notes_that_a_process_sends_keep_their_contract() -> None:

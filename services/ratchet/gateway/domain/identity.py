@@ -134,29 +134,6 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
         return self.each[0] if len(self.each) == 1 else None
 
 
-class MemoryIndex:
-    """Which trajectories have a claim to a mark, in at most `limit_bytes`: the least recently used marks make room.
-
-    It must know the claims of all gateways: a missing one turns two candidates into one, which may be the wrong one.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._marks = Recent[str, Claims](limit_bytes)
-
-    def get_claims(self, mark: str) -> Claims | None:
-        """The claims to a mark; None when there is none, or none any more."""
-        return self._marks.get_value(mark)
-
-    def add_claim(self, mark: str, claim: Claim) -> None:
-        """Remember one more claim."""
-        known = self._marks.get_value(mark)
-        claims = Claims((claim,))
-        self._marks.put_value(mark, known.merged(claims) if known else claims, MARK_BYTES)
-
-    def __len__(self) -> int:
-        return len(self._marks)
-
-
 @dataclass(frozen=True, slots=True)
 class Names:
     """What a request says about its trajectory outside its body; texts as they came."""
@@ -247,18 +224,21 @@ class Identity:
 
     def __init__(
         self,
-        index: MemoryIndex,
+        marks_bytes: int,
         new_id: Callable[[], str],
         now_s: Callable[[], float],
         *,
         rest_s: float = 3600.0,
         updates: PeerUpdates | None = None,
     ) -> None:
-        """`new_id` makes the id of a trajectory, `now_s` is Unix time; `updates` take what others should know.
+        """`marks_bytes`: memory for what calls are recognised by. `new_id` makes the id of a trajectory, `now_s` is
+        Unix time; `updates` take what others should know.
 
         `rest_s`: how long a conversation may rest between two calls and be recognised by its beginning.
         """
-        self._index = index
+        self.marks = Recent[str, Claims](marks_bytes)
+        """The claims to a mark. It must know those of all gateways: a missing one turns two candidates into one, which
+        may be the wrong one."""
         self._new_id = new_id
         self._now_s = now_s
         self._rest_s = rest_s
@@ -370,7 +350,8 @@ class Identity:
 
     def _claim(self, marks: Sequence[str], claim: Claim) -> None:
         for mark in marks:
-            self._index.add_claim(mark, claim)
+            known, claims = self.marks.get_value(mark), Claims((claim,))
+            self.marks.put_value(mark, known.merged(claims) if known else claims, MARK_BYTES)
 
     def _named(self, asked: Asked) -> tuple[str, str, str | None] | None:
         """Id, way and text of the first name that the request has; of a trace, which is an id, without the text."""
@@ -447,7 +428,7 @@ class Identity:
         """
         for place in range(len(conversation), 0, -1):
             if conversation[place - 1].get("role") == "assistant":
-                claims = self._index.get_claims(_prefix_mark(scope, digests[place]))
+                claims = self.marks.get_value(_prefix_mark(scope, digests[place]))
                 if claims is not None:
                     claim = self._fresh(claims.only)
                     return None if claim is None or self._has_ended(claim.trajectory_id) else claim
@@ -458,7 +439,7 @@ class Identity:
         return None if claim is None or claim.at_s < self._now_s() - self._rest_s else claim
 
     def _claim_of(self, mark: str) -> Claim | None:
-        claims = self._index.get_claims(mark)
+        claims = self.marks.get_value(mark)
         claim = claims.only if claims else None
         return None if claim is None or self._has_ended(claim.trajectory_id) else claim
 

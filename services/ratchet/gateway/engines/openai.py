@@ -46,16 +46,10 @@ class OpenAiEngine:
         self._name = name
         self._models = models
         self._apis = apis
-
-    @property
-    def info(self) -> EngineInfo:
+        self.info = EngineInfo(name=name)
         """The engine as turns name it."""
-        return EngineInfo(name=self._name)
-
-    @property
-    def roles(self) -> list[str]:
+        self.roles = [role for role in models if role != ANY]
         """Roles that the map names."""
-        return [role for role in self._models if role != ANY]
 
     def policy_for(self, role: str, asked: str) -> ServedPolicy | None:
         """The model for a role as turns name it: version 0, no digest. None when it serves none."""

@@ -60,13 +60,9 @@ class PolicyEngine:
     def __init__(self, transport: EngineTransport, info: EngineInfo, called: str = NAME) -> None:
         """`called`: its name in errors."""
         self._transport = transport
-        self._info = info
         self._called = called
-
-    @property
-    def info(self) -> EngineInfo:
+        self.info = info
         """The engine as turns name it."""
-        return self._info
 
     async def ask(self, dialect: ApiDialect, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:  # noqa: ARG002
         """The engine's answer.
