@@ -20,7 +20,7 @@ from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.core.contract import Outcome
 from ratchet.core.contract.state import POLICIES, Route, ServedPolicy
-from ratchet.core.rules.trajectory_names import id_of_name
+from ratchet.core.rules.texts import id_of_name
 from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings

@@ -13,7 +13,7 @@ from ratchet.cli.trajectories import newest_in
 from ratchet.core.contract import PolicyClaim, Turn
 from ratchet.core.contract.turn import Provider
 from ratchet.core.errors import Rejected
-from ratchet.core.rules.trajectory_names import id_of_name
+from ratchet.core.rules.texts import id_of_name
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.trajectory_list import TrajectoryList
 from ratchet.core.stores.trajectory_search import TrajectoryFilter

@@ -17,7 +17,7 @@ from ratchet.core.contract.training import (
     StatusMetadata,
     TrainingError,
 )
-from ratchet.core.rules.curves import Point, curves_of
+from ratchet.core.rules.figures import Point, curves_of
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.training_history import POINTS, training_history
 from ratchet.core.stores.warehouse import Row, Warehouse

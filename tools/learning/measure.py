@@ -18,8 +18,8 @@ import torch
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.snapshot import LABELS, PAIRS, LabelRow, PairRow
-from ratchet.core.datasets.domain.baselines import baselines
 from ratchet.core.datasets.domain.labels import THUMBS
+from ratchet.core.datasets.domain.reward_groups import baselines
 from ratchet.core.preferences.derivation import derive_pairs
 from ratchet.core.preferences.rules.base import Try
 from ratchet.core.preferences.rules.reward_margin import RewardMargin

@@ -22,8 +22,7 @@ from ratchet.core.service.engine_list import (
     engine_kinds,
     replica_urls,
 )
-from ratchet.core.service.setting_types import HttpAddress, OptionalHttpAddress, Port
-from ratchet.core.service.settings import ServiceSettings
+from ratchet.core.service.settings import HttpAddress, OptionalHttpAddress, Port, ServiceSettings
 
 T = TypeVar("T")
 

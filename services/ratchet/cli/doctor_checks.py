@@ -18,7 +18,7 @@ from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import follow_up
 from ratchet.core.errors import ConfigError, RatchetError
 from ratchet.core.service.contracts import load_contracts
-from ratchet.core.service.disk import LOW_BYTES, durable_write_s, free_bytes, shortage
+from ratchet.core.service.files import LOW_BYTES, durable_write_s, free_bytes, shortage
 from ratchet.core.service.readiness import readiness
 from ratchet.core.service.settings_file import find_file
 from ratchet.local.local_stack.configuration import faults_of, kinds, warnings_of

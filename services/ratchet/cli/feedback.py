@@ -17,7 +17,7 @@ from ratchet.cli.output import errors, print_answer, print_dry_run
 from ratchet.cli.trajectories import roles_of
 from ratchet.core.contract.http.gateway import FeedbackTaken
 from ratchet.core.errors import NotFound, Rejected, Unavailable
-from ratchet.core.rules.trajectory_names import id_of_name
+from ratchet.core.rules.texts import id_of_name
 from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()

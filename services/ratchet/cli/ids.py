@@ -24,7 +24,7 @@ from ratchet.core.contract.http.console import TrajectoryBrief
 from ratchet.core.contract.http.jobs import JobOut, JobsOut
 from ratchet.core.contract.http.keys import KeysOut
 from ratchet.core.errors import NotFound, Rejected
-from ratchet.core.rules.trajectory_names import id_of_name
+from ratchet.core.rules.texts import id_of_name
 
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Warehouse

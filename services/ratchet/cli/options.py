@@ -26,7 +26,7 @@ import typer
 from ratchet.cli.completion import complete_job, complete_role
 from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.rules.arms import ROLE
-from ratchet.core.rules.trajectory_names import NAME_CHARACTERS, is_name
+from ratchet.core.rules.texts import NAME_CHARACTERS, is_name
 from ratchet.core.service.discovery import DIRECTORY_VARIABLE
 
 

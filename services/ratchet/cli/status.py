@@ -27,9 +27,9 @@ from ratchet.core.contract.http.status import DpoStatusOut, StatusOut, TrainingS
 from ratchet.core.contract.state import JOBS, POLICIES, Job, Route
 from ratchet.core.errors import RatchetError, Rejected
 from ratchet.core.service.discovery import DEFAULT_DIRECTORY
-from ratchet.core.service.disk import LOW_BYTES, free_bytes, shortage
+from ratchet.core.service.files import LOW_BYTES, free_bytes, shortage
 from ratchet.core.service.readiness import readiness
-from ratchet.core.stores.ledger import ledger_balance
+from ratchet.core.stores.history import ledger_balance
 from ratchet.local.local_stack.member import WELL, MemberState
 from ratchet.local.local_stack.process import not_ready_for
 from ratchet.local.local_stack.state import MemberRecord, StackRecord

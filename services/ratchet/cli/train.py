@@ -28,8 +28,7 @@ from ratchet.cli.output import Bar, console, errors, print_answer, print_facts, 
 from ratchet.core.contract.local_training import LocalTraining, LoopOptions
 from ratchet.core.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
 from ratchet.core.errors import MissingExtra, Rejected
-from ratchet.core.rules.model_hub import library_settings
-from ratchet.core.rules.torch_threads import PASSIVE
+from ratchet.core.rules.model_hub import PASSIVE, library_settings
 from ratchet.core.rules.training_options import training_problems
 from ratchet.core.service.files import locked, write_whole
 from ratchet.core.stores.policies import TOKENIZER_FILES

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from ratchet.core.service.setting_types import OptionalHttpAddress
-from ratchet.core.service.settings import ServiceSettings
+from ratchet.core.service.settings import OptionalHttpAddress, ServiceSettings
 
 
 class ClientSettings(ServiceSettings):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ratchet.core.contract.http.console import LedgerOut, MinuteOut
-from ratchet.core.stores.ledger import ledger_balance
+from ratchet.core.stores.history import ledger_balance
 from ratchet.core.stores.warehouse import Row, Warehouse
 
 MINUTES = 60

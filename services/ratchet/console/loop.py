@@ -26,7 +26,7 @@ from ratchet.core.contract.http.rollouts import RolloutOut
 from ratchet.core.contract.http.status import StatusOut, TrainingStatusOut
 from ratchet.core.contract.state import Route
 from ratchet.core.errors import RatchetError, Unavailable
-from ratchet.core.service.disk import LOW_BYTES, free_bytes, shortage
+from ratchet.core.service.files import LOW_BYTES, free_bytes, shortage
 
 PART_S = 2.0
 """Longest wait for a part."""

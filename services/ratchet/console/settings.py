@@ -8,8 +8,7 @@ from typing import Annotated
 from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
-from ratchet.core.service.setting_types import HttpAddress, Port
-from ratchet.core.service.settings import FROM_JSON, ServiceSettings
+from ratchet.core.service.settings import FROM_JSON, HttpAddress, Port, ServiceSettings
 
 
 class Settings(ServiceSettings):

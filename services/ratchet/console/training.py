@@ -18,8 +18,7 @@ from ratchet.core.datasets.parquet import read_page
 from ratchet.core.datasets.s3_snapshots import RemoteRows, decode_manifest
 from ratchet.core.errors import NotFound
 from ratchet.core.rules.chat import last_answer
-from ratchet.core.rules.curves import Point, curves_of
-from ratchet.core.rules.figures import FIGURES
+from ratchet.core.rules.figures import FIGURES, Point, curves_of
 from ratchet.core.stores.training_history import training_history
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Trace
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.arms import PINNED, Assignment
-from ratchet.core.rules.trajectory_names import NAME_CHARACTERS
+from ratchet.core.rules.texts import NAME_CHARACTERS
 from ratchet.core.service.asgi import Request
 from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.requests import ADAPTER_ID, CallRequest, end_user_of

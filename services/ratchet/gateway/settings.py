@@ -30,8 +30,7 @@ from ratchet.core.service.engine_list import (
     key_in,
     replica_urls,
 )
-from ratchet.core.service.setting_types import OptionalHttpAddress, Port
-from ratchet.core.service.settings import ServiceSettings
+from ratchet.core.service.settings import OptionalHttpAddress, Port, ServiceSettings
 from ratchet.dialects.answers import MODES
 from ratchet.dialects.requests import MODEL_CHARACTERS, is_model_name
 from ratchet.gateway.domain.prices import Price, Prices

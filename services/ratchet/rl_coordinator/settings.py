@@ -11,8 +11,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from ratchet.core.rules.algorithms import ALGORITHMS
-from ratchet.core.service.setting_types import Port
-from ratchet.core.service.settings import ServiceSettings
+from ratchet.core.service.settings import Port, ServiceSettings
 
 
 class Settings(ServiceSettings):

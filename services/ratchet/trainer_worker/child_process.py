@@ -18,8 +18,7 @@ import msgspec
 import psutil
 import structlog
 
-from ratchet.core.rules.model_hub import HUB_VARIABLE
-from ratchet.core.rules.torch_threads import PASSIVE
+from ratchet.core.rules.model_hub import HUB_VARIABLE, PASSIVE
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.domain import Exit
 from ratchet.trainer_worker.job import LOG_FILE, Event, JobSpec, decode_event, write_job

@@ -13,7 +13,7 @@ import pytest
 from ratchet.bus.message import encode
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.core.rules.trajectory_names import NAME_CHARACTERS
+from ratchet.core.rules.texts import NAME_CHARACTERS
 from tests.support.command_lines import COMMANDS, NAMES, ODD, lines
 from tests.support.snapshot_rows import snapshot_manifest
 

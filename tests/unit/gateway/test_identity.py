@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from ratchet.core.contract import JsonObject, named_id
 from ratchet.core.contract.gateway_notes import AnswerNote
 from ratchet.core.errors import BadRequest
-from ratchet.core.rules.trajectory_names import NAME_CHARACTERS
+from ratchet.core.rules.texts import NAME_CHARACTERS
 from ratchet.gateway.domain.identity import (
     CLAIMS,
     Asked,

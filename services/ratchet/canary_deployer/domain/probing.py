@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ratchet.core.contract.policy_manifest import BFLOAT16
-from ratchet.core.rules.engines import PROCESSED_LOGPROBS, RAW_LOGPROBS
-from ratchet.core.rules.probes import ProbeDifference, tolerance_in
+from ratchet.core.rules.engines import PROCESSED_LOGPROBS, RAW_LOGPROBS, ProbeDifference, tolerance_in
 
 PROCESSED, RAW = PROCESSED_LOGPROBS, RAW_LOGPROBS
 """vLLM's words for log-probabilities after and before the temperature."""

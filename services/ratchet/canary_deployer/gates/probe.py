@@ -37,7 +37,7 @@ from ratchet.canary_deployer.replicas import CONTROL_IDS, MEND, Checked, Replica
 from ratchet.core.contract.policy_manifest import MODEL, PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import DigestMismatch, NotFound, Rejected, Unavailable
-from ratchet.core.rules.probes import damage_of, difference_from, tolerance_in
+from ratchet.core.rules.engines import damage_of, difference_from, tolerance_in
 
 NAME = PROBE
 PLAYS = 3

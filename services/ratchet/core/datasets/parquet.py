@@ -108,10 +108,11 @@ def read_rows(path: Path, kind: type[R], *, without: Collection[str] = (), as_ar
             for batch in file.iter_batches(DECODED, row_groups=[group], columns=stored):
                 columns = {name: _Lists(batch.column(name).cast(schema.field(name).type)) for name in lists}
                 for index, record in enumerate(batch.select(plain).to_pylist()):
-                    members = {name: _decoded(value, texts.get(name)) for name, value in record.items()}
+                    for name in texts.keys() & record.keys():
+                        record[name] = None if record[name] is None else decode(record[name], texts[name])
                     arrays = {name: column[index] for name, column in columns.items()}
                     own = arrays if as_arrays else {name: array.tolist() for name, array in arrays.items()}
-                    yield msgspec.structs.replace(msgspec.convert(absent | members, kind), **own)
+                    yield msgspec.structs.replace(msgspec.convert(absent | record, kind), **own)
                     next(place)
 
 
@@ -159,11 +160,6 @@ class _Lists:
 
     def __getitem__(self, place: int) -> Any:
         return self._values[self._offsets[place] : self._offsets[place + 1]].copy()
-
-
-def _decoded(stored: Any, of_text: Any) -> Any:
-    """A value of a column, decoded where it is JSON text of a type. `Any`: of the column's type."""
-    return stored if of_text is None or stored is None else decode(stored, of_text)
 
 
 def _fields(kind: type[Row]) -> Sequence[inspect.Field]:

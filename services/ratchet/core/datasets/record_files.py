@@ -6,7 +6,7 @@ no place there is refused, not dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -75,7 +75,7 @@ class ParquetRecords:
 
     def add(self, record: JsonObject) -> None:
         """See `RecordFile`."""
-        self._waiting.append(record | {name: _messages(record[name]) for name in self._lists})
+        self._waiting.append(record | {name: [*map(_message, record[name])] for name in self._lists})
         if len(self._waiting) == BLOCK:
             self._flush()
 
@@ -87,10 +87,6 @@ class ParquetRecords:
     def _flush(self) -> None:
         self._writer.write_table(_ARROW.Table.from_pylist(self._waiting, schema=self._schema))
         self._waiting.clear()
-
-
-def _messages(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    return [_message(message) for message in messages]
 
 
 def _message(message: JsonObject) -> JsonObject:

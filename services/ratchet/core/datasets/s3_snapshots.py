@@ -146,13 +146,11 @@ class Snapshots:
             consumed = Consumed(trajectories, frozenset(manifest.preferences or ()), labelled)
         with self._changing:
             self._consumed[digest] = consumed
-            while len(self._consumed) > 1 and sum(map(_ids, self._consumed.values())) > self._remembered:
-                self._consumed.pop(next(iter(self._consumed)))
+            ids = sum(len(part.trajectories) + len(part.preferences) for part in self._consumed.values())
+            while len(self._consumed) > 1 and ids > self._remembered:
+                oldest = self._consumed.pop(next(iter(self._consumed)))
+                ids -= len(oldest.trajectories) + len(oldest.preferences)
         return consumed
-
-
-def _ids(consumed: Consumed) -> int:
-    return len(consumed.trajectories) + len(consumed.preferences)
 
 
 class PartStore(Protocol):

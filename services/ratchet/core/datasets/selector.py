@@ -10,7 +10,6 @@ from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
 from ratchet.core.contract.training import Dataset, DatasetFilter
 from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
-from ratchet.core.datasets.domain.baselines import baselines
 from ratchet.core.datasets.domain.labels import label_row, select_labels
 from ratchet.core.datasets.domain.pairs import (
     BEYOND_HUMAN_SHARE,
@@ -20,7 +19,7 @@ from ratchet.core.datasets.domain.pairs import (
     pair_row,
     select_pairs,
 )
-from ratchet.core.datasets.domain.reward_groups import RewardTally
+from ratchet.core.datasets.domain.reward_groups import RewardTally, baselines
 from ratchet.core.datasets.domain.rows import TRANSFORMS, Scored, SnapshotRow, row_of
 from ratchet.core.datasets.domain.selection import (
     LEFT_OUT_ARMS,
@@ -91,11 +90,11 @@ class SnapshotPlan:
     def chunks(self, most: int) -> Iterator[list[str]]:
         """The ids in parts of at most `most` whose rows fit into memory together."""
         part, turns = list[str](), 0
-        for one, count in zip(self.ids, self.turns, strict=True):
+        for key, count in zip(self.ids, self.turns, strict=True):
             if part and (len(part) == most or turns + count > TURNS_AT_A_TIME):
                 yield part
                 part, turns = [], 0
-            part.append(one)
+            part.append(key)
             turns += count
         if part:
             yield part

@@ -117,7 +117,7 @@ def checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
         kind, separator, role = scope.partition(":")
         of_role = kind in OF_ROLES and (role == EVERY_ROLE or ROLE.fullmatch(role) is not None)
         if not (of_role if separator else kind in {*KeyScope} - OF_ROLES):
-            ways = [f"{one}:<role>" if one in OF_ROLES else str(one) for one in KeyScope]
+            ways = [f"{known}:<role>" if known in OF_ROLES else str(known) for known in KeyScope]
             raise BadRequest(f"there is no scope {scope[:80]!r}: {', '.join(ways)}; `*` is every role", param="scopes")
     if not checked:
         raise BadRequest("a key without a scope opens nothing: name one", param="scopes")

@@ -63,7 +63,7 @@ def variant_of(name: str) -> tuple[str, str] | None:
 def newest_by(algorithm: str, versions: Iterable[PolicyVersion]) -> PolicyVersion | None:
     """The newest usable version that `algorithm` trained; None when there is no such version."""
     usable = [version for version in versions if version.algorithm == algorithm and version.status == READY]
-    return max(usable, key=lambda one: one.version, default=None)
+    return max(usable, key=lambda version: version.version, default=None)
 
 
 def started_at(trajectory_id: str) -> datetime | None:

@@ -180,8 +180,10 @@ def _structured_outputs(body: JsonObject) -> Sequence[_Asked]:
         return ()
     if not isinstance(given, dict):
         raise _Unfit(member, "must be an object")
-    present = {name: one for name, one in cast("JsonObject", given).items() if one is not None and one is not False}
-    asked = [(member, _STRUCTURED[name], one) for name, one in present.items() if name in _STRUCTURED]
+    present = {
+        name: value for name, value in cast("JsonObject", given).items() if value is not None and value is not False
+    }
+    asked = [(member, _STRUCTURED[name], value) for name, value in present.items() if name in _STRUCTURED]
     if present.get("json_object") is True:
         asked.append((member, JSON_SCHEMA, ANY_OBJECT))
     if len(asked) != 1 or len(present) != 1:
@@ -200,10 +202,10 @@ def _schema(member: str, given: Any) -> str:
     schema = _parsed(member, given) if isinstance(given, str) else given
     if not isinstance(schema, dict):
         raise _Unfit(member, "must be a JSON schema: an object")
-    _refuse_deep(member, schema)
-    unsupported = next((fault for node in _objects(schema) if (fault := _unsupported(node))), None)
-    if unsupported is not None:
-        raise _Unfit(member, f"holds what xgrammar does not support: {unsupported}")
+    for level in _levels(member, schema):
+        for node in level:
+            if isinstance(node, dict) and (fault := _unsupported(cast("JsonObject", node))):
+                raise _Unfit(member, f"holds what xgrammar does not support: {fault}")
     return given if isinstance(given, str) else _text(member, schema)
 
 
@@ -212,7 +214,7 @@ def _tag(member: str, given: Any) -> str:
     tag = _parsed(member, given) if isinstance(given, str) else given
     if not isinstance(tag, dict) or not isinstance(cast("JsonObject", tag).get("format"), dict):
         raise _Unfit(member, "must be a structural tag with a `format`")
-    _refuse_deep(member, tag)
+    _levels(member, tag)
     return given if isinstance(given, str) else _text(member, tag)
 
 
@@ -282,7 +284,7 @@ def _calls(
             raise _Unfit("tools", "a tool whose calls are constrained needs a name of letters, digits and _ . : / -")
         strict = function.get("strict") is True and isinstance(schema, dict)
         if strict:
-            _refuse_deep("tools", schema)
+            _levels("tools", schema)
         tools.append(Tool(name=name, parameters=cast("JsonObject", schema) if strict else True))
     if len({tool.name for tool in tools}) < len(tools):
         raise _Unfit("tools", "two tools have one name")
@@ -290,28 +292,16 @@ def _calls(
     return _checked(member, TOOLS, _text("tools", msgspec.to_builtins(calls)))
 
 
-def _refuse_deep(member: str, value: Any) -> None:
-    """Raise for JSON that is nested beyond the limit; its depth costs no stack. `Any`: JSON."""
-    level: list[Any] = [value]
-    for _ in range(MAX_NESTING):
-        level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]
-        if not level:
-            return
-    raise _Unfit(member, f"is nested more than {MAX_NESTING} levels deep")
-
-
-def _children(node: Any) -> Sequence[Any]:
-    return list(cast("JsonObject", node).values()) if isinstance(node, dict) else cast("list[Any]", node)
-
-
-def _objects(schema: Any) -> Sequence[JsonObject]:
-    """Every object in a schema that is not nested too deeply. `Any`: JSON."""
-    nodes: list[JsonObject] = []
-    level: list[Any] = [schema]
-    while level:
-        nodes += [node for node in level if isinstance(node, dict)]
-        level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]
-    return nodes
+def _levels(member: str, value: Any) -> Sequence[Sequence[Any]]:
+    """The objects and lists of JSON, level by level, so that its depth costs no stack. Raises when it is nested beyond
+    the limit. `Any`: JSON."""
+    levels: list[list[Any]] = [[value]]
+    while levels[-1]:
+        if len(levels) > MAX_NESTING:
+            raise _Unfit(member, f"is nested more than {MAX_NESTING} levels deep")
+        parts = [part.values() if isinstance(part, dict) else part for part in levels[-1]]
+        levels.append([child for part in parts for child in part if isinstance(child, dict | list)])
+    return levels
 
 
 _FORMATS = frozenset(
@@ -344,18 +334,15 @@ def _unsupported(node: JsonObject) -> str | None:
     for where, keywords in ((types & {"integer", "number"}, {"multipleOf"}), (types & {"array"}, _COUNTS)):
         if where and (present := keywords & node.keys()):
             return min(present)
-    if "string" in types and (fault := _unsupported_text(node)):
-        return fault
+    if "string" in types:
+        if "format" in node and (not isinstance(node["format"], str) or node["format"] not in _FORMATS):
+            return "format"
+        if _has_form_and_length(node):
+            return "a length beside a pattern or format"
     if "object" in types and (fault := _unsupported_names(node)):
         return fault
     every: Any = node.get("allOf")
     return "allOf" if isinstance(every, list) and len(cast("list[object]", every)) > 1 else None
-
-
-def _unsupported_text(node: JsonObject) -> str | None:
-    if "format" in node and (not isinstance(node["format"], str) or node["format"] not in _FORMATS):
-        return "format"
-    return "a length beside a pattern or format" if _has_form_and_length(node) else None
 
 
 def _unsupported_names(node: JsonObject) -> str | None:
@@ -381,7 +368,7 @@ def _parsed(member: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _Unfit(member, "is no JSON") from error
+        raise _Unfit(member, "is not JSON") from error
 
 
 def _text(member: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A model that a directory or a name stands for: whether a hub may be asked for it, and why it did not load."""
+"""The libraries that load models: how their processes are set up, whether a hub may be asked, why none was loaded."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ HUB_VARIABLE = "RATCHET_HUB"
 """`1`: a base model that is not a directory may be fetched from a hub; otherwise the local cache must hold it."""
 OFFLINE_VARIABLE = "HF_HUB_OFFLINE"
 """Libraries read it when they are imported; a hub that cannot be reached takes minutes to say so."""
+PASSIVE = {"OMP_WAIT_POLICY": "passive"}
+"""Waiting threads of torch sleep. Spinning ones took 11 to 15 times as long where two shared two processors with other
+work. Torch reads it once, when it is imported."""
 
 
 def library_settings(environment: Mapping[str, str]) -> dict[str, str]:

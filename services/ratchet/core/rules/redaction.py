@@ -174,14 +174,10 @@ def _spelled(text: str, search: _Search, depth: int) -> str:
     return spelled
 
 
-class _RepeatedName(ValueError):
-    """JSON in which a name stands twice: reading it would drop a value unseen."""
-
-
 def _without_repeats(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise _RepeatedName
+        raise ValueError("a name stands twice: reading it would drop a value unseen")
     return members
 
 

@@ -1,8 +1,11 @@
-"""When two texts are the same to their readers."""
+"""Texts that people and agents write: when two are the same to their readers, and which names a trajectory."""
 
 from __future__ import annotations
 
 import unicodedata
+import uuid
+
+from ratchet.bus.message import named_id
 
 MOST_MARKS = 30
 """Combining marks after one letter that count: the limit of Unicode's stream-safe text. Longer runs take quadratic time
@@ -11,16 +14,27 @@ to be put in order, and no language has them."""
 
 def same_form(text: str) -> str:
     """`text` in one form of letters (NFKC), without letter case, each run of white space as one space."""
-    return " ".join(unicodedata.normalize("NFKC", _readable(text)).casefold().split())
-
-
-def _readable(text: str) -> str:
-    if text.isascii():
-        return text
     kept: list[str] = []
     marks = 0
     for letter in text:
         marks = marks + 1 if unicodedata.combining(letter) else 0
         if marks <= MOST_MARKS:
             kept.append(letter)
-    return "".join(kept)
+    return " ".join(unicodedata.normalize("NFKC", "".join(kept)).casefold().split())
+
+
+NAME_CHARACTERS = 200
+"""Longest name of a trajectory, run, thread, session or conversation."""
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be a trajectory's name."""
+    return 0 < len(text) <= NAME_CHARACTERS and text.isprintable()
+
+
+def id_of_name(name: str, key: str = "") -> str:
+    """The id of the first trajectory of a name, which counts for one key if that is given; a UUID is the id itself."""
+    try:
+        return str(uuid.UUID(name))
+    except ValueError:
+        return named_id("trajectory", key, name) if key else named_id("trajectory", name)

@@ -115,9 +115,9 @@ def json_response(value: object, status: int = 200, headers: Headers = ()) -> Re
     return Response(status, msgspec.json.encode(value), headers)
 
 
-def problem_response(problem: HttpError, headers: Headers = ()) -> Response:
+def problem_response(problem: HttpError) -> Response:
     """A problem as an answer."""
-    return Response(problem.status, problem.json, [*headers, *problem.headers])
+    return Response(problem.status, problem.json, problem.headers)
 
 
 async def send_problem(send: Send, scope: Scope, problem: HttpError, error_json: ErrorJson) -> None:

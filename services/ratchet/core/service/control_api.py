@@ -315,10 +315,6 @@ def _shared_errors(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return shared
 
 
-async def _unauthenticated() -> Caller:
-    return UNAUTHENTICATED
-
-
 class _Events(StreamingResponse):
     """Asks before each event whether its caller may still read it."""
 
@@ -327,14 +323,14 @@ class _Events(StreamingResponse):
         self._events, self._needed = events, needed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.body_iterator = self._allowed(scope.get(IDENTIFY, _unauthenticated))
+        self.body_iterator = self._allowed(scope.get(IDENTIFY))
         await super().__call__(scope, receive, send)
 
-    async def _allowed(self, identify: Callable[[], Awaitable[Caller]]) -> AsyncGenerator[bytes, None]:
+    async def _allowed(self, identify: Callable[[], Awaitable[Caller]] | None) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._events) as events:
             async for event in events:
                 try:
-                    (await identify()).require(self._needed)
+                    (await identify() if identify else UNAUTHENTICATED).require(self._needed)
                 except RatchetError:
                     return  # its page asks for another stream, and reads why
                 yield event
@@ -359,25 +355,14 @@ def _content(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {JSON: {"schema": reference(kind)}}
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RatchetError)  # noqa: S101 - see `_ERRORS`
-    return _problem(http_error(error))
-
-
-async def _no_route(_: Request, error: Exception) -> Response:
-    """No such path, or another method."""
-    assert isinstance(error, HTTPException)  # noqa: S101 - see `_ERRORS`
-    return _problem(HttpError(error.status_code, error.detail), error.headers)
-
-
-async def _broken(_: Request, __: Exception) -> Response:
-    """The server logs the error itself."""
-    return _problem(internal_error())
-
-
-_ERRORS = {RatchetError: _refused, HTTPException: _no_route, Exception: _broken}
-
-
-def _problem(problem: HttpError, headers: Mapping[str, str] | None = None) -> Response:
+async def _failed(_: Request, error: Exception) -> Response:
+    headers: Mapping[str, str] = {}
+    if isinstance(error, HTTPException):  # no such path, or another method
+        problem, headers = HttpError(error.status_code, error.detail), error.headers or {}
+    else:  # the server logs an error that is not of the tree itself
+        problem = http_error(error) if isinstance(error, RatchetError) else internal_error()
     own = {name.decode(): value.decode() for name, value in problem.headers}
-    return Response(problem.json, problem.status, {**own, **(headers or {})}, JSON)
+    return Response(problem.json, problem.status, {**own, **headers}, JSON)
+
+
+_ERRORS = dict.fromkeys((RatchetError, HTTPException, Exception), _failed)

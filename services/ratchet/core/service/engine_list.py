@@ -42,20 +42,15 @@ def _replica(url: str) -> str:
 
 def _role(role: str) -> str:
     if role != ANY_ROLE and not ROLE.fullmatch(role):
-        raise ValueError(f"{role!r} is no role, and not * for every other one")
+        raise ValueError(f"{role!r} is neither a role nor *, which stands for every other one")
     return role
 
 
-def _different_roles(roles: Sequence[str]) -> Sequence[str]:
-    if repeated := _repeated(roles):
+def _different(values: Sequence[str]) -> Sequence[str]:
+    """Roles, or URLs, each once."""
+    if repeated := _repeated(replica_name(value) or value for value in values):
         raise ValueError(f"{repeated} stands here twice")
-    return roles
-
-
-def _different_replicas(urls: Sequence[str]) -> Sequence[str]:
-    if repeated := _repeated(map(replica_name, urls)):
-        raise ValueError(f"{repeated} stands here twice")
-    return urls
+    return values
 
 
 def replica_name(url: str) -> str:
@@ -64,7 +59,7 @@ def replica_name(url: str) -> str:
 
 
 ReplicaUrls = Annotated[
-    tuple[Annotated[str, AfterValidator(_replica)], ...], Field(min_length=1), AfterValidator(_different_replicas)
+    tuple[Annotated[str, AfterValidator(_replica)], ...], Field(min_length=1), AfterValidator(_different)
 ]
 
 
@@ -92,9 +87,7 @@ class EngineSettings(BaseModel):
     """What runs there."""
     urls: ReplicaUrls
     """Its replicas, each without `/v1`."""
-    roles: Annotated[
-        tuple[Annotated[str, AfterValidator(_role)], ...], Field(min_length=1), AfterValidator(_different_roles)
-    ]
+    roles: Annotated[tuple[Annotated[str, AfterValidator(_role)], ...], Field(min_length=1), AfterValidator(_different)]
     """The roles whose policies it serves; `*` stands for every role that no engine names."""
     api_key_env: str | None = None
     """Name of the environment variable with its key (vLLM's `--api-key`), in each service that asks it; unset for an
@@ -132,7 +125,7 @@ def replica_urls(text: str) -> tuple[str, ...]:
     urls = tuple(_replica(part) for part in text.split(",") if part.strip())
     if not urls:
         raise ValueError("it names no engine")
-    _different_replicas(urls)
+    _different(urls)
     return urls
 
 
@@ -159,7 +152,7 @@ def checked_engines(engines: tuple[EngineSettings, ...]) -> tuple[EngineSettings
 
 def engine_of(engines: Iterable[EngineSettings], role: str) -> EngineSettings:
     """The engine of a role: the one that names it, else the one that serves all others. Raises `Unavailable`."""
-    by_role = {one_role: engine for engine in engines for one_role in engine.roles}
+    by_role = {served: engine for engine in engines for served in engine.roles}
     engine = by_role.get(role) or by_role.get(ANY_ROLE)
     if engine is None:
         raise Unavailable(f"no engine serves the role {role}: name it, or *, in the roles of one (RATCHET_ENGINES)")

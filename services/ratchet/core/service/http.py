@@ -6,7 +6,7 @@ import asyncio
 import resource
 import socket
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -83,7 +83,7 @@ class _Gate:
     def enter(self, address: str) -> bool:
         """Count one more connection of the address; False when it is one too many, and no idle one can make room."""
         if self.open[address] >= self.per_address:
-            self._make_room(next((one for one, its in self.idle.items() if its == address), None))
+            self._make_room(next((idle for idle, its in self.idle.items() if its == address), None))
         elif self.open.total() >= self.limit:
             self._make_room(next(iter(self.idle), None))
         if self.open.total() >= self.limit or self.open[address] >= self.per_address:
@@ -251,8 +251,9 @@ class _Connection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         path = self.url.partition(b"?")[0].decode("latin-1")
-        error = HttpError(status, message, code=code)
-        self.transport.write(_closing(status, self.config.gate.bounds.error_json(path, error)))
+        body = self.config.gate.bounds.error_json(path, HttpError(status, message, code=code))
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+        self.transport.write(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()
 
     def _due_in(self, seconds: float | None) -> None:
@@ -286,14 +287,18 @@ class HttpServer:
         shared: bool = False,
     ) -> None:
         bounds = bounds or Bounds()
+        guarded: AsgiApp = SameSite(app, sites, bounds.error_json)
+        if sites.origins:
+            # Browsers learn that pages of these sites may send requests and read the answers, with all their headers:
+            # limits and request ids of providers too. No service knows cookies, with which `*` would mean nothing.
+            methods = ("GET", "POST", "DELETE")
+            guarded = CORSMiddleware(guarded, sites.origins, methods, allow_headers=["*"], expose_headers=["*"])
         self._grace_s = bounds.grace_s
         self._stopped = False
         self._socket = bound(host, port, shared=shared)
         self.port: int = self._socket.getsockname()[1]
         config = _Config(
-            _AnsweringAtTheEnd(
-                _for_pages_of(sites.origins, SameSite(app, sites, bounds.error_json)), bounds.error_json
-            ),
+            _AnsweringAtTheEnd(guarded, bounds.error_json),
             http=_Connection,
             log_config=None,  # its loggers write as all others do: see `logs`
             log_level="warning",
@@ -304,7 +309,9 @@ class HttpServer:
             timeout_keep_alive=bounds.idle_s,
             timeout_graceful_shutdown=max(1, round(bounds.drain_s)),
         )
-        limit = bounds.connections or _affordable()
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Each connection may need a second file for the call that it makes.
+        limit = bounds.connections or max(8, (min(files, 65_536) - SPARE_FILES) // 2)
         config.gate = _Gate(limit, bounds.per_address or max(1, limit // 2), bounds)
         self._server = _Server(config)
 
@@ -343,27 +350,6 @@ class _AnsweringAtTheEnd:
             if not begun:
                 stopping = HttpError(503, "the service stops", code="stopping")
                 await send_problem(send, scope, stopping, self._error_json)
-
-
-def _affordable() -> int:
-    """How many connections the process can have: each may need a second file for the call that it makes."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(8, (min(files, 65_536) - SPARE_FILES) // 2)
-
-
-def _closing(status: int, body: bytes) -> bytes:
-    """An answer without the application; the connection closes after it."""
-    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
-
-
-def _for_pages_of(origins: Sequence[str], app: AsgiApp) -> AsgiApp:
-    """Tells browsers that pages of these sites may send requests and read the answers, with all their headers: limits
-    and request ids of providers too. No service knows cookies, with which `*` would mean nothing."""
-    if not origins:
-        return app
-    methods = ("GET", "POST", "DELETE")
-    return CORSMiddleware(app, origins, methods, allow_headers=["*"], expose_headers=["*"])
 
 
 def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:

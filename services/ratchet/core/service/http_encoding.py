@@ -10,7 +10,6 @@ PART = 256 * 1024
 
 _PLAIN = frozenset({b"", b"identity"})
 _GZIP = frozenset({b"gzip", b"x-gzip"})
-_GZIP_BITS, _ZLIB_BITS, _RAW_BITS = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
 class NotUnpacked(Exception):
@@ -39,7 +38,9 @@ class Unpacker:
         if not packed:
             return
         if self._zlib is None:
-            self._zlib = zlib.decompressobj(_GZIP_BITS if self._encoding in _GZIP else _deflate_bits(packed))
+            # deflate comes in zlib's frame, as the standard wants it, or bare, as many programs send it.
+            bits = zlib.MAX_WBITS if packed[0] & 0x0F == zlib.DEFLATED else -zlib.MAX_WBITS
+            self._zlib = zlib.decompressobj(16 + zlib.MAX_WBITS if self._encoding in _GZIP else bits)
         while True:
             try:
                 part = self._zlib.decompress(packed, PART)
@@ -57,8 +58,3 @@ class Unpacker:
         """The body ends here: an empty one is whole. Raises `NotUnpacked` when a part of it is missing."""
         if self._zlib is not None and not self._zlib.eof:
             raise NotUnpacked(f"a body in {self._encoding.decode()} that is cut off")
-
-
-def _deflate_bits(packed: bytes) -> int:
-    """deflate comes in zlib's frame, as the standard wants it, or bare, as many programs send it."""
-    return _ZLIB_BITS if packed[0] & 0x0F == zlib.DEFLATED else _RAW_BITS

@@ -128,7 +128,15 @@ class KnownKeys:
 
     async def run(self) -> None:
         """Follow the bucket until stopped."""
-        self._restore()
+        try:
+            known = decode(self._file.read_bytes(), _OnDisk)
+            self._stored, self._closed = known.keys, self._closed or known.closed
+            self._index()
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning("the stored keys cannot be read", file=str(self._file), reason=type(error).__name__)
+            self._closed = True
         await self._working.run(self._follow())
 
     async def stop(self) -> None:
@@ -180,18 +188,6 @@ class KnownKeys:
         keys = [*(self._stored or {}).values(), *self.own, *self._service]
         self._by_hash = {key.hash: (key, caller_with(key)) for key in keys}
 
-    def _restore(self) -> None:
-        try:
-            known = decode(self._file.read_bytes(), _OnDisk)
-        except FileNotFoundError:
-            return
-        except (OSError, msgspec.DecodeError) as error:
-            log.warning("the stored keys cannot be read", file=str(self._file), reason=type(error).__name__)
-            self._closed = True
-            return
-        self._stored, self._closed = known.keys, self._closed or known.closed
-        self._index()
-
     def _store(self) -> None:
         """For a start without a broker."""
         try:
@@ -206,9 +202,7 @@ def known_keys(
     shared: SharedSettings, name: str, connect: Callable[[], Awaitable[Bus]], own: Iterable[Key] = ()
 ) -> KnownKeys:
     """The keys of the service `name`; `own`: further ones of its settings."""
-    given = [
-        setting_key(given_key.key.get_secret_value(), given_key.name, given_key.scopes) for given_key in shared.keys
-    ]
+    given = [setting_key(one_key.key.get_secret_value(), one_key.name, one_key.scopes) for one_key in shared.keys]
     key = shared.service_key
     service = setting_key(key.get_secret_value(), "services", SERVICE_SCOPES) if key is not None else None
     return KnownKeys(

@@ -60,9 +60,13 @@ class HttpError(RatchetError):
         """`retry_after_s`: when a client should try again."""
         super().__init__(message, param=param, code=code)
         self.status = status
-        self.headers: Sequence[tuple[bytes, bytes]] = _headers(status, retry_after_s)
+        headers = [(b"www-authenticate", b"Bearer")] if status == HTTPStatus.UNAUTHORIZED else []
+        if retry_after_s is not None:
+            headers.append((b"retry-after", str(retry_after_s).encode()))
+        self.headers: Sequence[tuple[bytes, bytes]] = headers
         """Headers of the answer beside the body's."""
-        self.kind = kind or _kind(status)
+        otherwise = "invalid_request_error" if status < 500 else "server_error"
+        self.kind = kind or ("permission_error" if status == HTTPStatus.FORBIDDEN else otherwise)
 
     @property
     def body(self) -> ErrorOut:
@@ -73,13 +77,6 @@ class HttpError(RatchetError):
     def json(self) -> bytes:
         """The body as it is sent."""
         return msgspec.json.encode(self.body)
-
-
-def _kind(status: int) -> str:
-    """The kind of an error that names none."""
-    if status == HTTPStatus.FORBIDDEN:
-        return "permission_error"
-    return "invalid_request_error" if status < 500 else "server_error"
 
 
 ErrorJson = Callable[[str, HttpError], bytes]
@@ -96,11 +93,6 @@ def not_allowed(method: str, path: str, allowed: Sequence[str]) -> HttpError:
     error = HttpError(405, f"{method} is not allowed on {path}")
     error.headers = [(b"allow", ", ".join(sorted(allowed)).encode())]
     return error
-
-
-def _headers(status: int, retry_after_s: int | None) -> list[tuple[bytes, bytes]]:
-    headers = [(b"www-authenticate", b"Bearer")] if status == HTTPStatus.UNAUTHORIZED else []
-    return headers if retry_after_s is None else [*headers, (b"retry-after", str(retry_after_s).encode())]
 
 
 def http_error(error: RatchetError) -> HttpError:

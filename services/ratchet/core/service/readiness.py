@@ -15,11 +15,10 @@ NOTED_BYTES = 16_000
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class _Unready(msgspec.Struct):
-    reasons: dict[str, str]
+class _State(msgspec.Struct):
+    """What a service answers at /readyz; other servers answer anything."""
 
-
-class _Noting(msgspec.Struct):
+    reasons: dict[str, str] | None = None
     notes: dict[str, str] = {}
 
 
@@ -41,26 +40,17 @@ def readiness(url: str, timeout_s: float = 4.0) -> tuple[str | None, dict[str, s
 
 def readiness_of(status: int, body: bytes) -> tuple[str | None, dict[str, str]]:
     """The same of an answer that has come."""
-    return None if status == 200 else _reason(status, body), _noted(body)
+    try:
+        state = msgspec.json.decode(body, type=_State)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        state = _State()
+    if status == 200:
+        return None, state.notes
+    if state.reasons is None:
+        return f"{status} {body.decode(errors='replace').strip()}".strip(), state.notes
+    return "; ".join(f"{name}: {reason}" for name, reason in state.reasons.items()), state.notes
 
 
 def is_silent(url: str, timeout_s: float) -> bool:
     """Whether nothing at all answers at `url`."""
     return (not_ready(url, timeout_s) or "").startswith(SILENCE)
-
-
-def _noted(body: bytes) -> dict[str, str]:
-    """The notes that a service gives at /readyz; servers give none."""
-    try:
-        return msgspec.json.decode(body, type=_Noting).notes
-    except msgspec.DecodeError:
-        return {}
-
-
-def _reason(status: int, body: bytes) -> str:
-    """The reasons that a service gives at /readyz, else the answer as it is."""
-    try:
-        reasons = msgspec.json.decode(body, type=_Unready).reasons
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return f"{status} {body.decode(errors='replace').strip()}".strip()
-    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())

@@ -15,7 +15,7 @@ import uvloop
 
 from ratchet.bus.tasks import end
 from ratchet.core.errors import ConfigError, RatchetError
-from ratchet.core.service.disk import room_check
+from ratchet.core.service.files import room_check
 from ratchet.core.service.health import Check, Health, health_app
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.logs import configure_logs

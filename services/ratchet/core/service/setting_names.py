@@ -107,7 +107,7 @@ def unknown(names: Iterable[str], known: set[str], named: Iterable[str] = ()) ->
         spelled = name.upper()
         if spelled in read or _ANY_NAME.fullmatch(spelled) or _KUBERNETES.fullmatch(spelled):
             continue
-        near = nearest(spelled.removeprefix(PREFIX), {one.removeprefix(PREFIX): one for one in read})
+        near = nearest(spelled.removeprefix(PREFIX), {variable.removeprefix(PREFIX): variable for variable in read})
         faults.append(f"there is no variable {name}{near}")
     return faults
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -26,10 +26,38 @@ from ratchet.core.errors import BadRequest, ConfigError
 from ratchet.core.rules.access import NAME, checked_scopes
 from ratchet.core.service.engine_list import EngineKind, EngineSettings, checked_engines
 from ratchet.core.service.setting_names import PREFIX, named_in, settings_in, unknown, variables_in, without_kubernetes
-from ratchet.core.service.setting_types import HttpAddress, Port
 from ratchet.core.service.settings_file import FromFile, SettingsFile, find_file
 
-_BROKER_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
+
+def _usable(url: str, schemes: Collection[str], example: str) -> str:
+    """Raises `ValueError` for an address that no client could use, without the password in it."""
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in schemes and parts.hostname and parts.port != 0
+    except ValueError:  # of a port that is no number, for example
+        is_usable = False
+    if not is_usable:
+        raise ValueError(f"{without_user(url)!r} is no address of a {example}")
+    return url
+
+
+def _http_address(url: str) -> str:
+    _usable(url.strip(), ("http", "https"), "server, such as http://127.0.0.1:8080")
+    return url
+
+
+def _http_address_if_any(url: str | None) -> str | None:
+    return _http_address(url) if url else url
+
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+"""A port that a server listens on; 0 picks a free one."""
+HttpAddress = Annotated[str, AfterValidator(_http_address)]
+"""The URL of a server of HTTP."""
+OptionalHttpAddress = Annotated[str | None, AfterValidator(_http_address_if_any)]
+"""The same; absent or empty where there is no such server."""
+
+
 LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(str.lower)]
 
 
@@ -43,15 +71,9 @@ def _from_json(value: object) -> object:
         raise ValueError(f"it is not JSON: {error}") from error
 
 
-def _address(url: str) -> str:
-    """The address of a broker. Raises `ValueError` for one that no client could use, without the password in it."""
-    try:
-        parts = urlsplit(url if "//" in url else f"nats://{url}")
-        is_address = parts.scheme in _BROKER_SCHEMES and parts.hostname and parts.port != 0
-    except ValueError:  # of a port that is no number, for example
-        is_address = False
-    if not is_address:
-        raise ValueError(f"{without_user(url)!r} is no address of a broker, such as nats://127.0.0.1:4222")
+def _broker_address(url: str) -> str:
+    schemes = ("nats", "tls", "ws", "wss")
+    _usable(url if "//" in url else f"nats://{url}", schemes, "broker, such as nats://127.0.0.1:4222")
     return url
 
 
@@ -116,7 +138,7 @@ class SharedSettings(EnvironmentSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
-    nats_url: Annotated[str, AfterValidator(_address)] = "nats://127.0.0.1:4222"
+    nats_url: Annotated[str, AfterValidator(_broker_address)] = "nats://127.0.0.1:4222"
     """Broker; `tls://` insists on TLS."""
     nats_seed_file: Path | None = None
     """File with this service's NKEY seed; unset for a broker that asks for no credentials."""

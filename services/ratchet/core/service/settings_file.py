@@ -68,7 +68,7 @@ class SettingsFile:
         """The table of a service. Raises `ConfigError` for a value that is no table."""
         given = self.content.get(name, {})
         if not isinstance(given, dict):
-            raise ConfigError(f"{name} in {self.path} is no table: write [{name}] above its settings")
+            raise ConfigError(f"{name} in {self.path} is not a table: write [{name}] above its settings")
         return cast("Table", given)
 
     def of(self, service: str, own: type[BaseSettings], shared: type[BaseSettings]) -> FromFile:
@@ -111,7 +111,7 @@ class SettingsFile:
         elif isinstance(value, datetime | date | time):
             taken.faults.append(f"{where}: no setting is a date; write it as text")
         else:
-            text = _text(value)
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
             taken.variables[setting.variables[0]] = text
             taken.places[setting.variables[0]] = where
 
@@ -141,23 +141,19 @@ def without_passwords(value: Any, name: str) -> Any:  # any value of JSON
     if isinstance(value, dict):
         of_addresses = _ADDRESS.fullmatch(name) is not None
         parts = cast("dict[str, Any]", value).items()
-        return {key: without_passwords(one, name if of_addresses else key) for key, one in parts}
+        return {key: without_passwords(part, name if of_addresses else key) for key, part in parts}
     if isinstance(value, list):
         return [without_passwords(item, name) for item in cast("list[Any]", value)]
     return value
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _secrets(setting: Setting, value: object) -> Iterator[str]:
     """The names of what a value holds that must stay secret."""
     if value in ("", [], {}):
         return
-    value = _parsed(value)
+    if isinstance(value, str) and value.lstrip().startswith(("{", "[")):  # a table or a list, as a variable holds it
+        with suppress(ValueError):  # such text is refused as what it is
+            value = json.loads(value)
     if setting.is_secret:
         yield setting.name
     elif without_passwords(value, setting.name) != value:
@@ -170,14 +166,6 @@ def _secrets(setting: Setting, value: object) -> Iterator[str]:
         yield from (f"{setting.name}.{name}" for name in _keys(value) if name in secret)
 
 
-def _parsed(value: object) -> object:
-    """A value; of text with a table or a list in JSON, as a variable would hold it, what it stands for."""
-    if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
-        with suppress(ValueError):  # such text is refused as what it is
-            return json.loads(value)
-    return value
-
-
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
@@ -188,9 +176,9 @@ def _models(annotation: object) -> Iterator[type[BaseModel]]:
 def _keys(value: object) -> Iterator[str]:
     """The names in a value, at any depth."""
     if isinstance(value, dict):
-        for name, one in cast("dict[str, object]", value).items():
+        for name, part in cast("dict[str, object]", value).items():
             yield name
-            yield from _keys(one)
+            yield from _keys(part)
     elif isinstance(value, list):
         for item in cast("list[object]", value):
             yield from _keys(item)

@@ -69,7 +69,7 @@ def read_adapter(directory: Path) -> Adapter:
     try:
         present = sorted(path.name for path in directory.iterdir())
     except OSError as error:
-        raise Rejected(f"{directory} is no directory that can be read") from error
+        raise Rejected(f"{directory} is not a directory that can be read") from error
     if pickles := [name for name in present if Path(name).suffix.lower() in PICKLES]:
         raise Rejected(f"{pickles[0]} is a pickle, which runs code when it is loaded: save the adapter as safetensors")
     config = _read_config(_plain_file(directory / CONFIG, CONFIG_BYTES))
@@ -146,7 +146,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     with path.open("rb") as file:
         length = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))[0]
         if not 2 <= length <= min(HEADER_BYTES, size - 8):
-            raise Rejected(f"{path.name} is no whole safetensors file")
+            raise Rejected(f"{path.name} is truncated or not a safetensors file")
         header = file.read(length)
     try:
         members = decode(header, dict[str, msgspec.Raw])
@@ -159,10 +159,10 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
             raise Rejected(f"{path.name} holds {name} as {tensor.dtype}; {', '.join(TYPES)} can be imported")
         width = np.dtype(TYPES[tensor.dtype][0]).itemsize
         if min(tensor.shape, default=0) < 1 or tensor.data_offsets != (end, end + width * prod(tensor.shape)):
-            raise Rejected(f"{path.name} is no whole safetensors file: {name} is not where its shape puts it")
+            raise Rejected(f"{path.name} is not a complete safetensors file: {name} is not where its shape puts it")
         end = tensor.data_offsets[1]
     if not tensors or 8 + length + end != size:
-        raise Rejected(f"{path.name} is no whole safetensors file: {size} bytes, its header names {8 + length + end}")
+        raise Rejected(f"{path.name} is truncated: it has {size} bytes, and its header names {8 + length + end}")
     return tensors
 
 
@@ -180,7 +180,7 @@ def _check_tensors(tensors: Mapping[str, Tensor], config: JsonObject) -> None:
         ranks = tensor.shape[0] if match["side"] == "A" else tensor.shape[-1]
         if len(tensor.shape) != 2 or ranks != config["r"]:
             raise Rejected(f"{name} has shape {tensor.shape}; {CONFIG} says rank {config['r']}")
-        if isinstance(modules, list) and not any(match["module"].endswith(f".{one}") for one in modules):
+        if isinstance(modules, list) and not any(match["module"].endswith(f".{module}") for module in modules):
             raise Rejected(f"{name} belongs to no module that {CONFIG} targets: {', '.join(map(str, modules))}")
         sides.setdefault(match["module"], set()).add(match["side"])
     if not sides:

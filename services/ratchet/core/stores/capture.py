@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -126,8 +127,8 @@ async def report(warehouse: Warehouse, role: str | None, since: datetime) -> lis
     cells = await warehouse.rows(_CELLS, parameters)
     trajectories = await warehouse.rows(_TRAJECTORIES, parameters)
     return [
-        _of_role(one, [row for row in cells if row["role"] == one], [row for row in trajectories if row["role"] == one])
-        for one in sorted({row["role"] for row in cells})
+        _of_role(own, [row for row in cells if row["role"] == own], [row for row in trajectories if row["role"] == own])
+        for own in sorted({row["role"] for row in cells})
     ]
 
 
@@ -146,18 +147,7 @@ def barred_by(rows: Iterable[Row]) -> list[Barred]:
     barred: list[Barred] = []
     for reason, calls in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if reason:
-            one = advice_of(reason)
-            points = 100 * calls / whole
-            barred.append(
-                Barred(
-                    reason=reason,
-                    calls=calls,
-                    points=points,
-                    place=one.place,
-                    meaning=one.meaning,
-                    remedy=one.remedy,
-                )
-            )
+            barred.append(Barred(reason=reason, calls=calls, points=100 * calls / whole, **asdict(advice_of(reason))))
     return barred
 
 

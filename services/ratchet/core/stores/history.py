@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from ratchet.bus.message import Message, decode
+from ratchet.core.contract.http.console import LedgerOut
 
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Warehouse
@@ -153,3 +154,13 @@ def _where(alias: str, condition: str) -> str:
     """The clause, on the columns of `alias`: a result's alias may have a column's name."""
     parts = [f"{alias}.{part}" for part in condition.split(" AND ") if part]
     return f" WHERE {' AND '.join(parts)}" if parts else ""
+
+
+if TYPE_CHECKING:
+    from ratchet.core.stores.warehouse import Warehouse
+
+
+async def ledger_balance(warehouse: Warehouse) -> list[LedgerOut]:
+    """One for each stream and consumer, as of the last audit. Raises `WarehouseUnavailable`."""
+    rows = await warehouse.rows("SELECT * FROM ledger_balance ORDER BY stream, consumer")
+    return msgspec.convert(rows, list[LedgerOut])

@@ -64,15 +64,12 @@ def export_policy(
         target.parent.mkdir(parents=True, exist_ok=True)
         objects.get_file(file.uri, target, file.sha256)
     if on_stored:
-        _name_base(directory / "model" / ADAPTER_CONFIG, (directory / BASE).resolve())
+        config = directory / "model" / ADAPTER_CONFIG
+        named = json.loads(config.read_bytes()) | {"base_model_name_or_path": str((directory / BASE).resolve())}
+        config.write_text(json.dumps(named, indent=2))
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MANIFEST).write_bytes(objects.get(policy.uri, policy.digest))
     return [*(str(place) for place, _ in placed), MANIFEST]
-
-
-def _name_base(config: Path, base: Path) -> None:
-    described = json.loads(config.read_bytes())
-    config.write_text(json.dumps(described | {"base_model_name_or_path": str(base)}, indent=2))
 
 
 def require_empty(directory: Path) -> None:

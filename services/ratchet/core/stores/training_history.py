@@ -15,7 +15,7 @@ import msgspec
 
 from ratchet.bus.message import JsonObject, decode
 from ratchet.core.errors import NotFound
-from ratchet.core.rules.curves import TrainStep, finite, joined, train_steps
+from ratchet.core.rules.figures import TrainStep, finite, joined, train_steps
 
 if TYPE_CHECKING:
     from ratchet.core.stores.policies import BlobStore
@@ -118,9 +118,5 @@ async def _steps_of(
             pass  # collected since
     stride = max(1, attempt.last_step // POINTS)
     rows = await warehouse.rows(_HEARTBEATS, {"job": job_id, "attempt": attempt.number, "stride": stride})
-    return [TrainStep(row["step"], _figures(row["figures"])) for row in rows]
-
-
-def _figures(text: str) -> dict[str, float]:
-    """The figures of a status; the text is empty where it has none."""
-    return finite(decode(text, JsonObject)) if text.startswith("{") else {}
+    figures = [decode(row["figures"], JsonObject) if row["figures"].startswith("{") else {} for row in rows]
+    return [TrainStep(row["step"], finite(members)) for row, members in zip(rows, figures, strict=True)]

@@ -14,6 +14,7 @@ from ratchet.core.contract.http.console import TrajectoryBrief
 from ratchet.core.errors import WarehouseTooSlow
 from ratchet.core.rules.arms import MIXED
 from ratchet.core.stores.trajectory_search import (
+    CALLED,
     EARLIEST_MS,
     ENDED,
     FIRST,
@@ -87,10 +88,6 @@ FROM (
 GROUP BY role, trajectory_id
 """  # noqa: S608 - as above
 """Each person's newest thumb counts."""
-_OPEN_BY_KEYS = f"""
-SELECT role, trajectory_id, toUnixTimestamp64Milli(max(at)) AS place FROM turns WHERE {OF_KEYS}
-GROUP BY role, trajectory_id
-"""  # noqa: S608 - as above
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,7 @@ class TrajectoryList:
             stored = await self._warehouse.rows(ENDED, of_keys(part))
             rows |= {place_of(row).key: ended_row(row) for row in stored}
         for part in parts([key for key in keys if key not in rows]):
-            for row in await self._warehouse.rows(_OPEN_BY_KEYS, of_keys(part)):
+            for row in await self._warehouse.rows(CALLED, of_keys(part)):
                 place = place_of(row)
                 rows.setdefault(place.key, Listed(place, place.trajectory_id, {}))
         return await self._briefs([rows[key] for key in dict.fromkeys(keys) if key in rows])
@@ -189,17 +186,17 @@ class TrajectoryList:
         opened = [row.place.key for row in rows if not row.row]
         tables = await asyncio.gather(
             ask(_CALLS, of_keys(runs)),
-            ask(_AGENTS, of_keys(opened)) if opened else _no_rows(),
+            ask(_AGENTS, of_keys(opened)) if opened else asyncio.sleep(0, list[Row]()),
             ask(REWARDED, of_ids([row.place.key for row in rows])),
             ask(_THUMBS, by_id),
             ask(_QUESTIONS, of_keys(runs)),
         )
         calls, agents, rewards, thumbs, questions = (
-            {(one["role"], one["trajectory_id"]): one for one in table} for table in tables
+            {(row["role"], row["trajectory_id"]): row for row in table} for table in tables
         )
         uncalled = [row.place.key for row in rows if (row.place.role, row.recorded_as) not in questions]
         reported = await ask(_REPORTED, of_keys(uncalled)) if uncalled else []
-        questions |= {(one["role"], one["trajectory_id"]): one for one in reported}
+        questions |= {(row["role"], row["trajectory_id"]): row for row in reported}
         briefs: list[TrajectoryBrief] = []
         for row in rows:
             run, key = (row.place.role, row.recorded_as), row.place.key
@@ -231,7 +228,8 @@ def _brief(listed: Listed, called: Row, reward: Row, thumbs: int) -> TrajectoryB
         source=row.get("source"),
         policy=MIXED if is_mixed else f"{role}@{versions[0]}" if versions else None,
         arm=arm,
-        model=_model(row, called),
+        # What the servers named in their answers; without calls, what was reported.
+        model=", ".join(called["models"]) or None if "models" in called else row.get("model"),
         turns=row.get("turn_count"),
         calls=called.get("calls", 0),
         answers=called.get("answers", 0),
@@ -245,14 +243,3 @@ def _brief(listed: Listed, called: Row, reward: Row, thumbs: int) -> TrajectoryB
         last_call_at=called.get("last"),
         latency_ms=called.get("latency"),
     )
-
-
-def _model(row: Row, called: Row) -> str | None:
-    """The models that the servers named in their answers; without such calls, the one that was reported."""
-    if "models" in called:
-        return ", ".join(called.get("models", [])) or None
-    return row.get("model")
-
-
-async def _no_rows() -> list[Row]:
-    return []

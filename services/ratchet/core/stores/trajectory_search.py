@@ -193,7 +193,7 @@ WHERE ingested_at >= {instant("since")}
         SELECT role, recorded_as FROM trajectories WHERE ingested_at >= {instant("since")}
     )
 """  # noqa: S608 - as above
-_CALLED = f"""
+CALLED = f"""
 SELECT role, trajectory_id, toUnixTimestamp64Milli(max(at)) AS place FROM turns WHERE {OF_KEYS}
 GROUP BY role, trajectory_id
 """  # noqa: S608 - as above
@@ -245,7 +245,7 @@ class EndedSearch:
         rows: list[Listed] = []
         for part in parts([place.key for place in places]):
             stored = await self._warehouse.rows(ENDED + own, {**self._parameters, **of_keys(part)})
-            rows += [one for one in map(ended_row, stored) if one.place in standing]
+            rows += [row for row in map(ended_row, stored) if row.place in standing]
         return await self._rewarded(rows)
 
     async def _rewarded(self, rows: list[Listed]) -> list[Listed]:
@@ -286,7 +286,11 @@ class OpenSearch:
         for name, value, condition in (
             ("version", asked.version, "countIf(policy_version = {version:UInt32}) > 0"),
             ("arm", asked.arm, "countIf(arm = {arm:String}) > 0"),
-            ("reason", asked.reason, _barred("{reason:String}")),
+            (
+                "reason",
+                asked.reason,
+                "countIf(reason = {reason:String} OR ({reason:String} = 'mixed' AND arm = 'mixed')) > 0",
+            ),
         ):
             if value is not None:
                 having.append(condition)
@@ -318,7 +322,7 @@ class OpenSearch:
         passing: set[tuple[str, str]] = set()
         for part in parts([place.key for place in places]):
             asked = {**self._parameters, **of_keys(part), "agent": self._asked.agent or ""}
-            called = await self._warehouse.rows(_CALLED + matching, asked) if having else []
+            called = await self._warehouse.rows(CALLED + matching, asked) if having else []
             passing |= {place_of(row).key for row in called} if having else set(part)
             passing -= {(row["role"], row["trajectory_id"]) for row in await self._warehouse.rows(ENDED, asked)}
         return [Listed(place, place.trajectory_id, {}) for place in places if place.key in passing]
@@ -374,10 +378,6 @@ def _of_other_tables(asked: TrajectoryFilter) -> tuple[list[str], dict[str, Any]
     return conditions, {name: value for name, value in parameters.items() if value is not None}
 
 
-def _barred(reason: str) -> str:
-    return f"countIf(reason = {reason} OR ({reason} = 'mixed' AND arm = 'mixed')) > 0"
-
-
 def _texts(asked: TrajectoryFilter, text: str) -> Iterator[str]:
     """Conditions that each word stands in a message: in its body first, which no JSON has to be read for."""
     for name in asked.words:
@@ -413,7 +413,7 @@ def of_keys(keys: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 def of_ids(keys: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Parameters of `REWARDED`. Another role's trajectory of the same id may pass: compare the keys."""
-    return {"roles": sorted({role for role, _ in keys}), "ids": sorted({one for _, one in keys})}
+    return {"roles": sorted({role for role, _ in keys}), "ids": sorted({key for _, key in keys})}
 
 
 def parts(keys: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:

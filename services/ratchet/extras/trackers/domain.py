@@ -10,7 +10,7 @@ import msgspec
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.state import ENDED, Job, JobState, PolicyStage, PolicyVersion, Route
-from ratchet.core.rules.curves import SECONDS, train_steps
+from ratchet.core.rules.figures import SECONDS, train_steps
 
 STAGING, PRODUCTION = "staging", "production"
 """Aliases of a registered model: the policy under examination, and the one that serves."""

@@ -57,7 +57,7 @@ from ratchet.core.rules.chat.links import (
     system_prompt_digest,
     tools_called,
 )
-from ratchet.core.rules.trajectory_names import NAME_CHARACTERS, id_of_name, is_name
+from ratchet.core.rules.texts import NAME_CHARACTERS, id_of_name, is_name
 from ratchet.gateway.domain.past_calls import Recent
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.retries import Retries

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from ratchet.core.service.setting_types import Port
-from ratchet.core.service.settings import ServiceSettings
+from ratchet.core.service.settings import Port, ServiceSettings
 
 BODY_LIMIT = 8 * 1024 * 1024
 """Largest request body in bytes: the longest conversation that a context of 128,000 tokens takes, several times."""

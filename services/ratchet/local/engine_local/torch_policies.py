@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from ratchet.core.contract.policy_manifest import BFLOAT16, FLOAT32, Probe
 from ratchet.core.errors import Rejected
-from ratchet.core.rules.probes import difference_from
+from ratchet.core.rules.engines import difference_from
 from ratchet.core.stores.policies import ranks_of, tokenizer_digest
 from ratchet.local.engine_local.torch_llama import lean_network
 from ratchet.local.engine_local.torch_slots import FULL, SLIDING, Network, Slots

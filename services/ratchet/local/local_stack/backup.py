@@ -20,8 +20,7 @@ from typing import Annotated, BinaryIO
 import msgspec
 
 from ratchet.core.errors import ConfigError, Conflict, NotFound, Rejected
-from ratchet.core.service.disk import LOW_BYTES, free_bytes, shortage
-from ratchet.core.service.files import write_whole
+from ratchet.core.service.files import LOW_BYTES, free_bytes, shortage, write_whole
 from ratchet.local.local_stack.orphans import living
 from ratchet.local.local_stack.state import (
     PORTS_FILE,

@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ratchet.core.errors import ConfigError
-from ratchet.core.service.disk import shortage
-from ratchet.core.service.files import PRIVATE, staged
+from ratchet.core.service.files import PRIVATE, shortage, staged
 
 START_BYTES = 1 << 30
 """A start needs this much: empty servers take some 100 MB, and the first days of data need somewhere to go."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ratchet.core.errors import ConfigError, MissingExtra
-from ratchet.core.rules.torch_threads import PASSIVE
+from ratchet.core.rules.model_hub import PASSIVE
 from ratchet.core.service.discovery import DIRECTORY_VARIABLE
 from ratchet.core.service.settings import PREFIX, SharedSettings, faults, from_file, left_open
 from ratchet.core.service.settings_file import FILE_VARIABLE

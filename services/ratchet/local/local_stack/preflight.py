@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ratchet.core.errors import ConfigError, RatchetError
-from ratchet.core.service.disk import existing, free_bytes
+from ratchet.core.service.files import existing, free_bytes
 from ratchet.local.local_stack.catalog import TRACKER
 from ratchet.local.local_stack.configuration import faults_of
 from ratchet.local.local_stack.disk import require_room

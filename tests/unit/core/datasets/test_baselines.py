@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.core.datasets.domain.baselines import COHORT_WINDOW, SHRINKAGE, TASK_WINDOW, RunningMean, baselines
+from ratchet.core.datasets.domain.reward_groups import COHORT_WINDOW, SHRINKAGE, TASK_WINDOW, RunningMean, baselines
 
 histories = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1)), max_size=40)
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.core.datasets.domain.human_share import keep_share, most_pairs
+from ratchet.core.datasets.domain.pairs import keep_share, most_pairs
 
 
 def kept(newest_first: str, share: float, most: int = 100) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratchet.core.rules.curves import Point, TrainStep, curves_of, finite, joined, train_steps
+from ratchet.core.rules.figures import Point, TrainStep, curves_of, finite, joined, train_steps
 
 
 def test_the_figures_of_every_train_step_are_read() -> None:

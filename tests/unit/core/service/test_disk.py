@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ratchet.core.service.disk import room_check
+from ratchet.core.service.files import room_check
 
 
 async def test_a_disk_with_too_little_room_is_named_and_one_with_enough_is_not(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_role_that_no_engine_serves_is_named_with_what_an_operator_does(monkey
         ([SMALL, {**REST, "roles": ["billing", "*"]}], "two engines serve the role billing"),
         ([{**SMALL, "roles": ["*"]}, REST], r"two engines serve the role \*"),
         ([{**SMALL, "roles": ["support", "support"]}], "support stands here twice"),
-        ([{**SMALL, "roles": ["two words"]}], "'two words' is no role"),
+        ([{**SMALL, "roles": ["two words"]}], "'two words' is neither a role nor"),
         ([{**SMALL, "roles": []}], r"\[0\]\[roles\]: Tuple should have at least 1 item"),
         ([{**SMALL, "urls": []}], r"\[0\]\[urls\]: Tuple should have at least 1 item"),
         ([{**SMALL, "kind": "sglang"}], r"\[0\]\[kind\]: Input should be 'vllm' or 'engine_local'"),

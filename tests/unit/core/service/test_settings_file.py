@@ -91,7 +91,7 @@ def test_the_file_is_the_working_directorys_unless_a_variable_names_another_or_n
         ("[[keys]]\nname = 'a'\nkey = 'k'\nscopes = ['admin']", r"keys.key is a secret.*set RATCHET_KEYS"),
         ("[[engines]]\nname = 'a'\napi_key = 'k'", r"engines.api_key is a secret"),
         ("clickhouse_timeout_s = 2026-01-01", r"no setting is a date"),
-        ("gateway = 1", r"gateway in .* is no table"),
+        ("gateway = 1", r"gateway in .* is not a table"),
         ("a = [", r"is no TOML"),
     ],
 )

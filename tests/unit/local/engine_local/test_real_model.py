@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ratchet.core.contract.policy_manifest import BFLOAT16, FLOAT32
-from ratchet.core.rules.probes import tolerance_in
+from ratchet.core.rules.engines import tolerance_in
 from ratchet.local.engine_local.domain.answers import Completion
 from ratchet.local.engine_local.domain.requests import Sampling
 from ratchet.local.engine_local.torch_batch import Batch, Job, Update

@@ -49,7 +49,7 @@ def labels(thumbs: Iterable[Thumb]) -> Mapping[str, bool | None]:
     for number, thumb in enumerate(thumbs):
         by_rater.setdefault(thumb.trajectory_id, {})[thumb.rater or f"unnamed {number}"] = thumb.up
     counts = {trajectory_id: Counter(given.values()) for trajectory_id, given in by_rater.items()}
-    return {one: None if up[True] == up[False] else up[True] > up[False] for one, up in counts.items()}
+    return {key: None if up[True] == up[False] else up[True] > up[False] for key, up in counts.items()}
 
 
 def counted(thumbs: Iterable[Thumb], chosen: DatasetFilter) -> list[Thumb]:
@@ -84,7 +84,7 @@ def select_labels(
     left_out[EXCLUDED_RATER] += len({thumb.trajectory_id for thumb in thumbs}) - len(given)
     return LabelSelection(
         selection.chosen,
-        {one.trajectory_id: bool(given[one.trajectory_id]) for one in selection.chosen},
+        {run.trajectory_id: bool(given[run.trajectory_id]) for run in selection.chosen},
         +left_out,
     )
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeVar
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract import Preference
 from ratchet.core.contract.snapshot import PairRow
 from ratchet.core.contract.training import DatasetFilter
-from ratchet.core.datasets.domain.human_share import HUMAN, keep_share
 from ratchet.core.datasets.domain.rows import RowOrigin, SnapshotRow
 from ratchet.core.datasets.domain.selection import (
     CONSUMED,
@@ -22,6 +23,39 @@ from ratchet.core.datasets.domain.selection import (
     is_outside_dates,
 )
 from ratchet.core.rules.chat import text_of
+
+T = TypeVar("T")
+
+HUMAN = "human"
+"""The source of what people preferred."""
+_ROUNDING = 1e-9
+"""A share is a decimal fraction: .07 of 100 are 7, although their product is a little more."""
+
+
+def most_pairs(people: int, others: int, share: float) -> int:
+    """The most pairs, of so many that people gave and so many others, of which people's are at least `share`."""
+    total = people + others
+    return total if share <= 0 else min(total, math.floor(people / share + _ROUNDING))
+
+
+def keep_share(newest_first: Sequence[T], is_human: Callable[[T], bool], share: float, most: int) -> list[T]:
+    """The newest up to `most`, as many as leave people their share; newest first.
+
+    Where too few of the newest are people's, older ones of people take the place of the oldest of the others.
+    """
+    people = [pair for pair in newest_first if is_human(pair)]
+    size = min(most, most_pairs(len(people), len(newest_first) - len(people), share))
+    needed = math.ceil(share * size - _ROUNDING)
+    room, owed = size, needed
+    kept: list[T] = []
+    for pair in newest_first:
+        human = is_human(pair)
+        if room and (human or room > owed):
+            kept.append(pair)
+            room -= 1
+            owed = max(0, owed - human)
+    return kept
+
 
 UNNAMED = "unnamed"
 """A manifest counts preferences without a rater under this name."""
@@ -102,7 +136,10 @@ def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int
     left_out: Counter[str] = Counter()
     eligible: list[Opinion] = []
     votes: dict[str, tuple[str, ...]] = {}
-    for given in _newest_by_question(_without_excluded(opinions, rules.filter, left_out), left_out):
+    known = list(opinions)
+    voting = [opinion for opinion in known if not is_excluded(opinion.source, opinion.rater, rules.filter)]
+    left_out[EXCLUDED_RATER] += len(known) - len(voting)  # one that is left out decides no majority either
+    for given in _newest_by_question(voting, left_out):
         ((winner, number), *others) = Counter(opinion.chosen for opinion in given).most_common()
         if others and others[0][1] == number:
             left_out["contradicted"] += len(given)
@@ -120,10 +157,13 @@ def select_pairs(opinions: Iterable[Opinion], rules: PairRules, sample_size: int
         votes[representative.preference_id] = tuple(opinion.preference_id for opinion in agreeing)
     bounded = _newest_of_groups(eligible, rules.per_group)
     left_out["beyond_max_per_group"] += len(eligible) - len(bounded)
-    newest = _newest_with_share(bounded, rules.filter.min_human_share or 0.0, sample_size, left_out)
+    share, within = rules.filter.min_human_share or 0.0, min(sample_size, len(bounded))
+    kept = keep_share(bounded[::-1], lambda opinion: opinion.source == HUMAN, share, sample_size)
+    left_out["beyond_sample_size"] += len(bounded) - within
+    left_out[BEYOND_HUMAN_SHARE] += within - len(kept)  # what the share leaves out within the sample's size
     left_out["beyond_history"] += unlisted
     return PairSelection(
-        newest, dict(+left_out), {opinion.preference_id: votes[opinion.preference_id] for opinion in newest}
+        kept[::-1], dict(+left_out), {opinion.preference_id: votes[opinion.preference_id] for opinion in kept}
     )
 
 
@@ -160,26 +200,6 @@ def pair_row(preference: Preference | None, votes: Sequence[str] = ()) -> Snapsh
     tries = tuple(try_id for try_id in (row.chosen_trajectory_id, row.rejected_trajectory_id) if try_id is not None)
     preferences = tuple(dict.fromkeys((row.preference_id, *votes)))
     return SnapshotRow(row, RowOrigin(tries, row.source, preferences, row.rater or UNNAMED))
-
-
-def _without_excluded(opinions: Iterable[Opinion], chosen: DatasetFilter, left_out: Counter[str]) -> Iterable[Opinion]:
-    """Those that may vote: a rater that is left out decides no majority either."""
-    for opinion in opinions:
-        if is_excluded(opinion.source, opinion.rater, chosen):
-            left_out[EXCLUDED_RATER] += 1
-        else:
-            yield opinion
-
-
-def _newest_with_share(
-    oldest_first: Sequence[Opinion], share: float, sample_size: int, left_out: Counter[str]
-) -> list[Opinion]:
-    """The newest, oldest first. What the share leaves out within the sample's size counts as that."""
-    within = min(sample_size, len(oldest_first))
-    kept = keep_share(oldest_first[::-1], lambda opinion: opinion.source == HUMAN, share, sample_size)
-    left_out["beyond_sample_size"] += len(oldest_first) - within
-    left_out[BEYOND_HUMAN_SHARE] += within - len(kept)
-    return kept[::-1]
 
 
 def _newest_by_question(opinions: Iterable[Opinion], left_out: Counter[str]) -> Iterable[list[Opinion]]:

@@ -129,5 +129,5 @@ def _is_within(value: object, levels: int) -> bool:
     if isinstance(value, dict):
         return all(_is_within(item, levels - 1) for item in cast("JsonObject", value).values())
     if isinstance(value, list):
-        return all(_is_within(one, levels - 1) for one in cast("list[object]", value))
+        return all(_is_within(item, levels - 1) for item in cast("list[object]", value))
     return True

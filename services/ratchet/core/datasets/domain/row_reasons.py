@@ -9,7 +9,7 @@ import msgspec
 
 from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES, SnapshotManifest
 from ratchet.core.contract.training import DatasetFilter
-from ratchet.core.datasets.domain.human_share import HUMAN
+from ratchet.core.datasets.domain.pairs import HUMAN
 from ratchet.core.datasets.domain.selection import most_generations
 from ratchet.core.rules.algorithms import ALGORITHMS
 

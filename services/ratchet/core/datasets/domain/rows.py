@@ -100,7 +100,9 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, needs_
     source = trajectory.metadata.source or "client"
     claimed = trajectory.policy.version if trajectory.policy else None
     try:
-        *earlier, (messages, learn_from) = _parts(trajectory, turns, needs_calls)
+        # What a learner reads of the conversation: of chats every part, of calls the last one beside them.
+        parts = [(recorded_chat(trajectory, turns), 0)] if needs_calls else recorded_parts(trajectory, turns)
+        *earlier, (messages, learn_from) = parts or [(list[JsonObject](), 0)]
         compact = pack(calls)
         row = TrajectoryRow(
             trajectory_id=trajectory.trajectory_id,
@@ -125,13 +127,6 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, needs_
     except (ChatError, RecursionError):
         return UNREADABLE_CHAT
     return SnapshotRow(row, RowOrigin((trajectory.trajectory_id,), source))
-
-
-def _parts(trajectory: Trajectory, turns: Sequence[Turn], needs_calls: bool) -> list[tuple[list[JsonObject], int]]:
-    """What a learner reads of the conversation: of chats every part, of calls the last one beside them."""
-    if needs_calls:
-        return [(recorded_chat(trajectory, turns), 0)]
-    return recorded_parts(trajectory, turns) or [([], 0)]
 
 
 def calls_of(turns: Sequence[Turn], referenced: frozenset[str] | None = None) -> list[LoggedCall]:

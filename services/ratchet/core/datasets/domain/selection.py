@@ -131,7 +131,7 @@ def _balanced(newest_first: Sequence[Candidate], sample_size: int) -> list[Candi
     domains: dict[str | None, list[Candidate]] = {}
     for candidate in newest_first:
         domains.setdefault(candidate.domain, []).append(candidate)
-    share, over = _even_share([len(one) for one in domains.values()], sample_size)
+    share, over = _even_share([len(domain) for domain in domains.values()], sample_size)
     chosen: list[Candidate] = []
     for domain in domains.values():
         room = share + (over > 0 and len(domain) > share)

@@ -83,11 +83,12 @@ def pack(calls: Sequence[LoggedCall]) -> Packed:
         call = calls[index]
         if not len(call.prompt):
             continue
-        number = None if index in dropped else _longest_beginning(growing, call.prompt)
-        if number is None:
+        fitting = [place for place, sequence in enumerate(growing) if _begins(call.prompt, sequence.token_ids)]
+        if index in dropped or not fitting:
             number = len(growing)
             growing.append(_Growing(growing, np.concatenate((call.prompt, call.output))))
         else:
+            number = max(fitting, key=lambda place: len(growing[place].token_ids))  # the first of equally long ones
             growing[number].token_ids = np.concatenate((call.prompt, call.output))
         spans[index] = replace(
             call.facts,
@@ -249,12 +250,6 @@ class _Growing:
             shared = common(earlier[number].token_ids, token_ids)
             if shared >= max(LEAST_SHARED, self.shared + 1):
                 self.parent, self.shared = number, shared
-
-
-def _longest_beginning(growing: Sequence[_Growing], prompt: Ids) -> int | None:
-    """Of the sequences that a prompt begins with, the longest; the first of equal ones."""
-    fitting = [number for number, sequence in enumerate(growing) if _begins(prompt, sequence.token_ids)]
-    return max(fitting, key=lambda number: len(growing[number].token_ids), default=None)
 
 
 def _begins(ids: Ids, beginning: Ids) -> bool:

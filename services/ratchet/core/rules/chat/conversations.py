@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
-from ratchet.bus.message import JsonObject
 from ratchet.core.contract.trajectory import Action, TrajectoryTurn, TurnResult
 from ratchet.core.contract.turn import Turn
 from ratchet.core.rules.chat.forest import Node, linked, recorded
@@ -76,21 +75,17 @@ class Conversation:
         `shared`: how much the first one has at most of the history that a branch shares with another conversation.
         """
         segments: list[Segment] = []
-        line = self._line()
-        is_cut = shared is not None and self.is_branch and all(node.continues for node in line[1:])
-        since = line[0].length - shared if shared is not None and is_cut else 0
+        line = [self.last]
+        while len(line) < len(self.calls) and line[-1].parent is not None:
+            line.append(line[-1].parent)
+        is_cut = shared is not None and self.is_branch and all(node.continues for node in line[:-1])
+        since = line[-1].length - shared if shared is not None and is_cut else 0
         own = {turn.turn_id for turn in self.calls}
         last: Node | None = self.last
         while last is not None and last.turn.turn_id in own:
             segment, last = _segment(last, own, since)
             segments.append(segment)
         return segments[::-1]
-
-    def _line(self) -> list[Node]:
-        line = [self.last]
-        while len(line) < len(self.calls) and line[-1].parent is not None:
-            line.append(line[-1].parent)
-        return line[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +102,12 @@ class Split:
 def split(turns: Sequence[Turn], earlier: Iterable[Earlier] = ()) -> Split:
     """The conversations among these turns. `earlier`: those that were assembled before, the trajectory's own first."""
     tree = _Tree(linked(turns), tuple(earlier))
-    every = [tree.conversation(node) for node in tree.nodes if tree.begins(node)]
-    every.sort(key=lambda one: (not one.is_branch, _span(one), _rank(one.last)), reverse=True)
+
+    def importance(conversation: Conversation) -> tuple[bool, timedelta, _Rank]:
+        times = [turn.timestamp for turn in conversation.calls]
+        return not conversation.is_branch, max(times) - min(times), _rank(conversation.last)
+
+    every = sorted(map(tree.conversation, filter(tree.begins, tree.nodes)), key=importance, reverse=True)
     return Split(every, [node.turn for node in tree.nodes if node.turn.turn_id in tree.repeated])
 
 
@@ -155,7 +154,7 @@ class _Tree:
         while (following := self._next[line[-1].turn.turn_id]) is not None:
             line.append(following)
         calls = [node.turn for node in line]
-        held = next((one for call in calls if (one := self._held.get(call.turn_id))), None)
+        held = next((self._held[call.turn_id] for call in calls if call.turn_id in self._held), None)
         return Conversation(calls, first.digests[-1].hex(), line[-1], held, first.parent is not None)
 
     def _after(self, node: Node) -> Sequence[Node]:
@@ -175,12 +174,12 @@ class _Tree:
         """Of the calls that continue this one the one that goes on with its conversation."""
         held = self._held.get(node.turn.turn_id)
         after = [later for later in self._after(node) if later.turn.turn_id not in self.repeated]
-        among = [one for one in after if held is not None and self._held.get(one.turn.turn_id) is held]
+        among = [later for later in after if held is not None and self._held.get(later.turn.turn_id) is held]
         if not among and (held is None or not held.is_final):
-            among = [one for one in after if one.turn.turn_id not in self._held]
+            among = [later for later in after if later.turn.turn_id not in self._held]
         if not among and held is None and self._first is not None and not self._first.is_final:
-            among = [one for one in after if self._held.get(one.turn.turn_id) is self._first]
-        return max(among, key=lambda one: self._best[one.turn.turn_id], default=None)
+            among = [later for later in after if self._held.get(later.turn.turn_id) is self._first]
+        return max(among, key=lambda later: self._best[later.turn.turn_id], default=None)
 
 
 def chain_of_turns(turns: Sequence[Turn]) -> list[Turn]:
@@ -217,7 +216,7 @@ def conversation_of(turns: Sequence[Turn], calls: Sequence[str]) -> Conversation
 
 
 def readable(chat: Messages) -> Messages:
-    """The chat itself. Raises `ChatError` when a message of it is none."""
+    """The chat itself. Raises `ChatError` when it holds an invalid message."""
     for index, message in enumerate(chat):
         normal(message, index)
     return chat
@@ -270,11 +269,6 @@ def _rank(node: Node) -> _Rank:
     return node.total, turn.index, turn.attempt, turn.timestamp, turn.turn_id
 
 
-def _span(conversation: Conversation) -> float:
-    times = [turn.timestamp for turn in conversation.calls]
-    return (max(times) - min(times)).total_seconds()
-
-
 def _segment(last: Node, own: Set[str], since: int) -> tuple[Segment, Node | None]:
     """The chat that ends with this call, and the newest call before it whose answer is not in it.
 
@@ -286,14 +280,12 @@ def _segment(last: Node, own: Set[str], since: int) -> tuple[Segment, Node | Non
     calls = {len(messages) - 1: last.turn}
     earlier, place = last.parent, len(messages) - 2
     while earlier is not None and earlier.turn.turn_id in own:
-        while place >= 0 and not _is_answer(messages[place], earlier.answer_digest):
+        while place >= 0 and not (
+            messages[place].get("role") == "assistant" and answer_digest(messages[place]) == earlier.answer_digest
+        ):
             place -= 1
         if place < 0:
             break
         calls[place] = earlier.turn
         earlier, place = earlier.parent, place - 1
     return Segment(messages, calls), earlier
-
-
-def _is_answer(message: JsonObject, digest: bytes) -> bool:
-    return message.get("role") == "assistant" and answer_digest(message) == digest

@@ -167,8 +167,8 @@ def linked(turns: Sequence[Turn]) -> list[Node]:
     index = _Index(nodes)
     for node in nodes:
         begun = index.begun(node)
-        candidates = [begun, *(one for one in index.repeated(node, begun) if one.age < node.age)]
-        node.parent = max((candidate for candidate in candidates if candidate), key=lambda one: one.age, default=None)
+        candidates = [begun, *(older for older in index.repeated(node, begun) if older.age < node.age)]
+        node.parent = max((call for call in candidates if call), key=lambda call: call.age, default=None)
         node.continues = node.parent is not None and node.parent is begun
     return _parents_first(nodes)
 
@@ -203,7 +203,7 @@ class _Index:
                     return named
                 number = self._continued.get((digest, node.digests[-1]), 0)
                 self._continued[digest, node.digests[-1]] = number + 1
-                older = bisect_left(same, node.age, key=lambda one: one.age)
+                older = bisect_left(same, node.age, key=lambda call: call.age)
                 return same[max(0, min(number, older - 1))]
         kept, before = node.kept, node.before
         while before is not None and before.length >= kept:
@@ -217,7 +217,10 @@ class _Index:
             yield named
         waiting = open_calls(node.turn.messages)
         for parent in (named, self._caller(node), self._answerer(node, begun)):
-            if parent is not None and (_is_alike(parent, node) or not waiting.isdisjoint(call_ids(parent.answer))):
+            if parent is None:
+                continue
+            is_alike = parent.system == node.system or None in {parent.system, node.system}  # as far as it is known
+            if is_alike or not waiting.isdisjoint(call_ids(parent.answer)):
                 yield parent
 
     def _caller(self, node: Node) -> Node | None:
@@ -237,11 +240,6 @@ class _Index:
             if same:
                 return _longest_run(same, digests[: place + 1], begun, answers[place])
         return None
-
-
-def _is_alike(one: Node, other: Node) -> bool:
-    """Whether two prompts have the same system prompt, as far as it is known."""
-    return one.system == other.system or None in {one.system, other.system}
 
 
 def _longest_run(same: Sequence[Node], digests: Sequence[bytes], begun: Node | None, answer: JsonObject) -> Node | None:
@@ -272,7 +270,7 @@ def _parents_first(nodes: Sequence[Node]) -> list[Node]:
             if current.turn.turn_id in line:
                 keys = list(line)
                 circle = [line[key] for key in keys[keys.index(current.turn.turn_id) :]]
-                min(circle, key=lambda one: one.age).parent = None
+                min(circle, key=lambda call: call.age).parent = None
                 line, current = {}, node
                 continue
             line[current.turn.turn_id] = current

@@ -108,9 +108,9 @@ def call_ids(message: Mapping[str, Any]) -> Iterator[str]:
         yield answered
     for call in tool_calls(message):
         if isinstance(call, dict):
-            one = cast("dict[str, object]", call).get("id")
-            if isinstance(one, str):
-                yield one
+            own = cast("dict[str, object]", call).get("id")
+            if isinstance(own, str):
+                yield own
 
 
 def repeated_ids(message: Mapping[str, Any]) -> Iterator[str]:
@@ -199,11 +199,11 @@ def _content(content: object) -> object:
     if not isinstance(content, list):
         return content
     parts = cast("list[object]", content)
-    texts = [part if isinstance(part, str) else _text_of_part(part) for part in parts]
-    return "".join(cast("list[str]", texts)) if None not in texts else parts
-
-
-def _text_of_part(part: object) -> str | None:
-    members = cast("dict[str, object]", part) if isinstance(part, dict) else {}
-    kind, text = members.get("type"), members.get("text")
-    return text if isinstance(kind, str) and kind in _TEXT_PARTS and isinstance(text, str) else None
+    texts: list[str] = []
+    for part in parts:
+        members = cast("dict[str, object]", part) if isinstance(part, dict) else {"type": "text", "text": part}
+        kind, text = members.get("type"), members.get("text")
+        if not (isinstance(kind, str) and kind in _TEXT_PARTS and isinstance(text, str)):
+            return parts
+        texts.append(text)
+    return "".join(texts)

@@ -16,13 +16,12 @@ _CALL_TYPES = {"tool_call": "tool", "subordinate_call": "call_subordinate", "mem
 """Action types that are a call -> the name of the tool where the action gives none."""
 
 
-@refuses_endless_nesting()
 def chat_messages(trajectory: Trajectory) -> Messages:
     """The chat of a trajectory, of any source: from the system prompt to the last answer and its tool results.
 
     Raises `ChatError` for a trajectory that holds a value without JSON (text that is no Unicode).
     """
-    return [message for message, _ in _messages(trajectory.task_context.instructions, trajectory.turns)]
+    return [message for message, _ in messages_with_calls(trajectory.task_context.instructions, trajectory.turns)]
 
 
 @refuses_endless_nesting()
@@ -31,10 +30,6 @@ def messages_with_calls(instructions: str, entries: Sequence[TrajectoryTurn]) ->
 
     Raises `ChatError`, as `chat_messages` does.
     """
-    return _messages(instructions, entries)
-
-
-def _messages(instructions: str, entries: Sequence[TrajectoryTurn]) -> list[tuple[JsonObject, str | None]]:
     messages: list[tuple[JsonObject, str | None]] = []
     if instructions and not (entries and _listed(entries[0].observation)):
         messages.append(({"role": "system", "content": instructions}, None))
