@@ -15,7 +15,7 @@ import yaml
 
 from ratchet.bus.compatibility import breaks
 from ratchet.cli.interfaces import Interface, openapi
-from ratchet.core.contract.http import answers, console, gateway, jobs, keys, models, rollouts, status, storage
+from ratchet.core.contract.http import answers, console, gateway, jobs, keys, models, rollouts, status
 from ratchet.core.contract.http.answers import Answer
 from tests.support.contract_files import ROOT
 from tools.record_release import interfaces, recorded_http
@@ -25,7 +25,7 @@ DOCUMENTS = {str(service): yaml.safe_load(openapi(service, ROOT)) for service in
 EXAMPLES = sorted((HTTP / "examples").glob("*/*.json"))
 KINDS = {
     name: kind
-    for module in (answers, console, gateway, jobs, keys, models, rollouts, status, storage)
+    for module in (answers, console, gateway, jobs, keys, models, rollouts, status)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }

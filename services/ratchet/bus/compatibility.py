@@ -66,7 +66,11 @@ def _compared(old: _Node, new: _Node, path: str) -> Iterator[Break]:
         if old.schema != new.schema:
             yield Break(path, "was rewritten")
         return
-    yield from _types(old, new, path)
+    was, now = old.types(), new.types()
+    if was - now:
+        yield Break(path, f"no longer takes {', '.join(sorted(was - now))}")
+    if now - was:
+        yield Break(path, f"takes {', '.join(sorted(now - was))}, which older readers refuse")
     generalised = {"pattern"} if "pattern" not in old.schema and _is_generalised(old, new) else set[str]()
     for keyword in sorted((old.schema.keys() | new.schema.keys()) - _COMPARED - WORDS - generalised):
         if old.schema.get(keyword) != new.schema.get(keyword):
@@ -79,14 +83,6 @@ def _compared(old: _Node, new: _Node, path: str) -> Iterator[Break]:
 def _shown(node: _Node, keyword: str) -> str:
     value = node.schema.get(keyword)
     return "none" if value is None else "a condition" if isinstance(value, (dict, list)) else str(value)
-
-
-def _types(old: _Node, new: _Node, path: str) -> Iterator[Break]:
-    was, now = old.types(), new.types()
-    if was - now:
-        yield Break(path, f"no longer takes {', '.join(sorted(was - now))}")
-    if now - was:
-        yield Break(path, f"takes {', '.join(sorted(now - was))}, which older readers refuse")
 
 
 def _values(old: _Node, new: _Node, path: str) -> Iterator[Break]:
@@ -136,10 +132,10 @@ def _parts(old: _Node, new: _Node, path: str) -> Iterator[Break]:
     was, now = old.schema.get("prefixItems", []), new.schema.get("prefixItems", [])
     if len(now) < len(was) or (len(now) > len(was) and "items" in old.schema):  # more at the end is fine
         yield Break(path, f"has {len(now)} places instead of {len(was)}")
-    for place, (one, other) in enumerate(zip(was, now, strict=False)):
-        yield from _compared(old.child(one), new.child(other), f"{path}/[{place}]")
+    for place, (before, after) in enumerate(zip(was, now, strict=False)):
+        yield from _compared(old.child(before), new.child(after), f"{path}/[{place}]")
     was, now = old.schema.get("oneOf", []), new.schema.get("oneOf", [])
     if len(was) != len(now):
         yield Break(path, f"has {len(now)} alternatives instead of {len(was)}")
-    for one, other in zip(was, now, strict=False):
-        yield from _compared(old.child(one), new.child(other), path)
+    for before, after in zip(was, now, strict=False):
+        yield from _compared(old.child(before), new.child(after), path)

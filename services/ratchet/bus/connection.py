@@ -26,7 +26,6 @@ from ratchet.bus.message import Message, encode
 from ratchet.bus.publisher import Publisher, Sending
 from ratchet.bus.pull_consumer import PullConsumer, ask
 from ratchet.bus.received import Causing, Received
-from ratchet.bus.registry import Stream
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.bus.tasks import end
 from ratchet.core.errors import BusUnavailable, InvalidMessage, Rejected
@@ -116,11 +115,6 @@ class Patience:
     quiet: bool = False
     """Warn of the first attempt that fails only: a library inside another program does not fill that program's log."""
 
-    def log_absence(self, url: str, error: Exception, *, first: bool) -> None:
-        """An attempt failed."""
-        if first or not self.quiet:
-            log.warning("waiting for the broker", url=without_user(url), reason=repr(error))
-
     async def log_error(self, error: Exception) -> None:
         """nats-py met an error on a connection that was made."""
         if self.quiet:
@@ -190,7 +184,9 @@ class Bus:
                     no_echo=not echo,
                 )
             except (nats.errors.Error, TimeoutError, OSError) as error:
-                patience.log_absence(url, self.nc.last_error or error, first=pause_s == patience.first_pause_s)
+                if not patience.quiet or pause_s == patience.first_pause_s:
+                    reason = repr(self.nc.last_error or error)
+                    log.warning("waiting for the broker", url=without_user(url), reason=reason)
             await asyncio.sleep(pause_s)
             pause_s = min(patience.longest_pause_s, 2 * pause_s)
 
@@ -238,11 +234,14 @@ class Bus:
         except BusUnavailable as error:  # perhaps its user may not ask: what is not known is no reason
             log.debug("not known which streams there are", reason=str(error))
             self._held = frozenset(self.used)
-        missing = ", no ".join(sorted(_in_words(name) for name in self.used - self._held))
+        missing = [
+            f"bucket {name.removeprefix(BUCKET)}" if name.startswith(BUCKET) else f"stream {name}"
+            for name in self.used - self._held
+        ]
         if not missing:
             return None
         maker = self.contracts.made_by
-        reason = f"the broker has no {missing}" + (f": {maker} makes it" if maker else "")
+        reason = f"the broker has no {', no '.join(sorted(missing))}" + (f": {maker} makes it" if maker else "")
         if reason != self._reported:
             log.warning("streams or buckets are missing", reason=reason)
         self._reported = reason
@@ -385,10 +384,6 @@ class Bus:
         return sending.done
 
 
-def _in_words(stream: str) -> str:
-    return f"bucket {stream.removeprefix(BUCKET)}" if stream.startswith(BUCKET) else f"stream {stream}"
-
-
 def too_large(record: Record, limit: int) -> str | None:
     """Why a broker that takes `limit` bytes at most refuses a record; None if it does not."""
     size = record.size + HEADER_ROOM
@@ -411,7 +406,21 @@ async def ensure_stream(bus: Bus, name: str) -> None:
 
     Raises `BusUnavailable`.
     """
-    config = _stream_config(bus.contracts.streams[name], bus.replicas)
+    stream = bus.contracts.streams[name]
+    config = StreamConfig(
+        name=stream.name,
+        subjects=list(stream.subjects),
+        retention=RetentionPolicy.WORK_QUEUE if stream.retention == "workqueue" else RetentionPolicy.LIMITS,
+        discard=DiscardPolicy.NEW if stream.discard == "new" else DiscardPolicy.OLD,
+        max_age=stream.max_age_s or 0,
+        max_msgs=stream.max_msgs or -1,
+        max_bytes=stream.max_bytes or -1,
+        duplicate_window=stream.duplicate_window_s,
+        storage=StorageType.MEMORY if stream.storage == "memory" else StorageType.FILE,
+        num_replicas=bus.replicas,
+        allow_atomic=stream.allow_atomic,
+        allow_direct=True,
+    )
     jetstream: Any = bus.nc.jetstream(timeout=ENSURE_S)
     with _made(name):
         try:
@@ -427,23 +436,6 @@ def _made(what: str) -> Iterator[None]:
         yield
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise BusUnavailable(f"the broker cannot make {what}: {error!r}") from error
-
-
-def _stream_config(stream: Stream, replicas: int) -> StreamConfig:
-    return StreamConfig(
-        name=stream.name,
-        subjects=list(stream.subjects),
-        retention=RetentionPolicy.WORK_QUEUE if stream.retention == "workqueue" else RetentionPolicy.LIMITS,
-        discard=DiscardPolicy.NEW if stream.discard == "new" else DiscardPolicy.OLD,
-        max_age=stream.max_age_s or 0,
-        max_msgs=stream.max_msgs or -1,
-        max_bytes=stream.max_bytes or -1,
-        duplicate_window=stream.duplicate_window_s,
-        storage=StorageType.MEMORY if stream.storage == "memory" else StorageType.FILE,
-        num_replicas=replicas,
-        allow_atomic=stream.allow_atomic,
-        allow_direct=True,
-    )
 
 
 class BackgroundConnection:

@@ -283,7 +283,10 @@ class Consumer:
         dead: list[tuple[Msg, Dead]] = []
         waiting: list[str] = []
         for (message, received), outcome in zip(deliveries, outcomes, strict=True):
-            decided = self._decided(received, outcome)
+            decided: object = outcome
+            if not isinstance(decided, Done | Retry | Dead):
+                other = TypeError(f"the handler returned {type(decided).__name__} as an outcome")
+                decided = self._after_failure(received, decided.error if isinstance(decided, Failed) else other)
             if isinstance(decided, Dead):
                 dead.append((message, decided))
                 continue
@@ -300,13 +303,6 @@ class Consumer:
             )
         await asyncio.gather(*applying)
         await self._dead_letter(dead)
-
-    def _decided(self, received: Received[Message], outcome: object) -> Done | Retry | Dead:
-        """An outcome, or what becomes of a message whose handler failed or returned something else."""
-        if isinstance(outcome, Done | Retry | Dead):
-            return outcome
-        other = TypeError(f"the handler returned {type(outcome).__name__} as an outcome")
-        return self._after_failure(received, outcome.error if isinstance(outcome, Failed) else other)
 
     def _after_failure(self, received: Received[Message], error: Exception) -> Retry | Dead:
         """What becomes of a message whose handler raised; unexpected errors are tried again, later and later."""

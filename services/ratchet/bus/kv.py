@@ -198,7 +198,7 @@ class Bucket(Generic[V]):
                 yield [*newest.values()]
                 return
             yield [*newest.values()]
-            seen = max([last, *(one.metadata.sequence.stream for one in newest.values())])
+            seen = max([last, *(message.metadata.sequence.stream for message in newest.values())])
             while True:
                 batch = await reader.next(POLL_S)
                 if batch:

@@ -93,7 +93,7 @@ class Outbox:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
-        self._draining: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[bool] | None = None
         self._orphans_due = 0.0
         self._stopping = False
 
@@ -208,14 +208,10 @@ class Outbox:
                 self._in_flight = 0
         due = self._spool.pending or self._orphans_due <= asyncio.get_running_loop().time()
         if due and self._is_connected() and (self._draining is None or self._draining.done()):
-            self._draining = asyncio.create_task(self._drain())
+            self._draining = asyncio.create_task(self._safely(self._drain()))
 
     async def _drain(self) -> None:
         """Publish the spool, as far as that goes now, and those that no process holds any more."""
-        if await self._safely(self._drain_all()):
-            self._wake.set()
-
-    async def _drain_all(self) -> None:
         await self._spool.drain(self._publish, BATCH, BATCH_BYTES)
         now = asyncio.get_running_loop().time()
         if self._orphans_due <= now:
@@ -224,6 +220,7 @@ class Outbox:
                 for orphan in orphans:
                     drained = await orphan.drain(self._publish, BATCH, BATCH_BYTES)
                     log.info("spool of a process that is gone", directory=str(orphan.directory), published=drained)
+        self._wake.set()
 
     def _is_full(self) -> bool:
         return len(self._queue) >= self._limit or self._queued_bytes >= self._limit_bytes

@@ -156,10 +156,10 @@ def check_names(what: str, named: Iterable[str], known: Collection[str]) -> None
 def covers(pattern: str, subject: str) -> bool:
     """Whether a broker's filter takes every subject of another one: `*` stands for a token, `>` for all that follow."""
     patterns, tokens = pattern.split("."), subject.split(".")
-    for place, one in enumerate(patterns):
-        if one == ">":
+    for place, part in enumerate(patterns):
+        if part == ">":
             return len(tokens) > place
-        if place >= len(tokens) or tokens[place] == ">" or one not in ("*", tokens[place]):
+        if place >= len(tokens) or tokens[place] == ">" or part not in ("*", tokens[place]):
             return False
     return len(patterns) == len(tokens)
 

@@ -10,7 +10,7 @@ refers to another part, `maxContains` counts, or a reference leads below a keywo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,8 @@ class Schema:
             self._open = _validator(open_view(schema))
         except (ValueError, TypeError) as error:
             raise Rejected(f"not a JSON Schema: {str(error).splitlines()[0]}") from error
-        self._members = frozenset(_members(schema))
+        self._members = frozenset(name for part in _objects(schema) for name in part.get("properties", {}))
+        """The names of all members that it describes, at any depth."""
 
     def check_strict(self, parsed: Json) -> None:
         """Raises `InvalidMessage` unless the strict view takes it."""
@@ -180,7 +181,9 @@ def _loaded(root: Path, name: str, around: tuple[str, ...]) -> Json:
 
 
 def _complete(root: Path, schema: Json, around: tuple[str, ...]) -> Json:
-    embedded = {name: _loaded(root, name, around) for name in sorted({*_references(schema)})}
+    references = [str(part.get("$ref", "")) for part in _objects(schema)]
+    names = {ref.removeprefix(SCHEMA_ID).partition("#")[0] for ref in references if ref.startswith(SCHEMA_ID)}
+    embedded = {name: _loaded(root, name, around) for name in sorted(names)}
     return {**schema, "$defs": {**embedded, **schema.get("$defs", {})}} if embedded else schema
 
 
@@ -221,19 +224,6 @@ def _reason(error: jsonschema_rs.ValidationError) -> str:
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.PropertyNames):
         return f"a member's name is refused: {kind.error.message}"
     return error.message
-
-
-def _references(schema: Json) -> Iterator[str]:
-    """The names of the schemas that a schema refers to, anywhere in it."""
-    for part in _objects(schema):
-        reference = part.get("$ref")
-        if isinstance(reference, str) and reference.startswith(SCHEMA_ID):
-            yield reference.removeprefix(SCHEMA_ID).partition("#")[0]
-
-
-def _members(schema: Json) -> Collection[str]:
-    """The names of all members that a schema describes, at any depth."""
-    return {name for part in _objects(schema) for name in part.get("properties", {})}
 
 
 def _objects(document: Json) -> Iterator[dict[str, Json]]:

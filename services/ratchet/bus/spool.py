@@ -56,27 +56,32 @@ class Spool:
     keeps = True
     """Whether records can be kept at all."""
 
-    @property
-    def directory(self) -> Path | None:
-        """Where the records lie."""
-        return self._directory
+    directory: Path | None
+    """Where the records lie; None where none can."""
+    pending = 0
+    """Records not yet published."""
+    overflowed = 0
+    """Records refused since the spool was opened: it was full, or the disk was."""
+    damaged = 0
+    """Places that could not be read, cut off by a power failure, altered or deleted: a record or more at each."""
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
         """Open `directory`, made if absent. Raises `ConfigError` if it is in use, `OSError` if it cannot be used."""
         _make_private(directory)
-        self._directory = directory
+        self.directory = self._directory = directory
         self._parent: Path | None = None
         self._lock = _hold(directory / "lock")
         self._max_bytes = max_bytes
         self._segment_bytes = max(1, min(MAX_SEGMENT_BYTES, max_bytes // SEGMENTS))
         self._writer: IO[bytes] | None = None
-        self._overflowed = 0
         self._sizes = _sizes_in(directory)
-        self._cursor = self._read_cursor()
+        cursor = _cursor_in(directory, self._sizes)
+        if cursor is None:
+            (directory / "cursor").unlink(missing_ok=True)  # the segments to come must not make it readable
+        self._cursor = cursor or (0, 0)  # from the start: at the price of duplicates
         self._next = max([self._cursor[0], *self._sizes]) + 1
-        self._damaged = 0
-        self._pending = sum(1 for _ in self._frames(self._count_damage))
-        if self._pending == 0:
+        self.pending = sum(1 for _ in self._frames(self._count_damage))
+        if self.pending == 0:
             self._forget_segments(before=self._next)
 
     @classmethod
@@ -116,33 +121,18 @@ class Spool:
                 orphan.close()
 
     @property
-    def pending(self) -> int:
-        """Records not yet published."""
-        return self._pending
-
-    @property
     def size(self) -> int:
         """Bytes of records on disk: never more than `max_bytes`."""
         return sum(self._sizes.values())
-
-    @property
-    def overflowed(self) -> int:
-        """Records refused since the spool was opened: it was full, or the disk was."""
-        return self._overflowed
-
-    @property
-    def damaged(self) -> int:
-        """Places that could not be read, cut off by a power failure, altered or deleted: a record or more at each."""
-        return self._damaged
 
     def append(self, record: Record) -> bool:
         """Keep `record` until it is drained. False, and counted, when there is no room for it."""
         payload = msgspec.msgpack.encode(record)
         frame = FRAME.pack(len(payload), zlib.crc32(payload)) + payload
         if self.size + len(frame) > self._max_bytes or not self._write(frame):
-            self._overflowed += 1
+            self.overflowed += 1
             return False
-        self._pending += 1
+        self.pending += 1
         return True
 
     async def drain(self, publish: Publish, batch: int = 64, batch_bytes: int = 8 * 1024 * 1024) -> int:
@@ -154,11 +144,11 @@ class Spool:
         while frames := self._first_frames(batch, batch_bytes):
             await publish([record for record, _ in frames])
             drained += len(frames)
-            self._pending -= len(frames)
+            self.pending -= len(frames)
             self._advance(frames[-1][1])
-        if self._pending:  # what was appended cannot be read any more
-            self._pending = 0
-            self._damaged += 1
+        if self.pending:  # what was appended cannot be read any more
+            self.pending = 0
+            self.damaged += 1
             self._advance(self._cursor)
         return drained
 
@@ -183,7 +173,7 @@ class Spool:
         if self._writer is not None and self._sizes[self._next - 1] < self._segment_bytes:
             return self._writer
         self._close_segment(sync=True)
-        self._writer = _private_file(self._path(self._next), os.O_WRONLY | os.O_APPEND)
+        self._writer = _private_file(_segment_in(self._directory, self._next), os.O_WRONLY | os.O_APPEND)
         self._sizes[self._next] = 0
         self._next += 1
         return self._writer
@@ -211,7 +201,7 @@ class Spool:
         return _frames_in(self._directory, self._sizes, self._cursor, on_damage)
 
     def _count_damage(self) -> None:
-        self._damaged += 1
+        self.damaged += 1
 
     def _advance(self, position: tuple[int, int]) -> None:
         """Everything up to `position` is published: note that first, then delete the segments that are done.
@@ -220,35 +210,19 @@ class Spool:
         """
         self._cursor = position
         try:
-            self._write_cursor()
+            staged = self._directory / "cursor.new"
+            with _private_file(staged, os.O_WRONLY | os.O_TRUNC) as file:
+                file.write(f"{position[0]} {position[1]}".encode())
+            staged.replace(self._directory / "cursor")
         finally:
-            if self._pending == 0:
+            if self.pending == 0:
                 self._close_segment(sync=False)
-            self._forget_segments(before=self._next if self._pending == 0 else position[0])
-
-    def _write_cursor(self) -> None:
-        staged = self._directory / "cursor.new"
-        with _private_file(staged, os.O_WRONLY | os.O_TRUNC) as file:
-            file.write(f"{self._cursor[0]} {self._cursor[1]}".encode())
-        staged.replace(self._directory / "cursor")
+            self._forget_segments(before=self._next if self.pending == 0 else position[0])
 
     def _forget_segments(self, before: int) -> None:
         for number in [n for n in self._sizes if n < before]:
-            self._path(number).unlink(missing_ok=True)
+            _segment_in(self._directory, number).unlink(missing_ok=True)
             del self._sizes[number]
-
-    def _read_cursor(self) -> tuple[int, int]:
-        """Where to go on; an absent or unreadable cursor means from the start, at the price of duplicates.
-
-        One that no drain can have left is unreadable too: it would pass over records that were never published.
-        """
-        cursor = _cursor_in(self._directory, self._sizes)
-        if cursor is None:
-            (self._directory / "cursor").unlink(missing_ok=True)  # the segments to come must not make it readable
-        return cursor or (0, 0)
-
-    def _path(self, number: int) -> Path:
-        return _segment_in(self._directory, number)
 
 
 class NoSpool(Spool):
@@ -257,27 +231,11 @@ class NoSpool(Spool):
     keeps = False
 
     def __init__(self) -> None:
-        self._overflowed = 0
-        self._parent = None
-
-    @property
-    def directory(self) -> Path | None:
-        return None
-
-    @property
-    def pending(self) -> int:
-        return 0
-
-    @property
-    def size(self) -> int:
-        return 0
-
-    @property
-    def damaged(self) -> int:
-        return 0
+        self.directory = self._parent = None
+        self._sizes = {}
 
     def append(self, record: Record) -> bool:  # noqa: ARG002 - a record is refused whatever it is
-        self._overflowed += 1
+        self.overflowed += 1
         return False
 
     async def drain(
@@ -334,7 +292,8 @@ def _segment_in(directory: Path, number: int) -> Path:
 
 
 def _cursor_in(directory: Path, sizes: Mapping[int, int]) -> tuple[int, int] | None:
-    """Where to go on; None for a cursor that cannot be read, or that no drain can have left."""
+    """Where to go on; None for a cursor that cannot be read, or that no drain can have left: it would pass over records
+    that were never published."""
     try:
         number, offset = map(int, (directory / "cursor").read_text().split())
     except FileNotFoundError:

@@ -30,9 +30,8 @@ from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.preferences.derivation import MAX_PER_TASK
 from ratchet.core.preferences.deriving import DerivationReport, Deriver, RuleMaker
 from ratchet.core.preferences.http_judge import ChatJudge
-from ratchet.core.preferences.jsonl import append, read_lines
 from ratchet.core.preferences.publishing import Published, Sink, publish
-from ratchet.core.preferences.records import preference_of, record_of
+from ratchet.core.preferences.records import append, preference_of, read_lines, record_of
 from ratchet.core.preferences.rules import RULES
 from ratchet.core.preferences.rules.base import Rule
 from ratchet.core.preferences.rules.reward_margin import MARGIN

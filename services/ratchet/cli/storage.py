@@ -8,7 +8,7 @@ from ratchet.cli.api import post
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import AsJson, Directory, DryRun
 from ratchet.cli.output import console, print_answer, print_table
-from ratchet.core.contract.http.storage import StorageOut
+from ratchet.core.contract.http.status import StorageOut
 from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(no_args_is_help=True)

@@ -20,7 +20,7 @@ from ratchet.client.preparer import Preparer
 from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import Agent, TrajectoryRecorder, plain
 from ratchet.core.contract import Feedback, JsonObject, Message, Preference
-from ratchet.core.contract.reward import preference_id
+from ratchet.core.contract.reward import SOURCES, preference_id
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
 from ratchet.core.errors import Rejected
 from ratchet.core.service.logs import failure
@@ -29,8 +29,6 @@ log = structlog.get_logger()
 
 Answer = str | list[JsonObject]
 """A text, or chat messages in OpenAI's form."""
-SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
-"""Sources that a preference can have."""
 
 
 @dataclass(frozen=True, slots=True)

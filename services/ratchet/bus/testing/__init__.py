@@ -13,8 +13,7 @@ durable consumers and the buckets. The same tests run against the fakes and agai
 """
 
 from ratchet.bus.testing.broker import FakeBroker, Faults, Killed
-from ratchet.bus.testing.clock import START, FakeClock
+from ratchet.bus.testing.clock import START, FakeClock, eventually
 from ratchet.bus.testing.fakes import FakeBus, connect
-from ratchet.bus.testing.waiting import eventually
 
 __all__ = ["START", "FakeBroker", "FakeBus", "FakeClock", "Faults", "Killed", "connect", "eventually"]

@@ -1,8 +1,11 @@
-"""A clock that moves when a test says so."""
+"""A clock that moves when a test says so, and waiting for conditions instead of for time."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 START = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 
@@ -30,3 +33,19 @@ class FakeClock:
     def monotonic(self) -> float:
         """Seconds that have passed."""
         return self._passed_s
+
+
+T = TypeVar("T")
+
+
+async def eventually(probe: Callable[[], Awaitable[T | None]], deadline_s: float = 120.0) -> T:
+    """Call `probe` until it returns something true; fails with its last answer after the deadline."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + deadline_s
+    while True:
+        answer = await probe()
+        if answer:
+            return answer
+        if loop.time() > until:
+            raise AssertionError(f"did not become true within {deadline_s:g} s: last answer {answer!r}")
+        await asyncio.sleep(0.02)

@@ -52,8 +52,10 @@ class Marks:
     def __init__(self, control: ControlTokens, value: object) -> None:
         """`value`: everything that will be rendered, for marks that occur nowhere in it. Raises `BadRequest`."""
         texts = "\0".join(_texts(value))
-        if not _is_unicode(texts):
-            raise BadRequest("the messages hold text that is no Unicode", code="invalid_text")
+        try:
+            texts.encode()
+        except UnicodeEncodeError as error:  # half of a surrogate pair: JSON can spell one, and no tokenizer takes it
+            raise BadRequest("the messages hold text that is no Unicode", code="invalid_text") from error
         free = (chr(code) for code in MARKS if chr(code) not in texts)
         self._marks = dict(zip((token for token in control.texts if token in texts), free, strict=False))
         if any(token in texts and token not in self._marks for token in control.texts):
@@ -71,7 +73,7 @@ class Marks:
             return value
         if isinstance(value, dict):
             members = cast("JsonObject", value)
-            return {self.hide(name, but): self.hide(one, but) for name, one in members.items()}
+            return {self.hide(name, but): self.hide(part, but) for name, part in members.items()}
         if isinstance(value, list):
             return [self.hide(item, but) for item in cast("list[object]", value)]
         return value
@@ -83,23 +85,14 @@ class Marks:
         return [(self._meant.get(part, part), part in self._meant) for part in self._pattern.split(rendered) if part]
 
 
-def _is_unicode(text: str) -> bool:
-    """Whether it has no half of a surrogate pair alone: JSON can spell one, and no tokenizer takes it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _texts(value: object) -> Iterator[str]:
     """Every text in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for name, one in cast("JsonObject", value).items():
+        for name, part in cast("JsonObject", value).items():
             yield name
-            yield from _texts(one)
+            yield from _texts(part)
     elif isinstance(value, list):
         for item in cast("list[object]", value):
             yield from _texts(item)

@@ -88,22 +88,21 @@ class ChatCounts:
 
     def findings(self) -> list[str]:
         """One sentence for everything that is lost, or learnt by mistake; empty when nothing is."""
-        refused = [f"{count} conversations are left out: {why}." for why, count in self.unrenderable.most_common()]
+        found = [f"{count} conversations are left out: {why}." for why, count in self.unrenderable.most_common()]
+        if self.truncated:
+            end = "beginning" if self.keep_end else "end"
+            longer = f"{self.truncated} rows are longer than {self.max_length} tokens, and lose their {end}"
+            found.append(
+                f"{longer}: the longest has {self.longest}, the first are of {', '.join(self.first_truncated)}."
+            )
         counted = [(sentence, getattr(self, name)) for name, sentence in _SENTENCES.items()]
-        return refused + self._truncated() + [sentence.format(count) for sentence, count in counted if count]
+        return found + [sentence.format(count) for sentence, count in counted if count]
 
     def truncate(self, conversation_id: str) -> None:
         """Count a row that is longer than the longest one."""
         self.truncated += 1
         if len(self.first_truncated) < NAMED and conversation_id not in self.first_truncated:
             self.first_truncated.append(conversation_id)
-
-    def _truncated(self) -> list[str]:
-        if not self.truncated:
-            return []
-        end = "beginning" if self.keep_end else "end"
-        longer = f"{self.truncated} rows are longer than {self.max_length} tokens, and lose their {end}"
-        return [f"{longer}: the longest has {self.longest}, the first are of {', '.join(self.first_truncated)}."]
 
 
 _SENTENCES = {

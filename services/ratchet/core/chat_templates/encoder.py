@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -111,13 +111,10 @@ class ChatEncoder:
         first = max(bisect_left(tokens.begins, answer.begin), bisect_right(tokens.ends, answer.begin))
         after = bisect_left(tokens.begins, answer.end, lo=first)
         last = next((index for index in reversed(range(first, after)) if tokens.ids[index] in self._special), None)
-        if last is None or self._decoded(tokens.ids[last + 1 : after]).strip():
+        if last is None or self._template.tokenizer.decode(tokens.ids[last + 1 : after]).strip():
             self.counts.unended += 1
             return range(first, after)
         return range(first, last + 1)
-
-    def _decoded(self, ids: Sequence[int]) -> str:
-        return self._template.tokenizer.decode(ids)
 
 
 def _tool_name(tool: object) -> str:

@@ -123,8 +123,12 @@ class ChatTemplate:
         """Token ids of rendered texts with their places; many at once are encoded on several processors."""
         parts = [marks.parts(text) for text, marks in texts]
         plain = [text for some in parts for text, literal in some if not literal]
-        known = iter(self._with_places(plain))
-        return [self._joined(some, known) for some in parts]
+        known: list[Any] = []
+        if plain:
+            encoded = self.tokenizer(plain, add_special_tokens=False, return_offsets_mapping=True)
+            known = list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
+        places = iter(known)
+        return [self._joined(some, places) for some in parts]
 
     def _joined(self, parts: Sequence[tuple[str, bool]], known: Any) -> Encoded:
         joined, place = Encoded([], [], []), 0
@@ -140,12 +144,6 @@ class ChatTemplate:
             joined.ends.extend(place + end for _, end in offsets)
             place += width
         return joined
-
-    def _with_places(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        if not texts:
-            return []
-        encoded = self.tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)
-        return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
 
     def _pieces(self, text: str, literal: bool) -> Sequence[str]:
         """Texts to encode one by one. In those of a hidden control token there is none: no tokenizer can be relied on

@@ -6,9 +6,8 @@ from ratchet.core.contract.gateway_notes import GatewayNotes
 from ratchet.core.contract.operations import Alert, DeadLetter, Stored
 from ratchet.core.contract.reward import Feedback, Preference, Reward
 from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
-from ratchet.core.contract.start import Start
 from ratchet.core.contract.training import TrainingDispatch, TrainingRequest, TrainingStatus
-from ratchet.core.contract.trajectory import Outcome, PolicyClaim, Trajectory, TrajectoryEnd
+from ratchet.core.contract.trajectory import Outcome, PolicyClaim, Start, Trajectory, TrajectoryEnd
 from ratchet.core.contract.turn import Turn
 
 MESSAGES: dict[str, type[Message]] = {

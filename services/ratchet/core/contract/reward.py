@@ -13,6 +13,9 @@ from ratchet.bus.message import JsonObject, Message, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
 from ratchet.core.contract.values import Amount, Count, Ordinal, Role, Share, Uuid, listed, matching
 
+SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
+"""Sources that a preference can have."""
+
 
 class RewardComponent(Value, frozen=True, kw_only=True, omit_defaults=True):
     score: float
@@ -172,7 +175,7 @@ class Preference(Message, frozen=True, kw_only=True, omit_defaults=True):
     """What both answer: a text or a list of chat messages."""
     chosen: str | Annotated[list[JsonObject], Meta(min_length=1)]
     rejected: str | Annotated[list[JsonObject], Meta(min_length=1)]
-    source: Annotated[str, listed("human", "teacher", "heuristic", "derived", "rag")]
+    source: Annotated[str, listed(*SOURCES)]
     """`human`, `teacher`, `heuristic`, `derived` or `rag`."""
     role: Role = DEFAULT_ROLE
     """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare

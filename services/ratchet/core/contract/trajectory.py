@@ -1,4 +1,7 @@
-"""The runs of agents: trajectories of turns as agents report them, and the end of a trajectory that the gateway saw."""
+"""The runs of agents: trajectories of turns as agents report them, their start and their end as the gateway saw them.
+
+A trajectory starts on an arm: the gateway publishes `Start` when it draws the arm, before it calls any engine.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from ratchet.core.contract.values import (
     Count,
     Ordinal,
     Percentage,
+    Positive,
     Role,
     Sha256OrNone,
     Share,
@@ -265,3 +269,34 @@ def claims_digest(message: Trajectory | TrajectoryEnd) -> str:
     """Digest of an agent's claims about its trajectory (outcome, quality, labels); empty when it claims nothing."""
     claims = [message.outcome, message.quality, message.labels]
     return hashlib.sha256(msgspec.json.encode(claims, order="deterministic")).hexdigest() if any(claims) else ""
+
+
+class Start(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """The canary's statistics take trajectories in the order in which the stream stored their starts."""
+
+    TOPIC: ClassVar[str] = "agent.rl.start.v1"
+
+    trajectory_id: Uuid
+    """Id of the trajectory. One that several roles answer starts once in each."""
+    timestamp: datetime
+    """The time of the draw, by the gateway's clock. For people; no statistic uses it."""
+    policy: PolicyClaim
+    """The arm, the policy that serves it, and the canary weight of the draw."""
+    role: Role = DEFAULT_ROLE
+    """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
+    subject."""
+    rollout_id: Uuid | None = None
+    """The rollout of the canary; None without one."""
+    centres: dict[str, Share] | None = None
+    """By metric: the harm, 0..1, that the rollout's tests bet around, from the route at the time of the draw."""
+    latency_scale_ms: Positive | None = None
+    """The latency that counts as a harm of one half, from the route at the time of the draw."""
+
+    @property
+    def subject(self) -> str:
+        return role_subject(self.TOPIC, self.role)
+
+    @property
+    def event_id(self) -> str:
+        """One start for a trajectory in a role, however often it is published."""
+        return named_id("start", self.role, self.trajectory_id)

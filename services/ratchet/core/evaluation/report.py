@@ -76,9 +76,9 @@ class DifferingTask(msgspec.Struct, frozen=True, kw_only=True):
 
 def summary_of(policy: str, mode: str, tries: Sequence[Try]) -> Summary:
     """Of one policy's tries in one mode."""
-    answered = [one for one in tries if one.fault is None]
-    shares, scores = success_by_task(answered), _means((one.task, one.score) for one in answered)
-    right, latencies = math.fsum(shares.values()), sorted(one.latency_ms for one in answered)
+    answered = [tried for tried in tries if tried.fault is None]
+    shares, scores = success_by_task(answered), _means((tried.task, tried.score) for tried in answered)
+    right, latencies = math.fsum(shares.values()), sorted(tried.latency_ms for tried in answered)
     return Summary(
         policy=policy,
         mode=mode,
@@ -87,12 +87,12 @@ def summary_of(policy: str, mode: str, tries: Sequence[Try]) -> Summary:
         success=right / len(shares) if shares else None,
         interval=wilson(right, len(shares)),
         score=math.fsum(scores.values()) / len(scores) if scores else None,
-        refused=sum(one.refused for one in answered),
+        refused=sum(tried.refused for tried in answered),
         faults=len(tries) - len(answered),
-        reason=next((one.fault for one in tries if one.fault), None)
-        or next((one.why for one in tries if one.refused), None),
-        prompt_tokens=sum(one.prompt_tokens for one in answered),
-        completion_tokens=sum(one.completion_tokens for one in answered),
+        reason=next((tried.fault for tried in tries if tried.fault), None)
+        or next((tried.why for tried in tries if tried.refused), None),
+        prompt_tokens=sum(tried.prompt_tokens for tried in answered),
+        completion_tokens=sum(tried.completion_tokens for tried in answered),
         latency_p50_ms=_quantile(latencies, 0.5),
         latency_p95_ms=_quantile(latencies, 0.95),
     )
@@ -100,7 +100,7 @@ def summary_of(policy: str, mode: str, tries: Sequence[Try]) -> Summary:
 
 def difference_of(mode: str, tries: Sequence[Try], against: Sequence[Try]) -> Difference:
     """Of two policies' tries in one mode."""
-    after, before = (success_by_task(one for one in side if one.fault is None) for side in (tries, against))
+    after, before = (success_by_task(tried for tried in side if tried.fault is None) for side in (tries, against))
     refused = _refused(tries) & _refused(against)
     both = sorted(after.keys() & before.keys() - refused)
     changes = [after[task] - before[task] for task in both]
@@ -117,7 +117,7 @@ def difference_of(mode: str, tries: Sequence[Try], against: Sequence[Try]) -> Di
 
 def differing(mode: str, tries: Sequence[Try], against: Sequence[Try]) -> list[DifferingTask]:
     """The tasks at which the policies did differently, those at which `tries` lost first."""
-    after, before = (success_by_task(one for one in side if one.fault is None) for side in (tries, against))
+    after, before = (success_by_task(tried for tried in side if tried.fault is None) for side in (tries, against))
     changed = [task for task in sorted(after.keys() & before.keys()) if after[task] != before[task]]
     rows = [
         DifferingTask(
@@ -125,7 +125,11 @@ def differing(mode: str, tries: Sequence[Try], against: Sequence[Try]) -> list[D
             mode=mode,
             policy=after[task],
             against=before[task],
-            why=_why_wrong(task, tries if after[task] < before[task] else against),
+            why=next(
+                tried.why
+                for tried in (tries if after[task] < before[task] else against)
+                if tried.task == task and tried.fault is None and not tried.success
+            ),
         )
         for task in changed
     ]
@@ -134,7 +138,7 @@ def differing(mode: str, tries: Sequence[Try], against: Sequence[Try]) -> list[D
 
 def success_by_task(tries: Iterable[Try]) -> Mapping[str, float]:
     """The share of right tries of each task."""
-    return _means((one.task, float(one.success)) for one in tries)
+    return _means((tried.task, float(tried.success)) for tried in tries)
 
 
 def _means(values: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -146,11 +150,7 @@ def _means(values: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 def _refused(tries: Sequence[Try]) -> set[str]:
     """The tasks of which no try brought an answer that could be graded, and none a fault."""
-    return {one.task for one in tries} - {one.task for one in tries if not one.refused}
-
-
-def _why_wrong(task: str, tries: Sequence[Try]) -> str:
-    return next(one.why for one in tries if one.task == task and one.fault is None and not one.success)
+    return {tried.task for tried in tries} - {tried.task for tried in tries if not tried.refused}
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float | None:

@@ -19,7 +19,7 @@ import xgrammar
 from ratchet.core.contract.turn import Constraint
 from ratchet.core.errors import Rejected, Unavailable
 from ratchet.core.grammars.compiler_process import LENGTH, Job, Result, Vocabulary
-from ratchet.core.grammars.sources import Source, source_of
+from ratchet.core.grammars.sources import source_of
 from ratchet.core.grammars.walk import Grammar
 
 
@@ -78,7 +78,13 @@ class Compiler:
             known = self.known(tokens, constraint)
             if known is not None:
                 return known
-            outcome, size = self._compiled(tokens, source)
+            bounds = self._bounds
+            job = Job(tokens.key, source.language, source.text, bounds.cpu_s, bounds.memory, bounds.size)
+            result, size = self._ask(tokens, job), 0
+            outcome: Grammar | str = result.reason or "it cannot be compiled"
+            if result.grammar is not None:
+                compiled = xgrammar.CompiledGrammar.deserialize_json(result.grammar, tokens.info)
+                outcome, size = Grammar(compiled, tokens.size, tokens.ends), len(result.grammar)
             self._cache.put(_key(tokens, constraint), outcome, size)
         if isinstance(outcome, str):
             raise Rejected(outcome)
@@ -106,15 +112,6 @@ class Compiler:
             if pipe is not None:
                 with suppress(OSError):  # what was not written yet goes nowhere
                     pipe.close()
-
-    def _compiled(self, tokens: Tokens, source: Source) -> tuple[Grammar | str, int]:
-        bounds = self._bounds
-        job = Job(tokens.key, source.language, source.text, bounds.cpu_s, bounds.memory, bounds.size)
-        result = self._ask(tokens, job)
-        if result.grammar is None:
-            return result.reason or "it cannot be compiled", 0
-        grammar = xgrammar.CompiledGrammar.deserialize_json(result.grammar, tokens.info)
-        return Grammar(grammar, tokens.size, tokens.ends), len(result.grammar)
 
     def _ask(self, tokens: Tokens, job: Job) -> Result:
         """The process's answer. When it has died since it was last asked, a new one is asked."""

@@ -11,7 +11,7 @@ import msgspec
 from ratchet.bus.message import JsonObject, decode
 from ratchet.core.contract.turn import Constraint
 from ratchet.core.errors import Rejected
-from ratchet.core.rules.constraints import CHOICE, GRAMMAR, JSON_SCHEMA, REGEX, STRUCTURAL_TAG, TOOLS, Tool, ToolCalls
+from ratchet.core.rules.constraints import CHOICE, GRAMMAR, JSON_SCHEMA, REGEX, STRUCTURAL_TAG, TOOLS, ToolCalls
 
 Begin = Callable[[str], Sequence[tuple[str, str]]]
 """Name of a tool -> the texts that may stand before, and after, the arguments of its call."""
@@ -35,18 +35,14 @@ def _hermes(name: str) -> Sequence[tuple[str, str]]:
     return [(f'<tool_call>{end}{{"name": "{name}", "arguments": ', f"}}{end}</tool_call>") for end in ("\n", "")]
 
 
-def _llama(name: str) -> Sequence[tuple[str, str]]:
-    return [(f'{{"name": "{name}", "parameters": ', "}")]
-
-
-def _qwen_coder(name: str) -> Sequence[tuple[str, str]]:
-    return [(f"<tool_call>\n<function={name}>\n", "\n</function>\n</tool_call>")]
-
-
 CALL_FORMATS: Mapping[str, CallFormat] = {
     "hermes": CallFormat("<tool_call>", _hermes),
-    "llama3_json": CallFormat('{"name": ', _llama, separator="; "),
-    "qwen3_coder": CallFormat("<tool_call>\n<function=", _qwen_coder, style="qwen_xml"),
+    "llama3_json": CallFormat('{"name": ', lambda name: [(f'{{"name": "{name}", "parameters": ', "}")], separator="; "),
+    "qwen3_coder": CallFormat(
+        "<tool_call>\n<function=",
+        lambda name: [(f"<tool_call>\n<function={name}>\n", "\n</function>\n</tool_call>")],
+        style="qwen_xml",
+    ),
     "call_token": CallFormat("<|call|>", lambda name: [(f"<|call|>{name} ", "")]),
 }
 """By the name that a tokenizer's config gives in `ratchet_tool_format`."""
@@ -102,7 +98,11 @@ def _tag(calls: ToolCalls, tool_format: str) -> JsonObject:
     form = CALL_FORMATS.get(tool_format)
     if form is None:
         raise Rejected(f"calls in the tool format {tool_format!r} cannot be constrained")
-    tags = [tag for tool in calls.tools for tag in _tags(form, tool)]
+    tags: list[JsonObject] = []
+    for tool in calls.tools:
+        content = {"type": JSON_SCHEMA, JSON_SCHEMA: tool.parameters, "style": form.style}
+        frames = form.frames(tool.name)
+        tags += [{"type": "tag", "begin": begin, "content": content, "end": end} for begin, end in frames]
     if calls.choice == "auto" and calls.otherwise is None:
         return {"type": "triggered_tags", "triggers": [form.trigger], "tags": tags, "stop_after_first": calls.single}
     several: JsonObject = {
@@ -113,11 +113,6 @@ def _tag(calls: ToolCalls, tool_format: str) -> JsonObject:
         "stop_after_first": calls.single,
     }
     return {"type": "or", "elements": [several, _format(calls.otherwise)]} if calls.otherwise else several
-
-
-def _tags(form: CallFormat, tool: Tool) -> Sequence[JsonObject]:
-    content = {"type": JSON_SCHEMA, JSON_SCHEMA: tool.parameters, "style": form.style}
-    return [{"type": "tag", "begin": begin, "content": content, "end": end} for begin, end in form.frames(tool.name)]
 
 
 def _format(constraint: Constraint) -> JsonObject:

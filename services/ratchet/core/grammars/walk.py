@@ -32,7 +32,7 @@ class Grammar:
 
     def walk(self, stop_token_ids: Sequence[int] = (), cpu_s: float = ANSWER_CPU_S) -> Walk:
         """Begin an answer. `stop_token_ids`: tokens that may end it, beside the model's own."""
-        stops = sorted({*self._ends, *(stop_token_id for stop_token_id in stop_token_ids if stop_token_id < self.size)})
+        stops = sorted({*self._ends, *(token for token in stop_token_ids if token < self.size)})
         return Walk(self, xgrammar.GrammarMatcher(self._compiled, override_stop_tokens=stops), cpu_s)
 
 

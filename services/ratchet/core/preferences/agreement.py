@@ -43,9 +43,9 @@ class Agreement:
 def agreement(opinions: Iterable[Opinion]) -> Agreement:
     """The newest opinion of each rater on each question counts. Preferences without a rater are left out."""
     sides: dict[tuple[str, ...], dict[str, bool]] = defaultdict(dict)
-    for one in sorted(opinions, key=lambda opinion: opinion.sequence):
-        if one.rater:
-            sides[one.question]["/".join(one.judge)] = one.chosen <= one.rejected
+    for opinion in sorted(opinions, key=lambda opinion: opinion.sequence):
+        if opinion.rater:
+            sides[opinion.question]["/".join(opinion.judge)] = opinion.chosen <= opinion.rejected
     shared = [votes for votes in sides.values() if len(votes) > 1]
     return Agreement(len(shared), alpha(shared), _reports(shared))
 
@@ -77,4 +77,4 @@ def _reports(shared: Sequence[dict[str, bool]]) -> list[RaterReport]:
         rest = number.total() - n
         usual = (apart.total() - apart[rater]) / rest if rest else 1.0
         reports.append(RaterReport(rater, n, apart[rater], low, high, low > usual))
-    return sorted(reports, key=lambda one: -one.low)
+    return sorted(reports, key=lambda report: -report.low)

@@ -104,7 +104,7 @@ class Tries:
             for message in await self._history.messages("trajectories", Trajectory, role, ids)
         }
         turns: dict[str, list[Turn]] = {}
-        recorded = {one.recorded_as or one.trajectory_id for one in stored.values()}
+        recorded = {trajectory.recorded_as or trajectory.trajectory_id for trajectory in stored.values()}
         for turn in await self._history.messages("turns", Turn, role, recorded):
             turns.setdefault(turn.trajectory_id, []).append(turn)
         readable: list[Try] = []

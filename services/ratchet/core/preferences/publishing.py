@@ -67,7 +67,7 @@ async def _send(sink: Sink, fresh: Sequence[Preference], done: Published) -> Non
         if len(fresh) == 1:
             done.refused.append(Refused(fresh[0].preference_id, str(error)))
             return
-        for one in fresh:
-            await _send(sink, [one], done)
+        for preference in fresh:
+            await _send(sink, [preference], done)
         return
     done.published += len(fresh)

@@ -1,4 +1,5 @@
-"""A preference as a record of a file, `{prompt, chosen, rejected, metadata}`, and back. Pure.
+"""A preference as a record of a file, `{prompt, chosen, rejected, metadata}`, and back; and such files, JSON lines that
+many processes append to at once without losing a line.
 
 A person's choice may also stand as it was made: `{prompt, a, b, choice, metadata}` with the choice `a` or `b`.
 Members of `metadata` that a preference has are taken as such (`rater`, `confidence`, `domain`, `source`, ...), others
@@ -7,15 +8,19 @@ become labels.
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
 from ratchet.core.contract import DEFAULT_ROLE, JsonObject, Preference
-from ratchet.core.contract.reward import preference_id
-from ratchet.core.errors import Rejected
+from ratchet.core.contract.reward import SOURCES, preference_id
+from ratchet.core.errors import NotFound, Rejected
 
-SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
 CHOICES = ("a", "b")
 ANSWERS = ("prompt", "chosen", "rejected")
 FIELDS = tuple(name for name in Preference.__struct_fields__ if name not in (*ANSWERS, "labels"))
@@ -82,7 +87,9 @@ def _only(fields: JsonObject, names: tuple[str, ...]) -> None:
     missing = [name for name in names if name != "metadata" and fields.get(name) is None]
     if missing:
         raise Rejected(f"the record has no {', '.join(missing)}")
-    empty = [name for name in names if name not in ("metadata", "choice") and _is_empty(fields[name])]
+    texts = {name: fields[name] for name in names if name not in ("metadata", "choice")}
+    # Nothing to read: no message, or no character but blanks.
+    empty = [name for name, text in texts.items() if not (text.strip() if isinstance(text, str) else text != [])]
     if empty:
         raise Rejected(f"{' and '.join(empty)} must not be empty")
     unknown = sorted(set(fields) - set(names))
@@ -90,12 +97,60 @@ def _only(fields: JsonObject, names: tuple[str, ...]) -> None:
         raise Rejected(f"the record has the unknown members {', '.join(unknown)}: more about a pair goes into metadata")
 
 
-def _is_empty(text: object) -> bool:
-    """Whether there is nothing to read: no message, or no character but blanks."""
-    return not text.strip() if isinstance(text, str) else text == []
-
-
 def _object(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Rejected(f"{what} is not an object")
     return cast("dict[str, Any]", value)
+
+
+PRIVATE = 0o600
+"""Only this user reads what people wrote to an agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file: its number from 1, and what it holds or why that cannot be read."""
+
+    number: int
+    record: object = None
+    problem: str | None = None
+
+
+def append(path: Path, records: Sequence[JsonObject]) -> None:
+    """Add the records as lines at the end, all or none of them as far as any reader that takes the lock can see.
+
+    Writers take turns by a lock on the file, and each writes where the file then ends (`O_APPEND`). A line that a
+    crash cut short is closed first, so that it spoils no other. Raises `OSError`.
+    """
+    if not records:
+        return
+    lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, PRIVATE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        rest = b"\n" + lines if torn else lines
+        while rest:  # one call is enough but on a full disk or an interrupted network file system
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """The lines that hold something. Raises `NotFound` or `Rejected`."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFound(f"no such file: {path}") from error
+    except IsADirectoryError as error:
+        raise Rejected(f"{path} is a directory, not a file") from error
+    except OSError as error:
+        raise Rejected(f"cannot read {path}: {error}") from error
+    for number, line in enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if line.strip():
+            try:
+                yield Line(number, msgspec.json.decode(line))
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+                yield Line(number, problem=f"not JSON: {error}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ratchet.core.contract.http.storage import StorageOut
+from ratchet.core.contract.http.status import StorageOut
 from ratchet.core.rules.access import KeyScope
 from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.storage import Storage

@@ -14,7 +14,7 @@ import structlog
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
-from ratchet.core.contract.http.storage import StorageOut, SweptOut
+from ratchet.core.contract.http.status import StorageOut, SweptOut
 from ratchet.core.contract.state import ENDED, JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, JobState
 from ratchet.core.errors import Rejected
 from ratchet.core.stores.listing import StoredObject

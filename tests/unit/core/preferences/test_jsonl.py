@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from ratchet.core.errors import NotFound, Rejected
-from ratchet.core.preferences.jsonl import append, read_lines
+from ratchet.core.preferences.records import append, read_lines
 
 WRITER = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from ratchet.core.preferences.jsonl import append
+from ratchet.core.preferences.records import append
 
 path, process = Path(sys.argv[1]), int(sys.argv[2])
 

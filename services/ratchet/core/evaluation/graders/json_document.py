@@ -13,15 +13,23 @@ from ratchet.core.errors import Rejected
 from ratchet.core.evaluation.graders.base import LINEAR, RIGHT, Grade, GradeAnswer, answer_text, same_json, wrong
 
 _BLOCK = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
+"""Of code: the only one in a text counts for all of it."""
 
 
 def build(expected: JsonExpected) -> GradeAnswer:
-    """Reads the text as JSON. Raises `Rejected` for a schema that is none."""
-    schema = None if expected.schema is None else _validator(expected.schema)
+    """Reads the text as JSON. Raises `Rejected` for an invalid schema."""
+    schema = None
+    if expected.schema is not None:
+        try:
+            schema = jsonschema_rs.Draft202012Validator(expected.schema, pattern_options=LINEAR, offline=True)
+        except (ValueError, RecursionError) as error:
+            raise Rejected(f"`schema` is no JSON Schema by itself: {str(error).splitlines()[0][:200]}") from error
 
     def grade(message: JsonObject) -> Grade:
+        text = answer_text(message)
+        blocks = _BLOCK.findall(text)
         try:
-            document = msgspec.json.decode(_document_in(answer_text(message)))
+            document = msgspec.json.decode(blocks[0] if len(blocks) == 1 else text)
             if expected.equals is not None and not same_json(document, expected.equals):
                 return wrong("the JSON is another document")
             if schema is not None and not schema.is_valid(document):
@@ -31,16 +39,3 @@ def build(expected: JsonExpected) -> GradeAnswer:
         return RIGHT
 
     return grade
-
-
-def _validator(schema: JsonObject) -> jsonschema_rs.Draft202012Validator:
-    try:
-        return jsonschema_rs.Draft202012Validator(schema, pattern_options=LINEAR, offline=True)
-    except (ValueError, RecursionError) as error:
-        raise Rejected(f"`schema` is no JSON Schema by itself: {str(error).splitlines()[0][:200]}") from error
-
-
-def _document_in(text: str) -> str:
-    """The one block of code in a text; all of it where there is none, or more than one."""
-    blocks = _BLOCK.findall(text)
-    return blocks[0] if len(blocks) == 1 else text

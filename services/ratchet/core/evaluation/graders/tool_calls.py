@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.core.contract.evaluation_task import CallExpected, CallsExpected
+from ratchet.core.contract.evaluation_task import CallsExpected
 from ratchet.core.evaluation.graders.base import RIGHT, Grade, GradeAnswer, same_json, wrong
 
 MOST_CALLS = 256
@@ -24,7 +24,14 @@ def build(expected: CallsExpected) -> GradeAnswer:
         made = _calls_of(message)
         if len(made) > MOST_CALLS:
             return wrong(f"the answer calls {len(made)} tools")
-        fitting = [[n for n, one in enumerate(made) if _is_call(call, one, more=more)] for call in expected.calls]
+        fitting = [
+            [
+                place
+                for place, (name, arguments) in enumerate(made)
+                if name == call.name and (call.arguments is None or _fit(call.arguments, arguments, more=more))
+            ]
+            for call in expected.calls
+        ]
         taken = _matched(fitting)
         missing = [call.name for n, call in enumerate(expected.calls) if n not in taken.values()]
         others = [] if expected.allow_others else [name for n, (name, _) in enumerate(made) if n not in taken]
@@ -61,11 +68,6 @@ def _take(place: int, start: int, reached_from: Mapping[int, int], taken: dict[i
         if call == start:
             return
         place = places[call]
-
-
-def _is_call(call: CallExpected, made: tuple[str, Any], *, more: bool) -> bool:
-    name, arguments = made
-    return name == call.name and (call.arguments is None or _fit(call.arguments, arguments, more=more))
 
 
 def _fit(right: JsonObject, made: Any, *, more: bool) -> bool:
