@@ -28,7 +28,7 @@ from ratchet.core.preferences.agreement import Agreement, agreement
 from ratchet.core.preferences.clickhouse_stored import Count, Kept, Selection, StoredPreferences
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.preferences.derivation import MAX_PER_TASK
-from ratchet.core.preferences.deriving import DerivationReport, Deriver, RuleMaker
+from ratchet.core.preferences.deriving import DerivationReport, Deriver
 from ratchet.core.preferences.http_judge import ChatJudge
 from ratchet.core.preferences.publishing import Published, Sink, publish
 from ratchet.core.preferences.records import append, preference_of, read_lines, record_of
@@ -273,14 +273,14 @@ async def rank_pairs(endpoints: Endpoints, options: DeriveOptions, asked: Asked,
         return await _derive(endpoints, options, Teacher(ChatJudge(client, asked.model), asked.tries), bar)
 
 
-async def _derive(endpoints: Endpoints, options: DeriveOptions, rule: Rule | RuleMaker, bar: Bar) -> DerivationReport:
+async def _derive(endpoints: Endpoints, options: DeriveOptions, rule: Rule | Teacher, bar: Bar) -> DerivationReport:
     async with warehouse_of(settings_of(endpoints)) as warehouse, outlet(endpoints, options.dry_run) as sink:
         tries = Tries(warehouse)
         known = await tries.roles()
         if options.role is not None:
             require_known(options.role, known)
         roles = known if options.role is None else [options.role]
-        deriver = Deriver(tries, StoredPreferences(warehouse), sink, rule, options.max_per_task)
+        deriver = Deriver(tries, StoredPreferences(warehouse).known, sink, rule, options.max_per_task)
         return await deriver.derive(roles, bar)
 
 
@@ -300,7 +300,7 @@ async def add_records(endpoints: Endpoints, records: Numbered, role: str | None,
                 continue
             lines.setdefault(preference.preference_id, number)
             good.setdefault(preference.preference_id, preference)
-        await publish(sink, StoredPreferences(warehouse), list(good.values()), report.done)
+        await publish(sink, StoredPreferences(warehouse).known, list(good.values()), report.done)
         report.bad += [BadLine(lines[one.preference_id], one.reason) for one in report.done.refused]
         report.bad.sort(key=lambda bad: bad.line)
         return report

@@ -188,7 +188,7 @@ class Annotation:
             rejected_trajectory_id=chosen.rejected_trajectory_id,
         )
         done = Published()
-        await publish(self._sink, StoredPreferences(self._warehouse), [preference], done)
+        await publish(self._sink, StoredPreferences(self._warehouse).known, [preference], done)
         if done.refused:
             raise Rejected(done.refused[0].reason)
         _remember(self._done, [(rater, key)])

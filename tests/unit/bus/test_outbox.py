@@ -31,6 +31,11 @@ def ids(count: int, start: int = 0) -> list[str]:
     return [trajectory(str(n)).event_id for n in range(start, start + count)]
 
 
+def put(outbox: Outbox, numbers: range) -> None:
+    for n in numbers:
+        outbox.put(trajectory(str(n)))
+
+
 @asynccontextmanager
 async def publishing(outbox: Outbox, broker: FakeBroker) -> AsyncIterator[None]:
     task = asyncio.create_task(outbox.run(partial(connect, broker)))
@@ -65,8 +70,7 @@ def outbox_with(spool: Spool, queue_limit: int = 1000) -> Outbox:
 async def test_messages_are_stored_in_the_order_they_were_put(open_spool: OpenSpool) -> None:
     outbox, broker = outbox_with(open_spool()), fake_broker()
     async with publishing(outbox, broker):
-        for n in range(300):
-            outbox.put(trajectory(str(n)))
+        put(outbox, range(300))
         assert await outbox.flush(5)
     assert broker.ids == ids(300)
     assert outbox.stats.published == 300
@@ -79,12 +83,10 @@ async def test_while_the_broker_is_away_messages_wait_on_disk_and_drain_in_order
         outbox.put(trajectory("0"))
         assert await outbox.flush(5)
         broker.go_away()
-        for n in range(1, 50):
-            outbox.put(trajectory(str(n)))
+        put(outbox, range(1, 50))
         await eventually(lambda: _equal(spool, 49))
         broker.come_back()
-        for n in range(50, 60):
-            outbox.put(trajectory(str(n)))
+        put(outbox, range(50, 60))
         assert await outbox.flush(5)
     assert broker.ids == ids(60)
 
@@ -123,8 +125,7 @@ async def test_while_the_spool_drains_newer_messages_wait_on_disk_behind_it(open
         before = broker.asked
         await eventually(lambda: _asked(broker, before))
         broker.come_back()
-        for n in range(1, 20):
-            outbox.put(trajectory(str(n)))
+        put(outbox, range(1, 20))
         await eventually(lambda: _equal(spool, 20))
         broker.answering.set()
         assert await outbox.flush(5)
@@ -136,8 +137,7 @@ async def test_messages_left_at_the_end_are_published_after_a_restart(open_spool
     away.go_away()
     outbox = outbox_with(spool)
     async with publishing(outbox, away):
-        for n in range(5):
-            outbox.put(trajectory(str(n)))
+        put(outbox, range(5))
     spool.close()
 
     broker, again = fake_broker(), outbox_with(open_spool())
@@ -167,8 +167,7 @@ async def test_a_message_larger_than_the_broker_takes_does_not_block_the_others(
 async def test_a_full_queue_and_a_full_disk_are_counted(open_spool: OpenSpool) -> None:
     outbox, broker = outbox_with(open_spool(3_000), queue_limit=20), fake_broker()
     broker.go_away()
-    for n in range(30):
-        outbox.put(trajectory(str(n)))
+    put(outbox, range(30))
     assert outbox.stats.overflowed == 10
     async with publishing(outbox, broker):
         pass
@@ -221,27 +220,15 @@ async def test_queued_messages_are_kept_when_the_outbox_is_cancelled(open_spool:
     assert spool.pending == 1
 
 
-async def test_a_batch_that_is_on_its_way_when_the_outbox_is_cancelled_is_kept(open_spool: OpenSpool) -> None:
-    spool, broker = open_spool(), fake_broker()
-    outbox = outbox_with(spool)
+@pytest.mark.parametrize(("keeps", "lost"), [(True, 0), (False, 20)])
+async def test_outbox_cancelled_amid_a_batch_keeps_or_counts_it(open_spool: OpenSpool, keeps: bool, lost: int) -> None:
+    broker, outbox = fake_broker(), outbox_with(open_spool() if keeps else NoSpool())
     broker.answering.clear()
-    for n in range(20):
-        outbox.put(trajectory(str(n)))
+    put(outbox, range(20))
     running = asyncio.create_task(outbox.run(partial(connect, broker)))
     await eventually(lambda: _true(broker.asked == 20))
     await end(running, again_s=0.01)
-    assert (outbox.stats.published, spool.pending, outbox.pending, outbox.stats.overflowed) == (0, 20, 20, 0)
-
-
-async def test_a_batch_that_is_on_its_way_when_it_is_cancelled_is_counted_where_nothing_can_be_kept() -> None:
-    broker, outbox = fake_broker(), outbox_with(NoSpool())
-    broker.answering.clear()
-    for n in range(20):
-        outbox.put(trajectory(str(n)))
-    running = asyncio.create_task(outbox.run(partial(connect, broker)))
-    await eventually(lambda: _true(broker.asked == 20))
-    await end(running, again_s=0.01)
-    assert (outbox.stats.overflowed, outbox.pending) == (20, 0)
+    assert (outbox.stats.published, outbox.pending, outbox.stats.overflowed) == (0, 20 - lost, lost)
 
 
 def incompressible(name: str, size: int) -> Any:

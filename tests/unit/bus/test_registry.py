@@ -103,9 +103,7 @@ def test_an_unknown_subject_names_those_of_its_topic() -> None:
         ),
     ],
 )
-def test_a_folder_of_contracts_that_cannot_be_read_names_the_file(
-    tmp_path: Path, files: dict[str, str], reason: str
-) -> None:
+def test_contracts_folder_unreadable_names_the_file(tmp_path: Path, files: dict[str, str], reason: str) -> None:
     (tmp_path / "schemas").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)

@@ -19,6 +19,11 @@ def record(number: int, size: int = 10) -> Record:
     return Record("agent.rl.trajectory.v1", {"ce-id": str(number)}, bytes([number % 256]) * size)
 
 
+def put(spool: Spool, numbers: range, size: int = 10) -> Spool:
+    assert all(spool.append(record(number, size)) for number in numbers)
+    return spool
+
+
 def rewrite_segment(directory: Path, change: Callable[[bytes], bytes]) -> None:
     (segment,) = directory.glob("*.segment")
     segment.write_bytes(change(segment.read_bytes()))
@@ -48,9 +53,7 @@ class Broker:
 
 
 async def test_records_come_out_in_the_order_they_went_in(tmp_path: Path) -> None:
-    spool, broker = Spool(tmp_path, ROOM), Broker()
-    for number in range(200):
-        assert spool.append(record(number))
+    spool, broker = put(Spool(tmp_path, ROOM), range(200)), Broker()
     assert await spool.drain(broker.publish) == 200
     assert broker.records == [record(number) for number in range(200)]
     assert (spool.pending, spool.size) == (0, 0)
@@ -58,9 +61,7 @@ async def test_records_come_out_in_the_order_they_went_in(tmp_path: Path) -> Non
 
 
 async def test_a_restart_keeps_unpublished_records(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, ROOM)
-    for number in range(100):
-        spool.append(record(number))
+    spool = put(Spool(tmp_path, ROOM), range(100))
     broker = Broker(refuse_from=2)
     with pytest.raises(BusUnavailable):
         await spool.drain(broker.publish, batch=10)
@@ -101,11 +102,8 @@ async def test_records_appended_during_a_drain_are_drained_too(tmp_path: Path) -
     spool.close()
 
 
-async def test_a_frame_cut_off_by_a_crash_is_skipped_and_its_neighbours_survive(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, ROOM)
-    for number in range(3):
-        spool.append(record(number))
-    spool.close()
+async def test_spool_frame_cut_off_is_skipped_alone(tmp_path: Path) -> None:
+    put(Spool(tmp_path, ROOM), range(3)).close()
     rewrite_segment(tmp_path, lambda content: content[:-4])
 
     again, broker = Spool(tmp_path, ROOM), Broker()
@@ -116,24 +114,13 @@ async def test_a_frame_cut_off_by_a_crash_is_skipped_and_its_neighbours_survive(
     again.close()
 
 
-async def test_an_altered_frame_is_not_published(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, ROOM)
-    spool.append(record(0))
-    spool.close()
-    rewrite_segment(tmp_path, lambda content: content[:-1] + b"\xff")
-
-    again = Spool(tmp_path, ROOM)
-    assert (again.pending, again.damaged, again.size) == (0, 1, 0)
-    again.close()
-
-
 @pytest.mark.parametrize(
-    "payload", [b"\x93\xa1\xff\x80\xc4\x00", b"\x91" * 100_000, b"", b"\x93\xa1x\x80"], ids=lambda one: repr(one[:8])
+    "payload",
+    [b"\x93\xa1\xff\x80\xc4\x00", b"\x91" * 100_000, b"", b"\x93\xa1x\x80"],
+    ids=lambda payload: repr(payload[:8]),
 )
 async def test_a_whole_frame_without_a_record_costs_no_other_record(tmp_path: Path, payload: bytes) -> None:
-    spool = Spool(tmp_path, ROOM)
-    spool.append(record(0))
-    spool.close()
+    put(Spool(tmp_path, ROOM), range(1)).close()
     frame = FRAME.pack(len(payload), zlib.crc32(payload)) + payload
     rewrite_segment(tmp_path, lambda content: frame + content)
 
@@ -144,36 +131,34 @@ async def test_a_whole_frame_without_a_record_costs_no_other_record(tmp_path: Pa
     again.close()
 
 
-@pytest.mark.parametrize("place", [0, 5, 10_000, 30_001])
+@pytest.mark.parametrize("place", [0, 5, 10_000, 30_001, -1])
 async def test_one_altered_byte_costs_one_record_and_is_counted(tmp_path: Path, place: int) -> None:
-    spool = Spool(tmp_path, ROOM)
-    for number in range(1_000):
-        spool.append(record(number))
-    spool.close()
-    rewrite_segment(tmp_path, lambda content: content[:place] + bytes([content[place] ^ 0x41]) + content[place + 1 :])
+    put(Spool(tmp_path, ROOM), range(1_000)).close()
+
+    def altered(content: bytes) -> bytes:
+        changed = bytearray(content)
+        changed[place] ^= 0x41
+        return bytes(changed)
+
+    rewrite_segment(tmp_path, altered)
 
     again, broker = Spool(tmp_path, ROOM), Broker()
     assert (again.pending, again.damaged) == (999, 1)
     await again.drain(broker.publish)
-    assert len([one for one in broker.records if one in map(record, range(1_000))]) == 999
+    assert len([kept for kept in broker.records if kept in map(record, range(1_000))]) == 999
     again.close()
 
 
 async def test_inserted_and_lost_bytes_cost_no_other_record(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, ROOM)
-    for number in range(10):
-        spool.append(record(number, 50))
-    spool.close()
+    put(Spool(tmp_path, ROOM), range(10), 50).close()
     rewrite_segment(tmp_path, lambda content: content[:100] + b"\x93\xa4junk" * 9 + content[170:])
     again = Spool(tmp_path, ROOM)
     assert (again.pending, again.damaged) == (9, 1)
     again.close()
 
 
-async def test_a_record_that_turns_bad_while_the_spool_is_open_does_not_stay_pending_for_ever(tmp_path: Path) -> None:
-    spool, broker = Spool(tmp_path, ROOM), Broker()
-    spool.append(record(0))
-    spool.append(record(1))
+async def test_spool_record_that_turns_bad_does_not_stay_pending(tmp_path: Path) -> None:
+    spool, broker = put(Spool(tmp_path, ROOM), range(2)), Broker()
     rewrite_segment(tmp_path, lambda content: content[:-1] + b"\xff")
     assert await spool.drain(broker.publish) == 1
     assert (spool.pending, spool.damaged, spool.size) == (0, 1, 0)
@@ -194,9 +179,7 @@ async def test_a_batch_is_bounded_in_bytes_and_a_larger_record_goes_alone(tmp_pa
 
 
 async def test_an_unreadable_cursor_publishes_again_rather_than_losing(tmp_path: Path) -> None:
-    spool, broker = Spool(tmp_path, ROOM), Broker(refuse_from=1)
-    for number in range(4):
-        spool.append(record(number))
+    spool, broker = put(Spool(tmp_path, ROOM), range(4)), Broker(refuse_from=1)
     with pytest.raises(BusUnavailable):
         await spool.drain(broker.publish, batch=2)
     spool.close()
@@ -209,17 +192,12 @@ async def test_an_unreadable_cursor_publishes_again_rather_than_losing(tmp_path:
 
 @pytest.mark.parametrize("cursor", ["999999999999 0", "2 0", "1 999999", "1 -5", "-1 0", "1", "1 2 3", "one two"])
 async def test_a_cursor_that_no_drain_left_passes_over_no_record(tmp_path: Path, cursor: str) -> None:
-    spool = Spool(tmp_path, ROOM)
-    for number in range(4):
-        spool.append(record(number))
-    spool.close()
+    put(Spool(tmp_path, ROOM), range(4)).close()
     (tmp_path / "cursor").write_text(cursor)
 
     again = Spool(tmp_path, ROOM)
     assert (again.pending, again.damaged) == (4, 0)
-    for number in range(4, 6):
-        again.append(record(number))
-    again.close()
+    put(again, range(4, 6)).close()
 
     third, broker = Spool(tmp_path, ROOM), Broker()
     assert await third.drain(broker.publish) == 6
@@ -227,12 +205,10 @@ async def test_a_cursor_that_no_drain_left_passes_over_no_record(tmp_path: Path,
     third.close()
 
 
-async def test_segments_that_are_deleted_while_the_spool_is_open_are_damage_and_the_others_are_drained(
+async def test_spool_counts_deleted_segments_and_drains_the_others(
     tmp_path: Path,
 ) -> None:
-    spool, broker = Spool(tmp_path, 8_000), Broker()
-    for number in range(30):
-        spool.append(record(number, 100))
+    spool, broker = put(Spool(tmp_path, 8_000), range(30), 100), Broker()
     first, *others = segments(tmp_path)
     assert others
     first.unlink()
@@ -253,9 +229,7 @@ async def test_segments_that_are_deleted_while_the_spool_is_open_are_damage_and_
 
 
 async def test_published_records_free_their_room_when_the_cursor_cannot_be_written(tmp_path: Path) -> None:
-    spool, broker = Spool(tmp_path, ROOM), Broker()
-    for number in range(10):
-        spool.append(record(number))
+    spool, broker = put(Spool(tmp_path, ROOM), range(10)), Broker()
     (tmp_path / "cursor.new").mkdir()  # as on a disk that takes nothing more
     with pytest.raises(OSError, match=r"cursor\.new"):
         await spool.drain(broker.publish)
@@ -278,7 +252,7 @@ def test_two_owners_of_one_directory_are_refused(tmp_path: Path) -> None:
     Spool(tmp_path, ROOM).close()
 
 
-def test_processes_under_one_parent_get_a_directory_each_and_leftovers_are_taken_over(tmp_path: Path) -> None:
+def test_spool_leftovers_are_taken_over(tmp_path: Path) -> None:
     first, second = Spool.claim(tmp_path, ROOM), Spool.claim(tmp_path, ROOM)
     first.append(record(1))
     first.close()
@@ -288,7 +262,7 @@ def test_processes_under_one_parent_get_a_directory_each_and_leftovers_are_taken
     second.close()
 
 
-async def test_spools_of_processes_that_never_came_back_are_drained_by_a_sibling(tmp_path: Path) -> None:
+async def test_spool_of_a_dead_process_is_drained_by_a_sibling(tmp_path: Path) -> None:
     spools = [Spool.claim(tmp_path, ROOM) for _ in range(4)]
     for number, spool in enumerate(spools):
         spool.append(record(number))
@@ -306,7 +280,7 @@ async def test_spools_of_processes_that_never_came_back_are_drained_by_a_sibling
     Spool(tmp_path / "0", ROOM).close()  # a sibling does not hold on to what it has drained
 
 
-async def test_a_spool_in_the_parent_itself_is_drained_by_a_process_with_a_directory_of_its_own(tmp_path: Path) -> None:
+async def test_spool_in_the_parent_is_drained_by_a_process_below(tmp_path: Path) -> None:
     before = Spool(tmp_path, ROOM)
     before.append(record(1))
     ours, broker = Spool.claim(tmp_path, ROOM), Broker()
@@ -361,7 +335,7 @@ def test_a_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
         max_size=40,
     )
 )
-async def test_it_behaves_as_a_queue_in_memory_would(
+async def test_spool_behaves_as_a_queue_in_memory(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     directory = tmp_path_factory.mktemp("spool")
@@ -382,13 +356,11 @@ async def test_it_behaves_as_a_queue_in_memory_would(
     spool.close()
 
 
-async def test_records_are_counted_from_outside_without_a_change_and_none_while_a_process_is_at_work(
+async def test_spool_is_counted_from_outside_without_a_change(
     tmp_path: Path,
 ) -> None:
     assert waiting_in(tmp_path / "absent") == 0
-    broker, spool = Broker(refuse_from=1), Spool(tmp_path, ROOM)
-    for number in range(3):
-        assert spool.append(record(number))
+    broker, spool = Broker(refuse_from=1), put(Spool(tmp_path, ROOM), range(3))
     assert waiting_in(tmp_path) == 0
     with pytest.raises(BusUnavailable):
         await spool.drain(broker.publish, batch=1)

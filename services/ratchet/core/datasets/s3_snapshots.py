@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,6 +30,9 @@ from ratchet.core.datasets.domain.selection import Consumed
 from ratchet.core.datasets.parquet import RowWriter
 from ratchet.core.errors import Rejected
 from ratchet.core.stores.policies import BlobStore
+
+if TYPE_CHECKING:
+    from ratchet.core.stores.objects import Objects
 
 PREFIX = "snapshots"
 
@@ -153,19 +156,13 @@ class Snapshots:
         return consumed
 
 
-class PartStore(Protocol):
-    """The part of `stores.objects.Objects` that reads a part of a blob."""
-
-    def get_part(self, uri: str, begin: int, size: int) -> bytes: ...
-
-
 class RemoteRows(io.RawIOBase):
     """The Parquet file of a snapshot, read where it lies: a page of rows fetches their row groups' columns alone.
 
     No digest vouches for what it reads, so nothing is learnt from it.
     """
 
-    def __init__(self, objects: PartStore, file: ParquetFile) -> None:
+    def __init__(self, objects: Objects, file: ParquetFile) -> None:
         super().__init__()
         self._objects = objects
         self._file = file

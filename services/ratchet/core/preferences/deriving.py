@@ -5,29 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.preferences.derivation import MAX_PER_TASK, derive_pairs
 from ratchet.core.preferences.publishing import Known, Published, Sink, publish
 from ratchet.core.preferences.rules.base import Rule, Try
+from ratchet.core.preferences.teacher import Teacher
 
 AT_A_TIME = 250
 """Tries whose texts are read together; a task is never split."""
-
-
-@runtime_checkable
-class RuleMaker(Protocol):
-    """Makes the rule of some tries, where that takes answers from elsewhere: `teacher.Teacher`."""
-
-    @property
-    def source(self) -> str:
-        """`source` of the preferences."""
-        ...
-
-    async def rule_for(self, tries: Sequence[Try]) -> Rule:
-        """Raises `Unavailable`."""
-        ...
 
 
 @dataclass
@@ -58,7 +44,7 @@ class Deriver:
     tries: Tries
     stored: Known
     sink: Sink
-    rule: Rule | RuleMaker
+    rule: Rule | Teacher
     max_per_task: int = MAX_PER_TASK
 
     async def derive(self, roles: Sequence[str], on_progress: Callable[[float, float], None]) -> DerivationReport:
@@ -73,7 +59,7 @@ class Deriver:
             report.tasks += len(listing.tasks)
             for chunk in _chunks(listing.tasks):
                 readable, unreadable = await self.tries.with_texts(role, chunk)
-                rule = await self.rule.rule_for(readable) if isinstance(self.rule, RuleMaker) else self.rule
+                rule = await self.rule.rule_for(readable) if isinstance(self.rule, Teacher) else self.rule
                 derivation = derive_pairs(readable, rule, self.max_per_task)
                 report.left_out += unreadable
                 report.comparisons += derivation.comparisons

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,12 +21,8 @@ class Sink(Protocol):
         ...
 
 
-class Known(Protocol):
-    """What is stored."""
-
-    async def known(self, ids: Sequence[str]) -> frozenset[str]:
-        """Those of the ids that are stored."""
-        ...
+Known = Callable[[Sequence[str]], Awaitable[frozenset[str]]]
+"""Those of some ids that are stored: `StoredPreferences.known`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ async def publish(sink: Sink, stored: Known, preferences: Sequence[Preference], 
     """Publish what is new and note it in `done`. Raises `BusUnavailable`; trying again goes on where that happened."""
     for start in range(0, len(preferences), CHUNK):
         chunk = preferences[start : start + CHUNK]
-        known = await stored.known([preference.preference_id for preference in chunk])
+        known = await stored([preference.preference_id for preference in chunk])
         fresh = [preference for preference in chunk if preference.preference_id not in known]
         done.present += len(chunk) - len(fresh)
         await _send(sink, fresh, done)

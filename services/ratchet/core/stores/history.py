@@ -19,6 +19,7 @@ from ratchet.core.contract.http.console import LedgerOut
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Warehouse
 
+K = TypeVar("K")
 M = TypeVar("M", bound=Message)
 
 NEWEST = "(w.at, w.revision)"
@@ -108,7 +109,7 @@ class History:
         key = "preference_id" if table == "preferences" else "trajectory_id"
         sql = f"SELECT body FROM {table} FINAL WHERE {OF_ROLE} AND {key} IN {{ids:Array(String)}}"  # noqa: S608 - our own names
         messages: list[M] = []
-        for part in _parts(sorted(set(ids))):
+        for part in parts(sorted(set(ids))):
             rows = await self._warehouse.rows(sql, {"role": role, "ids": part})
             messages += [decode(row["body"].encode(), kind) for row in rows]
         return messages
@@ -141,13 +142,14 @@ class History:
             WHERE trajectory_id IN {ids:Array(String)} GROUP BY trajectory_id
         """
         roles: dict[str, str] = {}
-        for part in _parts(sorted(ids)):
+        for part in parts(sorted(ids)):
             roles |= {row["trajectory_id"]: row["role"] for row in await self._warehouse.rows(sql, {"ids": part})}
         return roles
 
 
-def _parts(ids: Sequence[str]) -> Iterator[list[str]]:
-    return (list(ids[start : start + IDS_PER_QUERY]) for start in range(0, len(ids), IDS_PER_QUERY))
+def parts(keys: Sequence[K]) -> Iterator[list[K]]:
+    """As many as one query may name."""
+    return (list(keys[start : start + IDS_PER_QUERY]) for start in range(0, len(keys), IDS_PER_QUERY))
 
 
 def _where(alias: str, condition: str) -> str:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -162,18 +161,10 @@ IsStored = Callable[[str, int], Awaitable[bool]]
 """Whether a message of a stream is in the history or a dead letter; false as long as neither is known."""
 
 
-class Ledger(Protocol):
-    """The part of `History` that knows the outcome of a message."""
-
-    async def outcomes(self, stream: str, sequences: Collection[int]) -> dict[int, str]:
-        """See `History.outcomes`."""
-        ...
-
-
-def stored_check(watch: StoredWatch, ledger: Ledger) -> IsStored:
-    """Asks the ledger, which knows the lives of a stream, as soon as the watch calls a message settled."""
+def stored_check(watch: StoredWatch, outcomes: Callable[[str, Collection[int]], Awaitable[dict[int, str]]]) -> IsStored:
+    """Asks the ledger (`History.outcomes`), which knows generations, once the watch calls a message settled."""
 
     async def is_stored(stream: str, sequence: int) -> bool:
-        return watch.is_settled(stream, sequence) and sequence in await ledger.outcomes(stream, [sequence])
+        return watch.is_settled(stream, sequence) and sequence in await outcomes(stream, [sequence])
 
     return is_stored

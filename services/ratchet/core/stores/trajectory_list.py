@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ratchet.core.contract.http.console import TrajectoryBrief
 from ratchet.core.errors import WarehouseTooSlow
 from ratchet.core.rules.arms import MIXED
+from ratchet.core.stores.history import parts
 from ratchet.core.stores.trajectory_search import (
     CALLED,
     EARLIEST_MS,
@@ -31,7 +32,6 @@ from ratchet.core.stores.trajectory_search import (
     ended_row,
     of_ids,
     of_keys,
-    parts,
     place_of,
 )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from ratchet.core.rules.arms import PINNED
-from ratchet.core.stores.history import IDS_PER_QUERY, latest_rewards
+from ratchet.core.stores.history import latest_rewards, parts
 
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Row, Warehouse
@@ -414,11 +414,6 @@ def of_keys(keys: Sequence[tuple[str, str]]) -> dict[str, Any]:
 def of_ids(keys: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Parameters of `REWARDED`. Another role's trajectory of the same id may pass: compare the keys."""
     return {"roles": sorted({role for role, _ in keys}), "ids": sorted({key for _, key in keys})}
-
-
-def parts(keys: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
-    """As many as one query may name."""
-    return (keys[start : start + IDS_PER_QUERY] for start in range(0, len(keys), IDS_PER_QUERY))
 
 
 def millis(at: datetime) -> int:

@@ -103,7 +103,7 @@ def build_triggers(  # noqa: PLR0913 - assembles the subject of all that it is g
 ) -> Triggers:
     """Triggers on open connections. While training is disabled they count and do not fire."""
     watch = StoredWatch(bus, (counters.rewarded.stream, counters.preferences.stream))
-    is_stored = stored_check(watch, History(warehouse))
+    is_stored = stored_check(watch, History(warehouse).outcomes)
     firer = Firer(jobs, Bucket(bus, "coordinator", Claim), bus.now)
     trigger = partial(ThresholdTrigger, jobs=jobs, is_stored=is_stored, firer=firer)
     rewarded = trigger(measure=REWARDED, counter=counters.rewarded, recipes=recipes.rewarded)

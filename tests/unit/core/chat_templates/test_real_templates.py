@@ -120,9 +120,7 @@ def reasoning(draw: st.DrawFn) -> dict[str, str]:
 @pytest.mark.parametrize("name", NAMES)
 @given(one=conversations())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_an_answer_learns_behind_the_very_prompt_that_an_engine_gives(
-    tokenizers: Tokenizers, name: str, one: Conversation
-) -> None:
+def test_answer_learns_behind_the_engines_prompt(tokenizers: Tokenizers, name: str, one: Conversation) -> None:
     tokenizer = tokenizers(name)
     encoder = ChatEncoder(tokenizer, LONG)
     one = marked(one)
@@ -175,9 +173,7 @@ def reasoning_of(message: dict[str, Any]) -> str:
 @pytest.mark.parametrize("name", NAMES)
 @given(chats=st.lists(conversations(), min_size=2, max_size=4))
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_conversation_makes_the_same_rows_alone_and_among_others(
-    tokenizers: Tokenizers, name: str, chats: list[Conversation]
-) -> None:
+def test_rows_are_the_same_alone_and_among_others(tokenizers: Tokenizers, name: str, chats: list[Conversation]) -> None:
     tokenizer = tokenizers(name)
     alone = [row for one in chats for row in ChatEncoder(tokenizer, LONG).rows([one])]
     assert list(ChatEncoder(tokenizer, LONG).rows(chats)) == alone
@@ -240,9 +236,7 @@ def test_an_empty_reasoning_that_no_answer_wrote_is_context_and_is_counted(token
     ],
     ids=["reasoning", "reasoning_content", "content", "without_opening"],
 )
-def test_a_reasoning_that_the_prompt_begins_is_learnt_to_its_end(
-    tokenizers: Tokenizers, answer: dict[str, Any]
-) -> None:
+def test_reasoning_that_the_prompt_begins_is_learnt(tokenizers: Tokenizers, answer: dict[str, Any]) -> None:
     end = "Look.\n</think>\n\nHere.<｜end▁of▁sentence｜>"
     assert taught(tokenizers("deepseek_r1_distill"), chat(user("Where?"), answer)) == [[end]]
 
@@ -259,9 +253,7 @@ def test_text_beside_a_call_that_a_template_leaves_out_is_counted(tokenizers: To
 
 
 @pytest.mark.parametrize(("name", "count"), [("qwen3", 1), ("qwen2_5", 0)])
-def test_text_before_a_reasoning_that_a_template_leaves_out_is_never_lost_unseen(
-    tokenizers: Tokenizers, name: str, count: int
-) -> None:
+def test_text_before_a_left_out_reasoning_is_never_lost_unseen(tokenizers: Tokenizers, name: str, count: int) -> None:
     counts = explain([chat(user("Where?"), assistant("Lost.<think>So.</think>"))], tokenizers(name))
     assert sum(counts.unrenderable.values()) == count
     assert all("leaves out what the assistant says" in why for why in counts.unrenderable)

@@ -272,9 +272,7 @@ NAMES = ("fields", "prompt", "chosen", "rejected", "response_a", "response_b", "
 
 
 @given(st.dictionaries(st.sampled_from((*NAMES, "q.responses.status")), JSON, max_size=7))
-def test_any_record_makes_a_pair_that_trainings_read_or_is_counted(
-    tmp_path_factory: pytest.TempPathFactory, record: dict[str, Any]
-) -> None:
+def test_any_record_is_a_pair_or_counted(tmp_path_factory: pytest.TempPathFactory, record: dict[str, Any]) -> None:
     with suppress(Unusable):
         pair = pair_of(record)
         file = tmp_path_factory.mktemp("pairs") / "train.jsonl"

@@ -53,9 +53,7 @@ def manifest(form: str, algorithm: str, chosen: DatasetFilter | None = None) -> 
         ({"policy_version": 3}, DatasetFilter(), "reward 0.5; version 3 answered"),
     ],
 )
-def test_a_try_shows_its_reward_beside_the_filter_and_the_expectation(
-    changes: Mapping[str, Any], chosen: DatasetFilter, words: str
-) -> None:
+def test_try_shows_its_reward_beside_the_filter(changes: Mapping[str, Any], chosen: DatasetFilter, words: str) -> None:
     assert why_taken({**TRIED, **changes}, manifest("trajectories", "rloo", chosen)) == words
 
 

@@ -63,9 +63,7 @@ def rules(needs_calls: bool = True, consumed: frozenset[str] = frozenset(), **ch
         (candidate(trainable_calls=0), EVERYTHING, "no_trainable_call"),
     ],
 )
-def test_a_trajectory_is_left_out_for_a_reason_that_is_counted(
-    left_out: Candidate, rule: TrajectoryRules, reason: str
-) -> None:
+def test_trajectory_is_left_out_for_a_counted_reason(left_out: Candidate, rule: TrajectoryRules, reason: str) -> None:
     selection = select([left_out, candidate("good", ended_at=after(0.5))], rule, 10)
     assert reason in selection.left_out
     assert reason_against(left_out, rule) == reason
@@ -99,10 +97,9 @@ def test_a_group_that_does_not_fit_is_cut_to_the_room_that_is_left() -> None:
     group = [candidate(f"g{n}", task_key="g", ended_at=after(n)) for n in range(4)]
     single = candidate("single", ended_at=after(-5))
     newest = [candidate(f"n{n}", task_key="n", ended_at=after(10 + n)) for n in range(3)]
-    chosen = {each.trajectory_id for each in select([*group, single, *newest], EVERYTHING, 5).chosen}
-    assert chosen == {"n0", "n1", "n2", "g2", "g3"}
-    chosen = {each.trajectory_id for each in select([*group, single, *newest], EVERYTHING, 4).chosen}
-    assert chosen == {"n0", "n1", "n2", "single"}
+    for room, rest in ((5, {"g2", "g3"}), (4, {"single"})):
+        chosen = {each.trajectory_id for each in select([*group, single, *newest], EVERYTHING, room).chosen}
+        assert chosen == {"n0", "n1", "n2"} | rest
 
 
 def test_one_large_group_leaves_room_for_all_others() -> None:
@@ -136,9 +133,7 @@ SHAPES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50), st.sampled_fr
 
 
 @given(SHAPES, st.integers(1, 40), st.booleans())
-def test_a_sample_is_full_fair_and_of_tries_that_can_be_compared(
-    shape: list[tuple[int, int, str]], size: int, balanced: bool
-) -> None:
+def test_sample_is_full_fair_and_comparable(shape: list[tuple[int, int, str]], size: int, balanced: bool) -> None:
     known = [
         candidate(str(n), task_key=f"{key}{domain}", ended_at=after(at), domain=domain)
         for n, (key, at, domain) in enumerate(shape)

@@ -135,9 +135,7 @@ async def test_a_share_of_people_without_any_is_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize(("least", "minimum"), [(None, 8), (3, 8), (500, 500)])
-async def test_a_request_asks_for_more_rows_than_the_installation_and_never_for_fewer(
-    least: int | None, minimum: int
-) -> None:
+async def test_request_may_only_raise_the_fewest_rows(least: int | None, minimum: int) -> None:
     stored: Any = Stored(Watched([]), Watched([]))
     selector = SnapshotSelector(stored, stored, AMOUNTS, pairs_per_group=4)
     dataset = Dataset(source="clickhouse", sample_size=1000, min_rows=least)

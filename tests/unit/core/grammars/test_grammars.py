@@ -101,9 +101,7 @@ def test_calls_are_forced_required_or_kept_in_their_form(compiler: Compiler, tok
     assert Language(compiler, tokenizer, constraint(tools=TOOLS, **form), tool_format).holds("{}")
 
 
-def test_the_end_is_allowed_only_where_the_grammar_may_end_and_stop_tokens_may_end_it_too(
-    compiler: Compiler, tokenizer: Any
-) -> None:
+def test_grammar_ends_only_where_it_may_also_by_stop_tokens(compiler: Compiler, tokenizer: Any) -> None:
     size, end, other = len(tokenizer), tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|user|>")
     tokens = Tokens(tokenizer, size, [end], "hermes")
     grammar = compiler.compile(tokens, constraint(guided_regex="ab"))
@@ -155,7 +153,7 @@ def test_a_padded_vocabulary_allows_no_token_that_the_tokenizer_lacks(compiler: 
         ({"tools": TOOLS, "guided_grammar": 'start: "a"'}, "EBNF"),
     ],
 )
-def test_what_is_no_grammar_is_refused_with_its_reason(
+def test_invalid_grammar_is_refused_with_its_reason(
     compiler: Compiler, tokenizer: Any, body: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(Rejected, match=reason):
@@ -166,9 +164,7 @@ MANY = {f"p{number}": {"type": "string"} for number in range(300)}
 EXPLODES = {"type": "object", "minProperties": 100, "maxProperties": 2000, "properties": MANY}
 
 
-def test_what_takes_too_long_is_refused_and_remembered_and_the_next_one_is_compiled(
-    compiler: Compiler, tokenizer: Any
-) -> None:
+def test_grammar_that_takes_too_long_is_refused_and_remembered(compiler: Compiler, tokenizer: Any) -> None:
     for _ in range(3):  # within the time limit of the test only when it is remembered
         with pytest.raises(Rejected, match="takes more than 2 s"):
             Language(compiler, tokenizer, constraint(guided_json={**EXPLODES, "additionalProperties": True}))

@@ -199,9 +199,7 @@ def test_any_order_of_tries_gives_the_same_pairs(
 
 
 @given(TRIES, RULES, st.integers(0, 5))
-def test_every_comparison_is_a_pair_or_counted_and_every_pair_holds_two_answers(
-    tries: list[Try], rule: Any, limit: int
-) -> None:
+def test_comparison_is_a_pair_of_two_answers_or_counted(tries: list[Try], rule: Any, limit: int) -> None:
     derivation = derive_pairs(tries, rule, limit)
     assert len(derivation.pairs) + sum(derivation.skipped.values()) == derivation.comparisons
     assert len({pair.preference_id for pair in derivation.pairs}) == len(derivation.pairs)

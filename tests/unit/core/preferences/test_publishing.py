@@ -34,14 +34,14 @@ def pairs(number: int) -> list[Preference]:
 
 async def test_publishing_twice_changes_nothing() -> None:
     shelf, first, second = Shelf(), Published(), Published()
-    await publish(shelf, shelf, pairs(250), first)
+    await publish(shelf, shelf.known, pairs(250), first)
     assert (first.published, first.present, len(shelf.kept)) == (250, 0, 250)
-    await publish(shelf, shelf, pairs(251), second)
+    await publish(shelf, shelf.known, pairs(251), second)
     assert (second.published, second.present, len(shelf.kept)) == (1, 250, 251)
 
 
 async def test_one_that_is_refused_is_named_and_the_others_go_out() -> None:
     shelf, done = Shelf(refuses=frozenset({named_id(3)})), Published()
-    await publish(shelf, shelf, pairs(8), done)
+    await publish(shelf, shelf.known, pairs(8), done)
     assert (done.published, len(shelf.kept)) == (7, 7)
     assert [(one.preference_id, one.reason) for one in done.refused] == [(named_id(3), "/: too large")]

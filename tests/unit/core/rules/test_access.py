@@ -71,9 +71,7 @@ def key(**members: object) -> Key:
         ("view", KeyScope.ADMIN, None, False),
     ],
 )
-def test_a_scope_allows_what_it_names_and_what_it_includes(
-    held: str, scope: KeyScope, role: str | None, allowed: bool
-) -> None:
+def test_scope_allows_what_it_includes(held: str, scope: KeyScope, role: str | None, allowed: bool) -> None:
     assert holder(held).allows(scope, role) is allowed
 
 

@@ -54,9 +54,7 @@ def test_a_trajectory_keeps_its_arm_when_the_weight_moves_later(number: int, fir
 
 
 @given(st.uuids(version=4), st.floats(0, 1), st.lists(st.floats(0, 1), max_size=3))
-def test_an_id_without_a_time_keeps_its_arm_at_every_stage_in_every_process(
-    one: uuid.UUID, first: float, later: list[float]
-) -> None:
+def test_arm_of_an_id_without_a_time_stays_at_every_stage(one: uuid.UUID, first: float, later: list[float]) -> None:
     assert arm_of(route(first, *later), str(one)) == arm_of(route(first), str(one))
 
 

@@ -62,10 +62,16 @@ class Call:
         return msgspec.json.decode(self.sent[1]["body"])
 
 
-async def called(handler: Handler, chunks: Sequence[bytes] = (b"{}",), limit: int = 100, **options: bool) -> Call:
-    call = Call(chunks)
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": [(b"x-one", b"1"), (b"empty", b"")]}
-    await JsonApi(lambda _, __: handler, limit, **options)(scope, call.receive, call.send)
+def scope(*headers: tuple[bytes, bytes], **more: Any) -> dict[str, Any]:
+    return {"type": "http", "method": "POST", "path": "/x", "headers": list(headers), **more}
+
+
+async def called(
+    handler: Handler, chunks: Sequence[bytes] | Call = (b"{}",), asked: dict[str, Any] | None = None, **options: bool
+) -> Call:
+    call = chunks if isinstance(chunks, Call) else Call(chunks)
+    asked = asked or scope((b"x-one", b"1"), (b"empty", b""))
+    await JsonApi(lambda _, __: handler, 100, **options)(asked, call.receive, call.send)
     return call
 
 
@@ -100,11 +106,10 @@ async def test_bodies_that_are_not_answered_yet_have_a_bound_together() -> None:
         return json_response({})
 
     api = JsonApi(lambda _, __: slow, 100, bodies_limit=100)
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
 
     async def asked(chunks: Sequence[bytes]) -> Call:
         call = Call(chunks)
-        await api(scope, call.receive, call.send)
+        await api(scope(), call.receive, call.send)
         return call
 
     first = asyncio.create_task(asked([b"x" * 30, b"x" * 30]))
@@ -124,9 +129,7 @@ async def size_of(request: Request) -> Response:
 @pytest.mark.parametrize("encoding", [b"gzip", b"x-gzip", b"deflate", b"identity"])
 @pytest.mark.parametrize("chunks", [[], [b""], [b"", b""]])
 async def test_a_packed_body_may_be_empty(encoding: bytes, chunks: list[bytes]) -> None:
-    call = Call(chunks or [b""])
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": [(b"content-encoding", encoding)]}
-    await JsonApi(lambda _, __: size_of, 100)(scope, call.receive, call.send)
+    call = await called(size_of, chunks or [b""], scope((b"content-encoding", encoding)))
     assert (call.status, call.json) == (200, 0)
 
 
@@ -136,9 +139,7 @@ async def test_a_packed_body_may_be_empty(encoding: bytes, chunks: list[bytes]) 
 async def test_a_packed_body_is_the_same_wherever_it_is_cut(packed: bytes) -> None:
     encoding = b"gzip" if packed.startswith(b"\x1f\x8b") else b"deflate"
     for at in range(len(packed)):
-        call = Call([b"", packed[:at], packed[at:]])
-        scope = {"type": "http", "method": "POST", "path": "/x", "headers": [(b"content-encoding", encoding)]}
-        await JsonApi(lambda _, __: size_of, 100)(scope, call.receive, call.send)
+        call = await called(size_of, [b"", packed[:at], packed[at:]], scope((b"content-encoding", encoding)))
         assert (call.status, call.json) == (200, 2)
 
 
@@ -147,8 +148,7 @@ async def test_a_fault_in_reading_a_body_is_answered_as_any_other() -> None:
         raise ZeroDivisionError("a bug")
 
     call = Call([])
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
-    await JsonApi(lambda _, __: echo, 100)(scope, receive, call.send)
+    await JsonApi(lambda _, __: echo, 100)(scope(), receive, call.send)
     assert (call.status, set(call.json["error"])) == (500, {"message", "type", "param", "code"})
 
 
@@ -196,9 +196,7 @@ async def test_a_handler_ends_when_its_client_goes_away() -> None:
         raise AssertionError("never reached")
 
     call = Call([b"{}"])
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
-    app = JsonApi(lambda _, __: endless, 100, cancel_on_disconnect=True)
-    serving = asyncio.create_task(app(scope, call.receive, call.send))
+    serving = asyncio.create_task(called(endless, call, cancel_on_disconnect=True))
     await started.wait()
     call.gone.set()
     await serving
@@ -213,10 +211,7 @@ async def test_errors_are_answered_while_the_client_is_watched() -> None:
 
 
 async def test_nothing_is_sent_to_a_client_that_left_before_its_body_was_read() -> None:
-    call = Call([], stays=False)
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
-    await JsonApi(lambda _, __: echo, 100)(scope, call.receive, call.send)
-    assert call.sent == []
+    assert (await called(echo, Call([], stays=False))).sent == []
 
 
 async def test_a_stream_is_sent_piece_by_piece() -> None:
@@ -250,8 +245,7 @@ async def test_a_stream_is_closed_where_it_stands_when_its_client_goes_away() ->
         return EventStream(endless())
 
     call = Call([b"{}"])
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
-    serving = asyncio.create_task(JsonApi(lambda _, __: handler, 100)(scope, call.receive, call.send))
+    serving = asyncio.create_task(called(handler, call))
     await begun.wait()
     call.gone.set()
     await serving
@@ -273,20 +267,15 @@ async def test_a_stream_is_closed_even_when_its_client_went_away_before_it_began
     async def send(_: Any) -> None:
         raise ConnectionResetError
 
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
     with pytest.raises(ConnectionResetError):
-        await JsonApi(lambda _, __: handler, 100)(scope, Call([b"{}"]).receive, send)
+        await JsonApi(lambda _, __: handler, 100)(scope(), Call([b"{}"]).receive, send)
     assert closed.is_set()
 
 
 async def test_a_body_that_is_too_large_is_read_before_it_is_refused_and_only_so_far() -> None:
-    read = Call([b"x" * 60] * 5)
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": []}
-    await JsonApi(lambda _, __: echo, 100)(scope, read.receive, read.send)
-    assert read.status == 413
-    assert read.unread == 0
-    endless = Call([b"x" * 60] * 50)
-    await JsonApi(lambda _, __: echo, 100)(scope, endless.receive, endless.send)
+    read = await called(echo, [b"x" * 60] * 5)
+    assert (read.status, read.unread) == (413, 0)
+    endless = await called(echo, [b"x" * 60] * 50)
     assert endless.status == 413
     assert endless.unread > 30
 
@@ -295,7 +284,5 @@ async def test_the_query_reaches_the_handler() -> None:
     async def handler(request: Request) -> Response:
         return json_response({"query": request.query})
 
-    call = Call([b""])
-    scope = {"type": "http", "method": "GET", "path": "/x", "headers": [], "query_string": b"role=a&limit=2"}
-    await JsonApi(lambda _, __: handler, 100)(scope, call.receive, call.send)
+    call = await called(handler, [b""], scope(query_string=b"role=a&limit=2"))
     assert call.json == {"query": "role=a&limit=2"}

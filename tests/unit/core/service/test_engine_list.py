@@ -86,7 +86,7 @@ def test_a_key_comes_from_the_variable_that_the_engine_names(monkeypatch: pytest
     assert keyless.key() is None
 
 
-def test_without_a_list_there_is_one_engine_for_all_roles_whose_replicas_commas_separate(
+def test_engine_without_a_list_serves_all_roles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RATCHET_ENGINE_URL", "http://a:8000, http://b:8000/")
@@ -98,7 +98,7 @@ def test_without_a_list_there_is_one_engine_for_all_roles_whose_replicas_commas_
         assert engine.key() == "key"
 
 
-def test_gateway_and_deployer_know_the_one_engine_by_its_kind_and_which_log_probabilities_it_gives(
+def test_one_engine_is_known_by_its_kind_and_its_logprobs_mode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RATCHET_ENGINE_KIND", "vllm")

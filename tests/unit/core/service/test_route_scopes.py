@@ -65,9 +65,7 @@ def holders(scope: KeyScope | None) -> Iterator[Caller]:
 
 
 @pytest.mark.parametrize(("service", "method", "path"), [*control_routes()])
-async def test_every_route_of_a_control_api_refuses_a_key_without_its_scope(
-    service: str, method: str, path: str
-) -> None:
+async def test_control_route_refuses_a_key_without_its_scope(service: str, method: str, path: str) -> None:
     scope, concrete = expected(service, method, path), re.sub(r"\{\w+\}", "x", path)
     documented = CONTROL[service].document["paths"][path][method.lower()]["security"]
     scopes = [scope] if scope is not None else []

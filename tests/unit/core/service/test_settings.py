@@ -93,9 +93,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize("variable", ADDRESSES)
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "localhost:8080", "http://", "http://u:secret@host:port"])
-def test_a_url_that_is_none_of_http_is_a_wrong_setting(
-    monkeypatch: pytest.MonkeyPatch, variable: str, url: str
-) -> None:
+def test_url_not_of_http_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch, variable: str, url: str) -> None:
     monkeypatch.setenv(variable, url)
     with pytest.raises(ConfigError, match=f"^wrong setting {variable}: .* is no address of a server") as wrong:
         read(ADDRESSES[variable])
@@ -122,9 +120,7 @@ def test_a_wrong_address_gives_no_password_away(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "url", ["127.0.0.1:4222", "nats", "nats://ratchet:s@cret@nats:4222", "tls://nats.example", "ws://nats:8080"]
 )
-def test_every_form_of_an_address_that_the_broker_library_takes_is_one(
-    monkeypatch: pytest.MonkeyPatch, url: str
-) -> None:
+def test_broker_address_takes_every_form_of_the_library(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("RATCHET_NATS_URL", url)
     assert read(SharedSettings).nats_url == url
 

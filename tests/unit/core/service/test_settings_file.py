@@ -153,9 +153,7 @@ def test_a_variable_with_a_key_that_a_setting_names_may_be_called_anything() -> 
 
 
 @pytest.mark.parametrize("value", ["tcp://10.0.0.1:8080", "udp://10.0.0.1:53"])
-def test_the_address_that_kubernetes_gives_the_name_of_a_port_sets_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
+def test_kubernetes_address_of_a_port_sets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     environment = {"RATCHET_GATEWAY_PORT": value, "ratchet_gateway_recorders_port": value}
     assert checked(GatewaySettings, SettingsFile(), environment)[0] == []
     assert read(GatewaySettings, environment).port == 8080

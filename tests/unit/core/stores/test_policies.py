@@ -45,26 +45,32 @@ def published(blobs: MemoryBlobs, directory: Path, **changes: object) -> Policy:
     return publish_policy(blobs, PolicyManifest(**{**values, **changes}))  # type: ignore[arg-type]
 
 
-def test_a_published_policy_is_read_back_whole(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+@pytest.fixture
+def blobs() -> MemoryBlobs:
+    return MemoryBlobs()
+
+
+@pytest.fixture
+def policy(blobs: MemoryBlobs, tmp_path: Path) -> Policy:
+    return published(blobs, tmp_path / "files")
+
+
+def test_a_published_policy_is_read_back_whole(blobs: MemoryBlobs, policy: Policy) -> None:
     assert policy.uri == f"s3://test/policies/{policy.digest}.json"
     assert is_manifest_uri(policy.uri)
+    assert not any(map(is_manifest_uri, ("meta-llama/Llama-3.2-1B", "/models/base")))
     assert read_policy(blobs, policy.uri) == policy
     assert [file.name for file in policy.manifest.files] == ["adapter_config.json", "adapter_model.safetensors"]
 
 
-def test_the_digest_changes_with_any_file(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
+def test_the_digest_changes_with_any_file(blobs: MemoryBlobs, tmp_path: Path) -> None:
     one = published(blobs, tmp_path / "files")
     changed = msgspec.structs.replace(one.manifest.files[0], sha256="0" * 64)
     other = publish_policy(blobs, msgspec.structs.replace(one.manifest, files=[changed]))
     assert one.digest != other.digest
 
 
-def test_fetching_gives_the_verified_files_once(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_fetching_gives_the_verified_files_once(blobs: MemoryBlobs, policy: Policy, tmp_path: Path) -> None:
     local = fetch_policy(blobs, policy.uri, tmp_path / "cache")
     assert (local.directory / "adapter_model.safetensors").read_bytes() == b"weights"
     assert local.directory == tmp_path / "cache" / policy.digest
@@ -77,23 +83,19 @@ def named(policy: Policy, role: str = "support", version: int = 3) -> str:
     return policy_name(role, version, policy.digest)
 
 
-def test_a_policys_name_is_its_address_whatever_its_version(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_a_policys_name_is_its_address_whatever_its_version(blobs: MemoryBlobs, policy: Policy, tmp_path: Path) -> None:
     published(blobs, tmp_path / "files", role="planner")
     assert find_policy(blobs, named(policy)) == find_policy(blobs, named(policy, version=9)) == policy
 
 
 @pytest.mark.parametrize("name", ["support@3-00000000", "support@3", "support", "gpt-4o", "../x@1-00000000"])
-def test_a_name_without_a_manifest_is_not_found(tmp_path: Path, name: str) -> None:
-    blobs = MemoryBlobs()
+def test_a_name_without_a_manifest_is_not_found(blobs: MemoryBlobs, tmp_path: Path, name: str) -> None:
     published(blobs, tmp_path / "files")
     with pytest.raises(NotFound, match=name):
         find_policy(blobs, name)
 
 
-def test_a_name_with_the_digest_of_another_roles_policy_is_refused(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
+def test_a_name_with_the_digest_of_another_roles_policy_is_refused(blobs: MemoryBlobs, tmp_path: Path) -> None:
     policy = published(blobs, tmp_path / "files", role="planner")
     with pytest.raises(Rejected, match="of the role planner: its digest is not one of support"):
         find_policy(blobs, named(policy))
@@ -117,22 +119,19 @@ def alike(blobs: MemoryBlobs, directory: Path, other_role: str) -> Policy:
     raise AssertionError("no two digests begin alike")
 
 
-def test_of_policies_whose_digests_begin_alike_the_role_decides(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
+def test_of_policies_whose_digests_begin_alike_the_role_decides(blobs: MemoryBlobs, tmp_path: Path) -> None:
     policy = alike(blobs, tmp_path / "files", other_role="planner")
     assert find_policy(blobs, named(policy)) == policy
 
 
-def test_two_policies_of_a_role_whose_digests_begin_alike_are_refused(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
+def test_two_policies_of_a_role_whose_digests_begin_alike_are_refused(blobs: MemoryBlobs, tmp_path: Path) -> None:
     policy = alike(blobs, tmp_path / "files", other_role="support")
     with pytest.raises(Rejected, match="2 policies of its role"):
         find_policy(blobs, named(policy))
 
 
-def test_a_manifest_whose_digest_begins_as_anothers_is_not_published_beside_it(tmp_path: Path) -> None:
+def test_manifest_digest_that_begins_as_anothers_is_not_published(blobs: MemoryBlobs, tmp_path: Path) -> None:
     """A refused candidate would take stable down with the engine's next start."""
-    blobs = MemoryBlobs()
     policy = alike(blobs, tmp_path / "files", other_role="support")
     assert publish_policy(blobs, policy.manifest).digest == policy.digest  # a repetition
     (other,) = set(blobs.find(f"policies/{policy.digest[:8]}")) - {policy.uri}
@@ -144,9 +143,7 @@ def test_a_manifest_whose_digest_begins_as_anothers_is_not_published_beside_it(t
 
 
 @pytest.mark.parametrize("body", [b"junk", b"{}"])
-def test_what_is_no_manifest_hides_no_policy_whose_digest_begins_alike(tmp_path: Path, body: bytes) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_invalid_manifest_hides_no_policy_of_a_digest_alike(blobs: MemoryBlobs, policy: Policy, body: bytes) -> None:
     junk = f"s3://test/policies/{policy.digest[:8]}{'0' * 56}.json"
     blobs.blobs[junk] = body
     assert find_policy(blobs, named(policy)) == policy
@@ -156,28 +153,24 @@ def test_what_is_no_manifest_hides_no_policy_whose_digest_begins_alike(tmp_path:
         find_policy(blobs, named(policy))
 
 
-def test_a_manifest_below_a_key_that_begins_like_the_name_is_another_policys(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_policy_key_that_only_begins_like_the_name_is_anothers(blobs: MemoryBlobs, policy: Policy) -> None:
     blobs.put(encode_manifest(policy.manifest), "policies/1a2b3c4dX", ".json")
     with pytest.raises(NotFound, match="support@3-1a2b3c4d"):
         find_policy(blobs, "support@3-1a2b3c4d")
 
 
-def test_a_manifest_that_is_damaged_or_of_no_policy_is_refused_by_name(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_policy_name_of_a_damaged_manifest_is_refused(blobs: MemoryBlobs, policy: Policy, tmp_path: Path) -> None:
     scores = published(blobs, tmp_path / "files", kind=REWARD_MODEL)
     with pytest.raises(Rejected, match="is a reward_model, which answers no requests"):
         find_policy(blobs, named(scores))
     blobs.blobs[policy.uri] += b" "
     with pytest.raises(DigestMismatch):
         find_policy(blobs, named(policy))
+    with pytest.raises(DigestMismatch):
+        read_policy(blobs, policy.uri)
 
 
-def test_a_damaged_file_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_policy_file_damaged_leaves_nothing_behind(blobs: MemoryBlobs, policy: Policy, tmp_path: Path) -> None:
     weights = next(file for file in policy.manifest.files if file.name == "adapter_model.safetensors")
     blobs.blobs[weights.uri] = b"damaged"
     with pytest.raises(DigestMismatch):
@@ -185,18 +178,14 @@ def test_a_damaged_file_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> 
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_a_file_of_another_size_than_in_its_manifest_is_refused(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_policy_file_of_another_size_is_refused(blobs: MemoryBlobs, policy: Policy, tmp_path: Path) -> None:
     longer = [msgspec.structs.replace(file, size=file.size + 1) for file in policy.manifest.files]
     wrong = publish_policy(blobs, msgspec.structs.replace(policy.manifest, files=longer))
     with pytest.raises(DigestMismatch, match="its manifest says"):
         fetch_policy(blobs, wrong.uri, tmp_path / "cache")
 
 
-def test_a_directory_that_was_half_filled_by_a_crash_is_filled_again(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_policy_directory_half_filled_is_filled_again(blobs: MemoryBlobs, policy: Policy, tmp_path: Path) -> None:
     partial = tmp_path / "cache" / policy.digest
     partial.mkdir(parents=True)
     (partial / "adapter_config.json").write_text("half")
@@ -205,9 +194,9 @@ def test_a_directory_that_was_half_filled_by_a_crash_is_filled_again(tmp_path: P
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["after a start", "verified by this process before"])
-def test_a_file_of_the_right_size_with_other_bytes_is_fetched_again(tmp_path: Path, known: bool) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_policy_file_with_other_bytes_is_fetched_again(
+    blobs: MemoryBlobs, policy: Policy, tmp_path: Path, known: bool
+) -> None:
     weights = fetch_policy(blobs, policy.uri, tmp_path / "cache").directory / "adapter_model.safetensors"
     if known:
         fetch_policy(blobs, policy.uri, tmp_path / "cache")
@@ -224,8 +213,7 @@ def bytes_read() -> int:
     return int(counters["rchar"])
 
 
-def test_a_process_reads_a_cached_file_once(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
+def test_a_process_reads_a_cached_file_once(blobs: MemoryBlobs, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "base.safetensors").write_bytes(bytes(4_000_000))
     policy = published(blobs, tmp_path / "files")
@@ -236,8 +224,7 @@ def test_a_process_reads_a_cached_file_once(tmp_path: Path) -> None:
     assert bytes_read() - before < 1_000_000
 
 
-def test_a_reward_model_is_stored_and_only_a_reader_that_names_its_kind_gets_it(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
+def test_reward_model_is_read_only_by_its_kind(blobs: MemoryBlobs, tmp_path: Path) -> None:
     scores = published(blobs, tmp_path / "files", kind=REWARD_MODEL)
     assert read_policy(blobs, scores.uri, kinds=STORED) == scores
     assert scores.manifest.has_adapter
@@ -246,17 +233,7 @@ def test_a_reward_model_is_stored_and_only_a_reader_that_names_its_kind_gets_it(
             read(blobs, scores.uri)
 
 
-def test_changed_manifest_bytes_are_noticed(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
-    blobs.blobs[policy.uri] += b" "
-    with pytest.raises(DigestMismatch):
-        read_policy(blobs, policy.uri)
-
-
-def test_an_object_that_is_not_a_policy_is_refused(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_an_object_that_is_not_a_policy_is_refused(blobs: MemoryBlobs, policy: Policy) -> None:
     snapshot = blobs.put(
         encode_manifest(msgspec.structs.replace(policy.manifest, kind="snapshot")), "policies", ".json"
     )
@@ -267,24 +244,19 @@ def test_an_object_that_is_not_a_policy_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", DAMAGED_JSON, ids=lambda body: repr(body[:20]))
-def test_a_body_that_cannot_be_read_is_refused(body: bytes) -> None:
-    blobs = MemoryBlobs()
+def test_a_body_that_cannot_be_read_is_refused(blobs: MemoryBlobs, body: bytes) -> None:
     with pytest.raises(Rejected, match="is not a policy manifest"):
         read_policy(blobs, blobs.put(body, "policies", ".json").uri)
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", ".hidden", "/etc/passwd", "", "x" * 256, "é" * 128, "a\0b"])
-def test_a_manifest_cannot_name_a_file_outside_its_directory(tmp_path: Path, name: str) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_a_manifest_cannot_name_a_file_outside_its_directory(blobs: MemoryBlobs, policy: Policy, name: str) -> None:
     bad = ArtifactFile(name=name, uri="s3://test/blobs/x", sha256="0" * 64, size=1)
     with pytest.raises(Rejected, match="length >= 1" if not name else "not a plain file name"):
         publish_policy(blobs, msgspec.structs.replace(policy.manifest, files=[bad]))
 
 
-def test_a_manifest_cannot_name_a_file_twice(tmp_path: Path) -> None:
-    blobs = MemoryBlobs()
-    policy = published(blobs, tmp_path / "files")
+def test_a_manifest_cannot_name_a_file_twice(blobs: MemoryBlobs, policy: Policy) -> None:
     twice = [*policy.manifest.files, msgspec.structs.replace(policy.manifest.files[0], sha256="0" * 64)]
     with pytest.raises(Rejected, match="names a file twice"):
         publish_policy(blobs, msgspec.structs.replace(policy.manifest, files=twice))
@@ -297,8 +269,3 @@ def test_the_tokenizer_digest_changes_with_vocabulary_and_template(tmp_path: Pat
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     assert first is not None
     assert tokenizer_digest(tmp_path) not in (None, first)
-
-
-def test_names_and_uris() -> None:
-    assert not is_manifest_uri("meta-llama/Llama-3.2-1B")
-    assert not is_manifest_uri("/models/base")

@@ -124,7 +124,7 @@ async def test_the_ledger_is_asked_only_about_settled_messages_and_decides(bus: 
     """What is settled may be of an earlier life of the stream, whose sequences began again."""
     ledger = Ledger({2})
     async with running(StoredWatch(bus, (STREAM,))) as watch:
-        is_stored = stored_check(watch, ledger)
+        is_stored = stored_check(watch, ledger.outcomes)
         assert not await is_stored(STREAM, 2)
         assert ledger.asked == 0
 

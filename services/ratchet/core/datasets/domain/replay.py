@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
 
 import msgspec
 
@@ -20,6 +19,7 @@ from ratchet.core.contract.turn import Sampling, Turn
 from ratchet.core.datasets.domain.selection import LEFT_OUT_ARMS, MIXED_OR_PINNED, is_left_out
 from ratchet.core.rules.arms import draw
 from ratchet.core.rules.chat import ChatError, chain_of_turns, prompt_of_turn
+from ratchet.core.rules.chat.format import is_within
 from ratchet.core.rules.recorded import last_tools
 from ratchet.core.rules.redaction import MAX_DEPTH
 
@@ -109,7 +109,7 @@ def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
     size = len(msgspec.json.encode([messages, tools]))
     if size > LARGEST_PROMPT:
         return "too_large"
-    if not _is_within([messages, tools], MAX_DEPTH):
+    if not is_within([messages, tools], MAX_DEPTH + 1):  # an HTTP answer could not carry a deeper value
         return "too_deep"
     return Prompt(
         turn_id=called.turn_id,
@@ -120,14 +120,3 @@ def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
         sampling=called.sampling or Sampling(),
         size=size,
     )
-
-
-def _is_within(value: object, levels: int) -> bool:
-    """Whether JSON is nested at most `levels` deep: an HTTP answer could not carry a deeper value."""
-    if levels < 0:
-        return False
-    if isinstance(value, dict):
-        return all(_is_within(item, levels - 1) for item in cast("JsonObject", value).values())
-    if isinstance(value, list):
-        return all(_is_within(item, levels - 1) for item in cast("list[object]", value))
-    return True

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -42,32 +41,24 @@ def build(expected: CallsExpected) -> GradeAnswer:
 
 
 def _matched(fitting: Sequence[Sequence[int]]) -> dict[int, int]:
-    """A largest pairing, the right call by the made one: by augmenting paths, breadth first."""
+    """A largest pairing, the right call by the made one (Kuhn 1955): a call gives its place up where it finds another.
+
+    A chain of such calls is no longer than the calls that were made, `MOST_CALLS`.
+    """
     taken: dict[int, int] = {}
-    for start in range(len(fitting)):
-        reached_from: dict[int, int] = {}
-        waiting = deque([start])
-        while waiting:
-            call = waiting.popleft()
-            fresh = [place for place in fitting[call] if place not in reached_from]
-            reached_from |= dict.fromkeys(fresh, call)
-            free = next((place for place in fresh if place not in taken), None)
-            if free is not None:
-                _take(free, start, reached_from, taken)
-                break
-            waiting.extend(taken[place] for place in fresh)
+
+    def pair(call: int, tried: set[int]) -> bool:
+        for place in fitting[call]:
+            if place not in tried:
+                tried.add(place)
+                if place not in taken or pair(taken[place], tried):
+                    taken[place] = call
+                    return True
+        return False
+
+    for call in range(len(fitting)):
+        pair(call, set())
     return taken
-
-
-def _take(place: int, start: int, reached_from: Mapping[int, int], taken: dict[int, int]) -> None:
-    """Pair what a path reached, back to the right call that it began at: each gives its place to the one before."""
-    places = {call: place for place, call in taken.items()}
-    while True:
-        call = reached_from[place]
-        taken[place] = call
-        if call == start:
-            return
-        place = places[call]
 
 
 def _fit(right: JsonObject, made: Any, *, more: bool) -> bool:

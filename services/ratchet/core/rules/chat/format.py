@@ -90,18 +90,23 @@ def json_object(text: str) -> JsonObject | None:
         parsed: object = decode(text)
     except msgspec.DecodeError:
         return None
-    level = [parsed]
-    for _ in range(MAX_DEPTH):  # level by level: depth costs no stack
-        if not level:
-            break
+    return cast("JsonObject", parsed) if is_within(parsed, MAX_DEPTH) else None
+
+
+def is_within(value: object, levels: int) -> bool:
+    """Whether JSON is nested at most so many levels deep; its depth costs no stack."""
+    level = [value]
+    for _ in range(levels):
         inner: list[object] = []
-        for value in level:
-            if isinstance(value, dict):
-                inner += cast("JsonObject", value).values()
-            elif isinstance(value, list):
-                inner += cast("list[object]", value)
+        for part in level:
+            if isinstance(part, dict):
+                inner += cast("JsonObject", part).values()
+            elif isinstance(part, list):
+                inner += cast("list[object]", part)
         level = inner
-    return None if level else cast("JsonObject", parsed)
+        if not level:
+            return True
+    return False
 
 
 def json_text(value: object) -> str:
