@@ -278,12 +278,13 @@ class Consumer:
                 outcomes = [Failed(result)] * len(deliveries) if isinstance(result, Exception) else result
                 await self._apply_all(deliveries, outcomes)
 
-    async def _apply_all(self, deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
+    async def _apply_all(self, deliveries: Sequence[Delivery], outcomes: Sequence[object]) -> None:
+        """`outcomes`: what the handler gave, which may be anything."""
         applying: list[Awaitable[None]] = []
         dead: list[tuple[Msg, Dead]] = []
         waiting: list[str] = []
         for (message, received), outcome in zip(deliveries, outcomes, strict=True):
-            decided: object = outcome
+            decided = outcome
             if not isinstance(decided, Done | Retry | Dead):
                 other = TypeError(f"the handler returned {type(decided).__name__} as an outcome")
                 decided = self._after_failure(received, decided.error if isinstance(decided, Failed) else other)

@@ -93,7 +93,13 @@ class Schema:
         try:
             view.validate(parsed)
         except jsonschema_rs.ValidationError as error:
-            raise InvalidMessage(_reason(error), self._pointer(error.instance_path)) from None
+            kind, reason = error.kind, error.message
+            # Without the names that a sender gave to members: the mask covers values alone.
+            if isinstance(kind, _UNKNOWN_MEMBERS):
+                reason = f"{len(kind.unexpected)} unknown members are not allowed"
+            elif isinstance(kind, jsonschema_rs.ValidationErrorKind.PropertyNames):
+                reason = f"a member's name is refused: {kind.error.message}"
+            raise InvalidMessage(reason, self._pointer(error.instance_path)) from None
 
     def _pointer(self, path: Sequence[str | int]) -> str:
         """Where it is, with `*` for a member that its sender named: only the schema's names may stand in a log."""
@@ -214,16 +220,6 @@ def _check_openable(schema: dict[str, Json]) -> None:
     _, *steps = str(schema.get("$ref", "")).partition("#")[2].split("/")
     if steps and (steps[0] not in (*_ONE, *_LIST, *_BY_NAME) or {*steps} & {*_CONDITIONS}):
         raise Rejected(f"{schema['$ref']} leads where the open view opens nothing: put the schema into `$defs`")
-
-
-def _reason(error: jsonschema_rs.ValidationError) -> str:
-    """What the validator says, without the names that a sender gave to members: the mask covers values alone."""
-    kind = error.kind
-    if isinstance(kind, _UNKNOWN_MEMBERS):
-        return f"{len(kind.unexpected)} unknown members are not allowed"
-    if isinstance(kind, jsonschema_rs.ValidationErrorKind.PropertyNames):
-        return f"a member's name is refused: {kind.error.message}"
-    return error.message
 
 
 def _objects(document: Json) -> Iterator[dict[str, Json]]:

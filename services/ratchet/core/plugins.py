@@ -98,7 +98,7 @@ class PluginTable(Mapping[str, V], Generic[V]):
     def plugins(self, *, load: bool) -> Iterator[Plugin]:
         """All variants that are there, refused ones included; `load` imports them, else only names are compared."""
         yield from (Plugin(self.group, name, "built in") for name in self.built_in)
-        for entry in sorted(entry_points(group=self.group), key=lambda one: (one.name, package_of(one))):
+        for entry in sorted(entry_points(group=self.group), key=lambda entry: (entry.name, package_of(entry))):
             yield Plugin(self.group, entry.name, package_of(entry), self._refusal(entry, load=load))
 
     @cached_property

@@ -330,7 +330,9 @@ class FakeConsumer:
         """What was never delivered, oldest first."""
         for sequence in range(max(self.begin, self._stream.first), self._stream.last + 1):
             stored = self._stream.messages.get(sequence)
-            if stored is not None and self._takes(stored):
+            if stored is None or sequence in self._passed_over or (self._since is not None and stored.at < self._since):
+                continue
+            if not self._filters or any(covers(pattern, stored.record.subject) for pattern in self._filters):
                 yield stored
 
     def take(self, most: int) -> list[Msg]:
@@ -372,12 +374,6 @@ class FakeConsumer:
             if self._stream.spec.retention == "workqueue":
                 self._stream.remove(sequence)
         self._stream.wake()
-
-    def _takes(self, stored: Stored) -> bool:
-        too_old = self._since is not None and stored.at < self._since
-        if too_old or stored.sequence in self._passed_over:
-            return False
-        return not self._filters or any(covers(pattern, stored.record.subject) for pattern in self._filters)
 
     def _delivered(self, stored: Stored, now: float) -> Msg:
         self.sent += 1

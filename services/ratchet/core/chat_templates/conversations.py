@@ -88,15 +88,15 @@ class ChatCounts:
 
     def findings(self) -> list[str]:
         """One sentence for everything that is lost, or learnt by mistake; empty when nothing is."""
-        found = [f"{count} conversations are left out: {why}." for why, count in self.unrenderable.most_common()]
+        findings = [f"{count} conversations are left out: {why}." for why, count in self.unrenderable.most_common()]
         if self.truncated:
             end = "beginning" if self.keep_end else "end"
             longer = f"{self.truncated} rows are longer than {self.max_length} tokens, and lose their {end}"
-            found.append(
+            findings.append(
                 f"{longer}: the longest has {self.longest}, the first are of {', '.join(self.first_truncated)}."
             )
         counted = [(sentence, getattr(self, name)) for name, sentence in _SENTENCES.items()]
-        return found + [sentence.format(count) for sentence, count in counted if count]
+        return findings + [sentence.format(count) for sentence, count in counted if count]
 
     def truncate(self, conversation_id: str) -> None:
         """Count a row that is longer than the longest one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,27 +29,22 @@ class StoredKind:
 def stored_kinds(directory: Path) -> list[StoredKind]:
     """Every kind of stored value of the contracts in `directory`, in the order of `topics.json`."""
     document = decode((directory / "topics.json").read_bytes())
-    files = [_stored(f"file {name}", entry) for name, entry in document.get("files", {}).items()]
-    return [*_in_buckets(document["buckets"]), *_in_objects(document.get("objects", {})), *files]
-
-
-def _in_buckets(buckets: Json) -> Iterator[StoredKind]:
-    for name, bucket in buckets.items():
+    entries: list[tuple[str, Json]] = []
+    for name, bucket in document["buckets"].items():
         for key, value in bucket.get("keys", {}).items():
-            yield _stored(f"bucket {name}, key {key}", {**value, "writers": bucket["writers"]})
-
-
-def _in_objects(objects: Json) -> Iterator[StoredKind]:
-    for name, entry in objects.items():
+            entries.append((f"bucket {name}, key {key}", {**value, "writers": bucket["writers"]}))
+    for name, entry in document.get("objects", {}).items():
         if "schema" in entry:
-            yield _stored(f"object {name}", entry)
+            entries.append((f"object {name}", entry))
         for form, schema in entry.get("rows", {}).items():
-            yield _stored(f"object {name}, rows of the format {form}", {**entry, "schema": schema})
-
-
-def _stored(where: str, entry: Json) -> StoredKind:
-    writers, readers = tuple(entry["writers"]), tuple(entry.get("readers", ()))
-    return StoredKind(where, entry["schema"], entry["description"], writers, readers)
+            entries.append((f"object {name}, rows of the format {form}", {**entry, "schema": schema}))
+    entries += [(f"file {name}", entry) for name, entry in document.get("files", {}).items()]
+    return [
+        StoredKind(
+            where, entry["schema"], entry["description"], tuple(entry["writers"]), tuple(entry.get("readers", ()))
+        )
+        for where, entry in entries
+    ]
 
 
 class ReleasedTopic(msgspec.Struct, frozen=True):

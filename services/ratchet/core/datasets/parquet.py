@@ -52,8 +52,10 @@ def arrow_schema(kind: type[Row]) -> Any:
     for field in _fields(kind):
         types = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
         (column,) = (part for part in types if not isinstance(part, inspect.NoneType))
-        of_column = _list_type(column) if _is_numbers(column) else _COLUMN_TYPES[type(column)]()
-        columns.append(_ARROW.field(field.name, of_column, nullable=len(types) > 1))
+        kind_of: Any = _COLUMN_TYPES[type(column)]()
+        if isinstance(column, inspect.ListType) and _is_numbers(column):
+            kind_of = _ARROW.list_(_ARROW.field("element", _NUMBERS[type(column.item_type)](), nullable=False))
+        columns.append(_ARROW.field(field.name, kind_of, nullable=len(types) > 1))
     return _ARROW.schema(columns)
 
 
@@ -190,8 +192,3 @@ def _number_columns(kind: type[Row]) -> list[str]:
 
 def _is_numbers(column: inspect.Type) -> bool:
     return isinstance(column, inspect.ListType) and type(column.item_type) in _NUMBERS
-
-
-def _list_type(column: inspect.Type) -> Any:
-    assert isinstance(column, inspect.ListType)  # noqa: S101 - see `_is_numbers`
-    return _ARROW.list_(_ARROW.field("element", _NUMBERS[type(column.item_type)](), nullable=False))

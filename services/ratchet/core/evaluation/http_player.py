@@ -75,18 +75,9 @@ class HttpPlayer:
         by = reply.headers.get("x-ratchet-policy")
         if self._policy is not None and by != self._policy:
             raise Unavailable(f"{by or 'no policy'} answers in the place of {self._policy}")
-        return _read(content)
-
-
-def _read(content: bytes) -> Answer:
-    """The answer in a body. Raises `Unavailable` for one without a message."""
-    try:
-        chat = decode(content, _Chat)
-        usage = chat.usage or _Usage()
-        return Answer(
-            message=chat.choices[0].message,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-        )
-    except (msgspec.DecodeError, IndexError) as error:
-        raise Unavailable(f"the answer holds no message: {type(error).__name__}") from error
+        try:
+            chat = decode(content, _Chat)
+            message, usage = chat.choices[0].message, chat.usage or _Usage()
+        except (msgspec.DecodeError, IndexError) as error:
+            raise Unavailable(f"the answer holds no message: {type(error).__name__}") from error
+        return Answer(message=message, prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)

@@ -72,7 +72,11 @@ def parse_tasks(content: bytes, name: str) -> TaskFile:
     problems: list[str] = []
     for number, line in numbered:
         try:
-            graded = _graded(line)
+            parsed = parse(line)
+            if (breach := _schema().breach(parsed)) is not None:
+                raise InvalidMessage(breach.reason, breach.path)
+            task = msgspec.convert(parsed, Task)
+            graded = GradedTask(task, build_grader(task.expect))
         except (InvalidMessage, Rejected) as error:
             problems.append(f"line {number}: {error}")
             continue
@@ -83,16 +87,6 @@ def parse_tasks(content: bytes, name: str) -> TaskFile:
         more = f"; and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
         raise Rejected(f"{name}: {'; '.join(problems[:MOST_PROBLEMS])}{more}")
     return TaskFile(name, hashlib.sha256(content).hexdigest(), list(tasks.values()))
-
-
-def _graded(line: bytes) -> GradedTask:
-    """The task of a line. Raises `InvalidMessage` or `Rejected`."""
-    parsed = parse(line)
-    breach = _schema().breach(parsed)
-    if breach is not None:
-        raise InvalidMessage(breach.reason, breach.path)
-    task = msgspec.convert(parsed, Task)
-    return GradedTask(task, build_grader(task.expect))
 
 
 @cache

@@ -114,18 +114,13 @@ def _work(tokenizer: xgrammar.TokenizerInfo, job: Job, writer: int) -> None:
         xgrammar.GrammarMatcher(grammar).fill_next_token_bitmask(bitmask)
         result = Result(grammar.serialize_json()) if bitmask.any() else Result(reason="no answer can follow it")
     except Exception as error:  # noqa: BLE001 - the boundary: xgrammar raises RuntimeError and what C++ threw
-        result = Result(reason=_readable(error))
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        without_place = last.rsplit(".cc:", 1)[-1].partition(": ")[2]  # the place in xgrammar's sources
+        result = Result(reason=without_place or last)
     body = memoryview(msgspec.msgpack.encode(result))
     while body:
         body = body[os.write(writer, body) :]
     os._exit(0)
-
-
-def _readable(error: Exception) -> str:
-    """xgrammar's message without the place in its sources."""
-    text = str(error).strip().splitlines()
-    last = text[-1] if text else type(error).__name__
-    return last.rsplit(".cc:", 1)[-1].partition(": ")[2] or last
 
 
 def _read(reader: int, deadline: float, size: int) -> bytes:

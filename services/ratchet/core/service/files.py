@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import hashlib
 import os
 import shutil
 import time
@@ -16,6 +17,9 @@ from tempfile import TemporaryFile
 
 from ratchet.core.errors import Conflict
 
+FileState = tuple[int, int, int]
+"""Bytes, time of change in nanoseconds (ctime), inode: a file whose content changes gets others. That time is the
+system's own: no tool that copies files sets it back."""
 PUBLIC, PRIVATE = 0o666, 0o600
 """Modes of new files, before the umask: for all users, and for this one alone."""
 OPENINGS = 100
@@ -42,6 +46,18 @@ def staged(path: Path, *, durable: bool = True) -> Generator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def state_of(path: Path) -> FileState:
+    """The state that a file is in. Raises `OSError`."""
+    status = path.stat()
+    return status.st_size, status.st_ctime_ns, status.st_ino
+
+
+def sha256_of(path: Path) -> str:
+    """sha256 of a file's bytes, in hexadecimal. Raises `OSError`."""
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def write_whole(path: Path, blob: bytes, *, mode: int = PUBLIC, durable: bool = True) -> None:

@@ -32,7 +32,7 @@ from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import decode, mismatch
 from ratchet.bus.tasks import UntilStopped
 from ratchet.core.contract.state import KEYS, Key
-from ratchet.core.errors import RatchetError, Unavailable
+from ratchet.core.errors import Unavailable
 from ratchet.core.rules.access import ANYONE, ID_LENGTH, SERVICE_SCOPES, Caller, caller_with, hash_of, why_unusable
 from ratchet.core.service.asgi import Headers
 from ratchet.core.service.authentication import LONGEST_KEY, presented_key, unauthenticated
@@ -109,8 +109,12 @@ class KnownKeys:
             known = self._find(key)
         if self.is_open:
             return ANYONE  # whatever its client is configured with
+        if known is None and self._closed and key is None:
+            raise unauthenticated(_NO_KEY)
+        if known is None and self._stored is None:
+            raise Unavailable("the API keys are not known yet: this service waits for the broker; try again")
         if known is None:
-            raise self._refusal(key)
+            raise unauthenticated(_WRONG_KEY if self._closed else _NO_KEY_YET)
         why = why_unusable(known[0], self._now())
         if why is not None:
             raise unauthenticated(why)
@@ -172,14 +176,6 @@ class KnownKeys:
 
     def _find(self, key: bytes | None) -> tuple[Key, Caller] | None:
         return self._by_hash.get(hash_of(key)) if key is not None and len(key) <= LONGEST_KEY else None
-
-    def _refusal(self, key: bytes | None) -> RatchetError:
-        """Why a request with this key, or without one, is refused."""
-        if self._closed and key is None:
-            return unauthenticated(_NO_KEY)
-        if self._stored is None:
-            return Unavailable("the API keys are not known yet: this service waits for the broker; try again")
-        return unauthenticated(_WRONG_KEY if self._closed else _NO_KEY_YET)
 
     def _index(self) -> None:
         """Keys of the settings count before those of the bucket."""

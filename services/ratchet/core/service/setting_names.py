@@ -68,9 +68,15 @@ def settings_in(kind: type[BaseSettings]) -> dict[str, Setting]:
     prefix = str(kind.model_config.get("env_prefix", ""))
     made: dict[str, Setting] = {}
     for name, field in kind.model_fields.items():
-        if name != SHARED:
-            by_name = bool(kind.model_config.get("populate_by_name"))
-            made[name] = Setting(name, _variables(prefix + name.upper(), field, by_name), _is_secret(field), field)
+        if name == SHARED:
+            continue
+        own, alias = prefix + name.upper(), field.validation_alias
+        named: tuple[str, ...] = (own,)
+        if isinstance(alias, AliasChoices):
+            named = tuple(name for name in alias.choices if isinstance(name, str) and name.startswith(PREFIX))
+        if own not in named and kind.model_config.get("populate_by_name"):
+            named += (own,)
+        made[name] = Setting(name, named, _is_secret(field), field)
     return made
 
 
@@ -127,15 +133,6 @@ def holds_secret(annotation: Any, *, nested: bool = False) -> bool:
     if nested and isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return any(_is_secret(model_field) for model_field in annotation.model_fields.values())
     return any(holds_secret(part, nested=nested) for part in get_args(annotation))
-
-
-def _variables(own: str, field: FieldInfo, by_name: bool) -> tuple[str, ...]:
-    """Those that the field's aliases name, and its `own` one."""
-    alias = field.validation_alias
-    if not isinstance(alias, AliasChoices):
-        return (own,)
-    named = tuple(name for name in alias.choices if isinstance(name, str) and name.startswith(PREFIX))
-    return named if own in named or not by_name else (*named, own)
 
 
 def _is_secret(field: FieldInfo) -> bool:

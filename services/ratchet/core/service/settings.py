@@ -46,15 +46,11 @@ def _http_address(url: str) -> str:
     return url
 
 
-def _http_address_if_any(url: str | None) -> str | None:
-    return _http_address(url) if url else url
-
-
 Port = Annotated[int, Field(ge=0, le=65535)]
 """A port that a server listens on; 0 picks a free one."""
 HttpAddress = Annotated[str, AfterValidator(_http_address)]
 """The URL of a server of HTTP."""
-OptionalHttpAddress = Annotated[str | None, AfterValidator(_http_address_if_any)]
+OptionalHttpAddress = Annotated[str | None, AfterValidator(lambda url: _http_address(url) if url else url)]
 """The same; absent or empty where there is no such server."""
 
 

@@ -1,8 +1,7 @@
 """What a base model in a directory is: a digest of its weights, so that an adapter is never put on other ones.
 
 Reading all weights takes seconds per gigabyte. So the digest of each file is remembered beside the cached models for as
-long as the file's size, inode and time of change stay the same. That time (ctime) is the system's own: no tool that
-copies files sets it back.
+long as the file's state stays the same.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 
 from ratchet.core.contract.policy_manifest import ArtifactFile
 from ratchet.core.errors import DigestMismatch, Unavailable
-from ratchet.core.service.files import write_whole
+from ratchet.core.service.files import FileState, sha256_of, state_of, write_whole
 
 PATTERNS = ("config.json", "*.safetensors", "*.bin")
 """Files that decide what a model computes. Those that decide how it reads text have a digest of their own."""
@@ -31,8 +30,7 @@ _REMEMBERING = Lock()
 class _Known(msgspec.Struct, frozen=True):
     """A file as it was when it was read."""
 
-    state: tuple[int, int, int]
-    """Bytes, time of change in nanoseconds (ctime), inode."""
+    state: FileState
     sha256: str
 
 
@@ -50,7 +48,11 @@ def weights_digest(directory: Path, cache: Path) -> str | None:
     known = _remembered(memory)
     current = {str(file): _read(file, known.get(str(file))) for file in files}
     if current.items() - known.items():
-        _remember(memory, current)
+        # Of two processes that write at a time one is forgotten, and reads its files again.
+        with _REMEMBERING, suppress(OSError):
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            kept = {name: file for name, file in _remembered(memory).items() if Path(name).is_file()}
+            write_whole(memory, msgspec.json.encode(kept | current))
     return _whole({Path(name).name: file.sha256 for name, file in current.items()})
 
 
@@ -78,27 +80,13 @@ def require_same_weights(name: str, actual: str | None, expected: str | None) ->
 
 
 def _read(file: Path, before: _Known | None) -> _Known:
-    state = _state(file)
+    state = state_of(file)
     if before is not None and before.state == state:
         return before
-    with file.open("rb") as content:
-        sha256 = hashlib.file_digest(content, "sha256").hexdigest()
-    if _state(file) != state:
+    sha256 = sha256_of(file)
+    if state_of(file) != state:
         raise Unavailable(f"{file} changes while it is read")
     return _Known(state, sha256)
-
-
-def _state(file: Path) -> tuple[int, int, int]:
-    status = file.stat()
-    return status.st_size, status.st_ctime_ns, status.st_ino
-
-
-def _remember(memory: Path, current: dict[str, _Known]) -> None:
-    """Of two processes that write at a time one is forgotten, and reads its files again."""
-    with _REMEMBERING, suppress(OSError):
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        kept = {name: file for name, file in _remembered(memory).items() if Path(name).is_file()}
-        write_whole(memory, msgspec.json.encode(kept | current))
 
 
 def _remembered(memory: Path) -> dict[str, _Known]:

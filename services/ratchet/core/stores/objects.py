@@ -18,7 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from ratchet.core.errors import DigestMismatch, NotFound, ObjectsUnavailable, Rejected
-from ratchet.core.service.files import staged
+from ratchet.core.service.files import sha256_of, staged
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.listing import StoredObject
 
@@ -92,8 +92,7 @@ class Objects:
 
     def put_file(self, path: Path, prefix: str, suffix: str = "") -> ObjectRef:
         """Like `put`, from a file that may be larger than memory. What was stored lately is not sent again."""
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256_of(path)
         key, size = f"{prefix}/{digest}{suffix}", path.stat().st_size
         with _classified(key):
             if not self._stored_lately(key, size):
@@ -141,9 +140,7 @@ class Objects:
         path.parent.mkdir(parents=True, exist_ok=True)
         with staged(path, durable=False) as partial:
             self._read(uri, lambda bucket, key: self._client.download_file(bucket, key, str(partial)))
-            with partial.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            if digest != sha256:
+            if sha256_of(partial) != sha256:
                 raise DigestMismatch(f"{uri} does not have sha256 {sha256}")
 
     def exists(self, uri: str) -> bool:

@@ -22,6 +22,7 @@ from ratchet.core.contract.policy_manifest import ADAPTER_CONFIG, DEPLOYABLE, RE
 from ratchet.core.errors import DigestMismatch, NotFound, RatchetError, Rejected
 from ratchet.core.rules.arms import parse_model
 from ratchet.core.rules.training_options import MOST_RANK
+from ratchet.core.service.files import FileState, sha256_of, state_of
 
 if TYPE_CHECKING:
     from ratchet.core.stores.objects import ObjectRef
@@ -254,22 +255,15 @@ def is_whole(policy: Policy, directory: Path) -> bool:
     if not (directory / COMPLETE_MARK).exists():
         return False
     try:
-        return all(_sha256(directory / file.name) == file.sha256 for file in policy.manifest.files)
+        files = ((directory / file.name, file.sha256) for file in policy.manifest.files)
+        return all(_sha256_in(path, state_of(path)) == sha256 for path, sha256 in files)
     except OSError:  # lost, or unreadable: fetched again
         return False
 
 
-def _sha256(path: Path) -> str:
-    status = path.stat()
-    return _sha256_at(path, status.st_size, status.st_ctime_ns, status.st_ino)
-
-
 @lru_cache(maxsize=4096)
-def _sha256_at(path: Path, size: int, changed_ns: int, inode: int) -> str:
-    """Of a file in the state that names it: a file that changes gets another one, whose time no tool sets back."""
-    del size, changed_ns, inode
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+def _sha256_in(path: Path, _: FileState) -> str:
+    return sha256_of(path)
 
 
 def _download(objects: BlobStore, policy: Policy, directory: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from ratchet.core.stores.warehouse import Row, Warehouse
+    from ratchet.core.stores.warehouse import Warehouse
 
 _ANSWERED = "NOT c.failed AND NOT c.cancelled"
 _QUANTILES = "0.5, 0.95, 0.99"
@@ -105,12 +105,11 @@ async def usage(warehouse: Warehouse, by: str, role: str | None, since: datetime
         FROM ({hourly(SINCE)}) AS h GROUP BY grouped ORDER BY {order}
     """  # noqa: S608 - our own names
     rows = await warehouse.rows(sql, {"role": role or "", "since": since})
-    return [_usage(row) for row in rows]
-
-
-def _usage(row: Row) -> Usage:
-    latency, first = (_quantiles(row.pop(name)) for name in ("latencies", "first_tokens"))
-    return Usage(group=row.pop("grouped"), latency_ms=latency, first_token_ms=first, **row)
+    groups: list[Usage] = []
+    for row in rows:
+        latency, first = (_quantiles(row.pop(name)) for name in ("latencies", "first_tokens"))
+        groups.append(Usage(group=row.pop("grouped"), latency_ms=latency, first_token_ms=first, **row))
+    return groups
 
 
 def _quantiles(values: list[float]) -> tuple[float, float, float] | None:

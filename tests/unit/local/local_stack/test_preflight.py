@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.core.errors import ConfigError
-from ratchet.core.service.disk import existing, free_bytes, shortage
+from ratchet.core.service.files import existing, free_bytes, shortage
 from ratchet.local.local_stack.disk import START_BYTES, cut_log, require_room
 from ratchet.local.local_stack.preflight import planned
 from ratchet.local.local_stack.settings import StackSettings

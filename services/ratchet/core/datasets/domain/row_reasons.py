@@ -87,7 +87,11 @@ def _trajectory(row: Mapping[str, Any], chosen: DatasetFilter) -> Iterator[str]:
     if reward != raw:
         yield f"it learns from {reward:.3g}, transformed"
     if baseline is not None:
-        yield _beside(reward, baseline)
+        difference, side = f"{abs(reward - baseline):.2g}", "above" if reward > baseline else "below"
+        if float(difference) == 0:
+            yield f"the {baseline:.3g} that was expected of its task"
+        else:
+            yield f"{difference} {side} the {baseline:.3g} expected of its task"
     if row["policy_version"] is not None:
         yield f"version {row['policy_version']} answered"
 
@@ -107,14 +111,6 @@ def _label(row: Mapping[str, Any], _: DatasetFilter) -> Iterator[str]:
 def _limits(least: float | None, most: float | None) -> str:
     ends = (("at least", least), ("at most", most))
     return " and ".join(f"{word} {end:g}" for word, end in ends if end is not None)
-
-
-def _beside(reward: float, baseline: float) -> str:
-    """How a reward compares with the one that was expected."""
-    difference = f"{abs(reward - baseline):.2g}"
-    if float(difference) == 0:
-        return f"the {baseline:.3g} that was expected of its task"
-    return f"{difference} {'above' if reward > baseline else 'below'} the {baseline:.3g} expected of its task"
 
 
 SEEN: Mapping[str, tuple[str, ...]] = {

@@ -72,21 +72,19 @@ def _fit(right: JsonObject, made: Any, *, more: bool) -> bool:
 
 def _calls_of(message: JsonObject) -> list[tuple[str, Any]]:
     """Name and arguments of each call; None for arguments that cannot be read. `Any`: what the model wrote."""
-    calls = _objects(message.get("tool_calls"))
-    functions = _objects([call.get("function") for call in calls])
-    return [(str(function.get("name")), _arguments(function.get("arguments"))) for function in functions]
+    calls: list[tuple[str, Any]] = []
+    for function in _objects([call.get("function") for call in _objects(message.get("tool_calls"))]):
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            try:
+                arguments = msgspec.json.decode(arguments or "{}")
+            except (msgspec.DecodeError, RecursionError, ValueError):
+                arguments = None
+        calls.append((str(function.get("name")), arguments))
+    return calls
 
 
 def _objects(listed: object) -> list[JsonObject]:
     """The objects of a list; none of what is no list."""
     parts = cast("list[object]", listed) if isinstance(listed, list) else []
     return [cast("JsonObject", part) for part in parts if isinstance(part, dict)]
-
-
-def _arguments(text: object) -> object:
-    if not isinstance(text, str):
-        return text
-    try:
-        return msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError, ValueError):
-        return None
