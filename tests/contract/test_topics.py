@@ -15,8 +15,6 @@ from ratchet.core.errors import NotFound, UnknownSubject
 from ratchet.core.resources import resource_dir
 from tests.support.contract_files import ALL_SCHEMAS, CONTRACTS, ROOT, SCHEMAS, STORED, examples
 
-DAY = 86400
-
 
 def overlap(one: str, other: str) -> bool:
     """Whether a subject exists that both filters take; `*` stands for one token."""
@@ -55,25 +53,6 @@ def test_every_topic_has_a_message_type_a_schema_and_a_stream() -> None:
 
 def test_the_order_of_turns_and_their_end_is_kept_by_one_stream() -> None:
     assert CONTRACTS.topics["agent.rl.trajectory.end.v1"].stream == CONTRACTS.topics["agent.rl.turn.v1"].stream
-
-
-@pytest.mark.parametrize(
-    ("stream", "days", "messages"),
-    [
-        ("RL_TRAJECTORIES", 30, 1_000_000),
-        ("RL_STARTS", 7, None),
-        ("RL_TURNS", 7, None),
-        ("RL_REWARDS", 30, 500_000),
-        ("RL_FEEDBACK", 365, None),
-        ("RL_TRAINING", 7, 10_000),
-        ("RL_DEPLOYMENTS", 365, None),
-        ("RL_ALERTS", 30, None),
-        ("RL_DEADLETTERS", 30, None),
-    ],
-)
-def test_limits_of_streams(stream: str, days: int, messages: int | None) -> None:
-    spec = CONTRACTS.streams[stream]
-    assert (spec.max_age_s, spec.max_msgs, spec.retention) == (days * DAY, messages, "limits")
 
 
 def test_jobs_are_a_work_queue_without_an_age() -> None:

@@ -55,15 +55,12 @@ async def test_an_interrupted_training_goes_on_and_leaves_an_adapter(tmp_path: P
     assert (card.data.library_name, card.data.base_model) == ("peft", str(files / "base"))
     assert "rollout" not in card.text
     assert AutoModelForCausalLM.from_pretrained(output / "model").num_parameters() > 0
-    again = await started()
-    answer, _ = await again.communicate()
-    assert json.loads(answer) == result
 
 
 async def test_a_reward_model_lies_with_its_card_where_reward_models_lie(tmp_path: Path) -> None:
     files = write_pair_files(tmp_path)
     options = ["--base-model", str(files / "base"), "--dataset-dir", str(files / "data"), "--json"]
-    options += ["--max-steps", "20", "--lr", "3e-3", "--eval-steps", "10", "--truncation-left", "--bf16"]
+    options += ["--max-steps", "4", "--lr", "3e-3", "--eval-steps", "2", "--truncation-left", "--bf16"]
     command = [sys.executable, "-m", "ratchet.cli", "rm-train", *options]
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, cwd=tmp_path)
     answer, complaint = await process.communicate()

@@ -154,18 +154,6 @@ async def test_agents_that_call_at_the_same_time_are_kept_apart(
             assert {turn.trainable.ok for turn in turns} == {True}
 
 
-async def test_calls_that_no_learner_may_use_carry_the_reason(
-    nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
-) -> None:
-    async with scene(nats, engine, published, tmp_path) as here:
-        reasons: list[str | None] = []
-        for options in ({"temperature": 0}, {"top_p": 0.9}, {"extra_body": {"top_k": 5}}):
-            trajectory = str(uuid.uuid4())
-            await here.ask(OPENING, trajectory, **options)
-            reasons += [turn.trainable.reason for turn in await here.turns(trajectory, 1)]
-        assert reasons == ["greedy", "top_p", "top_k"]
-
-
 async def test_a_pinned_version_answers_with_the_members_that_the_agent_asked_for(
     nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
@@ -177,14 +165,6 @@ async def test_a_pinned_version_answers_with_the_members_that_the_agent_asked_fo
         asked = await here.ask(OPENING, str(uuid.uuid4()), logprobs=True, extra_body={"return_token_ids": True})
         choice = asked.parse().choices[0]
         assert len(choice.logprobs.content) == len(choice.model_dump()["token_ids"])
-
-
-async def test_a_refusal_of_the_engine_reaches_the_agent_with_its_reason(
-    nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
-) -> None:
-    async with scene(nats, engine, published, tmp_path) as here:
-        with pytest.raises(openai.BadRequestError, match="presence_penalty"):
-            await here.ask(OPENING, str(uuid.uuid4()), presence_penalty=3.0)
 
 
 async def test_a_dead_engine_is_a_clear_error_and_a_restarted_one_gets_its_policy_back(

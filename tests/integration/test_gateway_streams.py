@@ -70,21 +70,6 @@ async def test_tool_calls_stream_and_the_next_call_continues_the_turn(nats: Brok
         assert first.finish_reason == "tool_calls"
 
 
-def test_the_synchronous_client_streams_too(nats: Broker, tmp_path: Path) -> None:
-    def read(url: str) -> str:
-        with (
-            openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
-            client.chat.completions.create(model=ROLE, messages=HI, stream=True) as stream,
-        ):
-            return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-
-    async def played() -> None:
-        async with scene(nats, tmp_path) as here:
-            assert await asyncio.to_thread(read, here.url) == here.engine.answer
-
-    asyncio.run(played())
-
-
 async def test_an_error_has_its_status_before_the_stream_and_an_event_within_it(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, keep_alive_s=60) as here:
         here.engine.broken = True

@@ -19,7 +19,7 @@ import pytest
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
-from ratchet.core.contract import PolicyClaim, Trajectory, encode
+from ratchet.core.contract import encode
 from ratchet.core.contract.state import PolicyVersion, Route
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
@@ -188,37 +188,3 @@ async def test_without_a_message_id_a_repetition_is_stored_in_the_stream_but_not
         balance = await here.balance(20)
         assert (balance["stored"], balance["duplicate"], balance["missing"]) == (1, 19, 0)
         assert (await here.warehouse.rows("SELECT count() AS n FROM trajectories"))[0]["n"] == 1
-
-
-async def test_a_message_that_no_table_can_hold_is_dead_and_no_reward_waits_for_it(
-    shared_settings: SharedSettings,
-) -> None:
-    claim = PolicyClaim(role="support", version=2**40, digest="0" * 64, arm="stable", weight=0.0)
-    rewards = RewardSettings(shared=shared_settings, linger_s=0.01)
-    async with collecting(shared_settings) as here, running_app(reward_computer.build(rewards)):
-        await here.bus.publish_all([trajectory("unheard-of", policy=claim), trajectory("usual")])
-
-        async def settled() -> bool:
-            reader = await here.bus.nc.jetstream().consumer_info("RL_TRAJECTORIES", "reward-trajectories")
-            return reader.num_pending == reader.num_ack_pending == 0
-
-        await here.has("rewards")
-        await eventually(settled)
-        balance = await here.balance(2)
-    assert (balance["stored"], balance["dead"], balance["missing"]) == (1, 1, 0)
-
-
-async def test_unreadable_messages_become_dead_letters_and_hold_up_no_other(shared_settings: SharedSettings) -> None:
-    body = encode(trajectory())
-    async with collecting(shared_settings) as here:
-        await here.send(trajectory().subject, b"{")
-        await here.send(trajectory().subject, b"{}")
-        await here.send(trajectory().subject, body, content_encoding="gzip")
-        await here.send(trajectory().subject, body, content_encoding="zstd")
-        await here.send(Trajectory.TOPIC, body)
-        await here.send(f"{Trajectory.TOPIC}.billing", body)
-        await here.send(trajectory().subject, body)
-        balance = await here.balance(7)
-        assert (balance["stored"], balance["dead"], balance["missing"]) == (1, 6, 0)
-        letters = await here.bus.nc.jetstream().stream_info("RL_DEADLETTERS", subjects_filter=">")
-        assert letters.state.subjects == {"agent.rl.deadletter.v1.RL_TRAJECTORIES.invalid": 6}

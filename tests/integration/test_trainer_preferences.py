@@ -145,16 +145,5 @@ def check_reward_model(world: World, done: TrainingStatus, folder: Path) -> None
     assert loaded.num_labels == 1
 
 
-async def test_the_wrong_kind_of_rows_fails_with_a_sentence_that_names_both_kinds(world: World, tmp_path: Path) -> None:
-    async with working(world):
-        wrong = config(world, "dpo", world.base, world.snapshot)
-        first = await world.dispatch("wrong", wrong)
-        ended = await world.ended(first.training_job_id)
-    assert ended.error is not None
-    assert ended.error.code == "DATA"
-    assert ended.error.message.startswith("dpo learns from pairs; the snapshot s3://")
-    assert ended.error.message.endswith("holds trajectories")
-
-
 def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -98,12 +98,6 @@ async def test_a_policy_of_another_base_fails_in_the_plugins_words(replicas: lis
         assert words in result.reason
 
 
-async def test_a_whole_model_is_refused_before_vllm_is_asked(replicas: list[RunningVllm]) -> None:
-    result = await probed(replicas, replicas[0].published.model)
-    assert result.outcome == FAILED
-    assert "it is a whole model, and small at" in result.reason
-
-
 async def test_a_policy_that_the_store_holds_and_vllm_does_not_find_waits(replicas: list[RunningVllm]) -> None:
     """As without the plugin: the name of a policy whose digest is no manifest's."""
     stored = replicas[0].publish(dtype=FLOAT32)
