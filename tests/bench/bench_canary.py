@@ -57,8 +57,8 @@ def processor_share(rate: int = 20, horizon_s: int = 1800, tick_s: float = 0.5) 
             scored_at = at + draw.uniform(0, horizon_s)
             ends.append(Score(name, scored_at, draw.random() > 0.3, draw.random(), None, False))
         now += seconds
-        due = [one for one in ends if one.at <= now]
-        ends[:] = [one for one in ends if one.at > now]
+        due = [end for end in ends if end.at <= now]
+        ends[:] = [end for end in ends if end.at > now]
         return Batch([*started, *due], now)
 
     for _ in range(horizon_s // 60):

@@ -199,7 +199,7 @@ FILTERS = {
 
 def run(arguments: Sequence[str]) -> None:
     """The command."""
-    numbers = [int(one) for one in arguments if one.isdigit()]
+    numbers = [int(argument) for argument in arguments if argument.isdigit()]
     sizes = (numbers + [TRAJECTORIES, CALLS_EACH][len(numbers) :])[:2]
     with ExitStack() as stack:
         kept = arguments[arguments.index("--keep") + 1] if "--keep" in arguments else None

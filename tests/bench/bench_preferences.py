@@ -82,13 +82,13 @@ def real_pairs(file: Path) -> list[PairRow]:
     preferences = [pair.preference() for pair in derivation.pairs]
     return [
         pair_row(
-            preference_id=one.preference_id,
-            prompt=messages_of(one.prompt),
-            chosen=messages_of(one.chosen),
-            rejected=messages_of(one.rejected),
-            group_key=one.group_key,
+            preference_id=preference.preference_id,
+            prompt=messages_of(preference.prompt),
+            chosen=messages_of(preference.chosen),
+            rejected=messages_of(preference.rejected),
+            group_key=preference.group_key,
         )
-        for one in preferences
+        for preference in preferences
     ]
 
 
@@ -169,7 +169,7 @@ def rules_of(pairs: Sequence[PairRow], base: Path) -> Baselines:
         return right(margin if sum(others) >= len(others) / 2 else -margin)
 
     both = list(zip(tasks, longer, strict=True))
-    messages = [(task_of(one), right(float(len(one.rejected) - len(one.chosen)))) for one in pairs]
+    messages = [(task_of(pair), right(float(len(pair.rejected) - len(pair.chosen)))) for pair in pairs]
     return Baselines(
         SOURCE,
         [

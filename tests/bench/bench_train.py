@@ -191,7 +191,7 @@ def trl_gradient(rows: Sequence[Row], folder: Path, size: int | None) -> Callabl
                 "prompt_ids": padded([row.token_ids[:start] for row in batch]),
                 "prompt_mask": torch.ones(len(batch), start, dtype=torch.long),
                 "completion_ids": padded(completions),
-                "completion_mask": padded([np.ones(len(one), dtype=int) for one in completions]),
+                "completion_mask": padded([np.ones(len(completion), dtype=int) for completion in completions]),
                 "tool_mask": padded([row.loss_mask[start:].astype(int) for row in batch]),
                 "advantages": torch.ones(len(batch)),
                 "num_items_in_batch": total,

@@ -85,8 +85,8 @@ class Way:
 
 
 def _spent_s(processes: Iterable[psutil.Process]) -> float:
-    times = [one.cpu_times() for one in processes]
-    return sum(one.user + one.system for one in times)
+    times = [process.cpu_times() for process in processes]
+    return sum(time.user + time.system for time in times)
 
 
 @asynccontextmanager

@@ -43,7 +43,7 @@ def violations(page: Page) -> list[str]:
     problems: list[dict[str, Any]] = page.evaluate(
         "rules => axe.run({runOnly: rules}).then(all => all.violations)", RULES
     )
-    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}" for one in problems]
+    return [f"{problem['id']}: {[node['html'][:120] for node in problem['nodes'][:3]]}" for problem in problems]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

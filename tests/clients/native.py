@@ -44,8 +44,8 @@ def namespace_of(body: Mapping[str, Any], name: str) -> str | None:
 
 def results_in(messages: Sequence[Mapping[str, Any]]) -> int:
     """How many results of tools a conversation holds, in whichever of the three APIs."""
-    parts = [part for one in messages for part in (one.get("content") or ()) if isinstance(part, dict)]
-    kinds = [one.get("role") for one in messages] + [one.get("type") for one in [*messages, *parts]]
+    parts = [part for message in messages for part in (message.get("content") or ()) if isinstance(part, dict)]
+    kinds = [message.get("role") for message in messages] + [one.get("type") for one in [*messages, *parts]]
     return sum(kind in {"tool", "tool_result", "function_call_output", "custom_tool_call_output"} for kind in kinds)
 
 

@@ -115,7 +115,7 @@ def test_a_release_recorded_today_holds_every_rule_and_no_word() -> None:
         kept = release.schemas[name]
         assert compatibility.breaks(schema, kept) == compatibility.breaks(kept, schema) == []
         assert "description" not in kept
-        assert release.examples[name] == {one.name: one.document for one in examples("valid", name)}
+        assert release.examples[name] == {example.name: example.document for example in examples("valid", name)}
 
 
 def test_a_member_that_is_named_like_a_word_is_recorded() -> None:

@@ -23,4 +23,4 @@ def test_a_second_case_of_the_same_name_is_an_error(tmp_path: Path) -> None:
 def test_every_invalid_example_is_written_as_a_file(tmp_path: Path) -> None:
     subprocess.run([sys.executable, tool.__file__, tmp_path], check=True)
     written = {str(file.relative_to(tmp_path)): json.loads(file.read_text()) for file in tmp_path.rglob("*.json")}
-    assert written == {f"{one.schema}/{one.name}.json": one.document for one in examples("invalid")}
+    assert written == {f"{example.schema}/{example.name}.json": example.document for example in examples("invalid")}

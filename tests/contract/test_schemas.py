@@ -41,7 +41,7 @@ def test_every_schema_of_a_stored_value_is_in_the_folder_of_its_kind(folder: str
 
 def test_every_schema_of_a_header_is_a_topics_summary() -> None:
     assert {file.name for file in (ROOT / "schemas" / "headers").iterdir()} == {
-        f"{one}.schema.json" for one in SUMMARIES
+        f"{summary}.schema.json" for summary in SUMMARIES
     }
 
 

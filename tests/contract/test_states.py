@@ -17,7 +17,7 @@ from tests.support.contract_files import ALL_SCHEMAS, example
 def test_a_value_of_a_newer_version_reaches_its_reader_and_is_written_as_it_was(
     schema: str, member: str, kind: type[msgspec.Struct], values: type[JobState]
 ) -> None:
-    assert [one.value for one in values] == ALL_SCHEMAS[schema]["properties"][member]["enum"]
+    assert [value.value for value in values] == ALL_SCHEMAS[schema]["properties"][member]["enum"]
     later = {**example(schema), member: "mothballed"}
     read = decode(msgspec.json.encode(later), kind)
     assert getattr(read, member) == "mothballed"

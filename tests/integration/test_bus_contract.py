@@ -715,4 +715,4 @@ async def _holds(bus: Bus, stream: str, count: int) -> bool:
 
 
 async def _stands_at(bus: Bus, sequence: int) -> bool:
-    return [one.sequence for one in await positions(bus)] == [sequence]
+    return [position.sequence for position in await positions(bus)] == [sequence]

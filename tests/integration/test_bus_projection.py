@@ -219,10 +219,10 @@ async def test_positions_name_every_projection_and_pass_over_messages_that_none_
         async with running(projection):
 
             async def there() -> bool:
-                return any(one.sequence == 3 for one in await positions(bus))
+                return any(position.sequence == 3 for position in await positions(bus))
 
             await eventually(there)
-        named = {one.projection: one for one in await positions(bus)}
+        named = {position.projection: position for position in await positions(bus)}
         made = (await bus.extent("RL_FEEDBACK")).made
         assert named.keys() == bus.contracts.projections.keys()
         assert named["preferences"] == Position("preferences", "RL_FEEDBACK", 3, made, 0)

@@ -469,11 +469,11 @@ async def test_every_conversation_under_one_id_is_stored_once_however_many_colle
         roots = [workers[0], workers[1], late]
         assert {row["trajectory_id"] for row in rows} == {
             run,
-            *(child_id("support", run, one.turn_id) for one in roots),
+            *(child_id("support", run, root.turn_id) for root in roots),
         }
         begun_later = child_id("support", run, late.turn_id)
         outcomes = {row["trajectory_id"]: row["outcome"] for row in rows}
-        assert outcomes == {one: None if one == begun_later else "success" for one in outcomes}
+        assert outcomes == {outcome: None if outcome == begun_later else "success" for outcome in outcomes}
         assert {row["recorded_as"] for row in rows} == {run}
         assert sorted(str(row["parent_trajectory_id"]) for row in rows) == sorted(["None", run, run, run])
 

@@ -137,7 +137,7 @@ async def test_the_loop_shows_what_was_stored_and_an_outage_of_one_part_leaves_t
             assert loop["open_trajectories"] == 2
             assert {stream["name"] for stream in loop["streams"]} >= {"RL_TURNS", "RL_DEADLETTERS"}
             assert loop["jobs"]["queued"] == 0
-            states = {one["name"]: one["state"] for one in loop["services"]}
+            states = {service["name"]: service["state"] for service in loop["services"]}
             assert (states["gateway"], states["canary_deployer"]) == ("not ready", "unknown")
             await asyncio.to_thread(nats.kill)
 

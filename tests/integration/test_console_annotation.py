@@ -70,7 +70,7 @@ async def test_pairs_are_judged_once_by_each_rater_and_in_a_hidden_order(warehou
         twice = await http.post("/v1/annotation/judgements", json=judgement)
         assert twice.json() == taken.json()
         (published, *others) = cast("list[Preference]", bus.published)
-        assert {one.preference_id for one in others} <= {published.preference_id}
+        assert {other.preference_id for other in others} <= {published.preference_id}
         assert (published.rater, published.source, published.confidence) == ("ada (key_aaaaaaaaaa)", "human", 0.8)
         assert published.chosen[-1]["content"] == first["left"][-1]["text"]  # type: ignore[index]
         assert published.rejected[-1]["content"] == first["right"][-1]["text"]  # type: ignore[index]
@@ -189,6 +189,6 @@ async def test_agreement_is_that_of_the_stored_preferences(warehouse: Warehouse)
     async with console(warehouse, ADA) as http:
         answer = (await http.get("/v1/annotation/agreement", params={"role": ROLE})).json()
         assert (answer["questions"], answer["role"]) == (4, ROLE)
-        assert {one["rater"]: one["disagreed"] for one in answer["raters"]}["human/eve"] == 1
+        assert {rater["rater"]: rater["disagreed"] for rater in answer["raters"]}["human/eve"] == 1
         none = (await http.get("/v1/annotation/agreement", params={"role": "none"})).json()
         assert (none["questions"], none["alpha"], none["raters"]) == (0, None, [])

@@ -32,7 +32,7 @@ def test_up_ends_with_the_address_of_the_console_and_open_leads_there(tmp_path: 
             assert http.get("/v1/session").json()["operate"] is True
         # It starts without the others, and says that they are away.
         assert {"coordinator", "deployer"} <= {*loop["unread"]}
-        assert {one["state"] for one in loop["services"]} == {"unknown"}
+        assert {service["state"] for service in loop["services"]} == {"unknown"}
     finally:
         down = ratchet("down", *directory)
     assert down.returncode == 0

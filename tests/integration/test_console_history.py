@@ -299,12 +299,14 @@ async def test_curves_of_a_running_job_come_from_its_heartbeats(warehouse: Wareh
     other = named_id("test", "other")
     paths = (f"/v1/jobs/{JOB}/curves", f"/v1/jobs/{other}/curves", f"/v1/jobs/{JOB}/rows", "/v1/jobs/..%2f/curves")
     shown, missing, no_rows, wrong = await answers(Training(warehouse, UNUSED, OneJob(None).get), *paths)
-    curves = {one["name"]: one for one in shown.json()["curves"]}
+    curves = {curve["name"]: curve for curve in shown.json()["curves"]}
     assert 500 <= len(curves["loss"]["points"]) <= 1000
     assert curves["loss"]["points"][-1][0] >= 2499
     assert curves["ess"]["good"]["low"] == 0.3
     assert curves["loss"]["meaning"].startswith("What training minimises")
-    assert [(one["number"], one["worker"], one["gpu_hours"]) for one in shown.json()["attempts"]] == [(1, "w1", 0.5)]
+    assert [(attempt["number"], attempt["worker"], attempt["gpu_hours"]) for attempt in shown.json()["attempts"]] == [
+        (1, "w1", 0.5)
+    ]
     assert missing.json()["error"]["message"] == f"there is no job {other}"
     assert no_rows.json()["error"]["message"] == f"job {JOB} has no snapshot yet: it is running"
     assert wrong.status_code in (404, 422)

@@ -500,7 +500,7 @@ async def test_a_stable_policy_that_became_worse_is_trained_again_once(
         assert note["why"].startswith("support@1-dddddddd: its mean reward fell by 0.773 (at least 0.")
         assert "0.900 of 12 tasks, now 0.127 of 12" in note["why"]
         triggers = (await workshop.api.get("/v1/status")).json()["roles"][ROLE]["triggers"]
-        (degradation,) = [one for one in triggers if one["kind"] == "degradation"]
+        (degradation,) = [trigger for trigger in triggers if trigger["kind"] == "degradation"]
         assert degradation["rests_until"] is not None
         assert degradation["last"]["job"] == job["training_job_id"]
 

@@ -74,7 +74,7 @@ async def test_policies_that_differ_from_the_published_ones_are_refused(
     shifted = Probe(
         prompt_token_ids=probe.prompt_token_ids,
         output_token_ids=probe.output_token_ids,
-        logprobs=[one - 0.01 for one in probe.logprobs],
+        logprobs=[logprob - 0.01 for logprob in probe.logprobs],
     )
     wrong = publish_policy(objects, msgspec.structs.replace(published.adapter.manifest, probe=shifted))
     async with client(engine) as http:
@@ -91,10 +91,10 @@ async def test_a_half_written_adapter_is_refused_in_one_line_and_stable_serves_o
     engine: RunningServer, published: Published, shared: SharedSettings
 ) -> None:
     manifest, objects = published.adapter.manifest, Objects(shared)
-    missing = [msgspec.structs.replace(one, uri=f"{one.uri[:-8]}deadbeef") for one in manifest.files]
+    missing = [msgspec.structs.replace(file, uri=f"{file.uri[:-8]}deadbeef") for file in manifest.files]
     cut = [
-        msgspec.structs.replace(one, uri=objects.put(objects.get(one.uri)[: one.size // 2], "blobs").uri)
-        for one in manifest.files
+        msgspec.structs.replace(file, uri=objects.put(objects.get(file.uri)[: file.size // 2], "blobs").uri)
+        for file in manifest.files
     ]
     stable = policy_name(ROLE, 1, published.model.digest)
     async with client(engine) as http:

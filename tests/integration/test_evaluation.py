@@ -113,8 +113,8 @@ async def test_the_gate_plays_a_task_file_and_the_command_compares_by_it(
         )
         report = json.loads(out)
         assert (code, report["verdict"]) == (0, "no worse")
-        assert [one["difference"] for one in report["differences"]] == [1.0, 1.0]
-        assert [one["policy"] for one in report["summaries"][:2]] == [test.name(1), test.name(2)]
+        assert [difference["difference"] for difference in report["differences"]] == [1.0, 1.0]
+        assert [summary["policy"] for summary in report["summaries"][:2]] == [test.name(1), test.name(2)]
 
         answers = tmp_path / "answers.jsonl"
         code, out, errors = await test.eval(
@@ -147,6 +147,6 @@ async def test_a_fault_of_the_engine_is_no_verdict_and_the_tasks_are_played_agai
 
         status = await eventually(waits, 60)
         assert status["state"] == "gating"
-        assert "heldout_tasks" not in [one["gate"] for one in status["gates"]]
+        assert "heldout_tasks" not in [gate["gate"] for gate in status["gates"]]
         test.models.failing.clear()
         assert heldout(await test.stage_is(2, "canary"))["outcome"] == "passed"

@@ -114,7 +114,7 @@ async def test_trajectories_are_listed_and_shown_with_their_rewards_and_feedback
         assert [row["reward"] for row in json.loads(out)["trajectories"]] == [0.0]
         code, out, _ = await command(shared_settings, "trajectories", "show", GOOD, "--json")
         whole = json.loads(out)
-        assert [one.get("revision", 0) for one in whole["rewards"]] == [0, 1]
+        assert [reward.get("revision", 0) for reward in whole["rewards"]] == [0, 1]
         assert (whole["trajectory"]["trajectory_id"], len(whole["feedback"])) == (GOOD, 1)
         code, out, _ = await command(shared_settings, "trajectories", "show", GOOD)
         assert "where is my order?" in out

@@ -65,8 +65,8 @@ async def test_a_run_without_a_name_is_one_trajectory_over_all_gateways(nats: Br
     async with several(nats, tmp_path, 3) as here:
         for tools in (False, True):
             answers = await converse(here, 6, f"order {tools}", tools=tools)
-            assert len({trajectory_of(one) for one in answers}) == 1
-            assert [by(one) for one in answers] == ["new"] + ["tool_call" if tools else "prefix"] * 5
+            assert len({trajectory_of(answer) for answer in answers}) == 1
+            assert [by(answer) for answer in answers] == ["new"] + ["tool_call" if tools else "prefix"] * 5
             turns = sorted(await turns_of(here, trajectory_of(answers[0]), 6), key=lambda turn: turn.index)
             assert [turn.index for turn in turns] == [0, 1, 2, 3, 4, 5]
             assert [turn.parent_turn_id for turn in turns[1:]] == [turn.turn_id for turn in turns[:-1]]
@@ -234,7 +234,7 @@ async def test_interleaved_runs_at_gateways_that_are_drawn_stay_apart_and_their_
                 owners[number].add(trajectory_of(raw))
                 answer = raw.parse().choices[0].message.model_dump(exclude_none=True)
                 chats[number] += [answer, {"role": "user", "content": f"and {step}?"}]
-        assert all(len(one) == 1 for one in owners.values())
+        assert all(len(owner) == 1 for owner in owners.values())
         assert len(set[str]().union(*owners.values())) == len(owners)
         sent = await messages_of(here.bus, GatewayNotes)
         assert {len(notes.process) for notes in sent} == {32}
@@ -251,7 +251,7 @@ async def test_a_named_run_whose_calls_come_to_all_gateways_at_once_has_all_its_
         answers = await asyncio.gather(
             *(here.ask(prompt, at=number % 3, extra_headers=headers) for number, prompt in enumerate(prompts))
         )
-        (run,) = {trajectory_of(one) for one in answers}
+        (run,) = {trajectory_of(answer) for answer in answers}
         ended = await end(here, 1, run)
         assert ended.json()["roles"] == [ROLE]
         assert len(await turns_of(here, run, 9)) == 9

@@ -123,7 +123,11 @@ async def test_a_response_is_continued_read_and_deleted_and_its_turns_hold_the_h
     assert [one.type for one in listed] == ["message"] * 3
     assert [turn.index for turn in turns] == [0, 1, 0]
     assert turns[1].messages == [{"role": "user", "content": "At noon?"}]
-    assert [one["content"] for one in here.engine.asked[1]["messages"]] == ["When?", here.engine.answer, "At noon?"]
+    assert [message["content"] for message in here.engine.asked[1]["messages"]] == [
+        "When?",
+        here.engine.answer,
+        "At noon?",
+    ]
     assert here.engine.asked[2]["messages"][1] == {"role": "assistant", "content": here.engine.answer}
 
 

@@ -154,7 +154,10 @@ async def test_an_id_without_a_time_keeps_its_arm_on_a_second_gateway_at_a_later
     trajectories = [str(uuid.UUID(int=n * 7919, version=4)) for n in range(12)]
 
     async def arms(here: Scene) -> list[str]:
-        answers = [await ask(here.client(), HI, extra_headers={"x-ratchet-trajectory": one}) for one in trajectories]
+        answers = [
+            await ask(here.client(), HI, extra_headers={"x-ratchet-trajectory": trajectory})
+            for trajectory in trajectories
+        ]
         return [answer.headers["x-ratchet-arm"] for answer in answers]
 
     async with scene(nats, tmp_path / "one", lease_s=300) as first:

@@ -105,11 +105,11 @@ async def test_a_message_as_large_as_the_broker_takes_is_kept_whole_in_several_d
 
             parts = await eventually(both)
     assert taken == [2]
-    assert [(one.sequence, one.part, one.parts, one.headers["ce-id"]) for one in parts] == [
+    assert [(part.sequence, part.part, part.parts, part.headers["ce-id"]) for part in parts] == [
         (1, 1, 2, "huge"),
         (1, 2, 2, "huge"),
     ]
-    assert b"".join(base64.b64decode(one.body) for one in parts) == huge
+    assert b"".join(base64.b64decode(part.body) for part in parts) == huge
 
 
 def legal(topic: str) -> Iterator[tuple[str, bytes]]:

@@ -190,7 +190,7 @@ async def test_a_policy_of_preferences_is_walked_back_to_them_and_their_raters(
         assert (shown["snapshot"]["format"], shown["snapshot"]["raters"]) == ("pairs", {"ann": 2, "bob": 1})
         page = shown["preferences"]
         assert (page["total"], len(page["items"])) == (3, 2)
-        assert {item["event_id"] for item in page["items"]} <= {one.event_id for one in opinions}
+        assert {item["event_id"] for item in page["items"]} <= {opinion.event_id for opinion in opinions}
         assert {item["source"] for item in page["items"]} == {"human"}
         assert shown["trajectories"]["total"] == 0
 
@@ -299,7 +299,9 @@ async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alon
         shown = await lineage(workshop, walked[0].body["policy_version"])
         ends = {"request": request.event_id, "dispatch": dispatch.event_id, "completed": walked[-1].event_id}
         assert shown["job"]["events"] == ends
-        assert [one["event_id"] for one in shown["announcements"]] == [one.event_id for one in reversed(walked[:3])]
+        assert [announcement["event_id"] for announcement in shown["announcements"]] == [
+            one.event_id for one in reversed(walked[:3])
+        ]
         assert request.body["training_job_id"] == asked["training_job_id"]
         await check_trajectory_and_reward(warehouse, shown)
 

@@ -56,7 +56,11 @@ def s3_client(server: RunningServer, access_key: str = ACCESS_KEY, secret_key: s
 def test_a_server_listens_on_loopback_only_and_stops_when_its_block_ends(start: Start, tmp_path: Path) -> None:
     with start(tmp_path) as server:
         process = psutil.Process(server.pid)
-        listening = [one.laddr for one in process.net_connections(kind="inet") if one.status == psutil.CONN_LISTEN]
+        listening = [
+            connection.laddr
+            for connection in process.net_connections(kind="inet")
+            if connection.status == psutil.CONN_LISTEN
+        ]
         assert listening
         assert {address.ip for address in listening} == {"127.0.0.1"}
     assert not psutil.pid_exists(server.pid)

@@ -115,7 +115,7 @@ async def test_judgements_are_added_listed_and_exported(
         await there(shared_settings, 11)
         raters = await ratchet.json("preferences", "raters", "--role", ROLE)
         assert (raters["questions"], raters["alpha"]) == (1, 0.0)
-        assert {one["rater"]: one["is_outlier"] for one in raters["raters"]} == {
+        assert {rater["rater"]: rater["is_outlier"] for rater in raters["raters"]} == {
             "human/reviewer-7": False,
             "human/reviewer-8": False,
         }
@@ -125,7 +125,7 @@ async def test_judgements_are_added_listed_and_exported(
 async def check_listed(ratchet: Shell) -> None:
     """The newest judgements come first, without the address in an answer, and are counted by rater."""
     listed = await ratchet.json("preferences", "list", "--source", "human", "--limit", "2")
-    assert [one["prompt"] for one in listed["preferences"]] == ["When?", "Who?"]
+    assert [preference["prompt"] for preference in listed["preferences"]] == ["When?", "Who?"]
     assert listed["preferences"][1]["chosen"] == "Write to [REDACTED:email]."
     assert {(count["rater"], count["number"]) for count in listed["counts"]} == {("reviewer-7", 1), (None, 2)}
     assert "reviewer-7" in await ratchet("preferences", "list")

@@ -150,7 +150,7 @@ async def test_two_workers_lose_no_opinion_when_all_messages_come_at_once(shared
             stored = await rewards(warehouse, name)
             assert stored[0].revision == 0
             assert opinions_in(stored[-1]) == {
-                one.feedback_id for one in opinions if one.trajectory_id == stored[0].trajectory_id
+                opinion.feedback_id for opinion in opinions if opinion.trajectory_id == stored[0].trajectory_id
             }
 
 
@@ -242,7 +242,9 @@ async def test_messages_that_are_gone_are_noted_and_keep_the_reward_computer_rea
             await eventually(rewarded(warehouse, 1))
 
             async def kept() -> bool:
-                return all(one.sequence for one in await positions(bus) if one.projection == "turn-history")
+                return all(
+                    position.sequence for position in await positions(bus) if position.projection == "turn-history"
+                )
 
             await eventually(kept)
         await bus.nc.jetstream().delete_stream("RL_TRAJECTORIES")  # a broker that comes back without what it had

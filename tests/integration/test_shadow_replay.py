@@ -155,7 +155,7 @@ async def assembled_replays(warehouse: Warehouse, number: int) -> list[str]:
 
 def replayed(rollout: Rollout) -> tuple[str, dict[str, Any]]:
     """Outcome and evidence of the shadow replay."""
-    (result,) = [one for one in rollout.gates if one.gate == "shadow_replay"]
+    (result,) = [gate for gate in rollout.gates if gate.gate == "shadow_replay"]
     return result.outcome, result.evidence
 
 

@@ -73,13 +73,13 @@ async def test_each_attempt_has_its_usage_and_the_curves_go_on_where_the_last_on
         heartbeat(3, 5),
     )
     history = await training_history(warehouse, blobs, JOB)
-    assert [(one.number, one.state, one.worker, one.error) for one in history.attempts] == [
+    assert [(attempt.number, attempt.state, attempt.worker, attempt.error) for attempt in history.attempts] == [
         (1, "failed", "w1", "worker w1 was silent for 30 s"),
         (2, "failed", "w1", "full"),
         (3, "running", "w1", ""),
     ]
-    assert [one.gpu_hours for one in history.attempts] == [3 / 6, 4 / 6, 5 / 6]
-    assert [one.cost_usd for one in history.attempts] == [None] * 3
+    assert [attempt.gpu_hours for attempt in history.attempts] == [3 / 6, 4 / 6, 5 / 6]
+    assert [attempt.cost_usd for attempt in history.attempts] == [None] * 3
     assert curves_of(history.steps)["loss"] == [
         Point(1, 11.0),
         Point(2, 12.0),

@@ -169,7 +169,7 @@ def test_no_rank_outlives_the_first(forks: Forks, inputs: dict[str, tuple[str, s
     assert all_end(ranks)
 
 
-def test_ranks_stop_with_one_checkpoint_when_another_than_the_first_is_asked(
+def test_ranks_stop_with_one_checkpoint_whichever_is_asked(
     forks: Forks, inputs: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
     training = endless(forks, inputs, tmp_path / "job")

@@ -119,9 +119,9 @@ class Training:
 def rank_processes(tree: psutil.Process) -> list[psutil.Process]:
     """The processes that train, the first rank first: Ray names a process after the method that it runs."""
     named: dict[str, psutil.Process] = {}
-    for one in tree.children(recursive=True):
+    for child in tree.children(recursive=True):
         with suppress(psutil.Error):  # it may just have ended
-            named["".join(one.cmdline()).strip()] = one
+            named["".join(child.cmdline()).strip()] = child
     return [named["ray::Rank.lead"], named["ray::Rank.assist"]]
 
 

@@ -35,10 +35,10 @@ async def world(shared_settings: SharedSettings, tmp_path: Path) -> AsyncIterato
 
 def first_rank() -> psutil.Process | None:
     """The process that trains as the first of the job's."""
-    for one in psutil.Process().children(recursive=True):
+    for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it may just have ended
-            if "".join(one.cmdline()).startswith("ray::Rank.lead"):
-                return one
+            if "".join(child.cmdline()).startswith("ray::Rank.lead"):
+                return child
     return None
 
 

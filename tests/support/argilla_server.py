@@ -40,8 +40,12 @@ def record(
         "fields": dict(fields),
         "metadata": {"channel": "mail"},
         "responses": [
-            {"values": {one.question: {"value": one.value}}, "status": one.status, "user_id": str(one.user_id)}
-            for one in judgements
+            {
+                "values": {judgement.question: {"value": judgement.value}},
+                "status": judgement.status,
+                "user_id": str(judgement.user_id),
+            }
+            for judgement in judgements
         ],
         "suggestions": [
             {"question_id": _question_id(suggested[0]), "value": suggested[1], "score": 0.9, "agent": "model"}

@@ -339,7 +339,7 @@ def counted(scene: Scene, kind: str, rollouts: int) -> int:
     """Rollouts of a scene that ended so: `rolled_back` or `promoted`."""
     parts = range(0, rollouts, AT_ONCE)
     ends = [play(scene, rollouts=min(AT_ONCE, rollouts - first), seed=1000 + first) for first in parts]
-    return sum(getattr(one, kind) for one in ends)
+    return sum(getattr(end, kind) for end in ends)
 
 
 def ends_of(states: Sequence[tuple[State, float, str]]) -> Ends:
@@ -391,4 +391,4 @@ def _at_most(hits: int, runs: int, chance: float) -> float:
         + (runs - k) * math.log1p(-chance)
         for k in range(hits + 1)
     ]
-    return min(1.0, math.fsum(math.exp(one) for one in logs))
+    return min(1.0, math.fsum(math.exp(log) for log in logs))

@@ -185,11 +185,11 @@ class FakeEvents:
             for stream, after in zip(STREAMS, msgspec.structs.astuple(self.places)[:3], strict=True)
         )
         events: list[Event] = []
-        events += [started_of(one.message, one.time.timestamp()) for one in starts]
+        events += [started_of(start.message, start.time.timestamp()) for start in starts]
         events += [
             call_of(one.message.header_summary, one.time.timestamp()) for one in turns if isinstance(one.message, Turn)
         ]
-        events += [score_of(one.message, one.time.timestamp()) for one in rewards]
+        events += [score_of(reward.message, reward.time.timestamp()) for reward in rewards]
         before = self.places
         self.places = Places(
             before.start_seq + len(starts), before.turn_seq + len(turns), before.reward_seq + len(rewards)

@@ -44,9 +44,9 @@ def ratchet(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def lines(words: tuple[str, ...], command: Any, odd: str) -> Iterator[list[str]]:
     """The command with an odd value for every argument, then for each of its options."""
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
     start = [*words, *HARMLESS.get(words, [])]
     yield [*start, "--", *(odd for _ in arguments)]
     for option in command.params:
         if option.param_type_name == "option" and not option.is_flag:
-            yield [*start, f"{option.opts[0]}={odd}", "--", *("x" for one in arguments if one.required)]
+            yield [*start, f"{option.opts[0]}={odd}", "--", *("x" for argument in arguments if argument.required)]

@@ -63,7 +63,11 @@ def examples(kind: str, schema: str = "*", root: Path = ROOT) -> list[Example]:
     """The `valid` or `invalid` examples of one schema, or of all, of the contracts in `root`."""
     directories = sorted((root / "examples").glob(schema))
     read = {"valid": _valid_examples, "invalid": invalid_examples}[kind]
-    return [Example(one.name, name, document) for one in directories for name, document in read(one).items()]
+    return [
+        Example(directory.name, name, document)
+        for directory in directories
+        for name, document in read(directory).items()
+    ]
 
 
 def _valid_examples(directory: Path) -> dict[str, Any]:

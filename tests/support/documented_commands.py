@@ -55,8 +55,8 @@ def complaint(line: str) -> str | None:
     """The reason why the parser rejects a command line; None when it accepts it."""
     words = _words(line)
     if "|" in (alternatives := words[2] if len(words) > 2 else ""):
-        problems = (complaint(shlex.join([*words[:2], one, *words[3:]])) for one in alternatives.split("|"))
-        return next((one for one in problems if one), None)
+        problems = (complaint(shlex.join([*words[:2], part, *words[3:]])) for part in alternatives.split("|"))
+        return next((problem for problem in problems if problem), None)
     return _walk(_command(), words[1:], line)
 
 
@@ -94,14 +94,14 @@ def _walk(command: Any, words: list[str], line: str) -> str | None:  # `Any`: a 
 
 def _most_arguments(command: Any) -> float:
     """How many words the command takes besides its options."""
-    numbers = [one.nargs for one in command.params if one.param_type_name == "argument"]
+    numbers = [param.nargs for param in command.params if param.param_type_name == "argument"]
     return math.inf if -1 in numbers else sum(numbers)
 
 
 def _option(command: Any, word: str) -> Any:
     """The option that the word names, with or without a value; None when the command has no such option."""
     name = word.partition("=")[0]
-    known = [one for one in command.params if one.param_type_name == "option"]
+    known = [param for param in command.params if param.param_type_name == "option"]
     return next((one for one in known if name in (*one.opts, *one.secondary_opts)), None)
 
 

@@ -54,5 +54,5 @@ def imported(importer: Importer, path: Path, options: ImportOptions | None = Non
 def write_lines(path: Path, *records: object) -> Path:
     """A file of JSON lines; a text is a line as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in records) + "\n")
+    path.write_text("\n".join(record if isinstance(record, str) else json.dumps(record) for record in records) + "\n")
     return path

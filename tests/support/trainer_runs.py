@@ -155,4 +155,4 @@ def _answer(model: Any, prompts: torch.Tensor, generator: torch.Generator) -> tu
 
 
 def mean_reward(trajectories: Sequence[TrajectoryRow]) -> float:
-    return sum(one.reward for one in trajectories) / len(trajectories)
+    return sum(trajectory.reward for trajectory in trajectories) / len(trajectories)

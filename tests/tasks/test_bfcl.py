@@ -47,8 +47,8 @@ ODD: list[Any] = [
 def test_every_answer_that_is_shown_is_right() -> None:
     for entry in entries():
         last = entry.demonstration().messages[-1]
-        calls = [one["function"] for one in last.get("tool_calls") or []]
-        read = [(one["name"], one["arguments"]) for one in calls]
+        calls = [call["function"] for call in last.get("tool_calls") or []]
+        read = [(call["name"], call["arguments"]) for call in calls]
         assert entry.judge(last["content"] or "", read).success, entry.task_id
 
 
@@ -64,8 +64,8 @@ def test_an_exam_is_of_the_held_out_half_whatever_the_seed() -> None:
     first, other = bfcl(0), bfcl(1)
     assert [one.task_id for one in first.exam] == [one.task_id for one in other.exam]
     assert Counter(one.kind for one in first.exam) == Counter(HELD_OUT)
-    assert not {one.task_id for one in first.exam} & {one.task_id for one in first.tasks}
-    assert [one.trajectory_id for one in first.stages()[0].rows()] != [
+    assert not {one.task_id for one in first.exam} & {task.task_id for task in first.tasks}
+    assert [row.trajectory_id for row in first.stages()[0].rows()] != [
         one.trajectory_id for one in other.stages()[0].rows()
     ]
 

@@ -65,7 +65,9 @@ def test_whoever_halves_or_mirrors_wins_every_held_out_game() -> None:
 def test_demonstrations_are_legal_and_lose_often() -> None:
     won = {GUESS: 0, NIM: 0}
     for game in TRAINING:
-        moves = iter([one["content"] for one in demonstrated(game, 0).messages if one["role"] == "assistant"])
+        moves = iter(
+            [message["content"] for message in demonstrated(game, 0).messages if message["role"] == "assistant"]
+        )
         won[game.kind] += play(game, lambda _, moves=moves: next(moves))
         assert next(moves, None) is None
     assert all(0.15 < count / 96 < 0.65 for count in won.values())

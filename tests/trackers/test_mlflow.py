@@ -131,5 +131,8 @@ async def test_aliases_follow_the_rollout(server: str) -> None:
     assert {alias["alias"]: alias["version"] for alias in world.model()["aliases"]} == {"production": "2"}
     query = {"filter": f"name='{world.prefix}_support'"}
     versions = world.ask("GET", "/model-versions/search", params=query)["model_versions"]
-    stages = {one["version"]: {tag["key"]: tag["value"] for tag in one["tags"]}["ratchet.stage"] for one in versions}
+    stages = {
+        version["version"]: {tag["key"]: tag["value"] for tag in version["tags"]}["ratchet.stage"]
+        for version in versions
+    }
     assert stages == {"1": "archived", "2": "stable"}

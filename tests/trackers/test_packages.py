@@ -64,7 +64,7 @@ async def test_trackio_has_one_run_of_a_job_with_every_train_step(tmp_path: Path
     runs = await asyncio.to_thread(stored, package)
     assert list(runs) == [name]
     steps, config = runs[name]
-    assert [(one["step"], one["train_loss"]) for one in steps] == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+    assert [(step["step"], step["train_loss"]) for step in steps] == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
     assert config["agent_role"] == "support"
     assert config["ratchet.training_job_id"] == name
 

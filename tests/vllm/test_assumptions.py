@@ -132,7 +132,7 @@ def test_logprobs_of_a_constrained_answer_are_of_what_was_allowed(vllm: RunningV
     unmasked = model_logprobs(vllm.published, answer["prompt_token_ids"], choice["token_ids"], temperature)
     narrowed = 0
     for place, (token, entry) in enumerate(zip(choice["token_ids"], choice["logprobs"]["content"], strict=True)):
-        allowed = [one["logprob"] for one in entry["top_logprobs"] if one["logprob"] > MASKED]
+        allowed = [logprob["logprob"] for logprob in entry["top_logprobs"] if logprob["logprob"] > MASKED]
         assert sum(map(math.exp, allowed)) == pytest.approx(1, abs=SURE)
         narrowed += len(allowed) < vllm.vocabulary
         # What masking adds to a log-probability is the same for all tokens that are allowed.
@@ -154,7 +154,7 @@ def test_a_learners_grammar_of_a_forced_call_allows_what_vllm_allows(vllm: Runni
     for token, entry in zip(choice["token_ids"], choice["logprobs"]["content"], strict=True):
         mask = open_mask(1, vllm.vocabulary)
         walk.allow(mask, 0)
-        theirs = [one["token"] for one in entry["top_logprobs"] if one["logprob"] > MASKED]
+        theirs = [logprob["token"] for logprob in entry["top_logprobs"] if logprob["logprob"] > MASKED]
         assert int(allowed(mask, vllm.vocabulary).sum()) == len(theirs)
         assert walk.accept(token)
         numbers = numbers or (text.endswith(('"arguments":', '"arguments": ')) and "5" in theirs)

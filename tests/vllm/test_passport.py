@@ -86,8 +86,8 @@ async def test_the_probe_of_another_adapter_fails_with_the_numbers(replicas: lis
 
 async def test_a_policy_of_another_base_fails_in_the_plugins_words(replicas: list[RunningVllm]) -> None:
     files = [
-        msgspec.structs.replace(one, uri=f"{one.uri[:-8]}deadbeef")
-        for one in replicas[0].published.adapter.manifest.files
+        msgspec.structs.replace(file, uri=f"{file.uri[:-8]}deadbeef")
+        for file in replicas[0].published.adapter.manifest.files
     ]
     for changes, words in (
         ({"base_model": "another", "base_digest": None}, "it was trained on another, and this vLLM serves"),

@@ -103,7 +103,9 @@ def with_config(vllm: RunningVllm, **changes: object) -> Policy:
     changed = {"uri": ref.uri, "sha256": ref.sha256, "size": ref.size}
     files = vllm.published.adapter.manifest.files
     return vllm.publish(
-        files=[msgspec.structs.replace(one, **changed) if one.name == "adapter_config.json" else one for one in files]
+        files=[
+            msgspec.structs.replace(file, **changed) if file.name == "adapter_config.json" else file for file in files
+        ]
     )
 
 
@@ -112,14 +114,14 @@ def of_a_form_that_vllm_does_not_take(vllm: RunningVllm, _: Path) -> tuple[str, 
 
 
 def of_other_bytes(vllm: RunningVllm, _: Path) -> tuple[str, str]:
-    files = [msgspec.structs.replace(one, sha256="0" * 64) for one in vllm.published.adapter.manifest.files]
+    files = [msgspec.structs.replace(file, sha256="0" * 64) for file in vllm.published.adapter.manifest.files]
     return vllm.name_of(vllm.publish(files=files)), "does not have sha256 0000"
 
 
 def half_written(vllm: RunningVllm, _: Path) -> tuple[str, str]:
     files = [
-        msgspec.structs.replace(one, uri=one.uri.replace(one.sha256, "0" * 64))
-        for one in vllm.published.adapter.manifest.files
+        msgspec.structs.replace(file, uri=file.uri.replace(file.sha256, "0" * 64))
+        for file in vllm.published.adapter.manifest.files
     ]
     return vllm.name_of(vllm.publish(files=files)), "lacks a file"
 

@@ -22,9 +22,9 @@ def written(family: str, *calls: dict[str, Any]) -> str:
     """Calls as a policy of the family writes them."""
     if family == "qwen3":
         return "\n".join(
-            f"<tool_call>\n{json.dumps({'name': 'look_up', 'arguments': one})}\n</tool_call>" for one in calls
+            f"<tool_call>\n{json.dumps({'name': 'look_up', 'arguments': call})}\n</tool_call>" for call in calls
         )
-    return "; ".join(json.dumps({"name": "look_up", "parameters": one}) for one in calls)
+    return "; ".join(json.dumps({"name": "look_up", "parameters": call}) for call in calls)
 
 
 def texts(family: str) -> list[str]:
@@ -32,7 +32,13 @@ def texts(family: str) -> list[str]:
     plain = ["It is lost.", "", "a < b", "{broken"]
     beside = [f"Let me look.\n{written(family, ARGUMENTS[0])}"] if family == "qwen3" else []
     python = [f"<|python_tag|>{written(family, ARGUMENTS[0])}"] if family == "llama3_1" else []
-    return [*(written(family, one) for one in ARGUMENTS), written(family, *ARGUMENTS[:2]), *plain, *beside, *python]
+    return [
+        *(written(family, argument) for argument in ARGUMENTS),
+        written(family, *ARGUMENTS[:2]),
+        *plain,
+        *beside,
+        *python,
+    ]
 
 
 def test_both_engines_read_the_same_calls_from_what_a_policy_writes(tmp_path: Path) -> None:
@@ -45,7 +51,7 @@ def test_both_engines_read_the_same_calls_from_what_a_policy_writes(tmp_path: Pa
         for text in texts(family):
             asked.append((parser, str(tmp_path / family), TOOLS, text))
             reply = engine.reply(text, TOOLS)
-            ours.append([reply.content or "", [[one.name, json.loads(one.arguments)] for one in reply.calls]])
+            ours.append([reply.content or "", [[call.name, json.loads(call.arguments)] for call in reply.calls]])
     ran = subprocess.run(
         [VLLM.with_name("python"), "-P", Path(vllm_parsers.__file__)],
         input=json.dumps(asked),

@@ -72,5 +72,5 @@ def test_broken_links_paths_and_python_are_noticed() -> None:
 
 def test_every_guide_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
-    guides = [one.name for one in (ROOT / "docs" / "guides").glob("*.md")]
+    guides = [path.name for path in (ROOT / "docs" / "guides").glob("*.md")]
     assert [name for name in guides if f"guides/{name}" not in index] == []

@@ -136,7 +136,7 @@ def test_every_reason_that_a_snapshot_gives_for_a_call_is_in_the_table() -> None
 
 def test_the_table_has_every_reason_once_in_whole_sentences() -> None:
     assert list(REASONS) == list(Reason)
-    assert all(one.meaning.endswith(".") and one.remedy.endswith(".") for one in REASONS.values())
+    assert all(reason.meaning.endswith(".") and reason.remedy.endswith(".") for reason in REASONS.values())
 
 
 def test_the_gateway_names_no_reason_as_a_bare_text() -> None:

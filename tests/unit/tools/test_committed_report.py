@@ -46,9 +46,9 @@ def test_every_line_is_a_cell_of_its_own() -> None:
 
 
 def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
-    assert all(one.recipe == recipe_of(FULL) for one in RESULTS)
+    assert all(result.recipe == recipe_of(FULL) for result in RESULTS)
     assert ALGORITHMS.trajectories == FULL.tasks * FULL.tries
-    assert {one.tries for one in ALGORITHMS.variants} == {FULL.tries}
+    assert {variant.tries for variant in ALGORITHMS.variants} == {FULL.tries}
 
 
 def test_every_cell_is_whole_or_refused_and_took_no_longer_than_it_may() -> None:
@@ -58,7 +58,7 @@ def test_every_cell_is_whole_or_refused_and_took_no_longer_than_it_may() -> None
 
 
 def test_three_seeds_were_measured_beside_rejection_sampling() -> None:
-    seeds = {name: {one.seed for one in RESULTS if one.variant == name} for name in (RLOO, REJECTION)}
+    seeds = {name: {result.seed for result in RESULTS if result.variant == name} for name in (RLOO, REJECTION)}
     assert seeds == {RLOO: {*SEEDS}, REJECTION: {*SEEDS}}
 
 

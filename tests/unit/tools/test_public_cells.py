@@ -42,7 +42,7 @@ def colours(model: Path) -> PublicTasks:
         seed=0,
         tasks=tasks[:4],
         exam=tasks[4:],
-        shown=[shown_text(one, one.task_id) for one in tasks[:4]],
+        shown=[shown_text(task, task.task_id) for task in tasks[:4]],
         engine=Engine(max_tokens=6, seats=3, prefix_tokens=400, together=2, dtype="float32"),
         imitation=Supervised(examples=4, steps=1, learning_rate=1e-3, batch=2),
         cycle=Reinforced(sample_size=16, learning_rate=1e-3, epochs=1, batch=8),
@@ -78,7 +78,7 @@ def test_what_another_recipe_made_is_not_taken_for_this_ones(model: Path) -> Non
         replace(world, engine=replace(world.engine, dtype="bfloat16")),
         replace(world, imitation=replace(world.imitation, steps=2)),
     ]
-    assert len({digest_of(one) for one in (world, *others)}) == 4
+    assert len({digest_of(other) for other in (world, *others)}) == 4
     assert digest_of(replace(world, seed=1)) == digest_of(world)
 
 
@@ -91,9 +91,9 @@ def test_variants_share_the_first_policy_and_the_models_own_exam(model: Path, tm
 def test_an_exam_has_every_task_in_both_modes_and_a_cycle_its_counts(model: Path, tmp_path: Path) -> None:
     exams, base = measured(colours(model), tmp_path, "solved")
     assert base is not None
-    for one in (*exams, base):
-        assert {mode: len(each) for mode, each in one.solved.items()} == {GREEDY: 2, SAMPLED: 2}
-        assert one.success(GREEDY).successes == one.solved[GREEDY].count("1")
+    for exam in (*exams, base):
+        assert {mode: len(each) for mode, each in exam.solved.items()} == {GREEDY: 2, SAMPLED: 2}
+        assert exam.success(GREEDY).successes == exam.solved[GREEDY].count("1")
     figures = exams[1].figures
     assert figures["played"] == 16
     assert 0 < figures["sampled_tokens"] <= 16 * 6

@@ -135,7 +135,7 @@ def test_an_irrelevant_function_is_neither_called_nor_half_called_and_something_
 
 def test_tasks_that_share_a_function_are_in_one_half() -> None:
     def entry(name: str, *functions: str) -> Entry:
-        return Entry(name, SIMPLE, [], [{"name": one} for one in functions], None)
+        return Entry(name, SIMPLE, [], [{"name": function} for function in functions], None)
 
     chain = [entry("a", "f"), entry("b", "g"), entry("c", "f", "g"), *(entry(f"d{n}", f"h{n}") for n in range(9))]
     names = [{one.task_id for one in half} for half in halves(chain)]

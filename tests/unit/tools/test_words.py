@@ -29,7 +29,7 @@ def test_a_banned_word_is_reported_with_its_line(tmp_path: Path, source: str, li
     path = tmp_path / "module.py"
     path.write_text(source)
 
-    assert [one.split(": ")[0] for one in findings(path, BANNED)] == [f"{path}:{line}"]
+    assert [finding.split(": ")[0] for finding in findings(path, BANNED)] == [f"{path}:{line}"]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_pages_are_read_without_their_code(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text("# Title\n\n```\ngizmo\n```\n\n`gizmo` and [x](gizmo.md), but a gizmo.\n")
 
-    assert [one.split(": ")[0] for one in findings(path, BANNED)] == [f"{path}:7"]
+    assert [finding.split(": ")[0] for finding in findings(path, BANNED)] == [f"{path}:7"]
 
 
 def test_the_glossary_has_the_table() -> None:
