@@ -1,4 +1,4 @@
-"""The console's list over pages of thousands of trajectories on the real ClickHouse, and one hostile one of 20 MB."""
+"""The console's list of a hundred thousand trajectories on the real ClickHouse."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from ratchet.console.messages import LETTERS
-from ratchet.core.contract import named_id
 from ratchet.core.contract.trajectory import Action
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
@@ -21,7 +19,6 @@ CROWD = 100_000
 PAGE = 200
 PAGE_BYTES = 256 * 1024
 """Above what a page of 200 takes, far below a conversation of 20 MB."""
-HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\x00\u202e"
 COPIES = """
 INSERT INTO trajectories
 SELECT * EXCEPT (number) REPLACE(
@@ -40,25 +37,6 @@ FROM trajectories CROSS JOIN numbers({many:UInt32}) AS numbered
 async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]:
     async with prepared_warehouse(shared_settings) as made:
         yield made
-
-
-async def test_every_trajectory_is_listed_once_and_no_page_is_large(warehouse: Warehouse) -> None:
-    await store(warehouse, trajectory("first"))
-    await warehouse.command(COPIES, {"many": MANY})
-    seen: list[str] = []
-    async with console(warehouse) as http:
-        after: str | None = ""
-        while after is not None:
-            asked = {"limit": PAGE, **({"after": after} if after else {})}
-            answer = await http.get("/v1/trajectories", params=asked)
-            assert answer.status_code == 200, answer.text
-            assert len(answer.content) < PAGE_BYTES
-            page = answer.json()
-            assert len(page["trajectories"]) <= PAGE
-            seen += [one["trajectory_id"] for one in page["trajectories"]]
-            after = page["next"]
-    assert len(seen) == MANY + 1
-    assert set(seen) == {named_id("trajectory", "first"), *(f"many-{number}" for number in range(MANY))}
 
 
 async def test_of_a_hundred_thousand_rows_the_newest_come_first_and_a_search_finds_the_one_that_is_asked_for(
@@ -82,22 +60,3 @@ async def test_of_a_hundred_thousand_rows_the_newest_come_first_and_a_search_fin
             after = page["next"]
     assert len(seen) == len(set(seen)) == MANY
     assert [at for at, _ in seen] == sorted((at for at, _ in seen), reverse=True)
-
-
-async def test_a_hostile_message_of_20_mb_comes_shortened_with_its_length_and_whole_as_a_download(
-    warehouse: Warehouse,
-) -> None:
-    text = HOSTILE * (20_000_000 // len(HOSTILE))
-    entry = msgspec.structs.replace(trajectory("one").turns[0], action=Action(type="response", raw_response=text))
-    await store(warehouse, trajectory("one", turns=[entry]))
-    path = f"/v1/trajectories/{named_id('trajectory', 'one')}"
-    async with console(warehouse) as http:
-        listed = await http.get("/v1/trajectories")
-        answer = await http.get(path)
-        shown = answer.json()["messages"][-1]
-        assert (shown["text"], shown["letters"]) == (text[:LETTERS], len(text)), "a page sees how much it lacks"
-        assert max(len(listed.content), len(answer.content)) < PAGE_BYTES
-        whole = await http.get(f"{path}/messages/{shown['index']}")
-        assert whole.text == text
-        assert whole.headers["content-disposition"].startswith("attachment")
-        assert whole.headers["content-type"] == "text/plain; charset=utf-8"
