@@ -23,7 +23,7 @@ os.environ["RATCHET_ENGINE_PORT"] = str(taken.getsockname()[1])
 def python(code: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "RATCHET_HEALTH_PORT": "0", "RATCHET_ENGINE_PORT": "0"}
     return subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300, check=False
     )
 
 
