@@ -48,8 +48,9 @@ def _promote(page: Page) -> None:
 
 
 def _tokens(page: Page) -> None:
-    page.get_by_role("button", name="Tokens").last.click()
+    page.get_by_role("button", name="Tokens").first.click()
     page.locator(".drawn").wait_for()
+    page.mouse.wheel(0, -10_000)  # the click scrolled to the button
 
 
 def _preview(page: Page) -> None:
@@ -114,7 +115,8 @@ def of_stack(address: str, key: str | None) -> Mapping[str, Picture]:
         jobs = read(f"/coordinator/v1/jobs?role={role}")["jobs"]
         job = max(jobs, key=lambda each: (each["state"] == "completed", each["created_at"]))["training_job_id"]
         solved = read(f"/v1/trajectories?role={role}&outcome=success&limit=200")["trajectories"]
-    trajectory = max(solved, key=lambda each: each["calls"])["trajectory_id"]
+    learned_from = [each for each in solved if each["arm"] in {"stable", "canary"}] or solved
+    trajectory = max(learned_from, key=lambda each: each["calls"])["trajectory_id"]
     return {
         "loop": ("", 1240, _nothing),
         "rollouts": ("rollouts", HEIGHT, _nothing),

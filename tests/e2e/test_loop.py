@@ -14,15 +14,16 @@ import pytest
 from ratchet.local.demo.claims import Findings, claims, read_findings, seconds_to_roll_back
 from ratchet.local.demo.connections import Connections, connect
 from ratchet.local.demo.exams import heldout_gate
-from ratchet.local.demo.plan import DEMO, EXAMS, stack_environment, write_held_out
+from ratchet.local.demo.plan import DEMO, EXAMS, FULL, stack_environment, write_held_out
 from ratchet.local.demo.progress import Progress
 from ratchet.local.demo.scenario import Scenario
 from ratchet.local.local_stack.plan import shared_of
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 
-PLAN = replace(DEMO, rises=None)
-"""Without a claim about learning: how much one run learns is a matter of chance, which docs/learning.md measures."""
+PLAN = replace(DEMO, cycle=FULL.cycle, tasks=240, tries=4, rises=None)
+"""RLOO on groups of four tries, without a claim about learning: how much one cycle of it learns is a matter of chance,
+which docs/learning.md measures."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 

@@ -28,7 +28,7 @@ from ratchet.trainer_worker.errors import TrainingFailed
 from ratchet_helpdesk import ROLE
 from tools.learning.cells import (
     EXPERIMENTS,
-    HELPDESK,
+    OWN,
     RLOO,
     Cell,
     Experiment,
@@ -132,7 +132,7 @@ class Lessons:
 
     @property
     def _public(self) -> bool:
-        return self.experiment.world != HELPDESK
+        return self.experiment not in OWN
 
     @property
     def _variant(self) -> Variant:

@@ -19,11 +19,15 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from ratchet.core.errors import RatchetError
-from ratchet.local.demo.plan import FULL
+from ratchet.local.demo.plan import DEMO, FULL
 from tools.learning.cells import (
+    ALGORITHMS,
     EXPERIMENTS,
     OF_MISJUDGED,
     OVERALL,
+    REJECTION,
+    RLOO,
+    SHORT,
     Cell,
     Result,
     add_result,
@@ -42,12 +46,14 @@ WORK = Path(".cache", "learning")
 
 
 def claimed_rises() -> list[ClaimedRise]:
-    """What the demo promises of greedy success."""
-    rises = FULL.rises
-    if rises is None:
-        return []
+    """What the demos in the help desk's world promise of greedy success."""
     return [
-        ClaimedRise("`ratchet demo`", kinds, FULL.promotions, FULL.rollouts.heldout_tasks, least)
+        ClaimedRise(run, experiment, variant, kinds, plan.promotions, plan.rollouts.heldout_tasks, least)
+        for run, plan, experiment, variant in (
+            ("`ratchet demo`", DEMO, SHORT, REJECTION),
+            ("`ratchet demo --full`", FULL, ALGORITHMS, RLOO),
+        )
+        if (rises := plan.rises) is not None
         for kinds, least in ((OVERALL, rises.overall), (OF_MISJUDGED, rises.misjudged))
         if least is not None
     ]

@@ -16,7 +16,6 @@ from tools.learning.cells import (
     OF_MISJUDGED,
     OVERALL,
     OWN,
-    RLOO,
     Experiment,
     Measured,
     Result,
@@ -97,6 +96,9 @@ class ClaimedRise:
 
     run: str
     """The command."""
+    experiment: Experiment
+    variant: str
+    """What it plays, as that experiment measures it over seeds."""
     kinds: str
     cycles: int
     tickets: int
@@ -117,8 +119,8 @@ class Safety:
 
 
 def safety(results: Sequence[Result], claim: ClaimedRise) -> Safety:
-    """How large a rise by RLOO is safe to claim."""
-    cells = [one for one in cells_of(results, ALGORITHMS, RLOO) if len(one.measured) > claim.cycles]
+    """How large a rise is safe to claim."""
+    cells = _reached(cells_of(results, claim.experiment, claim.variant), claim.cycles)
     pairs = [
         (cell.measured[0].success(GREEDY, claim.kinds), cell.measured[claim.cycles].success(GREEDY, claim.kinds))
         for cell in cells
@@ -275,15 +277,15 @@ def _claims(results: Sequence[Result], claims: Sequence[ClaimedRise]) -> str:
 
 _ARGUMENT = f"""## What the demo claims, and how safe that is
 
-`ratchet demo` claims that greedy success rises by at least so much from the first policy to the one that serves at
-the end; the claim may not fail by the chance of an exam where the policy did learn.
+A demo claims that greedy success rises by at least so much from the first policy to the one that serves at the end; the
+claim may not fail by the chance of an exam where the policy did learn.
 
 *Safe*: the seed that rose least is taken for the truth, and both exams for fresh draws of that many tickets; less
 {_SAFE_ERRORS:.2f} standard errors of the difference, {SAFE:.0%} of such runs show more. No more than this is claimed.
 
 *Another seed*: what a run with one more seed exceeds with probability {SAFE:g}, by Student's predictive distribution
 (runs normal around an unknown mean with an unknown spread). It says what these few seeds show about others, and with
-few of them that is little. A run of `ratchet demo` always has seed 0: it differs from the next in timing alone."""
+few of them that is little. A run of a demo always has seed 0: it differs from the next in timing alone."""
 
 
 def _bound(value: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ratchet.local.demo.plan import FULL
+from ratchet.local.demo.plan import DEMO, FULL
 from tools.learning.worlds.base import World
 from tools.learning.worlds.bfcl import bfcl
 from tools.learning.worlds.games import games
@@ -14,6 +14,7 @@ from tools.learning.worlds.retail import retail
 
 WORLDS: dict[str, Callable[[int], World]] = {
     "helpdesk": lambda seed: Helpdesk(replace(FULL, seed=seed)),
+    "demo": lambda seed: Helpdesk(replace(DEMO, seed=seed)),
     "bfcl": bfcl,
     "games": games,
     "retail": retail,

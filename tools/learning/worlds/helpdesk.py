@@ -89,25 +89,24 @@ class Helpdesk:
         return recipe_of(self.plan)
 
     def base(self, root: Path) -> Path:
-        """See `World`: a random model."""
+        """See `World`: a random model, or the drilled one of the package."""
         # Torch takes seconds to import, and the report is drawn without it.
         from ratchet_helpdesk.base_model import Shape, write_base_model  # noqa: PLC0415
 
-        random_model = root / "random"
-        if not random_model.is_dir():
-            with becoming(random_model) as partial:
-                write_base_model(partial, self.seed, Shape())
-        return random_model
+        model = root / ("shipped" if self.plan.shipped else "random")
+        if not model.is_dir():
+            with becoming(model) as partial:
+                write_base_model(partial, None if self.plan.shipped else self.seed, Shape())
+        return model
 
     def stages(self) -> Sequence[Stage]:
-        """See `World`: call grammar and copying from drills, then the clerk's tickets."""
+        """See `World`: call grammar and copying from drills, unless the model has them; then the clerk's tickets."""
         plan, seed, drilled = self.plan, self.seed, _drilled(self.plan)
-        return [
-            Stage("base", drilled, lambda: rows_of_chats(drills(drilled.examples, seed)), full_finetune=True),
-            Stage(
-                "first", plan.tickets, lambda: rows_of_chats(tickets(plan.tickets.examples, seed)), full_finetune=True
-            ),
-        ]
+        base = Stage("base", drilled, lambda: rows_of_chats(drills(drilled.examples, seed)), full_finetune=True)
+        first = Stage(
+            "first", plan.tickets, lambda: rows_of_chats(tickets(plan.tickets.examples, seed)), full_finetune=True
+        )
+        return [first] if plan.shipped else [base, first]
 
     def training(self, count: int, seed: int) -> list[Task]:
         """See `World`."""

@@ -24,7 +24,7 @@ export function track(rollout: Rollout, decisions: readonly DecisionPoint[]): St
   const count = Math.max(rollout.forecast?.expected_days_by_stage.length ?? 0, rollout.stage + 1);
   const isPastStages = state === "soaking" || state === "promoted";
   const hadTraffic = !BEFORE_TRAFFIC.has(state) && state !== "refused" && state !== "aborted";
-  const weights = new Map(decisions.map((decision) => [decision.stage, decision.weight]));
+  const weights = new Map(decisions.filter((decision) => decision.weight > 0).map((decision) => [decision.stage, decision.weight]));
   const stages = state === "reverted" ? [] : Array.from({ length: count }, (_, place): Step => ({
     name: `Stage ${place + 1}`,
     detail: stageDetail(rollout, place, weights.get(place)),
@@ -47,7 +47,7 @@ function gates(rollout: Rollout): Step {
 
 function stageDetail(rollout: Rollout, place: number, known: number | undefined): string {
   const weight = place === rollout.stage && !ENDED.has(rollout.state) && !BEFORE_TRAFFIC.has(rollout.state) && rollout.state !== "soaking" ? rollout.weight : known;
-  const days = rollout.forecast?.expected_days_by_stage[place];
+  const days = ENDED.has(rollout.state) ? undefined : rollout.forecast?.expected_days_by_stage[place];
   const parts = [weight === undefined || weight === 0 ? null : `${share(weight)} canary`, days === undefined ? null : `about ${duration(rough(days * 86_400))}`];
   return parts.filter((part) => part !== null).join(", ") || "not begun";
 }

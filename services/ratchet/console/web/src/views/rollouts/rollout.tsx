@@ -121,7 +121,8 @@ function Head({ rollout }: { rollout: Rollout }) {
         {rollout.waiting_for.length === 0 && rollout.state === "running" && <p><Pill tone="good" icon="good">Nothing is lacking</Pill> The next look moves it on.</p>}
       </div>
       <Facts rows={[
-        ["Last decision", <><DataText text={rollout.reason || "–"} most={600} /> <span class="muted">by <DataText text={rollout.actor} /></span></>],
+        ["Last decision", <DataText text={rollout.reason || "–"} most={600} />],
+        ["Started by", <DataText text={rollout.actor} />],
         ["Beside", rollout.stable === null ? "nothing: the first policy of the role" : <PolicyName name={rollout.stable.name} />],
         ["Strategy", `${words(rollout.strategy)}, ${words(rollout.approval)}`],
         ["Began", <Ago at={rollout.created_at} />],
