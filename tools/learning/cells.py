@@ -80,8 +80,8 @@ SHORT = Experiment(
     asks=(
         "The one cycle of `ratchet demo`, which begins with the drilled model of the package: 200 imitation steps, then"
         " 640 tickets that are played once each and a learning rate of .002, with 300 held-out tickets. The demo learns"
-        " by rejection sampling, which needs fewer tickets for a rise than RLOO (below). A seed draws everything but the"
-        " drilled model anew."
+        " by rejection sampling, which needs fewer tickets for a rise than RLOO (below). A seed draws anew all but the"
+        " drilled model."
     ),
     variants=(Variant(name=REJECTION, algorithm="sft", solved_only=True, tries=1, seeds=(0, 1, 2, 3, 4)),),
     cycles=1,

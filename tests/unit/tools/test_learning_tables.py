@@ -13,6 +13,7 @@ import pytest
 
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from tools.learning.cells import (
+    ALGORITHMS,
     OF_MISJUDGED,
     OVERALL,
     REJECTION,
@@ -41,7 +42,7 @@ def result(seed: int, variant: str, *late: int, **changes: Any) -> Result:
 
 
 RESULTS = [result(1, REJECTION, 10, 40), *(result(seed, RLOO, 10, 70 + 4 * seed) for seed in SEEDS)]
-CLAIM = ClaimedRise(run="`a run`", kinds=OVERALL, cycles=1, tickets=200, least=0.2)
+CLAIM = ClaimedRise(run="`a run`", experiment=ALGORITHMS, variant=RLOO, kinds=OVERALL, cycles=1, tickets=200, least=0.2)
 
 
 @pytest.mark.parametrize(

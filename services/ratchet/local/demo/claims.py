@@ -145,7 +145,7 @@ def _promotions(findings: Findings, plan: Plan) -> Claim:
 
 def _rise(findings: Findings, least: float, kinds: Collection[str] | None) -> Claim:
     of_what = "success in the kinds that the clerk misjudged" if kinds else "held-out success"
-    text = f"greedy {of_what} rose by {least:.2f} or more, intervals apart"
+    text = f"greedy {of_what} rose by {least:g} or more, intervals apart"
     ends = findings.ends()
     if ends is None:
         return Claim(text, holds=False, evidence="not measured")

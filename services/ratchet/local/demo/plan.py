@@ -181,7 +181,7 @@ DEMO = Plan(
     promotions=1,
     max_cycles=2,
     agents=16,
-    rises=Rises(overall=0.12, misjudged=0.2),
+    rises=Rises(overall=0.115, misjudged=0.2),
     training_threads=1,
     shipped=True,
     acts=(

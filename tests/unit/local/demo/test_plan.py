@@ -74,9 +74,10 @@ def test_a_cycle_learns_from_as_many_trajectories_as_agents_play_before_it(plan:
     assert cycle_job(plan, 1)["dataset"]["sample_size"] == plan.tasks * plan.tries
 
 
-def test_the_real_demo_imitates_what_was_solved_and_the_other_one_compares_tries() -> None:
-    real, other = cycle_job(REAL, 1), cycle_job(DEMO, 1)
-    assert (real["algorithm"], real["dataset"]["filter"]["min_reward"]) == ("sft", 0.5)
+def test_cycle_imitates_what_was_solved_and_the_full_demo_compares_tries() -> None:
+    for imitates in (cycle_job(DEMO, 1), cycle_job(REAL, 1)):
+        assert (imitates["algorithm"], imitates["dataset"]["filter"]["min_reward"]) == ("sft", 0.5)
+    other = cycle_job(FULL, 1)
     assert (other["algorithm"], other["dataset"]["filter"].get("min_reward")) == ("rloo", None)
 
 

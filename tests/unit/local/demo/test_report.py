@@ -97,8 +97,8 @@ FINDINGS = Findings(
     exams={1: an_exam(10, 230, 120), 2: an_exam(100, 235, 150), 3: an_exam(170, 240, 190), 4: an_exam(5, 60, 60)},
 )
 PLAN = replace(FULL, rises=Rises(overall=0.2, misjudged=0.3))
-RISE = "greedy held-out success rose by 0.20 or more, intervals apart"
-CORRECTED = "greedy success in the kinds that the clerk misjudged rose by 0.30 or more, intervals apart"
+RISE = "greedy held-out success rose by 0.2 or more, intervals apart"
+CORRECTED = "greedy success in the kinds that the clerk misjudged rose by 0.3 or more, intervals apart"
 
 
 def broken(findings: Findings, story: Story = STORY, plan: Plan = PLAN) -> list[str]:
