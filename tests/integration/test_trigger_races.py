@@ -12,8 +12,8 @@ from ratchet.bus.kv import Bucket
 from ratchet.core.contract import TrainingRequest
 from ratchet.core.contract.state import JOBS, Job
 from ratchet.core.service.settings import SharedSettings
-from ratchet.rl_coordinator.jobs.domain import Abilities
 from ratchet.rl_coordinator.jobs.domain.jobs import Counted
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs

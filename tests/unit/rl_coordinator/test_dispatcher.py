@@ -14,7 +14,6 @@ from ratchet.core.contract import TrainingDispatch
 from ratchet.core.contract.state import JOBS, Job, JobState
 from ratchet.core.contract.training import SnapshotRef
 from ratchet.core.errors import ObjectsUnavailable, Rejected
-from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
@@ -33,12 +32,11 @@ class Bench:
         self.begun: list[str] = []
         self.finish: dict[str, asyncio.Future[None]] = {}
         self.dispatcher = Dispatcher(
+            bus=self.bus,
             store=self.store,
             prepare=self._prepare,
-            announcer=Announcer(self.bus, self.store),
             schedule=Schedule({"default": slots}, ageing_s=60),
             exports=exports,
-            now=lambda: NOON,
         )
 
     async def _prepare(self, one: Job) -> None:

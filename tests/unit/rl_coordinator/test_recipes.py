@@ -10,7 +10,7 @@ import pytest
 
 from ratchet.core.contract.training import Dataset, Hyperparameters
 from ratchet.core.errors import ConfigError
-from ratchet.rl_coordinator.jobs.domain import Abilities
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities
 from ratchet.rl_coordinator.triggers.recipes import read_recipes, recipe_for
 from tests.support.training import AMOUNTS, config
 

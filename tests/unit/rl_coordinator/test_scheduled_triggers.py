@@ -14,8 +14,8 @@ from ratchet.bus.message import named_id
 from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.core.contract import TrainingRequest
 from ratchet.core.contract.state import JOBS, Job
-from ratchet.rl_coordinator.jobs.domain import Abilities
 from ratchet.rl_coordinator.jobs.domain.jobs import Counted
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ratchet.rl_coordinator.triggers.scores import Sample, compare
+from ratchet.rl_coordinator.triggers.domain import Sample, compare
 
 
 def sample(n: int, mean: float) -> Sample:

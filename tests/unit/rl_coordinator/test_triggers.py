@@ -10,12 +10,10 @@ from ratchet.core.contract.state import Job
 from ratchet.rl_coordinator.triggers.domain import (
     PREFERRED,
     REWARDED,
+    THRESHOLD,
+    Firing,
     Standing,
-    count_one_more,
-    preferring_role,
-    rewarded_role,
     standing,
-    threshold_firing,
     training_request,
     why_due,
 )
@@ -36,10 +34,9 @@ def learned_from_pairs(name: str = "dpo", **changes: Any) -> Job:
 
 def test_only_first_revisions_move_the_counter_of_their_role() -> None:
     ended = trajectory("t")
-    assert rewarded_role(reward(ended, 1.0)) == "support"
-    assert rewarded_role(reward(ended, 1.0, revision=1)) is None
-    assert rewarded_role(ended) is None
-    assert [count_one_more(None), count_one_more(41)] == [1, 42]
+    assert REWARDED.role_of(reward(ended, 1.0)) == "support"
+    assert REWARDED.role_of(reward(ended, 1.0, revision=1)) is None
+    assert REWARDED.role_of(ended) is None
 
 
 def test_training_is_due_when_the_threshold_is_reached_and_not_before() -> None:
@@ -81,14 +78,13 @@ def test_a_manual_job_does_not_hold_the_trigger_back() -> None:
 
 
 def test_a_threshold_asks_for_what_its_recipe_names() -> None:
-    firing = threshold_firing(REWARDED, after_rewards([], 100), 100)
-    assert firing.why == "100 new rewarded trajectories, the threshold is 100"
+    why = why_due(REWARDED, after_rewards([], 100), 100, None)
+    assert why == "100 new rewarded trajectories, the threshold is 100"
+    firing = Firing(REWARDED.name, THRESHOLD, why)
     made = training_request(firing, named_id("job"), "support", config(), priority="high", now=NOON)
     assert (made.role, made.trigger_reason, made.training_config) == ("support", "threshold_reached", config())
     assert (made.training_job_id, made.priority) == (named_id("job"), "high")
-    assert (
-        threshold_firing(PREFERRED, after_preferences([], 130), 100).why == "130 new preferences, the threshold is 100"
-    )
+    assert why_due(PREFERRED, after_preferences([], 130), 100, None) == "130 new preferences, the threshold is 100"
 
 
 def test_a_counter_that_began_again_does_not_wait_for_the_count_of_an_earlier_one() -> None:
@@ -101,8 +97,8 @@ def test_a_counter_that_began_again_does_not_wait_for_the_count_of_an_earlier_on
 
 def test_preferences_move_the_counter_of_their_role() -> None:
     one = Preference(preference_id=named_id(1), prompt="p", chosen="a", rejected="b", source="human", role="support")
-    assert preferring_role(one) == "support"
-    assert preferring_role(trajectory("t")) is None
+    assert PREFERRED.role_of(one) == "support"
+    assert PREFERRED.role_of(trajectory("t")) is None
 
 
 def test_dpo_is_due_when_the_role_has_enough_preferences_that_it_has_not_learned_from() -> None:

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from ratchet.core.contract.http.jobs import JobIn
 from ratchet.core.contract.http.status import HealthOut
+from ratchet.core.contract.http.status import StorageOut
 from ratchet.core.rules.access import KeyScope
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.service.health import Check, Health
@@ -17,7 +20,6 @@ from ratchet.rl_coordinator.http.jobs import JobRoutes
 from ratchet.rl_coordinator.http.keys import KeyRoutes, KeyStore
 from ratchet.rl_coordinator.http.models import ModelRoutes
 from ratchet.rl_coordinator.http.status import StatusRoutes
-from ratchet.rl_coordinator.http.storage import StorageRoutes
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.registry import Registry
 from ratchet.rl_coordinator.storage import Storage
@@ -29,6 +31,20 @@ ERRORS: Mapping[int, str] = {
     422: "A parameter or the body is not what this document says.",
     503: "The broker, the warehouse or the object store is away.",
 }
+
+
+NO_SWEEP: Mapping[int, str] = {
+    400: "One of the headers that are checked comes twice.",
+    422: "No job and no policy is known although the store is not empty: its registry is missing.",
+}
+
+
+class SweepIn(BaseModel):
+    """Options of a sweep. A misspelt name is refused: it must not remove anything."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dry_run: bool = Field(False, description="Only say what would be done.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +79,17 @@ def http_app(checks: Mapping[str, Check], subjects: Subjects, now: Callable[[], 
     ModelRoutes(registry, jobs, now).add_to(api)
     KeyRoutes(subjects.keys, now).add_to(api)
     StatusRoutes(jobs, registry, subjects.triggers, now).add_to(api)
-    StorageRoutes(subjects.storage).add_to(api)
+
+    async def sweep(asked: SweepIn) -> StorageOut:
+        """Set aside the objects that nothing needs any more, and remove those that were set aside long enough."""
+        return await subjects.storage.collector.sweep(dry_run=asked.dry_run)
+
+    api.route("POST", "/v1/storage/sweep", sweep, scope=KeyScope.ADMIN, errors=NO_SWEEP)
     return api
 
 
 def described_api() -> ControlApi:
     """The application for its document alone: nothing stands behind its routes."""
     unused: Any = None
-    return http_app({}, Subjects(jobs=unused, registry=unused, triggers=unused, storage=unused, keys=unused), unused)
+    subjects: dict[str, Any] = dict.fromkeys(Subjects.__dataclass_fields__)
+    return http_app({}, Subjects(**subjects), unused)

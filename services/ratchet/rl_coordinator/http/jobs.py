@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -19,7 +20,8 @@ from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.http.job_request import training_request
 from ratchet.rl_coordinator.http.models import RoleFilter
 from ratchet.rl_coordinator.jobs import Jobs
-from ratchet.rl_coordinator.jobs.domain import AUTO, Shape, queue_wait_s, usage_of
+from ratchet.rl_coordinator.jobs.domain.jobs import queue_wait_s, usage_of
+from ratchet.rl_coordinator.jobs.domain.planning import AUTO, Shape
 
 TWICE: Mapping[int, str] = {400: "One of the headers that are checked comes twice."}
 UNKNOWN: Mapping[int, str] = {404: "There is no such job."}
@@ -70,12 +72,12 @@ class AskIn(BaseModel):
     dry_run: bool = Field(False, description="Only check whether it could work: no job is created or announced.")
 
 
+@dataclass(frozen=True)
 class JobRoutes:
     """`/v1/jobs` and what is under it."""
 
-    def __init__(self, jobs: Jobs, now: Callable[[], datetime]) -> None:
-        self._jobs = jobs
-        self._now = now
+    jobs: Jobs
+    now: Callable[[], datetime]
 
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
@@ -99,34 +101,34 @@ class JobRoutes:
         """Ask for training. The answer is the new job, or the one of an earlier request with the same id or key."""
         self._require_training()
         named = msgspec.structs.replace(body, requester=caller.actor(body.requester))
-        request = training_request(named, str(uuid_utils.uuid7()), self._now())
-        request = await self._jobs.planner.resolved(request)
-        job, created = await self._jobs.intake.submit(request, require_feasible=True, dry_run=asked.dry_run)
+        request = training_request(named, str(uuid_utils.uuid7()), self.now())
+        request = await self.jobs.planner.resolved(request)
+        job, created = await self.jobs.intake.submit(request, require_feasible=True, dry_run=asked.dry_run)
         return 201 if created else 200, self._out(job)
 
     async def preview_data(self, body: JobIn) -> PreviewOut:
         """Say what data the job would take if it started now, and what it would leave out. Nothing is created."""
         request = await self._checked(body)
-        preview = await self._jobs.preparer.preview(request)
+        preview = await self.jobs.exporter.preview(request)
         return msgspec.structs.replace(preview, planned=planned(body, request))
 
     async def build_snapshot(self, body: JobIn) -> tuple[int, SnapshotOut]:
         """Store the data that the job would take if it started now, as a snapshot that later requests can name."""
         request = await self._checked(body)
-        built = await self._jobs.preparer.build(request)
+        built = await self.jobs.exporter.build(request)
         ref = built.snapshot
         return 201, SnapshotOut(uri=ref.uri, digest=ref.digest, rows=built.rows, planned=planned(body, request))
 
     async def plan_training(self, role: Annotated[str, Field(description="The role to train.")]) -> PlanOut:
         """Propose an algorithm and its data from what the role has, and say why not the others. `algorithm: auto` in a
         request stands for the proposal."""
-        shape, plan = await self._jobs.planner.plan(role)
+        shape, plan = await self.jobs.planner.plan(role)
         return PlanOut(
             role=role,
             algorithm=plan.chosen.algorithm if plan.chosen else None,
             why=plan.chosen.why if plan.chosen else "nothing can be learnt yet",
             filter=plan.filter,
-            rejected={one.algorithm: one.why for one in plan.rejected},
+            rejected={verdict.algorithm: verdict.why for verdict in plan.rejected},
             shape=shape_out(shape),
         )
 
@@ -140,12 +142,12 @@ class JobRoutes:
     ) -> JobOut:
         """Cancel: a queued job at once, a running one once its worker has stopped after its train step, with a
         checkpoint. `stopping` says that the worker has read it."""
-        return self._out(await self._jobs.intake.cancel(job_id, caller.actor(), at_once=now))
+        return self._out(await self.jobs.intake.cancel(job_id, caller.actor(), at_once=now))
 
     async def resume_job(self, job_id: str, caller: Caller) -> JobOut:
         """Let a cancelled or failed job go on from its newest checkpoint, with the same data, as its next attempt."""
         self._require_training()
-        return self._out(await self._jobs.intake.resume(job_id, caller.actor()))
+        return self._out(await self.jobs.intake.resume(job_id, caller.actor()))
 
     async def list_jobs(  # noqa: PLR0913, PLR0917 - one for each filter of the query
         self,
@@ -162,7 +164,7 @@ class JobRoutes:
         filters = {name: value for name, value in given.items() if value is not None}
         jobs = [
             job
-            for job in reversed(self._jobs.store.all_jobs())
+            for job in reversed(self.jobs.store.all_jobs())
             if all(getattr(job, name) == filters[name] for name in filters)
             and (since is None or job.created_at >= since)
             and job.training_job_id.startswith(prefix)
@@ -171,19 +173,19 @@ class JobRoutes:
 
     async def get_job(self, job_id: str) -> JobOut:
         """One job."""
-        return self._out(await self._jobs.store.get_job(job_id))
+        return self._out(await self.jobs.store.get_job(job_id))
 
     def _require_training(self) -> None:
         """Raises `WrongState`."""
-        if not self._jobs.abilities.training_enabled:
+        if not self.jobs.abilities.training_enabled:
             raise WrongState("training is disabled here (RATCHET_COORDINATOR_TRAINING_ENABLED)")
 
     async def _checked(self, body: JobIn) -> TrainingRequest:
         """The request of a body, which is not submitted. Raises `Rejected`."""
-        request = training_request(body, str(uuid_utils.uuid7()), self._now())
-        request = await self._jobs.planner.resolved(request)
-        self._jobs.intake.require_valid(request)
+        request = training_request(body, str(uuid_utils.uuid7()), self.now())
+        request = await self.jobs.planner.resolved(request)
+        self.jobs.intake.require_valid(request)
         return request
 
     def _out(self, job: Job) -> JobOut:
-        return job_out(job, self._now())
+        return job_out(job, self.now())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -81,12 +82,12 @@ def key_out(key: Key, now: datetime) -> KeyOut:
     )
 
 
+@dataclass(frozen=True)
 class KeyRoutes:
     """`/v1/keys` and what is under it."""
 
-    def __init__(self, store: KeyStore, now: Callable[[], datetime]) -> None:
-        self._store = store
-        self._now = now
+    store: KeyStore
+    now: Callable[[], datetime]
 
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
@@ -97,12 +98,12 @@ class KeyRoutes:
 
     async def create_key(self, body: KeyIn, caller: Caller) -> KeyCreatedOut:
         """Create a key. The first one must be an administrator's: it closes services that were open until then."""
-        now, scopes = self._now(), checked_scopes(body.scopes)
+        now, scopes = self.now(), checked_scopes(body.scopes)
         if NAME.fullmatch(body.name) is None:
             raise BadRequest("a name is letters, digits, spaces and _.@/-, at most 64", param="name")
         if body.expires_at is not None and body.expires_at <= now:
             raise BadRequest("the key would have expired already", param="expires_at")
-        if KeyScope.ADMIN not in scopes and lacks_admin(await self._store.all_keys(), now):
+        if KeyScope.ADMIN not in scopes and lacks_admin(await self.store.all_keys(), now):
             raise WrongState("create a key with the scope `admin` first: after this one no key could create others")
         key_id, secret = new_key()
         key = Key(
@@ -115,21 +116,21 @@ class KeyRoutes:
             expires_at=body.expires_at,
             limits=msgspec.convert(body.limits, KeyLimits, from_attributes=True) if body.limits else None,
         )
-        await self._store.bucket.create(key_id, key)
+        await self.store.bucket.create(key_id, key)
         log.info("key created", key=key_id, name=key.name, scopes=scopes, actor=key.created_by)
         return KeyCreatedOut(key=secret, about=key_out(key, now))
 
     async def list_keys(self) -> KeysOut:
         """Every key that was ever created, also expired and revoked ones, and those of the coordinator's settings,
         without what it is checked by."""
-        keys = sorted(await self._store.all_keys(), key=lambda key: key.created_at, reverse=True)
-        return KeysOut(keys=[key_out(key, self._now()) for key in keys])
+        keys = sorted(await self.store.all_keys(), key=lambda key: key.created_at, reverse=True)
+        return KeysOut(keys=[key_out(key, self.now()) for key in keys])
 
     async def revoke_key(self, key_id: str, caller: Caller) -> KeyOut:
         """Revoke a key: it opens nothing from now on. Revoking it again changes nothing."""
-        now = self._now()
-        keys = {key.key_id: key for key in await self._store.all_keys()}
-        if key_id in {key.key_id for key in self._store.own}:
+        now = self.now()
+        keys = {key.key_id: key for key in await self.store.all_keys()}
+        if key_id in {key.key_id for key in self.store.own}:
             raise WrongState(f"{key_id} is a key of the settings: {OF_SETTINGS}")
         if key_id not in keys:
             hint = (
@@ -147,6 +148,6 @@ class KeyRoutes:
                 return key
             return msgspec.structs.replace(key, revoked_at=now, revoked_by=caller.actor())
 
-        key = await self._store.bucket.change(key_id, revoked)
+        key = await self.store.bucket.change(key_id, revoked)
         log.info("key revoked", key=key_id, name=key.name, actor=key.revoked_by)
         return key_out(key, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
@@ -38,13 +39,13 @@ UNKNOWN: Mapping[int, str] = {404: "There is no such role or policy."}
 NO_REPLAY: Mapping[int, str] = {**UNKNOWN, 409: "Nothing says what the candidate's lineage has learned from."}
 
 
+@dataclass(frozen=True)
 class ModelRoutes:
     """`/v1/models` and what is under it, and `/v1/replay`."""
 
-    def __init__(self, registry: Registry, jobs: Jobs, now: Callable[[], datetime]) -> None:
-        self._registry = registry
-        self._jobs = jobs
-        self._now = now
+    registry: Registry
+    jobs: Jobs
+    now: Callable[[], datetime]
 
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
@@ -66,8 +67,8 @@ class ModelRoutes:
         """Registered policies by role and version."""
         given = {"stage": stage, "status": status, "algorithm": algorithm}
         filters = {name: value for name, value in given.items() if value is not None}
-        roles = [role] if role is not None else await self._registry.policies.roles()
-        of_roles = await asyncio.gather(*(self._registry.policies.policies_of(each) for each in roles))
+        roles = [role] if role is not None else await self.registry.policies.roles()
+        of_roles = await asyncio.gather(*(self.registry.policies.policies_of(name) for name in roles))
         models = [model for policies in of_roles for model in policies.models()]
         return ModelsOut(
             models=[model for model in models if all(getattr(model, name) == filters[name] for name in filters)]
@@ -75,9 +76,9 @@ class ModelRoutes:
 
     async def get_role(self, role: Role) -> RoleModelsOut:
         """One role: what serves it, its versions, and trainings that have made none."""
-        policies = await self._registry.policies.policies_of(role)
+        policies = await self.registry.policies.policies_of(role)
         route, versions = policies.route, policies.versions
-        jobs = [job for job in reversed(self._jobs.store.all_jobs()) if job.role == role]
+        jobs = [job for job in reversed(self.jobs.store.all_jobs()) if job.role == role]
         if route is None and not versions and not jobs:
             raise NotFound(f"no such role: {role}")
         made = {policy.training_job_id for policy in versions.values()}
@@ -104,7 +105,7 @@ class ModelRoutes:
 
     async def get_model(self, role: Role, version: Version) -> ModelOut:
         """One registered policy."""
-        return (await self._registry.policies.policies_with(role, version)).model(version)
+        return (await self.registry.policies.policies_with(role, version)).model(version)
 
     async def get_lineage(
         self,
@@ -115,7 +116,7 @@ class ModelRoutes:
         parents: Annotated[int, Field(ge=0, le=20, description="So many ancestors are walked as well.")] = 0,
     ) -> LineageOut:
         """Where a policy comes from: job, snapshot, trajectories, rewards, people."""
-        return await self._registry.provenance.trace(role, version, Page(offset, limit, parents))
+        return await self.registry.provenance.trace(role, version, Page(offset, limit, parents))
 
     async def get_outcome_times(
         self,
@@ -125,10 +126,10 @@ class ModelRoutes:
         limit: Annotated[int, Field(ge=1, le=10_000, description="How many outcomes at most.")] = 2_000,
     ) -> OutcomeTimesOut:
         """How long outcomes of a policy took lately: what a rollout's horizon is set by."""
-        await self._registry.policies.get_policy(role, version)
-        until = self._now() - timedelta(seconds=within_s)
+        await self.registry.policies.get_policy(role, version)
+        until = self.now() - timedelta(seconds=within_s)
         since = until - HISTORY
-        seconds = await self._registry.history.outcome_times(
+        seconds = await self.registry.history.outcome_times(
             role, version, since=since, until=until, within_s=within_s, limit=limit
         )
         return OutcomeTimesOut(role=role, version=version, since=since, until=until, within_s=within_s, seconds=seconds)
@@ -140,4 +141,4 @@ class ModelRoutes:
         limit: Annotated[int, Field(ge=1, le=1_000)] = 400,
     ) -> ReplayPromptsOut:
         """Logged prompts newer than the candidate's snapshot and outside the groups that its lineage learned from."""
-        return await self._registry.replay.choose_prompts(role, version, limit)
+        return await self.registry.replay.choose_prompts(role, version, limit)

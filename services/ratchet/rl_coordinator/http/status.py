@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from ratchet.core.contract.http.status import (
@@ -23,7 +24,7 @@ from ratchet.core.rules.algorithms import dataset_format
 from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.http.models import RoleFilter
 from ratchet.rl_coordinator.jobs import Jobs
-from ratchet.rl_coordinator.jobs.domain import ACTIVE
+from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE
 from ratchet.rl_coordinator.registry import Registry
 from ratchet.rl_coordinator.triggers import Triggers
 
@@ -33,14 +34,14 @@ WAITING = 100
 _PREFERENCES = "SELECT source, uniqExact(event_id) AS n FROM preferences WHERE role = {role:String} GROUP BY source"
 
 
+@dataclass(frozen=True)
 class StatusRoutes:
     """`/v1/status` and what is under it."""
 
-    def __init__(self, jobs: Jobs, registry: Registry, triggers: Triggers, now: Callable[[], datetime]) -> None:
-        self._jobs = jobs
-        self._registry = registry
-        self._triggers = triggers
-        self._now = now
+    jobs: Jobs
+    registry: Registry
+    triggers: Triggers
+    now: Callable[[], datetime]
 
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
@@ -50,14 +51,14 @@ class StatusRoutes:
 
     async def status(self) -> StatusOut:
         """Jobs by state, slots, and where every role stands."""
-        jobs = self._jobs.store.all_jobs()
-        registered = await self._registry.policies.roles()
-        of_role = self._jobs.store.jobs_by_role()
-        roles = sorted({*self._triggers.rewarded.counts(), *of_role, *registered})
+        jobs = self.jobs.store.all_jobs()
+        registered = await self.registry.policies.roles()
+        of_role = self.jobs.store.jobs_by_role()
+        roles = sorted({*self.triggers.rewarded.counts(), *of_role, *registered})
         of_roles = await asyncio.gather(*(self._role(role, of_role.get(role, [])) for role in roles))
         return StatusOut(
-            training_enabled=self._jobs.abilities.training_enabled,
-            algorithms=sorted(self._jobs.abilities.algorithms),
+            training_enabled=self.jobs.abilities.training_enabled,
+            algorithms=sorted(self.jobs.abilities.algorithms),
             jobs=_by_state(jobs),
             slots=self._slots(jobs),
             longest_wait_s=self._longest_wait_s(jobs),
@@ -66,13 +67,13 @@ class StatusRoutes:
 
     async def training(self, role: RoleFilter = None) -> TrainingStatusOut:
         """What trains now, what waits, and how the last trainings ended."""
-        everything = self._jobs.store.all_jobs()
+        everything = self.jobs.store.all_jobs()
         jobs = [job for job in everything if role is None or job.role == role]
-        queued = self._jobs.schedule.in_order(job for job in jobs if job.state == JobState.QUEUED)
+        queued = self.jobs.schedule.in_order(job for job in jobs if job.state == JobState.QUEUED)
         by_end = sorted(jobs, key=lambda job: job.finished_at or job.updated_at)
         return TrainingStatusOut(
-            training_enabled=self._jobs.abilities.training_enabled,
-            algorithms=sorted(self._jobs.abilities.algorithms),
+            training_enabled=self.jobs.abilities.training_enabled,
+            algorithms=sorted(self.jobs.abilities.algorithms),
             slots=self._slots(everything),
             jobs=_by_state(jobs),
             active=[_brief(job) for job in jobs if job.state in ACTIVE],
@@ -83,16 +84,16 @@ class StatusRoutes:
 
     async def dpo(self, role: RoleFilter = None) -> DpoStatusOut:
         """Preferences by role and source, what came since the last DPO, and whether the trigger would fire."""
-        from_pairs = (job for job in self._jobs.store.all_jobs() if dataset_format(job.algorithm) == PAIRS)
-        known = {*self._triggers.preferences.counts(), *(job.role for job in from_pairs)}
+        from_pairs = (job for job in self.jobs.store.all_jobs() if dataset_format(job.algorithm) == PAIRS)
+        known = {*self.triggers.preferences.counts(), *(job.role for job in from_pairs)}
         roles = [role] if role is not None else sorted(known)
-        of_roles = await asyncio.gather(*(self._preferences(each, self._jobs.store.jobs_of(each)) for each in roles))
+        of_roles = await asyncio.gather(*(self._preferences(name, self.jobs.store.jobs_of(name)) for name in roles))
         return DpoStatusOut(roles=dict(zip(roles, of_roles, strict=True)))
 
     async def _role(self, role: str, jobs: Sequence[Job]) -> RoleOut:
         """`jobs`: its own, oldest first."""
-        route = (await self._registry.policies.policies_of(role)).route
-        trigger = self._triggers.rewarded
+        route = (await self.registry.policies.policies_of(role)).route
+        trigger = self.triggers.rewarded
         return RoleOut(
             stable=route.stable.name if route and route.stable else None,
             canary=route.canary.policy.name if route and route.canary else None,
@@ -100,17 +101,17 @@ class StatusRoutes:
             since_last_training=trigger.standing(role).new,
             threshold=trigger.threshold(role),
             last_job=jobs[-1].training_job_id if jobs else None,
-            triggers=self._triggers.standings(role, jobs),
+            triggers=self.triggers.standings(role, jobs),
         )
 
     async def _preferences(self, role: str, jobs: Sequence[Job]) -> DpoRoleOut:
         """`jobs`: its own, oldest first."""
-        rows = await self._jobs.warehouse.rows(_PREFERENCES, {"role": role})
+        rows = await self.jobs.warehouse.rows(_PREFERENCES, {"role": role})
         pairs = {row["source"]: int(row["n"]) for row in rows}
-        standing = self._triggers.preferences.standing(role)
+        standing = self.triggers.preferences.standing(role)
         own = [job for job in jobs if dataset_format(job.algorithm) == PAIRS]
-        enabled = self._jobs.abilities.training_enabled
-        versions = (await self._registry.policies.policies_of(role)).versions
+        enabled = self.jobs.abilities.training_enabled
+        versions = (await self.registry.policies.policies_of(role)).versions
         ready = [
             v for v, policy in versions.items() if policy.status == READY and dataset_format(policy.algorithm) == PAIRS
         ]
@@ -118,20 +119,20 @@ class StatusRoutes:
             pairs=pairs,
             total=sum(pairs.values()),
             since_last_dpo=standing.new,
-            threshold=self._triggers.preferences.threshold(role),
+            threshold=self.triggers.preferences.threshold(role),
             would_fire=standing.is_due and enabled,
-            why=self._triggers.why_dpo(role, jobs) if enabled else "training is disabled here",
+            why=self.triggers.why_dpo(role, jobs) if enabled else "training is disabled here",
             last_job=_brief(own[-1]) if own else None,
             newest_policy=versions[max(ready)].name if ready else None,
         )
 
     def _slots(self, jobs: Sequence[Job]) -> dict[str, SlotsOut]:
-        schedule = self._jobs.schedule
+        schedule = self.jobs.schedule
         used = schedule.slots_used(jobs)
         return {pool: SlotsOut(used=used[pool], total=total) for pool, total in schedule.slots.items()}
 
     def _longest_wait_s(self, jobs: Sequence[Job]) -> float:
-        now = self._now()
+        now = self.now()
         waits = ((now - job.created_at).total_seconds() for job in jobs if job.state == JobState.QUEUED)
         return max(waits, default=0.0)
 

@@ -1,11 +1,11 @@
 """Training jobs, from the request to the policy.
 
-    request from the bus ──> Intake ──> KvJobs <── JobReconciler: statuses, leases, deadlines ──┐
-    HTTP API, triggers   ──>   │          ^                                                     ├─> Announcer ─> bus
-              Feasibility <────┘          └── Dispatcher: free slots                          ┘
-                                                └─> Preparer ─> Exporter ─> S3 snapshot
+    request from the bus ──> Intake ──> KvJobs <── JobReconciler: statuses, leases, deadlines ─> bus
+    HTTP API, triggers   ──>   │          ^
+              Feasibility <────┘          └── Dispatcher: free slots ─> bus
+                                                └─> Exporter ─> S3 snapshot
 
-`build_jobs` puts it together; `Jobs` is what the other subjects ask, and `jobs.domain` are the rules that they share.
+`build_jobs` puts it together; `Jobs` is what the other subjects ask, and `jobs.domain` has the rules that they share.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from ratchet.core.service.engine_list import engine_kinds
 from ratchet.core.service.runtime import Component, Periodic
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
-from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
-from ratchet.rl_coordinator.jobs.domain import DEFAULT_RETRIES, Abilities
 from ratchet.rl_coordinator.jobs.domain.jobs import CountedOf, Limits
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities
+from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.exporter import Exporter
 from ratchet.rl_coordinator.jobs.feasibility import Feasibility
 from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.jobs.planner import Planner, RoleData
-from ratchet.rl_coordinator.jobs.preparer import Preparer
 from ratchet.rl_coordinator.jobs.reconciler import JobReconciler
 from ratchet.rl_coordinator.registry import KvPolicies
 
@@ -69,7 +68,7 @@ class Jobs:
 
     intake: Intake
     store: KvJobs
-    preparer: Preparer
+    exporter: Exporter
     planner: Planner
     policies: KvPolicies
     warehouse: Warehouse
@@ -104,12 +103,10 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
     able, schedule = abilities(settings), Schedule(settings.slots, AGEING_S)
     store = KvJobs(Bucket(bus, JOBS, Job), Bucket(bus, BUCKET, str))
     await store.load()
-    announcer = Announcer(bus, store)
     snapshots = Snapshots(objects, settings.shared.s3_bucket)
     reconciler = JobReconciler(
         bus=bus,
         store=store,
-        announcer=announcer,
         limits=Limits(settings.lease_s, timing.claim_s, MAX_ATTEMPTS, DEFAULT_RETRIES),
         tick_s=timing.tick_s,
         retention_s=RETENTION_S,
@@ -118,7 +115,7 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
     trajectories = Trajectories(warehouse, settings.history_limit, span, bus.now)
     preferences = Preferences(warehouse, settings.history_limit)
     selector = SnapshotSelector(trajectories, preferences, able.amounts, PAIRS_PER_GROUP)
-    exporter = Exporter(selector=selector, snapshots=snapshots, now=bus.now)
+    exporter = Exporter(store=store, policies=policies, selector=selector, snapshots=snapshots, now=bus.now)
     feasibility = Feasibility(
         policies=policies, exporter=exporter, objects=objects, snapshots=snapshots, amounts=able.amounts, store=store
     )
@@ -131,15 +128,7 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
         pairs_per_group=PAIRS_PER_GROUP,
     )
     planner = Planner(store=store, policies=policies, data=data, abilities=able)
-    preparer = Preparer(store=store, policies=policies, exporter=exporter, now=bus.now)
-    dispatcher = Dispatcher(
-        store=store,
-        prepare=preparer.prepare,
-        announcer=announcer,
-        schedule=schedule,
-        exports=EXPORTS,
-        now=bus.now,
-    )
+    dispatcher = Dispatcher(bus=bus, store=store, prepare=exporter.prepare, schedule=schedule, exports=EXPORTS)
     handlers: Handlers = {TrainingRequest: each(intake.on_request), TrainingStatus: each(reconciler.on_status)}
     components = [
         store,
@@ -151,7 +140,7 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
     return Jobs(
         intake=intake,
         store=store,
-        preparer=preparer,
+        exporter=exporter,
         planner=planner,
         policies=policies,
         warehouse=warehouse,

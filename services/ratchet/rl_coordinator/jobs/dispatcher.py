@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 
 import structlog
 
+from ratchet.bus.connection import Bus
 from ratchet.bus.tasks import end
 from ratchet.core.contract.state import Job, JobState
 from ratchet.core.contract.training import ErrorCode, TrainingError
 from ratchet.core.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.rl_coordinator import metrics
-from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.domain import jobs
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
+from ratchet.rl_coordinator.jobs.reconciler import publish_pending
 
 log = structlog.get_logger()
 
@@ -30,20 +30,18 @@ class Dispatcher:
     def __init__(
         self,
         *,
+        bus: Bus,
         store: KvJobs,
         prepare: Callable[[Job], Awaitable[None]],
-        announcer: Announcer,
         schedule: Schedule,
         exports: int,
-        now: Callable[[], datetime],
     ) -> None:
         """`prepare` stores the job with its data. `exports`: roles that are prepared at a time."""
+        self._bus = bus
         self._store = store
         self._prepare = prepare
-        self._announcer = announcer
         self._schedule = schedule
         self._exports = exports
-        self._now = now
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._filling = asyncio.Lock()
         self._stopping = asyncio.Event()
@@ -63,7 +61,7 @@ class Dispatcher:
         """Hand over the prepared jobs that have a slot, and begin to prepare the others that have one."""
         async with self._filling:
             waiting = [job for job in self._store.all_jobs() if job.snapshot is not None or not self._is_busy(job)]
-            for job in self._schedule.next_up(waiting, self._now()):
+            for job in self._schedule.next_up(waiting, self._bus.now()):
                 if job.snapshot is not None:
                     await self._hand_over(job)
                 elif len(self._preparing) < self._exports and not self._stopping.is_set() and not self._is_busy(job):
@@ -106,7 +104,7 @@ class Dispatcher:
 
     async def _hand_over(self, job: Job) -> None:
         """Take the slot, then publish the dispatch. A job that was cancelled meanwhile stays cancelled."""
-        now = self._now()
+        now = self._bus.now()
         taken = await self._store.change_job(
             job.training_job_id,
             lambda current: jobs.dispatch(current, now) if current.state == JobState.QUEUED else current,
@@ -117,12 +115,12 @@ class Dispatcher:
             metrics.QUEUE_WAIT.observe((now - taken.created_at).total_seconds())
         metrics.ATTEMPTS.labels("first" if taken.attempt == 1 else "further").inc()
         log.info("job dispatched", job=taken.training_job_id, attempt=taken.attempt, pool=taken.pool)
-        await self._announcer.publish_pending(taken)
+        await publish_pending(self._bus, self._store, taken)
 
     async def _fail(self, job: Job, error: TrainingError) -> None:
         log.warning("job failed before it was dispatched", job=job.training_job_id, reason=error.message)
         failed = await self._store.change_job(
             job.training_job_id,
-            lambda current: jobs.fail(current, error, self._now()) if current.state == JobState.QUEUED else current,
+            lambda current: jobs.fail(current, error, self._bus.now()) if current.state == JobState.QUEUED else current,
         )
-        await self._announcer.publish_pending(failed)
+        await publish_pending(self._bus, self._store, failed)

@@ -1,4 +1,4 @@
-"""From a job to its snapshot: choose the data that it asks for, make the rows, store them."""
+"""From a job to its snapshot, before it is dispatched: choose the data that it asks for, make the rows, store them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from datetime import datetime
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ratchet.core.contract.http.jobs import PreviewOut
 from ratchet.core.contract.snapshot import SNAPSHOT, SnapshotHeader, SnapshotManifest
-from ratchet.core.contract.state import Job
+from ratchet.core.contract.state import Job, JobState
 from ratchet.core.contract.training import SnapshotRef, TrainingConfig, TrainingRequest
 from ratchet.core.datasets.domain.reward_groups import RewardTally
 from ratchet.core.datasets.domain.rows import tries_in
@@ -24,7 +25,8 @@ from ratchet.core.datasets.selector import SnapshotPlan, SnapshotQuery, Snapshot
 from ratchet.core.errors import DigestMismatch, NotFound, Rejected
 from ratchet.core.rules.algorithms import dataset_format
 from ratchet.rl_coordinator import metrics
-from ratchet.rl_coordinator.registry import Policies
+from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
+from ratchet.rl_coordinator.registry import KvPolicies, Policies
 
 log = structlog.get_logger()
 
@@ -44,37 +46,58 @@ class Export:
     """Trajectories, or preference pairs."""
 
 
+@dataclass(frozen=True)
 class Exporter:
     """Makes snapshots. Holds nothing between two exports but manifests that it has read."""
 
-    def __init__(self, *, selector: SnapshotSelector, snapshots: Snapshots, now: Callable[[], datetime]) -> None:
-        self._selector = selector
-        self._snapshots = snapshots
-        self._now = now
+    store: KvJobs
+    policies: KvPolicies
+    selector: SnapshotSelector
+    snapshots: Snapshots
+    now: Callable[[], datetime]
 
-    async def export(self, job: Job, policies: Policies, parent: str | None) -> Export:
-        """Store the snapshot that `job` asks for. Raises `Rejected`, with counts by reason, when that is too little.
+    async def prepare(self, job: Job) -> None:
+        """Store the queued job with its data exported, and a base model that means the same tomorrow.
 
-        A snapshot that the request names is taken as it is; one of another role is refused.
+        Raises `Rejected`, with counts by reason, when there is too little data. A snapshot that the request names is
+        taken as it is; one of another role is refused.
         """
+        policies = await self.policies.policies_of(job.role)
         config = job.request.training_config
+        start = policies.starting_point(config.base_model)
         if config.dataset.snapshot is not None:
-            ref, algorithm = config.dataset.snapshot, config.algorithm
-            manifest = await asyncio.to_thread(own_snapshot, self._snapshots, ref, job.role, algorithm)
-            if manifest.rows < (config.dataset.min_rows or 0):
-                raise Rejected(
-                    f"dataset.snapshot holds {manifest.rows} rows, dataset.min_rows is {config.dataset.min_rows}"
-                )
-            return Export(ref, manifest.rows)
-        return await self._export(job.request, job.training_job_id, policies, parent)
+            ref, least = config.dataset.snapshot, config.dataset.min_rows or 0
+            manifest = await asyncio.to_thread(own_snapshot, self.snapshots, ref, job.role, config.algorithm)
+            if manifest.rows < least:
+                raise Rejected(f"dataset.snapshot holds {manifest.rows} rows, dataset.min_rows is {least}")
+            export = Export(ref, manifest.rows)
+        else:
+            export = await self._export(job.request, job.training_job_id, policies, start.parent)
+        dataset = replace(config.dataset, snapshot=export.snapshot)
+        resolved = replace(config, base_model=start.base_model, dataset=dataset)
 
-    async def build(self, request: TrainingRequest, policies: Policies) -> Export:
-        """Store the snapshot that a job for `request` would take at this moment, without a job.
+        def prepared(current: Job) -> Job:
+            if current.state != JobState.QUEUED:
+                return current
+            return replace(
+                current,
+                request=replace(job.request, training_config=resolved),
+                snapshot=export.snapshot,
+                parent=start.parent,
+                trajectories=export.rows,
+                updated_at=self.now(),
+            )
 
-        Raises as `export` does, and `Rejected` for a request that names its snapshot.
+        await self.store.change_job(job.training_job_id, prepared)
+
+    async def build(self, request: TrainingRequest) -> Export:
+        """Store the snapshot that a job for `request` would take at this moment, without a job, for later jobs to name.
+
+        Raises as `prepare` does, and `Rejected` for a request that names its snapshot.
         """
         if request.training_config.dataset.snapshot is not None:
             raise Rejected(ALREADY_CHOSEN)
+        policies = await self.policies.policies_of(request.role)
         parent = parent_of(policies, request.training_config.base_model)
         return await self._export(request, WITHOUT_JOB, policies, parent)
 
@@ -82,32 +105,45 @@ class Exporter:
         config, role = request.training_config, request.role
         with metrics.SNAPSHOT_SECONDS.time():
             query = await self._query(role, config, policies, parent)
-            plan = await self._selector.select(query)
+            plan = await self.selector.select(query)
             if plan.problem:
                 raise Rejected(f"role {role} cannot be trained by {config.algorithm}: {plan.problem}")
             left_out = Counter(plan.left_out)
-            with self._snapshots.writer(query.format) as writer:
+            with self.snapshots.writer(query.format) as writer:
                 for ids in plan.chunks(CHUNK):
                     made = await plan.rows(ids)
                     left_out.update(reason for reason in made if isinstance(reason, str))
                     await asyncio.to_thread(writer.add, [row for row in made if not isinstance(row, str)])
                 if writer.rows < max(1, plan.minimum):
                     raise Rejected(_shortage(query, plan, writer.rows, left_out))
-                header = self._header(job_id, query, plan, parent)
+                header = SnapshotHeader(
+                    kind=SNAPSHOT,
+                    role=role,
+                    training_job_id=job_id,
+                    algorithm=query.algorithm,
+                    created_at=self.now(),
+                    filters=msgspec.to_builtins(query.filter),
+                    sample_size=query.dataset.sample_size,
+                    reward_function=plan.reward_function,
+                    reward_transform=query.reward_transform,
+                    watermarks=dict(plan.watermarks),
+                    parent_policy=parent,
+                )
                 snapshot = await asyncio.to_thread(writer.publish, header, dict(left_out))
         for fate, count in {"exported": writer.rows, **left_out}.items():
             metrics.SNAPSHOT_TRAJECTORIES.labels(fate).inc(count)
         log.info("snapshot exported", job=job_id or None, rows=writer.rows, left_out=dict(left_out))
         return Export(snapshot, writer.rows)
 
-    async def require_data(self, role: str, config: TrainingConfig, policies: Policies) -> None:
+    async def require_data(self, role: str, config: TrainingConfig) -> None:
         """Raise `Rejected` where a job would find too little to learn from. Rows are not made: some may be unusable."""
+        policies = await self.policies.policies_of(role)
         query = await self._query(role, config, policies, parent_of(policies, config.base_model))
-        plan = await self._selector.select(query)
+        plan = await self.selector.select(query)
         if (refusal := _refusal(query, config, plan, len(plan.ids), plan.left_out)) is not None:
             raise Rejected(refusal)
 
-    async def preview(self, request: TrainingRequest, policies: Policies) -> PreviewOut:
+    async def preview(self, request: TrainingRequest) -> PreviewOut:
         """What the snapshot of a job for `request` would hold; all rows are made, and none is stored.
 
         Raises `Rejected` for a request that names its snapshot: nothing is chosen for it.
@@ -115,8 +151,9 @@ class Exporter:
         config = request.training_config
         if config.dataset.snapshot is not None:
             raise Rejected(ALREADY_CHOSEN)
+        policies = await self.policies.policies_of(request.role)
         query = await self._query(request.role, config, policies, parent_of(policies, config.base_model))
-        plan = await self._selector.select(query)
+        plan = await self.selector.select(query)
         left_out, sources, tally = Counter(plan.left_out), Counter[str](), RewardTally()
         for ids in plan.chunks(CHUNK):
             made = await plan.rows(ids)
@@ -139,23 +176,8 @@ class Exporter:
 
     async def _query(self, role: str, config: TrainingConfig, policies: Policies, parent: str | None) -> SnapshotQuery:
         """The data that a job asks for, and the data that the stable policy's lineage has already learned from."""
-        consumed = await asyncio.to_thread(self._snapshots.consumed, policies.consumed_snapshots())
+        consumed = await asyncio.to_thread(self.snapshots.consumed, policies.consumed_snapshots())
         return SnapshotQuery(role, config.algorithm, config.dataset, consumed, policies.generations(parent))
-
-    def _header(self, job_id: str, query: SnapshotQuery, plan: SnapshotPlan, parent: str | None) -> SnapshotHeader:
-        return SnapshotHeader(
-            kind=SNAPSHOT,
-            role=query.role,
-            training_job_id=job_id,
-            algorithm=query.algorithm,
-            created_at=self._now(),
-            filters=msgspec.to_builtins(query.filter),
-            sample_size=query.dataset.sample_size,
-            reward_function=plan.reward_function,
-            reward_transform=query.reward_transform,
-            watermarks=dict(plan.watermarks),
-            parent_policy=parent,
-        )
 
 
 def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str, algorithm: str) -> SnapshotManifest:

@@ -6,12 +6,13 @@ A question that has no answer now (a store is away) is no reason to refuse: the 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 
 from ratchet.core.contract.policy_manifest import ADAPTER
 from ratchet.core.contract.state import ENDED, Job
-from ratchet.core.contract.training import SnapshotRef, TrainingConfig, TrainingRequest
+from ratchet.core.contract.training import TrainingConfig, TrainingRequest
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.errors import Conflict, DigestMismatch, NotFound, Rejected, Unavailable
 from ratchet.core.rules.training_options import Amounts
@@ -27,25 +28,16 @@ MAY_COME = frozenset({"registered", "canary", "stable"})
 """Stages of policies that may serve the role when the job starts."""
 
 
+@dataclass(frozen=True)
 class Feasibility:
     """Asks the stores; the first obstacle is the answer."""
 
-    def __init__(
-        self,
-        *,
-        policies: KvPolicies,
-        exporter: Exporter,
-        objects: Objects,
-        snapshots: Snapshots,
-        amounts: Amounts,
-        store: KvJobs,
-    ) -> None:
-        self._policies = policies
-        self._exporter = exporter
-        self._objects = objects
-        self._snapshots = snapshots
-        self._amounts = amounts
-        self._store = store
+    policies: KvPolicies
+    exporter: Exporter
+    objects: Objects
+    snapshots: Snapshots
+    amounts: Amounts
+    store: KvJobs
 
     async def require_feasible(self, request: TrainingRequest) -> None:
         """Raise `Conflict` for what does not work now and `Rejected` for what never will, in one sentence."""
@@ -59,7 +51,7 @@ class Feasibility:
         """A sentence about a checkpoint that the object store lacks: the sweep takes those that nothing needs."""
         checkpoint = job.artifacts.checkpoint if job.artifacts else None
         try:
-            if checkpoint is None or await asyncio.to_thread(self._objects.exists, checkpoint):
+            if checkpoint is None or await asyncio.to_thread(self.objects.exists, checkpoint):
                 return []
         except Unavailable as error:
             log.info("not looked up", job=job.training_job_id, reason=str(error))
@@ -69,14 +61,14 @@ class Feasibility:
     async def _require_base_model(self, config: TrainingConfig, role: str) -> None:
         base_model = config.base_model
         if is_manifest_uri(base_model):
-            await asyncio.to_thread(require_own_policy, self._objects, base_model, role)
+            await asyncio.to_thread(require_own_policy, self.objects, base_model, role)
         elif base_model.startswith("s3://"):
-            if not await asyncio.to_thread(self._objects.exists, base_model):
+            if not await asyncio.to_thread(self.objects.exists, base_model):
                 raise Rejected(f"base_model {base_model} does not exist")
         elif continues_stable(base_model):
-            policies = await self._policies.policies_of(role)
+            policies = await self.policies.policies_of(role)
             coming = any(policy.stage in MAY_COME for policy in policies.versions.values())
-            training = any(job.role == role and job.state not in ENDED for job in self._store.all_jobs())
+            training = any(job.role == role and job.state not in ENDED for job in self.store.all_jobs())
             if policies.stable is None and not coming and not training:
                 raise Conflict(
                     f"role {role} has no policy to continue from: name a base_model (a model manifest's uri, a name or"
@@ -85,23 +77,20 @@ class Feasibility:
 
     async def _require_data(self, config: TrainingConfig, role: str) -> None:
         """Choose the data as the job would, without making its rows."""
-        if config.dataset.snapshot is not None:
-            await self._require_snapshot(config, config.dataset.snapshot, role)
+        snapshot = config.dataset.snapshot
+        if snapshot is not None:
+            least = max(self.amounts.least(config.algorithm), config.dataset.min_rows or 0)
+            manifest = await asyncio.to_thread(own_snapshot, self.snapshots, snapshot, role, config.algorithm)
+            if manifest.rows < least:
+                rows = f"{manifest.rows} row{'' if manifest.rows == 1 else 's'}"
+                raise Rejected(
+                    f"dataset.snapshot {snapshot.uri} holds {rows}; {config.algorithm} needs at least {least}"
+                )
             return
         try:
-            await self._exporter.require_data(role, config, await self._policies.policies_of(role))
+            await self.exporter.require_data(role, config)
         except Rejected as error:
             raise Conflict(str(error)) from error
-
-    async def _require_snapshot(self, config: TrainingConfig, snapshot: SnapshotRef, role: str) -> None:
-        least = self._least(config)
-        manifest = await asyncio.to_thread(own_snapshot, self._snapshots, snapshot, role, config.algorithm)
-        if manifest.rows < least:
-            rows = f"{manifest.rows} row{'' if manifest.rows == 1 else 's'}"
-            raise Rejected(f"dataset.snapshot {snapshot.uri} holds {rows}; {config.algorithm} needs at least {least}")
-
-    def _least(self, config: TrainingConfig) -> int:
-        return max(self._amounts.least(config.algorithm), config.dataset.min_rows or 0)
 
 
 def require_own_policy(objects: BlobStore, uri: str, role: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import Cause
@@ -19,25 +20,16 @@ from ratchet.rl_coordinator.jobs.feasibility import Feasibility
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 
 
+@dataclass(frozen=True)
 class Intake:
     """Turns requests into jobs. What the bus must hear about them follows from the jobs."""
 
-    def __init__(
-        self,
-        *,
-        bus: Bus,
-        store: KvJobs,
-        feasibility: Feasibility,
-        abilities: Abilities,
-        schedule: Schedule,
-        counted: CountedOf,
-    ) -> None:
-        self._bus = bus
-        self._store = store
-        self._feasibility = feasibility
-        self._abilities = abilities
-        self._schedule = schedule
-        self._counted = counted
+    bus: Bus
+    store: KvJobs
+    feasibility: Feasibility
+    abilities: Abilities
+    schedule: Schedule
+    counted: CountedOf
 
     async def submit(
         self, request: TrainingRequest, *, require_feasible: bool = False, dry_run: bool = False
@@ -49,61 +41,59 @@ class Intake:
         once what cannot work. `dry_run`: the job that would be made; nothing is published or stored.
         Raises `Rejected` with every problem, `Conflict` for what does not work now, `InvalidMessage` or `Unavailable`.
         """
-        existing = await self._store.find_job(request.training_job_id, request.role, request.idempotency_key)
+        existing = await self.store.find_job(request.training_job_id, request.role, request.idempotency_key)
         if existing is not None:
             return existing, False
         self.require_valid(request)
         if require_feasible:
-            await self._feasibility.require_feasible(request)
+            await self.feasibility.require_feasible(request)
         job = self._job_of(request, Cause(event_id=request.event_id, correlation_id=request.event_id))
         if dry_run:
             return job, False
-        await self._bus.publish(request)
-        return await self._store.create_job(job)
+        await self.bus.publish(request)
+        return await self.store.create_job(job)
 
     async def on_request(self, received: Received[TrainingRequest]) -> Sequence[Message]:
         """A request from the bus. One that cannot run becomes a failed job, which its sender hears of."""
         request = received.message
         job = self._job_of(request, received.as_cause())
-        reasons = problems(request, self._abilities)
+        reasons = problems(request, self.abilities)
         if reasons:
-            job = jobs.fail(job, TrainingError(code=ErrorCode.DATA, message="; ".join(reasons)), self._bus.now())
-        await self._store.create_job(job)
+            job = jobs.fail(job, TrainingError(code=ErrorCode.DATA, message="; ".join(reasons)), self.bus.now())
+        await self.store.create_job(job)
         return []
 
     def require_valid(self, request: TrainingRequest) -> None:
         """Raise `Rejected` with every problem of a request that cannot run here."""
-        reasons = problems(request, self._abilities)
+        reasons = problems(request, self.abilities)
         if reasons:
             raise Rejected("; ".join(reasons))
 
     async def cancel(self, job_id: str, actor: str, *, at_once: bool = False) -> Job:
         """Cancel a job, or ask its worker to. Raises `NotFound`, or `WrongState` when it has ended."""
-        return await self._store.change_job(
-            job_id, lambda job: jobs.cancel(job, self._bus.now(), actor, at_once=at_once)
-        )
+        return await self.store.change_job(job_id, lambda job: jobs.cancel(job, self.bus.now(), actor, at_once=at_once))
 
     async def resume(self, job_id: str, actor: str) -> Job:
         """Let a cancelled or failed job go on from its newest checkpoint. Raises `NotFound`, or `WrongState`.
 
         What is certain to fail is refused at once.
         """
-        job = await self._store.get_job(job_id)
-        resumed = jobs.resume(job, self._bus.now(), actor)
-        obstacles = [*self._obstacles(resumed), *await self._feasibility.lost_checkpoint(resumed)]
+        job = await self.store.get_job(job_id)
+        resumed = jobs.resume(job, self.bus.now(), actor)
+        obstacles = [*self._obstacles(resumed), *await self.feasibility.lost_checkpoint(resumed)]
         if obstacles:
             raise WrongState(f"job {job_id} cannot go on: {'; '.join(obstacles)}")
-        return await self._store.change_job(job_id, lambda job: jobs.resume(job, self._bus.now(), actor))
+        return await self.store.change_job(job_id, lambda job: jobs.resume(job, self.bus.now(), actor))
 
     def _obstacles(self, job: Job) -> Iterator[str]:
         """Why a queued job could never run, as this installation is now."""
         deadline = job.request.deadline
-        if deadline is not None and deadline < self._bus.now():
+        if deadline is not None and deadline < self.bus.now():
             yield f"its deadline {deadline.isoformat()} has passed"
-        if not self._schedule.slots.get(job.pool):
+        if not self.schedule.slots.get(job.pool):
             yield f"its pool {job.pool} has no slot here"
-        yield from problems(as_asked(job.request), self._abilities)
+        yield from problems(as_asked(job.request), self.abilities)
 
     def _job_of(self, request: TrainingRequest, cause: Cause) -> Job:
-        pool, counted = self._schedule.pool_of(request), self._counted(request.role)
-        return jobs.accept(request, pool=pool, counted=counted, now=self._bus.now(), cause=cause)
+        pool, counted = self.schedule.pool_of(request), self.counted(request.role)
+        return jobs.accept(request, pool=pool, counted=counted, now=self.bus.now(), cause=cause)

@@ -57,33 +57,26 @@ class RoleData:
     pairs_per_group: int
 
 
+@dataclass(frozen=True)
 class Planner:
     """Proposes algorithm and data; holds nothing."""
 
-    def __init__(
-        self,
-        *,
-        store: KvJobs,
-        policies: KvPolicies,
-        data: RoleData,
-        abilities: Abilities,
-    ) -> None:
-        self._store = store
-        self._policies = policies
-        self._data = data
-        self._abilities = abilities
+    store: KvJobs
+    policies: KvPolicies
+    data: RoleData
+    abilities: Abilities
 
     async def plan(self, role: str, asked: TrainingConfig = PLAIN) -> tuple[Shape, Plan]:
         """What a role has that a request lets through, and the proposal for it. Raises `Unavailable`.
 
         A proposal was tried: its job has options that its algorithm takes, and data that it can learn from.
         """
-        policies = await self._policies.policies_of(role)
-        consumed = await asyncio.to_thread(self._data.snapshots.consumed, policies.consumed_snapshots())
+        policies = await self.policies.policies_of(role)
+        consumed = await asyncio.to_thread(self.data.snapshots.consumed, policies.consumed_snapshots())
         shape = await self._shape(role, asked, policies, consumed)
         impossible: dict[str, str] = {}
         while True:
-            proposal = plan(shape, self._abilities.algorithms, impossible)
+            proposal = plan(shape, self.abilities.algorithms, impossible)
             if proposal.chosen is None:
                 return shape, proposal
             problem = await self._problem(role, _planned(asked, proposal), policies, consumed)
@@ -100,7 +93,7 @@ class Planner:
         config = request.training_config
         if config.algorithm != AUTO:
             return request
-        reasons = config_problems(config, self._abilities)
+        reasons = config_problems(config, self.abilities)
         if reasons:
             raise Rejected("; ".join(reasons))
         _, proposal = await self.plan(request.role, config)
@@ -116,20 +109,20 @@ class Planner:
             asked.dataset.filter or DatasetFilter(),
             policies.generations(parent_of(policies, asked.base_model)),
         )
-        candidates = (await self._data.trajectories.catalogue(role)).candidates
+        candidates = (await self.data.trajectories.catalogue(role)).candidates
         gradient = TrajectoryRules(chosen, True, consumed.trajectories, generations)
-        opinions = await self._data.preferences.opinions(role)
-        pairs = PairRules(chosen, consumed.preferences, self._data.pairs_per_group)
-        thumbs = labels(counted(await self._data.preferences.thumbs(role), chosen))
+        opinions = await self.data.preferences.opinions(role)
+        pairs = PairRules(chosen, consumed.preferences, self.data.pairs_per_group)
+        thumbs = labels(counted(await self.data.preferences.thumbs(role), chosen))
         labelled = TrajectoryRules(chosen, False, consumed.labelled, generations)
         up, down = await asyncio.to_thread(thumbs_of, candidates, thumbs, labelled)
         stable = policies.stable
         lineage = list(policies.ancestry(stable.version)) if stable else []
-        last = _last_gradient(self._store.jobs_of(role))
+        last = _last_gradient(self.store.jobs_of(role))
         ess = last.metrics.ess if last and last.metrics else None
         return Shape(
             tries=await asyncio.to_thread(tries_of, candidates, gradient),
-            pairs=len((await asyncio.to_thread(select_pairs, opinions, pairs, self._abilities.amounts.most)).chosen),
+            pairs=len((await asyncio.to_thread(select_pairs, opinions, pairs, self.abilities.amounts.most)).chosen),
             thumbs_up=up,
             thumbs_down=down,
             ess=lasting_ess(ess, last.created_at, candidates) if last else None,
@@ -138,12 +131,12 @@ class Planner:
 
     async def _problem(self, role: str, config: TrainingConfig, policies: Policies, consumed: Consumed) -> str | None:
         """Why a job of this configuration could not start now; None for one that could."""
-        reasons = config_problems(config, self._abilities)
+        reasons = config_problems(config, self.abilities)
         if reasons:
             return "; ".join(reasons)
         generations = policies.generations(parent_of(policies, config.base_model))
         query = SnapshotQuery(role, config.algorithm, config.dataset, consumed, generations)
-        chosen = await self._data.selector.select(query)
+        chosen = await self.data.selector.select(query)
         least = max(1, chosen.minimum)
         if len(chosen.ids) < least:
             return f"{len(chosen.ids)} of them can be chosen, and it needs {least}"
@@ -158,9 +151,11 @@ def _planned(asked: TrainingConfig, proposal: Plan) -> TrainingConfig:
 
 def _last_gradient(jobs: Collection[Job]) -> Job | None:
     """The last completed policy gradient of a role's jobs."""
-    ended = [job for job in jobs if job.state == JobState.COMPLETED and _is_gradient(job)]
+    ended = [
+        job
+        for job in jobs
+        if job.state == JobState.COMPLETED
+        and dataset_format(job.algorithm) == TRAJECTORIES
+        and ALGORITHMS[job.algorithm].needs_token_ids
+    ]
     return max(ended, key=lambda job: job.finished_at or job.updated_at, default=None)
-
-
-def _is_gradient(job: Job) -> bool:
-    return dataset_format(job.algorithm) == TRAJECTORIES and ALGORITHMS[job.algorithm].needs_token_ids

@@ -13,10 +13,9 @@ from ratchet.core.contract import Message, TrainingStatus
 from ratchet.core.contract.state import ENDED, Job, JobState
 from ratchet.core.errors import NotFound
 from ratchet.rl_coordinator import metrics
-from ratchet.rl_coordinator.jobs.announcer import Announcer
 from ratchet.rl_coordinator.jobs.domain import jobs
-from ratchet.rl_coordinator.jobs.domain.announcements import failure_alert
-from ratchet.rl_coordinator.jobs.domain.jobs import Limits, is_announced
+from ratchet.rl_coordinator.jobs.domain.announcements import failure_alert, pending_announcement
+from ratchet.rl_coordinator.jobs.domain.jobs import Limits, is_announced, mark_announced
 from ratchet.rl_coordinator.jobs.domain.upkeep import Listening, bring_up_to, keep_listening, prunable
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 
@@ -29,6 +28,25 @@ GAP_TICKS = 6
 """A tick that comes later than this many means that the coordinator was away."""
 
 
+async def publish_pending(bus: Bus, store: KvJobs, job: Job) -> None:
+    """Publish what the bus must still hear about a job, and note afterwards in the job that it did.
+
+    A coordinator that stops in between publishes the same event again.
+    """
+    message = pending_announcement(job)
+    if message is None:
+        return
+    await bus.publish(message, cause=job.cause)
+    if job.state == JobState.FAILED:
+        await bus.publish(failure_alert(job), cause=job.cause)
+
+    def mark(current: Job) -> Job:
+        same = (current.state, current.attempt) == (job.state, job.attempt)
+        return mark_announced(current) if same else current
+
+    await store.change_job(job.training_job_id, mark)
+
+
 class JobReconciler:
     """One tick: ask the broker for an answer, let leases and deadlines lapse, announce what is pending."""
 
@@ -37,14 +55,12 @@ class JobReconciler:
         *,
         bus: Bus,
         store: KvJobs,
-        announcer: Announcer,
         limits: Limits,
         tick_s: float,
         retention_s: float,
     ) -> None:
         self._bus = bus
         self._store = store
-        self._announcer = announcer
         self._limits = limits
         self._gap_s = max(GAP_TICKS * tick_s, 2.0)
         self._retention_s = retention_s
@@ -91,4 +107,4 @@ class JobReconciler:
         if after_time(job) != job:
             job = await self._store.change_job(job.training_job_id, after_time)
             log.info("job changed", job=job.training_job_id, state=job.state, attempt=job.attempt)
-        await self._announcer.publish_pending(job)
+        await publish_pending(self._bus, self._store, job)

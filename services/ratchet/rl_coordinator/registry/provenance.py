@@ -42,20 +42,18 @@ class Page:
     parents: int = 0
 
 
+@dataclass(frozen=True)
 class Provenance:
     """Reads; holds nothing."""
 
-    def __init__(
-        self, *, policies: KvPolicies, jobs: Bucket[Job], snapshots: Snapshots, history: PolicyHistory
-    ) -> None:
-        self._policies = policies
-        self._jobs = jobs
-        self._snapshots = snapshots
-        self._history = history
+    policies: KvPolicies
+    jobs: Bucket[Job]
+    snapshots: Snapshots
+    history: PolicyHistory
 
     async def trace(self, role: str, version: int, page: Page) -> parts.LineageOut:
         """The lineage of one policy. Raises `NotFound` for an unknown one, `Unavailable` while a store is away."""
-        return await self._walk(await self._policies.policies_with(role, version), version, page, frozenset())
+        return await self._walk(await self.policies.policies_with(role, version), version, page, frozenset())
 
     async def _walk(self, policies: Policies, version: int, page: Page, seen: frozenset[int]) -> parts.LineageOut:
         policy, missing = policies.versions[version], list[str]()
@@ -68,8 +66,8 @@ class Provenance:
         if manifest is not None:
             known_by = manifest.created_at
             listed = await self._trajectories(role, ids, known_by, page, missing)
-            rewards = await self._history.rewards(role, ids[:COUNTED], known_by)
-            feedback = await self._history.feedback(role, ids[:COUNTED], known_by)
+            rewards = await self.history.rewards(role, ids[:COUNTED], known_by)
+            feedback = await self.history.feedback(role, ids[:COUNTED], known_by)
         parent = None
         if page.parents > 0 and policy.parent is not None and policy.parent not in seen:
             if policy.parent in policies.versions:
@@ -85,7 +83,7 @@ class Provenance:
             preferences=await self._preferences(role, preferences, page, missing),
             rewards=reward_functions(rewards.values())[:FUNCTIONS],
             feedback=rater_counts(feedback)[:RATERS],
-            announcements=msgspec.convert(await self._history.announcements(role, version), list[parts.EventPart]),
+            announcements=msgspec.convert(await self.history.announcements(role, version), list[parts.EventPart]),
             counted=min(len(ids), COUNTED),
             missing=missing,
             parent=parent,
@@ -98,7 +96,7 @@ class Provenance:
             missing.append(f"{policy.name} names no training job")
             return None, None
         completed = {"completed": policy.cause.event_id} if policy.cause else {}
-        entry = await self._jobs.get(job_id)
+        entry = await self.jobs.get(job_id)
         if entry is not None:
             job = entry.value
             dispatch = named_id(TrainingDispatch.TOPIC, job_id, job.attempt)
@@ -113,7 +111,7 @@ class Provenance:
                 attempt=job.attempt,
                 events={"request": job.request.event_id, "dispatch": dispatch, **completed},
             )
-        past = await self._history.pruned_job(policy.role, job_id)
+        past = await self.history.pruned_job(policy.role, job_id)
         if past is None:
             missing.append(f"job {job_id} is neither kept nor in the history")
             return None, None
@@ -127,9 +125,9 @@ class Provenance:
         if digest is None:
             missing.append(f"nothing says which snapshot {policy.name} was trained on")
             return None, None
-        ref = of_job if of_job and of_job.digest == digest else self._snapshots.ref(digest)
+        ref = of_job if of_job and of_job.digest == digest else self.snapshots.ref(digest)
         try:
-            manifest = await asyncio.to_thread(self._snapshots.manifest, ref)
+            manifest = await asyncio.to_thread(self.snapshots.manifest, ref)
         except NotFound:
             missing.append(f"snapshot {digest} is not in the object store any more")
             return None, None
@@ -145,8 +143,8 @@ class Provenance:
         self, role: str, ids: Sequence[str], known_by: datetime, page: Page, missing: list[str]
     ) -> parts.TrajectoriesPage:
         listed = ids[page.offset : page.offset + page.limit]
-        stored = await self._history.trajectories(role, listed)
-        rewards = await self._history.rewards(role, listed, known_by)
+        stored = await self.history.trajectories(role, listed)
+        rewards = await self.history.rewards(role, listed, known_by)
         _note_absent(missing, "trajectories", listed, stored)
         rows = [{"trajectory_id": name, **stored.get(name, {})} for name in listed]
         for row in rows:
@@ -159,7 +157,7 @@ class Provenance:
         self, role: str, ids: Sequence[str], page: Page, missing: list[str]
     ) -> parts.PreferencesPage:
         listed = ids[page.offset : page.offset + page.limit]
-        stored = await self._history.preferences(role, listed)
+        stored = await self.history.preferences(role, listed)
         _note_absent(missing, "preferences", listed, stored)
         rows = [{"preference_id": name, **stored.get(name, {})} for name in listed]
         items = msgspec.convert(rows, list[parts.PreferencePart])

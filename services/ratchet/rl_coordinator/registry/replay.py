@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -34,24 +35,22 @@ CHUNK = 100
 """Trajectories whose turns are read at a time."""
 
 
+@dataclass(frozen=True)
 class Replay:
     """Chooses the newest prompts for one candidate."""
 
-    def __init__(
-        self, *, policies: KvPolicies, snapshots: Snapshots, history: PolicyHistory, trajectories: Trajectories
-    ) -> None:
-        self._policies = policies
-        self._snapshots = snapshots
-        self._history = history
-        self._trajectories = trajectories
+    policies: KvPolicies
+    snapshots: Snapshots
+    history: PolicyHistory
+    trajectories: Trajectories
 
     async def choose_prompts(self, role: str, version: int, limit: int) -> ReplayPromptsOut:
         """The newest `limit` prompts, one of each task.
 
         Raises `NotFound` for an unknown policy, and `Conflict` when it is unknown what its lineage has learned from.
         """
-        lineage = await self._lineage(role, await self._policies.policies_with(role, version), version)
-        captured = await self._trajectories.captured(role, lineage.since, LOOKED_AT * limit)
+        lineage = await self._lineage(role, await self.policies.policies_with(role, version), version)
+        captured = await self.trajectories.captured(role, lineage.since, LOOKED_AT * limit)
         kept, left_out = unseen(captured, lineage)
         prompts = await self._read_prompts(role, lineage, kept, limit, left_out)
         return ReplayPromptsOut(
@@ -75,8 +74,8 @@ class Replay:
             raise Conflict(f"nothing says which snapshot {(unknown or [line[0].name])[0]} was trained on")
         digests = [policy.dataset_digest for policy in line if policy.dataset_digest is not None]
         try:
-            newest = await asyncio.to_thread(self._snapshots.manifest, self._snapshots.ref(digests[0]))
-            trajectories = (await asyncio.to_thread(self._snapshots.consumed, digests)).trajectories
+            newest = await asyncio.to_thread(self.snapshots.manifest, self.snapshots.ref(digests[0]))
+            trajectories = (await asyncio.to_thread(self.snapshots.consumed, digests)).trajectories
         except (NotFound, DigestMismatch, Rejected) as error:
             raise Conflict(f"what {line[0].name} and its ancestors learned from cannot be read: {error}") from error
         groups = await self._groups(role, trajectories)
@@ -86,7 +85,7 @@ class Replay:
         """The tasks of trajectories. Raises `Conflict` when some are not stored any more, or they are too many."""
         if len(trajectories) > MOST_CONSUMED:
             raise Conflict(f"the lineage learned from {len(trajectories)} trajectories, more than {MOST_CONSUMED}")
-        stored = await self._history.trajectories(role, sorted(trajectories))
+        stored = await self.history.trajectories(role, sorted(trajectories))
         if len(stored) < len(trajectories):
             gone = len(trajectories) - len(stored)
             raise Conflict(f"{gone} trajectories of the lineage are not stored any more: their groups are unknown")
@@ -100,7 +99,7 @@ class Replay:
         size = 0
         for start in range(0, len(kept), CHUNK):
             part = kept[start : start + CHUNK]
-            turns = await self._trajectories.turns(role, [trajectory.trajectory_id for trajectory in part])
+            turns = await self.trajectories.turns(role, [trajectory.trajectory_id for trajectory in part])
             for trajectory in part:
                 if len(prompts) == limit:
                     return prompts

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -18,6 +17,7 @@ from ratchet.core.contract.http.status import StorageOut, SweptOut
 from ratchet.core.contract.state import ENDED, JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, JobState
 from ratchet.core.errors import Rejected
 from ratchet.core.stores.listing import StoredObject
+from ratchet.core.stores.objects import Objects
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.storage.domain import (
     PREFIXES,
@@ -36,26 +36,6 @@ log = structlog.get_logger()
 
 SLOT = "swept"
 """Key in the coordinator's bucket: when the last sweep began."""
-
-
-class Store(Protocol):
-    """The part of `stores.objects.Objects` that a sweep needs."""
-
-    def objects(self, prefix: str) -> list[StoredObject]: ...
-
-    def aside(self) -> list[StoredObject]: ...
-
-    def get(self, uri: str) -> bytes: ...
-
-    def get_aside(self, uri: str) -> bytes: ...
-
-    def now(self) -> datetime: ...
-
-    def set_aside(self, listed: StoredObject) -> bool: ...
-
-    def take_back(self, uri: str) -> bool: ...
-
-    def remove_aside(self, listed: StoredObject) -> bool: ...
 
 
 class _Made(msgspec.Struct):
@@ -78,7 +58,7 @@ class _Contents:
 class Collector:
     """One sweep at a time, also of several coordinators. Whatever cannot be read ends a sweep before it begins."""
 
-    def __init__(self, bus: Bus, objects: Store, retention: Retention, every_s: float, *, dry_run: bool) -> None:
+    def __init__(self, bus: Bus, objects: Objects, retention: Retention, every_s: float, *, dry_run: bool) -> None:
         """`every_s`: time between sweeps. `dry_run`: ticks change nothing, and log what they would."""
         self._bus = bus
         self._objects = objects

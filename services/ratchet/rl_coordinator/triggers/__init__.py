@@ -75,7 +75,7 @@ class Triggers:
         if looked is not None:
             words = f"{looked.policy}: {looked.comparison.in_words}"
             shown.append(TriggerOut(kind=DEGRADATION, state=words, rests_until=rests_until))
-        return [self._with_last(one, role, jobs) for one in shown]
+        return [self._with_last(trigger, role, jobs) for trigger in shown]
 
     def why_dpo(self, role: str, jobs: Sequence[Job]) -> str:
         """Why the role's preferences would start a training now, or why not."""
@@ -121,11 +121,11 @@ def build_triggers(  # noqa: PLR0913 - assembles the subject of all that it is g
 
     async def tick() -> None:
         # One after the other: of two that fire at once, the second finds the job of the first.
-        for one in (rewarded, preferences, schedule, degradation):
+        for kind in (rewarded, preferences, schedule, degradation):
             try:
-                await one.tick()
+                await kind.tick()
             except RatchetError as error:
-                log.warning("a trigger cannot be looked after now", trigger=type(one).__name__, reason=str(error))
+                log.warning("a trigger cannot be looked after now", trigger=type(kind).__name__, reason=str(error))
 
     ticks = [Periodic(timing.trigger_tick_s, tick, "triggers")] if settings.training_enabled else []
     return Triggers(

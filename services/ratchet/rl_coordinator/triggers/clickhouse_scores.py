@@ -6,7 +6,7 @@ from datetime import datetime
 
 from ratchet.core.stores.history import latest_rewards
 from ratchet.core.stores.warehouse import Row, Warehouse
-from ratchet.rl_coordinator.triggers.scores import Comparison, Sample, compare
+from ratchet.rl_coordinator.triggers.domain import Comparison, Sample, compare
 
 _SCORES = f"""
 SELECT

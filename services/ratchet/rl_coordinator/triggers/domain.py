@@ -1,7 +1,8 @@
-"""When a role has enough new rewarded trajectories, or preferences, to be trained again."""
+"""When a role is trained again: enough new rewarded trajectories or preferences, or a policy that serves worse."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ from ratchet.core.contract.snapshot import PAIRS
 from ratchet.core.contract.state import ENDED, Job, TriggerNote
 from ratchet.core.contract.training import TrainingConfig, TrainingRequest
 from ratchet.core.rules.algorithms import dataset_format
-from ratchet.rl_coordinator.jobs.domain import learns_from_trajectories
+from ratchet.rl_coordinator.jobs.domain.jobs import learns_from_trajectories
 
 MANUAL = "manual"
 THRESHOLD = "threshold_reached"
@@ -22,6 +23,8 @@ SCHEDULED = "scheduled"
 DEGRADED = "performance_degradation"
 SCHEDULE, DEGRADATION = "schedule", "degradation"
 """Kinds of triggers; those that count are named like what they count."""
+Z = 3.3
+"""Of the one-sided interval of a drop: by chance alone one look in 2,000 shows one. A window is looked at often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Measure:
     """Name of its projection, and the kind of its trigger."""
     noun: str
     role_of: Callable[[Message], str | None]
-    """The role whose counter a message moves."""
+    """The role whose counter a message moves: of a reward only the first revision counts."""
     count_at: Callable[[Job], int | None]
     """The counter when a job was accepted that uses up what is counted; None for a job that does not."""
 
@@ -64,33 +67,18 @@ class Standing:
     """It is, and no trigger's job of the role is under way: a further trigger coalesces with it."""
 
 
-def rewarded_role(message: Message) -> str | None:
-    """The role whose counter of rewards a message moves: only the first revision of a reward counts."""
-    return message.role if isinstance(message, Reward) and message.revision == 0 else None
-
-
-def preferring_role(message: Message) -> str | None:
-    """The role whose counter of preferences a message moves."""
-    return message.role if isinstance(message, Preference) else None
-
-
 REWARDED = Measure(
     name="rewarded",
     noun="rewarded trajectories",
-    role_of=rewarded_role,
+    role_of=lambda message: message.role if isinstance(message, Reward) and message.revision == 0 else None,
     count_at=lambda job: job.rewarded or 0 if learns_from_trajectories(job) else None,
 )
 PREFERRED = Measure(
     name="preferences",
     noun="preferences",
-    role_of=preferring_role,
+    role_of=lambda message: message.role if isinstance(message, Preference) else None,
     count_at=lambda job: job.preferences or 0 if dataset_format(job.algorithm) == PAIRS else None,
 )
-
-
-def count_one_more(count: int | None) -> int:
-    """The fold of a counter: what is counted of a role, ever."""
-    return (count or 0) + 1
 
 
 def standing(measure: Measure, role: str, *, jobs: Sequence[Job], counted: int, threshold: int | None) -> Standing:
@@ -112,7 +100,7 @@ def under_way(role: str, jobs: Sequence[Job]) -> Job | None:
 def noted(job: Job, note: TriggerNote) -> Job:
     """The job with what asked for it; of each kind the first note stays."""
     notes = job.triggers or []
-    return job if any(one.kind == note.kind for one in notes) else replace(job, triggers=[*notes, note])
+    return job if any(known.kind == note.kind for known in notes) else replace(job, triggers=[*notes, note])
 
 
 def last_note(kind: str, role: str, jobs: Sequence[Job]) -> tuple[TriggerNote, Job] | None:
@@ -131,15 +119,6 @@ def why_due(measure: Measure, now: Standing, threshold: int | None, waits_for: J
     return counted
 
 
-def threshold_firing(measure: Measure, now: Standing, threshold: int) -> Firing:
-    """What a measure fires when there is enough of it."""
-    return Firing(
-        kind=measure.name,
-        reason=THRESHOLD,
-        why=why_due(measure, now, threshold, None),
-    )
-
-
 def training_request(
     firing: Firing, job_id: str, role: str, config: TrainingConfig, *, priority: str, now: datetime
 ) -> TrainingRequest:
@@ -153,3 +132,48 @@ def training_request(
         role=role,
         priority=priority,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Rewards of a time, one of each task: the mean of its tries."""
+
+    n: int
+    """Tasks."""
+    mean: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The newest rewards of a policy against its earlier ones."""
+
+    before: Sample
+    recent: Sample
+    drop: float
+    """Before minus recent."""
+    least: float
+    """The drop is at least this, or chance made it."""
+
+    @property
+    def in_words(self) -> str:
+        """Both means, with their numbers."""
+        before, recent = self.before, self.recent
+        return f"{before.mean:.3f} of {before.n} tasks, now {recent.mean:.3f} of {recent.n}"
+
+    def problem(self, allowed: float, minimum: int) -> str | None:
+        """The degradation in words; None while there is none, or too little is known."""
+        is_known = min(self.before.n, self.recent.n) >= minimum
+        if not (is_known and self.drop >= allowed and self.least > 0):  # a comparison with what is no number is false
+            return None
+        return (
+            f"its mean reward fell by {self.drop:.3f} (at least {self.least:.3f}; {allowed:g} is allowed):"
+            f" {self.in_words}"
+        )
+
+
+def compare(before: Sample, recent: Sample) -> Comparison:
+    """The difference of means with its bound; variances count one extreme reward more than there was."""
+    drop = before.mean - recent.mean
+    error = sum((part.variance + 1 / part.n) / part.n for part in (before, recent) if part.n)
+    return Comparison(before, recent, drop, drop - Z * math.sqrt(error))

@@ -14,7 +14,8 @@ from ratchet.core.contract.training import TrainingConfig
 from ratchet.core.errors import ConfigError
 from ratchet.core.rules.algorithms import dataset_format
 from ratchet.rl_coordinator.jobs import abilities
-from ratchet.rl_coordinator.jobs.domain import PRIORITIES, Abilities, config_problems, serving_problems
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems, serving_problems
+from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES
 from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.triggers.schedules import schedule_problem
 

@@ -19,7 +19,6 @@ from ratchet.core.contract.state import ENDED, Job, JobState
 from ratchet.core.contract.training import (
     ErrorCode,
     ResourceUsage,
-    SnapshotRef,
     TrainingError,
     TrainingRequest,
     TrainingStatus,
@@ -96,20 +95,6 @@ def accept(request: TrainingRequest, *, pool: str, counted: Counted, now: dateti
         preferences=counted.preferences,
         cause=cause,
     )
-
-
-def prepare(
-    job: Job,
-    request: TrainingRequest,
-    *,
-    snapshot: SnapshotRef,
-    parent: str | None,
-    trajectories: int | None,
-    now: datetime,
-) -> Job:
-    """The same queued job with its data exported and its base model resolved."""
-    changes = {"request": request, "snapshot": snapshot, "parent": parent, "trajectories": trajectories}
-    return replace(job, updated_at=now, **changes)
 
 
 def dispatch(job: Job, now: datetime) -> Job:

@@ -11,7 +11,7 @@ teachers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -113,20 +113,33 @@ class Plan:
         )
 
 
-def plan(shape: Shape, offered: Iterable[str], impossible: Mapping[str, str] | None = None) -> Plan:
+def plan(shape: Shape, offered: Collection[str], impossible: Mapping[str, str] | None = None) -> Plan:
     """The proposal for data of this shape, of the algorithms that are offered.
 
     `impossible`: by algorithm, why a job would be refused although the shape fits.
     """
     imitate = _imitate(shape)
     first = [imitate] if not shape.has_imitated else []
-    ranked = [*first, _pairs(shape), _scorer(shape), _groups(shape), _singletons(shape), _thumbs(shape)]
+    # Never proposed: what a role is trained for is the policy that serves it.
+    scorer = f"{shape.pairs} preference pairs; it scores answers, and no role is served by it"
+    ranked = [*first, _pairs(shape), Verdict("reward_model", False, scorer)]
+    ranked += [_groups(shape), _singletons(shape), _thumbs(shape)]
     ranked += [imitate] if shape.has_imitated else []
-    possible = [_unless_refused(verdict, impossible or {}) for verdict in ranked if verdict.algorithm in set(offered)]
-    chosen = next((verdict for verdict in possible if verdict.fits), None)
-    after = chosen.algorithm if chosen else ""
-    rejected = [_behind(verdict, after) for verdict in possible if verdict is not chosen]
-    chosen_filter = DatasetFilter(min_reward=SUCCESS) if after == "sft" else None
+    chosen: Verdict | None = None
+    rejected: list[Verdict] = []
+    for verdict in ranked:
+        name = verdict.algorithm
+        if name not in offered:
+            continue
+        refused = (impossible or {}).get(name)
+        if verdict.fits and not refused and chosen is None:
+            chosen = verdict
+        elif verdict.fits:
+            why = f"but {refused}" if refused else f"{chosen.algorithm} comes first" if chosen else ""
+            rejected.append(Verdict(name, False, f"{verdict.why}; {why}"))
+        else:
+            rejected.append(verdict)
+    chosen_filter = DatasetFilter(min_reward=SUCCESS) if chosen and chosen.algorithm == "sft" else None
     return Plan(chosen, chosen_filter, rejected)
 
 
@@ -157,8 +170,8 @@ def tries_of(candidates: Sequence[Candidate], rules: TrajectoryRules) -> Tries:
         mixed_groups=tasks.mixed_groups,
         singletons=tasks.singletons,
         old=sum(
-            max((rules.generations.get(version, 0) for version in each.versions), default=0) >= OLD
-            for each in trainable
+            max((rules.generations.get(version, 0) for version in candidate.versions), default=0) >= OLD
+            for candidate in trainable
         ),
     )
 
@@ -202,13 +215,6 @@ def _pairs(shape: Shape) -> Verdict:
     return Verdict("dpo", True, f"{counted} are enough to tell a win rate from chance")
 
 
-def _scorer(shape: Shape) -> Verdict:
-    """Never proposed: what a role is trained for is the policy that serves it."""
-    return Verdict(
-        "reward_model", False, f"{shape.pairs} preference pairs; it scores answers, and no role is served by it"
-    )
-
-
 def _groups(shape: Shape) -> Verdict:
     mixed = f"{shape.tries.mixed_groups} of {shape.tries.groups} groups of trainable tries differ in reward"
     if shape.tries.mixed_groups < MIXED_GROUPS:
@@ -240,12 +246,3 @@ def _unless_old(algorithm: str, shape: Shape, why: str) -> Verdict:
         low = f"the effective sample size of the last training was {shape.ess:.2f}, below {LEAST_ESS:g}"
         return Verdict(algorithm, False, f"{low}: collect newer data")
     return Verdict(algorithm, True, why)
-
-
-def _unless_refused(verdict: Verdict, impossible: Mapping[str, str]) -> Verdict:
-    why = impossible.get(verdict.algorithm)
-    return Verdict(verdict.algorithm, False, f"{verdict.why}; but {why}") if verdict.fits and why else verdict
-
-
-def _behind(verdict: Verdict, chosen: str) -> Verdict:
-    return Verdict(verdict.algorithm, False, f"{verdict.why}; {chosen} comes first") if verdict.fits else verdict
