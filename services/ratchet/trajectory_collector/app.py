@@ -27,7 +27,7 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component, Periodic
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.alerts import Alerts
-from ratchet.trajectory_collector.audit import Auditor, AuditRules
+from ratchet.trajectory_collector.audit import Auditor
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Most
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
 from ratchet.trajectory_collector.clickhouse_retention import LEDGER_TTL_DAYS, RETENTION_INTERVAL_S, Retention
@@ -40,7 +40,7 @@ from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.restore import Restorer
 from ratchet.trajectory_collector.rows import TABLES
 from ratchet.trajectory_collector.settings import Settings, Tuning
-from ratchet.trajectory_collector.trim import Trimmer, TrimRules
+from ratchet.trajectory_collector.trim import Trimmer
 
 NAME = "trajectory_collector"
 TUNING = Tuning()
@@ -81,7 +81,17 @@ def assembled(
     collectors = {stream: collector(durable, patience=patience) for stream, durable in durables.items()}
     restorer = Restorer(bus, collectors, max(spec.batch for spec in specs.values()), tuning.restore_per_tick)
     auditor = Auditor(
-        streams, ledger, generations, restorer, alerts, consumers=durables, now=now, rules=audit_rules(settings, tuning)
+        streams,
+        ledger,
+        generations,
+        restorer,
+        alerts,
+        consumers=durables,
+        now=now,
+        width=tuning.audit_window,
+        windows=tuning.audit_windows_per_tick,
+        facts_age=timedelta(days=settings.facts_ttl_days) or None,
+        ledger_age=timedelta(days=LEDGER_TTL_DAYS),
     )
     trimmer = Trimmer(
         streams,
@@ -89,8 +99,11 @@ def assembled(
         auditor.balanced_up_to,
         alerts,
         consumers=durables,
-        rules=trim_rules(tuning),
         now=now,
+        above=tuning.trim_above,
+        down_to=tuning.trim_to,
+        alarm_above=tuning.fill_alarm_above,
+        keep=timedelta(seconds=tuning.trim_keep_s),
     )
     idle = IdleAssembler(
         bus,
@@ -112,22 +125,6 @@ def assembled(
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
     ]
     return App(NAME, components, {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check})
-
-
-def audit_rules(settings: Settings, tuning: Tuning) -> AuditRules:
-    """How much an audit compares, and from which age on rows may have expired."""
-    return AuditRules(
-        tuning.audit_window,
-        tuning.audit_windows_per_tick,
-        facts_age=timedelta(days=settings.facts_ttl_days) or None,
-        ledger_age=timedelta(days=LEDGER_TTL_DAYS),
-    )
-
-
-def trim_rules(tuning: Tuning) -> TrimRules:
-    """When the collector trims a stream, and how far."""
-    keep = timedelta(seconds=tuning.trim_keep_s)
-    return TrimRules(tuning.trim_above, tuning.trim_to, tuning.fill_alarm_above, keep)
 
 
 def collected(contracts: Contracts) -> Mapping[str, ConsumerSpec]:

@@ -28,20 +28,6 @@ MARGIN = timedelta(days=2)
 """The audit skips rows that expire this soon: ClickHouse removes rows of one age at different moments."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRules:
-    """How much one pass audits."""
-
-    width: int = 16_384
-    """Sequences in a window."""
-    windows: int = 16
-    """Most windows of a stream in one pass."""
-    facts_age: timedelta | None = None
-    """Age at which rows of fact tables expire; None for never."""
-    ledger_age: timedelta | None = None
-    """The same for entries of the ledger."""
-
-
 @dataclass(slots=True)
 class _Position:
     """How far the audit of one stream is."""
@@ -68,36 +54,32 @@ class _Position:
         return None
 
 
+@dataclass(frozen=True)
 class Auditor:
     """Every settled message must have exactly one entry in the ledger, and its row; otherwise readiness turns red."""
 
-    def __init__(  # noqa: PLR0913 - its collaborators, by name
-        self,
-        streams: Streams,
-        ledger: Ledger,
-        generations: Generations,
-        restorer: Restorer,
-        alerts: Alerts,
-        *,
-        consumers: Mapping[str, str],
-        now: Callable[[], datetime],
-        rules: AuditRules = AuditRules(),
-    ) -> None:
-        """`consumers`: durable by stream."""
-        self._streams = streams
-        self._ledger = ledger
-        self._generations = generations
-        self._restorer = restorer
-        self._alerts = alerts
-        self._consumers = consumers
-        self._now = now
-        self._rules = rules
-        self._positions: dict[str, _Position] = {}
+    streams: Streams
+    ledger: Ledger
+    generations: Generations
+    restorer: Restorer
+    alerts: Alerts
+    consumers: Mapping[str, str]
+    """Durable by stream."""
+    now: Callable[[], datetime]
+    width: int
+    """Sequences in a window."""
+    windows: int
+    """Most windows of a stream in one pass."""
+    facts_age: timedelta | None = None
+    """Age at which rows of fact tables expire; None for never."""
+    ledger_age: timedelta | None = None
+    """The same for entries of the ledger."""
+    _positions: dict[str, _Position] = field(default_factory=dict[str, _Position], init=False)
 
     async def tick(self) -> None:
         """Audit every stream once. A stream that cannot be audited now does not hide the others."""
-        await self._alerts.publish_pending()
-        for stream, consumer in self._consumers.items():
+        await self.alerts.publish_pending()
+        for stream, consumer in self.consumers.items():
             try:
                 await self._audit_stream(stream, consumer)
             except RatchetError as error:
@@ -114,37 +96,37 @@ class Auditor:
         if position is None:
             return 0
         first = min(position.uneven, default=None)
-        return position.up_to if first is None else min(position.up_to, first * self._rules.width)
+        return position.up_to if first is None else min(position.up_to, first * self.width)
 
     async def _audit_stream(self, stream: str, consumer: str) -> None:
-        progress = await self._streams.progress(stream, consumer)
+        progress = await self.streams.progress(stream, consumer)
         position = self._positions.get(stream)
         if position is None or position.seen != progress:
-            generation = await self._generations.verified(stream, consumer, progress)
+            generation = await self.generations.verified(stream, consumer, progress)
             if position is None or position.generation != generation:
-                audited = await self._ledger.audited(Account(stream, consumer, generation.name))
-                up_to = audited.up_to if audited.uneven is None else audited.uneven * self._rules.width
+                audited = await self.ledger.audited(Account(stream, consumer, generation.name))
+                up_to = audited.up_to if audited.uneven is None else audited.uneven * self.width
                 position = self._positions[stream] = _Position(generation, max(generation.first - 1, up_to))
             position.seen = progress
         account = Account(stream, consumer, position.generation.name)
-        for window in sorted(position.uneven)[: self._rules.windows]:
+        for window in sorted(position.uneven)[: self.windows]:
             await self._audit_window(account, position, window, progress)
-        for _ in range(self._rules.windows):  # the messages that were settled since the last pass
+        for _ in range(self.windows):  # the messages that were settled since the last pass
             if position.up_to >= progress.floor:
                 break
-            window = window_of(position.up_to + 1, self._rules.width)
+            window = window_of(position.up_to + 1, self.width)
             await self._audit_window(account, position, window, progress)
-            position.up_to = min(progress.floor, (window + 1) * self._rules.width)
+            position.up_to = min(progress.floor, (window + 1) * self.width)
         await self._audit_older(account, position, progress)
         await self._report(stream, position)
 
     async def _audit_older(self, account: Account, position: _Position, progress: Progress) -> None:
         """Audit an older window, and the windows after it for as long as they did not balance."""
-        for _ in range(self._rules.windows):
+        for _ in range(self.windows):
             window = position.older
             if window is None:
-                window = await self._ledger.oldest(account, self._not_expired(self._rules.ledger_age))
-            if window is None or window > window_of(max(1, position.up_to), self._rules.width):
+                window = await self.ledger.oldest(account, self._not_expired(self.ledger_age))
+            if window is None or window > window_of(max(1, position.up_to), self.width):
                 position.older = None
                 return
             position.older = window + 1
@@ -156,19 +138,19 @@ class Auditor:
 
         An imbalance is reported before the repair: a restore takes its time, or may fail.
         """
-        span = span_of(window, self._rules.width, position.generation.first, max(progress.floor, position.up_to))
-        since = self._not_expired(self._rules.facts_age)
-        before = balance = await self._ledger.balance(account, window, span, since)
+        span = span_of(window, self.width, position.generation.first, max(progress.floor, position.up_to))
+        since = self._not_expired(self.facts_age)
+        before = balance = await self.ledger.balance(account, window, span, since)
         if not before.is_even:
             position.uneven[window] = before
             await self._report(account.stream, position)
             await self._repair(account, before, progress)
-            balance = await self._ledger.balance(account, window, span, since)
+            balance = await self.ledger.balance(account, window, span, since)
         position.uneven.pop(window, None)
         if not balance.is_even:
             position.uneven[window] = balance
         if not before.is_even or span.last > position.up_to:
-            await self._ledger.fold(account, balance, self._now())
+            await self.ledger.fold(account, balance, self.now())
         return before.is_even
 
     async def _repair(self, account: Account, balance: Balance, progress: Progress) -> None:
@@ -179,17 +161,17 @@ class Auditor:
         if held:
             # The row that vanished may have come with a later report of its trajectory: those are read again as well.
             span = Gap(held[0].first, progress.floor)
-            later = await self._ledger.duplicates(account, span) if balance.absent else []
+            later = await self.ledger.duplicates(account, span) if balance.absent else []
             to_read = merged([*held, *(gap for gap in later if gap.first >= first)])
-            restored = await self._restorer.restore(account.stream, to_read)
+            restored = await self.restorer.restore(account.stream, to_read)
             lost += [gap for gap in restored.unseen if any(lies_within(gap, bounds) for bounds in held)]
         if not lost:
             return
         entries = [Entry(sequence, LOST) for gap in lost for sequence in range(gap.first, gap.last + 1)]
-        await self._ledger.write(account, entries, self._now())
+        await self.ledger.write(account, entries, self.now())
         metrics.STORED.labels(account.stream, LOST).inc(len(entries))
         log.error("messages are lost", stream=account.stream, messages=len(entries), first=lost[0].first)
-        await self._alerts.raise_alert(
+        await self.alerts.raise_alert(
             f"lost:{account.stream}:{account.generation}:{lost[0].first}:{lost[-1].last}",
             f"{len(entries)} messages of {account.stream}, from {lost[0].first} to {lost[-1].last}, are neither in"
             " ClickHouse nor in the stream any more.",
@@ -198,7 +180,7 @@ class Auditor:
 
     def _not_expired(self, age: timedelta | None) -> datetime:
         """The instant after which stored rows have surely not expired."""
-        return self._now() - age + MARGIN if age else FOREVER
+        return self.now() - age + MARGIN if age else FOREVER
 
     async def _report(self, stream: str, position: _Position) -> None:
         metrics.MISSING.labels(stream).set(sum(size(balance.missing) for balance in position.uneven.values()))
@@ -207,15 +189,15 @@ class Auditor:
             metrics.STORED.labels(stream, outcome)  # from 0 on, so that the first one shows as an increase
         if position.uneven:
             problem = f"The ledger does not balance: {stream} {position.problem}."
-            await self._alerts.raise_alert(f"ledger:{stream}", problem)
+            await self.alerts.raise_alert(f"ledger:{stream}", problem)
         else:
-            await self._alerts.clear_alert(f"ledger:{stream}")
+            await self.alerts.clear_alert(f"ledger:{stream}")
 
 
 def merged(gaps: list[Gap]) -> list[Gap]:
     """Ranges in order, those that touch or overlap as one."""
     ordered: list[Gap] = []
-    for gap in sorted(gaps, key=lambda one: one.first):
+    for gap in sorted(gaps, key=lambda gap: gap.first):
         if ordered and gap.first <= ordered[-1].last + 1:
             ordered[-1] = Gap(ordered[-1].first, max(ordered[-1].last, gap.last))
         else:

@@ -208,8 +208,9 @@ class Facts:
         bounded, unless the caller keeps it.
         """
         ends: dict[RunKey, Row] = {}
-        for some in _in_parts(list(keys)):
-            limits = {"runs": some, "turns": self._most.turns, "bytes": self._most.bytes}
+        named = list(keys)
+        for start in range(0, len(named), IDS_AT_ONCE):
+            limits = {"runs": named[start : start + IDS_AT_ONCE], "turns": self._most.turns, "bytes": self._most.bytes}
             ends |= {_key_of(row): row for row in await self._warehouse.rows(_LAST_TURNS, limits)}
         for key in keys:
             if key not in ends:
@@ -240,16 +241,12 @@ class Facts:
     async def _children(self, key: RunKey, turns: Sequence[Turn]) -> list[Trajectory]:
         """The further conversations of a run that are stored."""
         ids = await asyncio.to_thread(possible_children, *key, turns)
-        return await self._trajectories(key[0], ids)
-
-    async def _trajectories(self, role: str, ids: Sequence[str]) -> list[Trajectory]:
-        """Those of these trajectories that are stored."""
         bodies: list[str] = []
         for start in range(0, len(ids), IDS_AT_ONCE):
             rows = await self._warehouse.rows(
                 "SELECT body FROM trajectories FINAL"
                 " WHERE role = {role:String} AND trajectory_id IN {ids:Array(String)} ORDER BY trajectory_id",
-                {"role": role, "ids": ids[start : start + IDS_AT_ONCE]},
+                {"role": key[0], "ids": ids[start : start + IDS_AT_ONCE]},
             )
             bodies += [row["body"] for row in rows]
         return await asyncio.to_thread(lambda: [decode(body.encode(), Trajectory) for body in bodies])
@@ -265,11 +262,6 @@ def _decoded(rows: Sequence[Row], kind: type[M]) -> dict[RunKey, list[M]]:
     for row in rows:
         messages.setdefault(_key_of(row), []).append(decode(row["body"].encode(), kind))
     return messages
-
-
-def _in_parts(keys: Sequence[RunKey]) -> list[Sequence[RunKey]]:
-    """As many as one query may name."""
-    return [keys[start : start + IDS_AT_ONCE] for start in range(0, len(keys), IDS_AT_ONCE)]
 
 
 def _in_blocks(sizes: Mapping[RunKey, int]) -> list[Sequence[RunKey]]:

@@ -170,14 +170,17 @@ def assemble(end: TrajectoryEnd, run: Run, inference: Inference | None = None) -
     main = _main(end, every, run)
     ended = _with_outcome(end, main or every[0], turns, inference)
     others = [trajectory for trajectory in every if trajectory is not main]
-    further = frozenset(turn.turn_id for one in others for turn in one.calls)
+    further = frozenset(turn.turn_id for talk in others for turn in talk.calls)
     offered = {turn.tools_digest: turn.tools for turn in reversed(turns) if turn.tools}
     own = [turn for turn in turns if turn.turn_id not in further]
     first = _trajectory(ended, main, own, offered) if main else None
     children: list[Trajectory] = []
     unreadable: list[str] = []
     for other in others:
-        claimed = ended if other.root.timestamp <= end.timestamp else _unclaimed(end, other, inference)
+        claimed = ended
+        if other.root.timestamp > end.timestamp:  # what was claimed then is not about it
+            unclaimed = msgspec.structs.replace(end, outcome=None, labels=None)
+            claimed = _with_outcome(unclaimed, other, other.calls, inference)
         child = _end_of_child(claimed, first or run.stored, other, main)
         try:
             children.append(_trajectory(child, other, other.calls, offered))
@@ -195,13 +198,7 @@ def _main(end: TrajectoryEnd, every: Sequence[Conversation], run: Run) -> Conver
     stored = next((trajectory for trajectory in every if any(turn.turn_id in own for turn in trajectory.calls)), None)
     if stored is not None or (run.stored is not None and own and not report_of(run.stored).is_provisional):
         return stored
-    return next((one for one in every if one.root.timestamp <= end.timestamp), every[0])
-
-
-def _unclaimed(end: TrajectoryEnd, late: Conversation, inference: Inference) -> TrajectoryEnd:
-    """The end of a conversation that began after the run's: what was claimed then is not about it."""
-    unclaimed = msgspec.structs.replace(end, outcome=None, labels=None)
-    return _with_outcome(unclaimed, late, late.calls, inference)
+    return next((talk for talk in every if talk.root.timestamp <= end.timestamp), every[0])
 
 
 def _trajectory(

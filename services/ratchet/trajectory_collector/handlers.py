@@ -80,7 +80,7 @@ class Collector:
             duplicates = {received.sequence for received in repeated}
             fresh = [r for r in batch if r.event_id not in known and r.sequence not in duplicates]
             at = self.now()
-            await self.facts.insert(table.name, [row_of(table, one, generation, at) for one in fresh], again=again)
+            await self.facts.insert(table.name, [row_of(table, r, generation, at) for r in fresh], again=again)
             updates = await self._supersede(table, repeated, first) if table is TABLES[Trajectory.TOPIC] else {}
             entries = [Entry(r.sequence, DUPLICATE if r.sequence in duplicates else STORED, r.time) for r in batch]
             await self.ledger.write(Account(stream, self.consumer, generation), entries, self.now())

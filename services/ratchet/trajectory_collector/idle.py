@@ -45,6 +45,7 @@ class Patience:
         return {**groups, Roles(frozenset(self.by_role)): self.idle}
 
 
+@dataclass(frozen=True)
 class IdleAssembler:
     """Goes through silent trajectories in the order in which they fell silent. A start begins `lookback` ago.
 
@@ -53,38 +54,27 @@ class IdleAssembler:
     same messages.
     """
 
-    def __init__(
-        self,
-        bus: Bus,
-        facts: Facts,
-        streams: Streams,
-        consumers: Mapping[str, str],
-        *,
-        patience: Patience,
-        inference: Inference,
-    ) -> None:
-        """`consumers`: durable by stream, for the streams that may hold messages of a trajectory."""
-        self._bus = bus
-        self._facts = facts
-        self._streams = streams
-        self._consumers = consumers
-        self._groups = patience.groups()
-        self._inference = inference
-        self._lookback = patience.lookback
-        self._done: dict[Roles, Silence] = {}
-        """Every trajectory of these roles that fell silent up to here was published, or cannot be assembled."""
+    bus: Bus
+    facts: Facts
+    streams: Streams
+    consumers: Mapping[str, str]
+    """Durable by stream, for the streams that may hold messages of a trajectory."""
+    patience: Patience
+    inference: Inference
+    _done: dict[Roles, Silence] = field(default_factory=dict[Roles, Silence], init=False)
+    """Every trajectory of these roles that fell silent up to here was published, or cannot be assembled."""
 
     async def tick(self) -> None:
         """Publish the trajectories that have been silent for long enough."""
-        settled = [await self._streams.settled_until(stream, durable) for stream, durable in self._consumers.items()]
-        for roles, idle in self._groups.items():
+        settled = [await self.streams.settled_until(stream, durable) for stream, durable in self.consumers.items()]
+        for roles, idle in self.patience.groups().items():
             await self._pass_through(roles, min(settled) - idle)
 
     async def _pass_through(self, roles: Roles, before: datetime) -> None:
-        done = self._done.get(roles) or Silence(before - self._lookback)
+        done = self._done.get(roles) or Silence(before - self.patience.lookback)
         while True:
-            silent = await self._facts.idle(done, before, AT_ONCE, roles)
-            unreported = [one for one, is_unreported in silent if is_unreported]
+            silent = await self.facts.idle(done, before, AT_ONCE, roles)
+            unreported = [silence for silence, is_unreported in silent if is_unreported]
             for start in range(0, len(unreported), SIDE_BY_SIDE):
                 await self._publish_all(unreported[start : start + SIDE_BY_SIDE])
             if not silent:
@@ -108,19 +98,15 @@ class IdleAssembler:
                 )
 
     async def _runs(self, silent: Sequence[Silence]) -> Mapping[RunKey, Run]:
-        return {
-            key: run
-            async for key, run in self._facts.runs([(silence.role, silence.trajectory_id) for silence in silent])
-        }
+        keys = [(silence.role, silence.trajectory_id) for silence in silent]
+        return {key: run async for key, run in self.facts.runs(keys)}
 
     async def _publish(self, silence: Silence, run: Run) -> None:
         try:
-            assembled = await asyncio.to_thread(
-                assemble_idle, silence.role, silence.trajectory_id, run, self._inference
-            )
+            assembled = await asyncio.to_thread(assemble_idle, silence.role, silence.trajectory_id, run, self.inference)
             report_gaps(silence.trajectory_id, run, assembled)
             for trajectory in assembled.trajectories:
-                await self._bus.publish_record(self._bus.seal(trajectory).with_message_id(assembly_id(trajectory)))
+                await self.bus.publish_record(self.bus.seal(trajectory).with_message_id(assembly_id(trajectory)))
         except Unavailable:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: what one agent sent must not stop the service

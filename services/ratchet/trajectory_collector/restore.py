@@ -36,26 +36,27 @@ class Restored:
     """Messages that the stream does not hold."""
 
 
+@dataclass(frozen=True)
 class Restorer:
     """Fills gaps from the streams."""
 
-    def __init__(self, bus: Bus, collectors: Mapping[str, Collector], batch: int, limit: int) -> None:
-        """`collectors` by stream; `limit`: most messages that one call reads."""
-        self._bus = bus
-        self._collectors = collectors
-        self._batch = batch
-        self._limit = limit
+    bus: Bus
+    collectors: Mapping[str, Collector]
+    """By stream."""
+    batch: int
+    limit: int
+    """Most messages that one call reads."""
 
     async def restore(self, stream: str, gaps: Sequence[Gap]) -> Restored:
         """Read gaps again, oldest first, up to the limit. Raises `Unavailable`; messages read by then are stored."""
         restored, unseen = 0, list[Gap]()
-        for run in runs(gaps, self._batch):
-            seen, is_whole = await self._read_again(stream, run, self._limit - restored)
+        for run in runs(gaps, self.batch):
+            seen, is_whole = await self._read_again(stream, run, self.limit - restored)
             restored += len(seen)
             if is_whole:
                 every = (sequence for gap in run for sequence in range(gap.first, gap.last + 1))
                 unseen += ranges(sequence for sequence in every if sequence not in seen)
-            if restored >= self._limit:
+            if restored >= self.limit:
                 break
         metrics.RESTORED.labels(stream).inc(restored)
         log.warning("settled messages read again", stream=stream, messages=restored)
@@ -64,12 +65,12 @@ class Restorer:
     async def _read_again(self, stream: str, run: Sequence[Gap], limit: int) -> tuple[set[int], bool]:
         """Restore a run of gaps in one pass over the stream; returns what it held, and whether the pass is complete."""
         seen: set[int] = set()
-        reader = OrderedReader(self._bus, stream, start=run[0].first)
+        reader = OrderedReader(self.bus, stream, start=run[0].first)
         async with aclosing(reader.to_end(run[-1].last)) as batches:
             async for read in batches:
-                messages = [one for one in read if lies_in(run, one.metadata.sequence.stream)]
-                for at in range(0, len(messages), self._batch):
-                    await self._store(stream, messages[at : at + self._batch])
+                messages = [message for message in read if lies_in(run, message.metadata.sequence.stream)]
+                for at in range(0, len(messages), self.batch):
+                    await self._store(stream, messages[at : at + self.batch])
                 seen |= {message.metadata.sequence.stream for message in messages}
                 if len(seen) >= limit:
                     return seen, False
@@ -81,18 +82,18 @@ class Restorer:
         A batch that fails is halved until the message that cannot be stored stands alone: it was a dead letter too. A
         message that fails for an unknown reason may have been stored then: it stays missing, and is tried again.
         """
-        collector = self._collectors[stream]
-        topics = self._bus.contracts.consumers[collector.consumer].topics
+        collector = self.collectors[stream]
+        topics = self.bus.contracts.consumers[collector.consumer].topics
         readable: list[Received[Message]] = []
         unreadable: list[int] = []
         for message in messages:
             try:
-                readable.append(self._bus.read(message, topics)[0])
+                readable.append(self.bus.read(message, topics)[0])
             except ContractError:
                 unreadable.append(message.metadata.sequence.stream)
 
         async def restored(part: Sequence[Received[Message]]) -> None:
-            await self._bus.publish_all(await collector.restore(part))
+            await self.bus.publish_all(await collector.restore(part))
 
         if readable:
             async with aclosing(in_halves(readable, restored)) as halves:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from ratchet.bus.received import Received
@@ -67,6 +68,12 @@ def row_of(table: Table, received: Received[Message], generation: str, ingested_
     }
 
 
+def members(*names: str, **columns: str) -> Callable[[Message], Row]:
+    """Columns that are members of a message: under their own names, and by column those of another name or place."""
+    known, read = (*names, *columns), attrgetter(*names, *columns.values())
+    return lambda message: dict(zip(known, read(message), strict=True))
+
+
 def trajectory_columns(m: Trajectory) -> Row:
     """Columns of `trajectories`."""
     task, meta, outcome, policy = m.task_context, m.metadata, m.outcome, m.policy
@@ -99,21 +106,6 @@ def trajectory_columns(m: Trajectory) -> Row:
         "started_at": m.start_timestamp,
         "ended_at": m.end_timestamp,
         "superseded_by": 0,
-    }
-
-
-def start_columns(m: Start) -> Row:
-    """Columns of `starts`."""
-    return {
-        "trajectory_id": m.trajectory_id,
-        "role": m.role,
-        "rollout_id": m.rollout_id,
-        "policy_version": m.policy.version,
-        "policy_digest": m.policy.digest,
-        "arm": m.policy.arm,
-        "weight": m.policy.weight,
-        "latency_scale_ms": m.latency_scale_ms,
-        "at": m.timestamp,
     }
 
 
@@ -193,43 +185,6 @@ def reward_columns(m: Reward) -> Row:
     }
 
 
-def feedback_columns(m: Feedback) -> Row:
-    """Columns of `feedback`."""
-    return {
-        "feedback_id": m.feedback_id,
-        "trajectory_id": m.trajectory_id,
-        "role": m.role,
-        "kind": m.kind,
-        "rater": m.rater,
-        "source": m.source,
-        "at": m.at,
-    }
-
-
-def preference_columns(m: Preference) -> Row:
-    """Columns of `preferences`."""
-    return {
-        "preference_id": m.preference_id,
-        "role": m.role,
-        "source": m.source,
-        "rater": m.rater,
-        "confidence": m.confidence,
-        "domain": m.domain,
-    }
-
-
-def training_request_columns(m: TrainingRequest) -> Row:
-    """Columns of `training_requests`."""
-    return {
-        "training_job_id": m.training_job_id,
-        "role": m.role,
-        "algorithm": m.training_config.algorithm,
-        "requester": m.requester,
-        "trigger_reason": m.trigger_reason,
-        "at": m.timestamp,
-    }
-
-
 def training_status_columns(m: TrainingStatus) -> Row:
     """Columns of `training_statuses`."""
     current = m.metrics.current if m.metrics else None
@@ -244,48 +199,57 @@ def training_status_columns(m: TrainingStatus) -> Row:
     }
 
 
-def deployment_columns(m: ModelDeployed) -> Row:
-    """Columns of `deployments`."""
-    return {
-        "deployment_id": m.deployment_id,
-        "training_job_id": m.training_job_id,
-        "role": m.role,
-        "state": m.state,
-        "policy_version": m.policy_version,
-        "traffic_percentage": m.deployment_config.traffic_percentage,
-        "reason": m.reason,
-        "at": m.timestamp,
-    }
-
-
-def rollout_columns(m: ModelRollout) -> Row:
-    """Columns of `rollouts`."""
-    return {
-        "rollout_id": m.rollout_id,
-        "role": m.role,
-        "decision": m.sequence,
-        "from_version": m.from_version,
-        "to_version": m.to_version,
-        "stage": m.stage.index,
-        "weight": m.stage.weight,
-        "verdict": m.verdict,
-        "reason": m.reason,
-        "actor": m.actor,
-        "at": m.timestamp,
-    }
-
-
 TABLES: Mapping[str, Table] = {
     Trajectory.TOPIC: Table("trajectories", trajectory_columns, client_times=("started_at", "ended_at")),
-    Start.TOPIC: Table("starts", start_columns),
+    Start.TOPIC: Table(
+        "starts",
+        members(
+            *("trajectory_id", "role", "rollout_id", "latency_scale_ms"),
+            policy_version="policy.version",
+            policy_digest="policy.digest",
+            arm="policy.arm",
+            weight="policy.weight",
+            at="timestamp",
+        ),
+    ),
     Turn.TOPIC: Table("turns", turn_columns),
     TrajectoryEnd.TOPIC: Table("trajectory_ends", end_columns),
     Reward.TOPIC: Table("rewards", reward_columns),
-    Feedback.TOPIC: Table("feedback", feedback_columns),
-    Preference.TOPIC: Table("preferences", preference_columns, ("role", "preference_id")),
-    TrainingRequest.TOPIC: Table("training_requests", training_request_columns, ("role", "training_job_id")),
+    Feedback.TOPIC: Table("feedback", members("feedback_id", "trajectory_id", "role", "kind", "rater", "source", "at")),
+    Preference.TOPIC: Table(
+        "preferences",
+        members("preference_id", "role", "source", "rater", "confidence", "domain"),
+        ("role", "preference_id"),
+    ),
+    TrainingRequest.TOPIC: Table(
+        "training_requests",
+        members(
+            *("training_job_id", "role", "requester", "trigger_reason"),
+            algorithm="training_config.algorithm",
+            at="timestamp",
+        ),
+        ("role", "training_job_id"),
+    ),
     TrainingStatus.TOPIC: Table("training_statuses", training_status_columns, ("training_job_id",)),
-    ModelDeployed.TOPIC: Table("deployments", deployment_columns, ("role",)),
-    ModelRollout.TOPIC: Table("rollouts", rollout_columns, ("role", "rollout_id")),
+    ModelDeployed.TOPIC: Table(
+        "deployments",
+        members(
+            *("deployment_id", "training_job_id", "role", "state", "policy_version", "reason"),
+            traffic_percentage="deployment_config.traffic_percentage",
+            at="timestamp",
+        ),
+        ("role",),
+    ),
+    ModelRollout.TOPIC: Table(
+        "rollouts",
+        members(
+            *("rollout_id", "role", "from_version", "to_version", "verdict", "reason", "actor"),
+            decision="sequence",
+            stage="stage.index",
+            weight="stage.weight",
+            at="timestamp",
+        ),
+        ("role", "rollout_id"),
+    ),
 }
 """Topic -> table. A new fact is one entry here and one table in deploy/clickhouse."""

@@ -26,10 +26,24 @@ from ratchet.trajectory_collector.nats_streams import Progress, Streams
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class TrimRules:
-    """When to trim, and how much."""
+def target(progress: Progress, down_to: float) -> int:
+    """The sequence up to which messages of even size would have to go so that the stream is only `down_to` full."""
+    surplus = max(0.0, 1.0 - down_to / progress.fill) if progress.fill > 0 else 0.0
+    held = progress.last - progress.first + 1
+    return progress.first - 1 + int(held * surplus)
 
+
+@dataclass(frozen=True)
+class Trimmer:
+    """Trims the streams that refuse new messages when they are full."""
+
+    streams: Streams
+    readers: NatsReaders
+    balanced_up_to: Callable[[str], int]
+    """`Auditor.balanced_up_to`."""
+    alerts: Alerts
+    consumers: Mapping[str, str]
+    """The collector's own durable by stream."""
     above: float
     """A stream that is fuller is trimmed."""
     down_to: float
@@ -38,68 +52,38 @@ class TrimRules:
     """A stream that stays fuller raises an alert."""
     keep: timedelta
     """Younger messages stay."""
-
-
-def target(progress: Progress, down_to: float) -> int:
-    """The sequence up to which messages of even size would have to go so that the stream is only `down_to` full."""
-    surplus = max(0.0, 1.0 - down_to / progress.fill) if progress.fill > 0 else 0.0
-    held = progress.last - progress.first + 1
-    return progress.first - 1 + int(held * surplus)
-
-
-class Trimmer:
-    """Trims the streams that refuse new messages when they are full."""
-
-    def __init__(  # noqa: PLR0913 - its collaborators, by name
-        self,
-        streams: Streams,
-        readers: NatsReaders,
-        balanced_up_to: Callable[[str], int],
-        alerts: Alerts,
-        *,
-        consumers: Mapping[str, str],
-        rules: TrimRules,
-        now: Callable[[], datetime],
-    ) -> None:
-        """`consumers`: the collector's own durable by stream; `balanced_up_to`: `Auditor.balanced_up_to`."""
-        self._streams = streams
-        self._readers = readers
-        self._balanced_up_to = balanced_up_to
-        self._alerts = alerts
-        self._consumers = consumers
-        self._rules = rules
-        self._now = now
+    now: Callable[[], datetime]
 
     async def tick(self) -> None:
         """Trim every stream once; a stream that cannot be trimmed now does not hide the others."""
-        for stream, consumer in self._consumers.items():
+        for stream, consumer in self.consumers.items():
             try:
                 await self._trim(stream, consumer)
             except RatchetError as error:
                 log.warning("stream not trimmed", stream=stream, reason=str(error))
 
     async def _trim(self, stream: str, consumer: str) -> None:
-        progress = await self._streams.progress(stream, consumer)
+        progress = await self.streams.progress(stream, consumer)
         blocked = None
-        if progress.refuses and progress.fill > self._rules.above:
-            readers = dict(await self._readers.read_up_to(stream))
-            readers["the audit"] = self._balanced_up_to(stream)
-            readers["trim_keep_s"] = await self._streams.last_before(stream, self._now() - self._rules.keep)
+        if progress.refuses and progress.fill > self.above:
+            readers = dict(await self.readers.read_up_to(stream))
+            readers["the audit"] = self.balanced_up_to(stream)
+            readers["trim_keep_s"] = await self.streams.last_before(stream, self.now() - self.keep)
             slowest = min(readers, key=lambda name: readers[name])
-            up_to = min(readers[slowest], target(progress, self._rules.down_to))
+            up_to = min(readers[slowest], target(progress, self.down_to))
             if up_to >= progress.first:
-                await self._streams.drop_before(stream, up_to + 1)
+                await self.streams.drop_before(stream, up_to + 1)
                 metrics.TRIMMED.labels(stream).inc(up_to - progress.first + 1)
                 log.warning("stream trimmed", stream=stream, up_to=up_to, fill=round(progress.fill, 3))
             blocked = f"{slowest} needs the messages after {readers[slowest]}"
-            progress = await self._streams.progress(stream, consumer)
+            progress = await self.streams.progress(stream, consumer)
         metrics.FILL.labels(stream).set(progress.fill)
-        if blocked is not None and progress.fill > self._rules.alarm_above:
-            await self._alerts.raise_alert(
+        if blocked is not None and progress.fill > self.alarm_above:
+            await self.alerts.raise_alert(
                 f"full:{stream}",
                 f"{stream} is {progress.fill:.0%} full and cannot be trimmed: {blocked} of {progress.last}. When it is"
                 " full it refuses messages, and producers spool.",
                 {"stream": stream, "fill": progress.fill},
             )
         else:
-            await self._alerts.clear_alert(f"full:{stream}")
+            await self.alerts.clear_alert(f"full:{stream}")

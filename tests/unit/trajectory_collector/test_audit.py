@@ -10,7 +10,7 @@ import pytest
 from ratchet.bus.testing import FakeBus, FakeClock
 from ratchet.core.errors import BusUnavailable, RatchetError, WarehouseUnavailable
 from ratchet.trajectory_collector.alerts import Alerts
-from ratchet.trajectory_collector.audit import Auditor, AuditRules
+from ratchet.trajectory_collector.audit import Auditor
 from ratchet.trajectory_collector.clickhouse_ledger import Audited, Generation, Ledger
 from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.ledger import LOST, Account, Balance, Entry, Gap, ranges
@@ -113,7 +113,8 @@ def auditor(broker: Broker, books: Books, restorer: Restorer, bus: FakeBus | Non
         Alerts(bus or fake_bus()),  # pyright: ignore[reportArgumentType]
         consumers={stream: f"collector-{stream}" for stream in (BEFORE, BROKEN, AFTER)},
         now=FakeClock(),
-        rules=AuditRules(width=10, windows=4),
+        width=10,
+        windows=4,
     )
 
 
