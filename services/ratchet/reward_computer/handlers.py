@@ -9,21 +9,23 @@ trajectory and revises. (Of two opinions, the later sees both; see `domain.rewar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+
+from prometheus_client import Counter, Histogram
 
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
+from ratchet.bus.projection import Projection
 from ratchet.bus.received import Received
 from ratchet.core.contract import Feedback, Message, Reward, Trajectory
 from ratchet.core.contract.reward import UPDATE
-from ratchet.reward_computer import metrics
+from ratchet.core.stores.stored_watch import StoredWatch
 from ratchet.reward_computer.clickhouse_facts import Facts, Key
 from ratchet.reward_computer.components import Evidence
 from ratchet.reward_computer.components.user_feedback import score_of
 from ratchet.reward_computer.domain.history import TurnHistory, history_key
-from ratchet.reward_computer.domain.normalization import NO_PAST, ScoreWindows, windows_key
+from ratchet.reward_computer.domain.normalization import NO_PAST, NOTHING_YET, ScoreWindows, Stats, windows_key
 from ratchet.reward_computer.domain.reward import (
     Circumstances,
     RewardSpec,
@@ -34,46 +36,13 @@ from ratchet.reward_computer.domain.reward import (
     revision_of,
     reward_of,
 )
-from ratchet.reward_computer.domain.window import NOTHING_YET, Stats
 
+REWARD = Histogram(
+    "agent_rl_trajectory_reward", "Total reward per trajectory, revision 0.", buckets=(0, 0.2, 0.4, 0.6, 0.8, 1)
+)
+REVISIONS = Counter("ratchet_reward_revisions_total", "Rewards revised after late feedback.")
 WAIT_S = 1.0
 """Longest wait of a batch for the collector, which is usually faster; later, messages are delivered again."""
-
-
-class Histories(Protocol):
-    """The projection of turn histories."""
-
-    def state(self, key: str) -> TurnHistory | None:
-        """The newest history of a task type."""
-        ...
-
-    async def wait_for(self, sequence: int) -> None:
-        """Return once `sequence` is folded. Raises `Unavailable` when that takes too long."""
-        ...
-
-
-class Windows(Protocol):
-    """The projection of score windows."""
-
-    def state(self, key: str) -> ScoreWindows | None:
-        """The newest windows of a role and reward function."""
-        ...
-
-    async def wait_for(self, sequence: int) -> None:
-        """Return once `sequence` is folded. Raises `Unavailable` when that takes too long."""
-        ...
-
-
-class Settled(Protocol):
-    """What the collector has stored."""
-
-    def is_settled(self, stream: str, sequence: int) -> bool:
-        """Whether the collector has stored this message, or made it a dead letter."""
-        ...
-
-    async def wait_for(self, stream: str, sequences: Collection[int], deadline_s: float) -> None:
-        """Return once all of these messages are settled, or after the deadline."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +60,10 @@ class RewardComputer:
 
     spec: RewardSpec
     facts: Facts
-    settled: Settled
-    histories: Histories
-    windows: Windows
+    settled: StoredWatch
+    """What the collector has stored."""
+    histories: Projection[TurnHistory]
+    windows: Projection[ScoreWindows]
     windows_from: int
     """Sequence in RL_REWARDS that the windows must have reached before a reward is normalised with them."""
     now: Callable[[], datetime]
@@ -131,11 +101,13 @@ class RewardComputer:
         ClickHouse is asked only about messages that the collector has settled.
         """
         stream = batch[0].stream
-        await self.settled.wait_for(stream, {one.sequence for one in batch if one.delivered == 1}, WAIT_S)
+        await self.settled.wait_for(
+            stream, {received.sequence for received in batch if received.delivered == 1}, WAIT_S
+        )
         settled = {
-            message.event_id: _key(message.message)
-            for message in batch
-            if self.settled.is_settled(stream, message.sequence)
+            received.event_id: _key(received.message)
+            for received in batch
+            if self.settled.is_settled(stream, received.sequence)
         }
         return await self.facts.stored(table, settled) if settled else set()
 
@@ -143,23 +115,24 @@ class RewardComputer:
         """Wait no longer for what the collector could not store; its dead letter reports it already."""
         pairs = list(zip(batch, outcomes, strict=True))
         stream = batch[0].stream
-        late = [one.sequence for one, outcome in pairs if isinstance(outcome, Retry) and one.delivered > 1]
+        late = [r.sequence for r, outcome in pairs if isinstance(outcome, Retry) and r.delivered > 1]
         waiting = {sequence for sequence in late if self.settled.is_settled(stream, sequence)}
         dead = await self.facts.dead(stream, waiting) if waiting else set[int]()
-        return [Done() if one.sequence in dead else outcome for one, outcome in pairs]
+        return [Done() if received.sequence in dead else outcome for received, outcome in pairs]
 
     def _first_reward(self, received: Received[Trajectory], stored: set[str], known: _Known) -> Outcome:
         trajectory, key = received.message, _key(received.message)
         if received.event_id not in stored:
             return _not_stored(received)
-        if any(one.revision == 0 and one.reward_function == self.spec.function for one in known.rewards.get(key, ())):
+        own = (reward for reward in known.rewards.get(key, ()) if reward.reward_function == self.spec.function)
+        if any(reward.revision == 0 for reward in own):
             return Done()
         past = self._history(trajectory, received.sequence)
         evidence = Evidence(trajectory, known.opinions.get(key, ()), past)
         reported_at = trajectory.metadata.reported_at or received.time
         when = Circumstances(self.now(), 0, self._windows(trajectory), reported_at=reported_at)
         reward = reward_of(self.spec, evidence, when)
-        metrics.REWARD.observe(reward.total_reward)
+        REWARD.observe(reward.total_reward)
         return Done([reward])
 
     def _revision(
@@ -182,7 +155,7 @@ class RewardComputer:
         equal = has_equal_scores(revised, last) if is_update else not has_new_opinions(self.spec, opinions, last)
         if equal:
             return Done()
-        metrics.REVISIONS.inc()
+        REVISIONS.inc()
         return Done([revised])
 
     def _history(self, trajectory: Trajectory, sequence: int | None) -> Stats:

@@ -18,13 +18,14 @@ from ratchet.reward_computer.domain.normalization import (
     MIN_WINDOW,
     NO_PAST,
     ScoreWindows,
+    Stats,
     add_reward,
     function_of,
     normalized,
+    stats_of,
     windows_key,
 )
 from ratchet.reward_computer.domain.reward import Circumstances, RewardSpec, reward_of
-from ratchet.reward_computer.domain.window import Stats, stats_of
 from tests.support.messages import AT, trajectory
 from tests.support.rewards import FUNCTION, feedback, received
 from tests.unit.reward_computer.test_reward_components import turns

@@ -14,6 +14,7 @@ from ratchet.core.contract.trajectory import Quality
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.contracts import load_contracts
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Evidence
+from ratchet.reward_computer.domain.normalization import Stats
 from ratchet.reward_computer.domain.reward import (
     Circumstances,
     RewardSpec,
@@ -24,7 +25,6 @@ from ratchet.reward_computer.domain.reward import (
     reward_of,
     turn_rewards,
 )
-from ratchet.reward_computer.domain.window import Stats
 from ratchet.reward_computer.settings import Settings, spec_of
 from tests.support.messages import AT, trajectory
 from tests.support.rewards import FUNCTION, feedback

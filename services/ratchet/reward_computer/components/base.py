@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ratchet.core.contract import Feedback, JsonObject, Trajectory
 from ratchet.core.plugins import callable_with
-from ratchet.reward_computer.domain.window import NOTHING_YET, Stats
+from ratchet.reward_computer.domain.normalization import NOTHING_YET, Stats
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 
 from ratchet.reward_computer.components.base import Assessment, Evidence
 from ratchet.reward_computer.domain.history import model_calls
-from ratchet.reward_computer.domain.window import Stats
+from ratchet.reward_computer.domain.normalization import Stats
 
 MIN_HISTORY = 5
 """With less history than this every count is as good as another (z = 0)."""

@@ -17,7 +17,7 @@ def user_feedback(evidence: Evidence) -> Assessment | None:
     """The newest opinion of every rater counts, raters count alike. Comments and metrics say nothing here."""
     scored = scoring(evidence.feedback)
     newest: dict[str, Feedback] = {}
-    for opinion in sorted(scored, key=lambda one: (one.at, one.feedback_id)):
+    for opinion in sorted(scored, key=lambda opinion: (opinion.at, opinion.feedback_id)):
         # An opinion without a name is the end user's.
         newest[opinion.rater or opinion.user_ref or "the end user"] = opinion
     opinions = list(newest.values())

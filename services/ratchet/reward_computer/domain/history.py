@@ -13,7 +13,7 @@ from itertools import groupby
 
 from ratchet.bus.received import Received
 from ratchet.core.contract import Message, Trajectory, Value
-from ratchet.reward_computer.domain.window import Stats, stats_of
+from ratchet.reward_computer.domain.normalization import Stats, stats_of
 
 CAPACITY = 2000
 """Entries kept: a window of 1,000 can be read as of any of the last 1,000 trajectories of the slot."""

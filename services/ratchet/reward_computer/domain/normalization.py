@@ -6,14 +6,15 @@ reward adds all its applicable components; a later revision adds only what peopl
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
 from ratchet.core.contract import JsonObject, Message, Reward, Value
 from ratchet.core.contract.reward import Normalization, RewardFunction
-from ratchet.reward_computer.domain.window import Stats, stats_of
 
 CAPACITY = 1000
 """Scores kept per component."""
@@ -22,6 +23,31 @@ MIN_WINDOW = 10
 TOTAL = "total"
 """Name under which the totals' window is kept; components may not be called that."""
 REVISED = "user_feedback"
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Moments and bounds of a window; `std` is the population's. All 0 while the window is empty."""
+
+    count: int = 0
+    mean: float = 0.0
+    std: float = 0.0
+    minimum: float = 0.0
+    maximum: float = 0.0
+
+
+NOTHING_YET = Stats()
+
+
+def stats_of(values: Sequence[float]) -> Stats:
+    """Summarise a window."""
+    if not values:
+        return NOTHING_YET
+    least, greatest = min(values), max(values)
+    # Rounding must not give equal values a deviation, nor a mean outside their range.
+    mean = min(greatest, max(least, math.fsum(values) / len(values)))
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)) if least < greatest else 0.0
+    return Stats(len(values), mean, std, least, greatest)
 
 
 class ScoreWindows(Value, frozen=True, kw_only=True):

@@ -20,11 +20,11 @@ from ratchet.reward_computer.domain.normalization import (
     NO_PAST,
     TOTAL,
     ScoreWindows,
+    Stats,
     normalized,
     of_total,
     parameters,
 )
-from ratchet.reward_computer.domain.window import Stats
 
 DEFAULT_WEIGHTS: Mapping[str, float] = {
     "task_completion": 0.40,
