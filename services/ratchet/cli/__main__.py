@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 from ratchet.cli.commands import Root
-from ratchet.cli.exit_codes import ExitCode, exit_code_of
+from ratchet.cli.exit_codes import ExitCode, NoStack
 from ratchet.core.errors import RatchetError
 
 
@@ -61,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except typer.Abort:
         return ExitCode.INTERRUPTED
     except RatchetError as error:
-        return _failed(str(error), exit_code_of(error), as_json="--json" in words)
+        code = ExitCode.NO_STACK if isinstance(error, NoStack) else ExitCode.FAILED
+        return _failed(str(error), code, as_json="--json" in words)
     except OSError as error:
         message = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         return _failed(message, ExitCode.FAILED, as_json="--json" in words)

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ratchet.cli.options import AsJson, Directory
+from ratchet.cli.options import HERE, AsJson, Directory
 from ratchet.cli.output import console, print_answer, print_dry_run, progress
 from ratchet.core.errors import ConfigError
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.local.local_stack.backup import Manifest, back_up, planned_backup, restore as put_back
 
 app = typer.Typer()
@@ -23,7 +22,7 @@ def backup(
         bool, typer.Option("--dry-run", help="Check all, say what would be copied, copy nothing.")
     ] = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Copy the state of a stopped stack into a new folder, secrets included.
 
@@ -47,7 +46,7 @@ def restore(
     source: Annotated[Path, typer.Argument(metavar="BACKUP", help="A folder that `ratchet backup` has made.")],
     replace: Annotated[bool, typer.Option("--replace", help="Set aside the state that is there; keep it.")] = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Put a backup back as the state of a stopped stack, once every file of it is checked."""
     try:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from datetime import datetime
 
 import typer
 
 from ratchet.cli.api import require_role
-from ratchet.cli.connections import settings_of, warehouse_of
-from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.options import AsJson, Directory, OptionalRole, Since, since_of
+from ratchet.cli.connections import ask_warehouse
+from ratchet.cli.endpoints import locate
+from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole, Since, since_of
 from ratchet.cli.output import console, print_answer, print_facts, print_table
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.stores.capture import RoleCapture, Share, report as certificates_of
 
 app = typer.Typer(no_args_is_help=True)
@@ -26,33 +23,27 @@ def group() -> None:
 
 @app.command()
 def report(
-    role: OptionalRole = None, since: Since = "7d", as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY
+    role: OptionalRole = None, since: Since = "7d", as_json: AsJson = False, directory: Directory = HERE
 ) -> None:
     """The share of calls that policy gradients may use, by role: the reasons against the others, and what to change.
 
     Points are how much the share would gain at most: another reason may bar the same call.
     """
     begin, endpoints = since_of(since), locate(directory)
-    certificates = asyncio.run(read(endpoints, role, begin))
+    certificates = ask_warehouse(endpoints, lambda warehouse: certificates_of(warehouse, role, begin))
     if not certificates and role is not None:
         require_role(endpoints, role)
     print_answer({"since": begin, "roles": certificates}, as_json, lambda: show(certificates))
-
-
-async def read(endpoints: Endpoints, role: str | None, since: datetime) -> list[RoleCapture]:
-    """The certificates since an instant."""
-    async with warehouse_of(settings_of(endpoints)) as warehouse:
-        return await certificates_of(warehouse, role, since)
 
 
 def show(certificates: Sequence[RoleCapture]) -> None:
     """Each role's share, and what to change first."""
     if not certificates:
         console.print("no calls in this time")
-    for place, one in enumerate(certificates):
+    for place, certificate in enumerate(certificates):
         if place > 0:
             console.print()
-        show_role(one)
+        show_role(certificate)
 
 
 def show_role(one: RoleCapture) -> None:

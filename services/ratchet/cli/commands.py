@@ -36,7 +36,7 @@ COMMANDS: Mapping[str, Entry] = {
     "backup": Entry("backups", "Copy the state of a stopped stack into a new folder, secrets included."),
     "restore": Entry("backups", "Put a backup back as the state of a stopped stack, once every file of it is checked."),
     "url": Entry("url", "Print the gateway's base URL for agents, or the address of any part of the running system."),
-    "open": Entry("open", "Open the console in the browser, and print its address. Exit code 4: no stack runs."),
+    "open": Entry("url", "Open the console in the browser, and print its address. Exit code 4: no stack runs."),
     "status": Entry("status", "Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."),
     "doctor": Entry(
         "doctor",

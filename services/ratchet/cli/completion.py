@@ -36,31 +36,29 @@ def completion(
 
 def complete_role(context: typer.Context, incomplete: str) -> list[str]:
     """Roles that have a policy, a job or rewards."""
-    return _starting(incomplete, _ask(context, "/v1/status", StatusOut, lambda answer: answer.roles))
+    return _ask(context, incomplete, "/v1/status", StatusOut, lambda answer: answer.roles)
 
 
 def complete_job(context: typer.Context, incomplete: str) -> list[str]:
     """Ids of training jobs, newest first."""
-    ids = _ask(context, "/v1/jobs?limit=50", JobsOut, lambda answer: [job.training_job_id for job in answer.jobs])
-    return _starting(incomplete, ids)
+    path = "/v1/jobs?limit=50"
+    return _ask(context, incomplete, path, JobsOut, lambda answer: [job.training_job_id for job in answer.jobs])
 
 
 def complete_policy(context: typer.Context, incomplete: str) -> list[str]:
     """Names of registered policies."""
-    names = _ask(context, "/v1/models", ModelsOut, lambda answer: [model.name for model in answer.models])
-    return _starting(incomplete, names)
+    return _ask(context, incomplete, "/v1/models", ModelsOut, lambda answer: [model.name for model in answer.models])
 
 
-def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def _ask(context: typer.Context, path: str, kind: type[T], names: Callable[[T], Iterable[str]]) -> Iterable[str]:
+def _ask(
+    context: typer.Context, incomplete: str, path: str, kind: type[T], names: Callable[[T], Iterable[str]]
+) -> list[str]:
     """The names in the coordinator's answer; none without an answer: an error has no place on a half-typed line."""
     from ratchet.cli.api import get  # noqa: PLC0415 - many commands have names to complete, and speak no HTTP
 
     directory = context.params.get("directory") or os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY
     try:
-        return names(get(locate(Path(directory)), "coordinator", path, kind, timeout_s=TIMEOUT_S))
+        answer = get(locate(Path(directory)), "coordinator", path, kind, timeout_s=TIMEOUT_S)
     except RatchetError:
-        return ()
+        return []
+    return [name for name in names(answer) if name.startswith(incomplete)]

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from ratchet.cli.endpoints import locate
-from ratchet.cli.options import AsJson, Directory
+from ratchet.cli.options import HERE, AsJson, Directory
 from ratchet.cli.output import console, errors, print_answer, print_table
 from ratchet.core.errors import ConfigError, NotFound
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.service.setting_names import nearest
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.service.settings_file import SettingsFile, find_file, without_passwords
@@ -33,7 +32,7 @@ def show(
     service: Annotated[
         str, typer.Argument(help="All settings of this service; without one, what is set of every service.")
     ] = "",
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Show the settings in effect and where each comes from; secrets are masked."""
@@ -46,9 +45,9 @@ def show(
     of_all = [] if service else in_effect[EVERY]
     shown = {
         name: [
-            (one.setting.name, _value(one), one.origin)
-            for one in settings
-            if service or (one.origin is not None and (name == EVERY or one not in of_all))
+            (effect.setting.name, _value(effect), effect.origin)
+            for effect in settings
+            if service or (effect.origin is not None and (name == EVERY or effect not in of_all))
         ]
         for name, settings in in_effect.items()
     }

@@ -5,11 +5,12 @@ A server's library is imported with the first connection to it: `--help` and Tab
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ratchet.cli.endpoints import Endpoints
 from ratchet.core.errors import BusUnavailable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ratchet.core.stores.objects import Objects
     from ratchet.core.stores.warehouse import Warehouse
 
+T = TypeVar("T")
 PATIENCE = {"RATCHET_CLICKHOUSE_TIMEOUT_S": "10"}
 """A person waits less long for a server that hangs than a service does; the environment overrides it."""
 CONNECT_S = 4.0
@@ -86,6 +88,16 @@ async def warehouse_of(settings: SharedSettings) -> AsyncGenerator[Warehouse]:
         yield warehouse
     finally:
         await warehouse.close()
+
+
+def ask_warehouse(endpoints: Endpoints, question: Callable[[Warehouse], Awaitable[T]]) -> T:
+    """The warehouse's answer. Raises `NoStack` or `WarehouseUnavailable`."""
+
+    async def ask() -> T:
+        async with warehouse_of(settings_of(endpoints)) as warehouse:
+            return await question(warehouse)
+
+    return asyncio.run(ask())
 
 
 def objects_of(endpoints: Endpoints) -> Objects:

@@ -24,14 +24,13 @@ from ratchet.cli.connections import connected, reader, settings_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.interfaces import Interface, asyncapi as asyncapi_document, openapi as openapi_document
-from ratchet.cli.options import AsJson, Directory, json_file
+from ratchet.cli.options import HERE, AsJson, Directory, json_file
 from ratchet.cli.output import console, print_answer, print_facts, print_json, print_table, progress
 from ratchet.core.contract import DEFAULT_ROLE
 from ratchet.core.contract.directory import releases, stored_kinds
 from ratchet.core.errors import InvalidMessage, NotFound, Rejected, UnknownSubject
 from ratchet.core.resources import resource_dir
 from ratchet.core.service.contracts import load_contracts
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -74,14 +73,14 @@ def show(
     contracts, root = load_contracts(), resource_dir("contracts")
     stored = [kind for kind in stored_kinds(root) if kind.schema == topic]
     if stored:
-        _show({"stored": stored}, topic, {"stored in": [one.where for one in stored]}, as_json)
+        _show({"stored": stored}, topic, {"stored in": [kind.where for kind in stored]}, as_json)
         return
-    headed = [one for one in contracts.topics.values() if topic in (one.summary, f"agent.rl.{one.summary}")]
+    headed = [read for read in contracts.topics.values() if topic in (read.summary, f"agent.rl.{read.summary}")]
     if headed:
-        _show({"topic": headed[0]}, headed[0].summary, {"in a header of": [one.name for one in headed]}, as_json)
+        _show({"topic": headed[0]}, headed[0].summary, {"in a header of": [head.name for head in headed]}, as_json)
         return
     name = topic if topic.startswith("agent.rl.") else f"agent.rl.{topic}"
-    near = [one for one in contracts.topics if one.startswith(f"{name}.")]
+    near = [known for known in contracts.topics if known.startswith(f"{name}.")]
     if name not in contracts.topics and near:
         raise NotFound(f"there is no topic {topic}; there is {', '.join(near)}")
     known = contracts.topics.get(name) or contracts.topic_of(name)
@@ -124,7 +123,7 @@ def check(
     days: Annotated[float, typer.Option(min=0.001, help="How far back the stream is read.")] = 7.0,
     most: Annotated[int, typer.Option(min=0, help="Most failing messages that are listed; all are counted.")] = 20,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Replay the live stream against a proposed schema. Exit code 3: some messages would fail, the first are listed.
 
@@ -218,7 +217,7 @@ def read_proposal(file: Path, subject: str | None) -> Proposal:
     root, contracts = resource_dir("contracts"), load_contracts()
     schema = with_references(root, json_file(file))
     named = schema.get("$id", "") if isinstance(schema, dict) else ""
-    topics = (one for one in contracts.topics.values() if named == f"urn:ratchet:schema:{one.schema}")
+    topics = (known for known in contracts.topics.values() if named == f"urn:ratchet:schema:{known.schema}")
     topic = contracts.topic_of(subject) if subject else next(topics, None)
     if topic is None:
         raise UnknownSubject(f"the $id of {file} names no topic: name one with --subject")

@@ -19,7 +19,7 @@ from ratchet.cli.connections import objects_of, settings_of
 from ratchet.cli.data_options import snapshot_of, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.ids import snapshot_named
-from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption, options_beside, require_no_file
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun, RoleOption, options_beside, require_no_file
 from ratchet.cli.output import (
     console,
     follow_up,
@@ -43,7 +43,6 @@ from ratchet.core.datasets.s3_snapshots import Snapshots, decode_manifest
 from ratchet.core.errors import Conflict, MissingExtra, Rejected
 from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.core.rules.model_hub import stay_local
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.service.files import staged, write_whole
 
 app = typer.Typer(no_args_is_help=True)
@@ -66,11 +65,10 @@ BUILD_S = 600.0
 
 
 @app.command()
-def show(job_or_uri: JobOrUri, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def show(job_or_uri: JobOrUri, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """Show a snapshot: filters, counts, digests, raters and sources."""
     snapshot = find_snapshot(locate(directory), job_or_uri)
-    document = {"uri": snapshot.ref.uri, "digest": snapshot.ref.digest, "manifest": snapshot.manifest}
-    print_answer(document, as_json, lambda: show_snapshot(snapshot))
+    print_answer(document_of(snapshot), as_json, lambda: show_snapshot(snapshot))
 
 
 @app.command()
@@ -91,13 +89,14 @@ def build(
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Store the rows that a job would take now as a snapshot; `ratchet train --snapshot` trains on exactly them."""
     if output is not None:
         require_no_file(output)
         require_own_snapshot(output)
-    endpoints, body = locate(directory), request_body(role, algorithm, base_model, dataset)
+    endpoints = locate(directory)
+    body = {"role": role, "algorithm": algorithm, "base_model": base_model, "dataset": dataset}
     if dry_run:
         preview = previewed(endpoints, body)
         if preview.refused:
@@ -107,7 +106,7 @@ def build(
         return
     with progress("choosing rows", quiet=as_json):
         snapshot, planned = built(endpoints, body)
-    document = document_of(snapshot, planned)
+    document = document_of(snapshot) | {"planned": planned}
     if output is not None:
         copy_snapshot(endpoints, snapshot, output)
         document["directory"] = str(output)
@@ -134,7 +133,7 @@ def explain(
         int | None, typer.Option(min=2, help="With --model: tokens of the longest row, max_length of a request.")
     ] = None,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Say which rows a job would learn from and which not, and what a model's chat template would lose of them.
 
@@ -146,7 +145,8 @@ def explain(
         raise typer.BadParameter(
             f"{', '.join(beside)}: {job_or_uri} has its rows already, and nothing is chosen for it"
         )
-    endpoints, body = locate(directory), request_body(role, algorithm, base_model, dataset)
+    endpoints = locate(directory)
+    body = {"role": role, "algorithm": algorithm, "base_model": base_model, "dataset": dataset}
     if model is None and job_or_uri is None:
         with progress("choosing rows", quiet=as_json):
             answer = previewed(endpoints, body)
@@ -154,8 +154,8 @@ def explain(
             {"role": role, "algorithm": algorithm, "preview": answer}, as_json, lambda: show_preview(role, answer)
         )
         return
-    if model is not None:
-        require_templates()
+    if model is not None and importlib.util.find_spec("transformers") is None:
+        raise MissingExtra("trainer", "ratchet dataset explain --model")
     with progress("choosing rows", quiet=as_json):
         snapshot, planned = (
             built(endpoints, body) if job_or_uri is None else (find_snapshot(endpoints, job_or_uri), None)
@@ -170,7 +170,7 @@ def explain(
         console.print()
         show_explained(explained)
 
-    print_answer(document_of(snapshot, planned) | explained, as_json, show)
+    print_answer(document_of(snapshot) | {"planned": planned} | explained, as_json, show)
 
 
 @app.command()
@@ -194,7 +194,7 @@ def export(
     test_ratio: Annotated[float, typer.Option(min=0, max=1, help="The same for NAME.test.SUFFIX.")] = 0.0,
     split_seed: Annotated[int, typer.Option(help="Decides, with its prompt, where a record goes.")] = 42,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Write a snapshot's rows to a file, verified by digest; or records for TRL, in splits that share no prompt."""
     if output.suffix not in (".parquet", ".jsonl"):
@@ -217,18 +217,13 @@ def export(
     print_answer({**document, "records": written}, as_json, text)
 
 
-def request_body(role: str, algorithm: str, base_model: str, dataset: dict[str, object]) -> dict[str, object]:
-    """A request for a training, as far as its data depends on it."""
-    return {"role": role, "algorithm": algorithm, "base_model": base_model, "dataset": dataset}
-
-
-def previewed(endpoints: Endpoints, body: dict[str, object]) -> PreviewOut:
+def previewed(endpoints: Endpoints, body: Mapping[str, object]) -> PreviewOut:
     """What a job would take now."""
     with naming_roles(endpoints, str(body["role"])):
         return post(endpoints, "coordinator", "/v1/jobs/preview", PreviewOut, body, timeout_s=BUILD_S)
 
 
-def built(endpoints: Endpoints, body: dict[str, object]) -> tuple[StoredSnapshot, str | None]:
+def built(endpoints: Endpoints, body: Mapping[str, object]) -> tuple[StoredSnapshot, str | None]:
     """A new snapshot of what a job would take now, and of `auto` the reasons for its algorithm.
 
     Raises `Rejected` with the counts when that is too little.
@@ -250,14 +245,9 @@ def naming_roles(endpoints: Endpoints, role: str) -> Generator[None]:
         raise Rejected(f"{error}; roles with rewards, jobs or policies: {', '.join(known) or 'none yet'}") from error
 
 
-def document_of(snapshot: StoredSnapshot, planned: str | None) -> dict[str, object]:
-    """A snapshot as `--json` prints it, and what `auto` became."""
-    return {
-        "uri": snapshot.ref.uri,
-        "digest": snapshot.ref.digest,
-        "manifest": snapshot.manifest,
-        "planned": planned,
-    }
+def document_of(snapshot: StoredSnapshot) -> dict[str, object]:
+    """A snapshot as `--json` prints it."""
+    return {"uri": snapshot.ref.uri, "digest": snapshot.ref.digest, "manifest": snapshot.manifest}
 
 
 def copy_snapshot(endpoints: Endpoints, snapshot: StoredSnapshot, directory: Path) -> None:
@@ -278,12 +268,6 @@ def require_own_snapshot(directory: Path) -> None:
         raise Rejected(f"{directory} has {', '.join(taken)} of something else: name another directory")
 
 
-def require_templates() -> None:
-    """Raises `MissingExtra` where no chat template can be rendered."""
-    if importlib.util.find_spec("transformers") is None:
-        raise MissingExtra("trainer", "ratchet dataset explain --model")
-
-
 def explained_rows(rows: Iterable[Row], algorithm: str, model: str | None, row_tokens: int | None) -> dict[str, object]:
     """What a learner would make of rows: of calls which can be trained on, of chats what the template loses.
 
@@ -300,7 +284,7 @@ def explained_rows(rows: Iterable[Row], algorithm: str, model: str | None, row_t
     from ratchet.core.chat_templates.template import load_tokenizer, positions_of  # noqa: PLC0415 - as above
 
     longest = min(row_tokens or MAX_LENGTH, positions_of(model) or MAX_LENGTH)
-    counts = explain((one for row in rows for one in conversations_of(row)), load_tokenizer(model), longest)
+    counts = explain((chat for row in rows for chat in conversations_of(row)), load_tokenizer(model), longest)
     figures = {
         name: getattr(counts, name) for name in ("conversations", "rows", "answers", "trained_tokens", "longest")
     }
@@ -334,7 +318,8 @@ def write_rows(endpoints: Endpoints, snapshot: StoredSnapshot, file: Path) -> in
         objects.get_file(parquet.uri, file, parquet.sha256)
         return snapshot.manifest.rows
     with fetched_rows(endpoints, snapshot) as stored, staged(file) as partial, partial.open("wb") as lines:
-        return sum(lines.write(encode(complete(row)) + b"\n") > 0 for row in stored)
+        whole = (unpacked(row) if isinstance(row, TrajectoryRow) else row for row in stored)  # with their prompts
+        return sum(lines.write(encode(row) + b"\n") > 0 for row in whole)
 
 
 @contextmanager
@@ -368,11 +353,6 @@ def write_records(rows: Iterable[Row], form: str, split: Split, output: Path) ->
                 written[name].add(record)
                 counts[name] += 1
     return {str(files[name]): count for name, count in counts.items()}
-
-
-def complete(row: Row) -> Row:
-    """The row as JSON has it: calls with their whole prompts. Raises `Rejected` when it contradicts itself."""
-    return unpacked(row) if isinstance(row, TrajectoryRow) else row
 
 
 def show_snapshot(snapshot: StoredSnapshot) -> None:

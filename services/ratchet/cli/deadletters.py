@@ -20,13 +20,12 @@ from ratchet.bus.envelope import Headers, Record, unseal
 from ratchet.cli.connections import connected, message_of, reader, settings_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.ids import LATEST
-from ratchet.cli.options import AsJson, Directory, DryRun
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun
 from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_facts, print_table
 from ratchet.core.contract import decode, named_id
 from ratchet.core.contract.operations import DeadLetter
 from ratchet.core.errors import ContractError, InvalidMessage, NotFound, Rejected
 from ratchet.core.service.contracts import load_contracts
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
@@ -60,7 +59,7 @@ AT_ONCE = 256
 def list_letters(
     last: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """List the newest dead letters."""
     letters = asyncio.run(newest(settings_of(locate(directory)), last))
@@ -74,7 +73,7 @@ def list_letters(
 
 
 @app.command()
-def show(number: Number, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def show(number: Number, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """Show one dead letter whole: reason, headers and body."""
     shared = settings_of(locate(directory))
     letter = asyncio.run(read(shared, numbered(shared, number)))
@@ -92,7 +91,7 @@ def _on_chosen(act: Callable[[SharedSettings, int | Which, bool, bool], None]) -
         since: Since = None,
         dry_run: DryRun = False,
         as_json: AsJson = False,
-        directory: Directory = DEFAULT_DIRECTORY,
+        directory: Directory = HERE,
     ) -> None:
         filtered = bool(stream or reason or since)
         if number is not None and (everything or filtered):
@@ -120,7 +119,7 @@ def replay(shared: SharedSettings, chosen: int | Which, dry_run: bool, as_json: 
         document, action = done[0], f"publish on {done[0].subject}"
     else:
         done = asyncio.run(replay_letters(shared, asyncio.run(matching(shared, chosen)), dry_run=dry_run))
-        document, action = {"replayed": done}, f"publish {sum(one.refused is None for one in done)}"
+        document, action = {"replayed": done}, f"publish {sum(message.refused is None for message in done)}"
     if dry_run:
         print_dry_run(action, document, as_json)
     else:
@@ -391,10 +390,10 @@ def show_letter(stored: StoredLetter, directory: Path) -> None:
 
 def show_replayed(done: Sequence[Replayed]) -> None:
     """The number of messages that were sent again, and why others were not."""
-    for one in done:
-        if one.refused is not None:
-            console.print(f"dead letter {one.number} was not sent: {one.refused}", markup=False)
-    sent = [one for one in done if one.refused is None]
+    for message in done:
+        if message.refused is not None:
+            console.print(f"dead letter {message.number} was not sent: {message.refused}", markup=False)
+    sent = [message for message in done if message.refused is None]
     if len(done) == 1 and sent:
         console.print(f"dead letter {sent[0].number} was sent again on {sent[0].subject}", markup=False)
     else:

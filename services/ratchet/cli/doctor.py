@@ -9,46 +9,36 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from enum import IntEnum
-from typing import Literal
 
 import msgspec
 import typer
 
-from ratchet.cli.doctor_checks import MACHINE, Finding, failure
+from ratchet.cli.doctor_checks import MACHINE, Finding, State, failure
 from ratchet.cli.doctor_servers import SERVERS
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.options import AsJson, Directory
+from ratchet.cli.options import HERE, AsJson, Directory
 from ratchet.cli.output import console, print_answer, print_table
 from ratchet.core.errors import RatchetError
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
 
 DEADLINE_S = 20.0
 """A check that has not ended by then is a failure: a server accepts connections and answers nothing."""
-Level = Literal["ok", "warning", "failure"]
 Check = Callable[[Endpoints], Finding]
-
-
-class _Rank(IntEnum):
-    ok = 0
-    warning = 1
-    failure = 2
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """What one check says."""
 
     check: str
-    state: Level
+    state: State
     sentence: str
     remedy: str | None
 
 
 @app.command()
-def doctor(as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def doctor(as_json: AsJson = False, directory: Directory = HERE) -> None:
     """Check this machine, the stack and its servers, and say what to do. Exit code 3: warnings alone; 1: a failure.
 
     It works beside a running stack, a stopped one and one that hangs, and changes nothing.
@@ -66,17 +56,17 @@ def examined(
     """The results of checks: by default of all that there are for a machine with or without a stack."""
     if checks is None:
         checks = {**MACHINE, **(SERVERS if endpoints.known else {})}
-    return asyncio.run(_all(endpoints, checks, deadline_s))
+
+    async def all_at_once() -> list[Checked]:
+        return [*await asyncio.gather(*(_one(name, check, endpoints, deadline_s) for name, check in checks.items()))]
+
+    return asyncio.run(all_at_once())
 
 
 def code_of(results: list[Checked]) -> ExitCode:
     """Failed with a failure, partly with warnings alone."""
-    worst = max((_Rank[result.state] for result in results), default=_Rank.ok)
-    return {_Rank.ok: ExitCode.DONE, _Rank.warning: ExitCode.PARTLY, _Rank.failure: ExitCode.FAILED}[worst]
-
-
-async def _all(endpoints: Endpoints, checks: Mapping[str, Check], deadline_s: float) -> list[Checked]:
-    return list(await asyncio.gather(*(_one(name, check, endpoints, deadline_s) for name, check in checks.items())))
+    states = {result.state for result in results}
+    return ExitCode.FAILED if "failure" in states else ExitCode.PARTLY if "warning" in states else ExitCode.DONE
 
 
 async def _one(name: str, check: Check, endpoints: Endpoints, deadline_s: float) -> Checked:

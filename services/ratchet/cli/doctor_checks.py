@@ -220,7 +220,7 @@ def check_spools(endpoints: Endpoints) -> Finding:
     left = {folder.resolve(): pending for parent in own for folder, pending in _left_in(_spools_below(parent))}
     others = (
         (_spools_below(DATA.resolve()), f"of programs that were started in {Path.cwd()}"),
-        (_temporary_spools(), "shared by all programs of a user"),
+        (sorted(Path(gettempdir()).glob("ratchet-client-spool-*")), "shared by all programs of a user"),
     )
     elsewhere = [
         f"{_records(pending)} in {folder}, {whose}, not of this stack"
@@ -241,10 +241,6 @@ def _records(pending: int) -> str:
 def _spools_below(data: Path) -> list[Path]:
     """The folders of spools in a folder of data: clients' and gateways'."""
     return [data / "client-spool", *data.glob("*/spool"), data / "spool"]
-
-
-def _temporary_spools() -> list[Path]:
-    return sorted(Path(gettempdir()).glob("ratchet-client-spool-*"))
 
 
 def _left_in(parents: Sequence[Path]) -> Iterator[tuple[Path, int]]:

@@ -140,7 +140,7 @@ def check_engine(endpoints: Endpoints) -> Finding:
         return ok("starts when needed: no role has a policy yet")
     peer = Peer("the engine", endpoints.url("engine"), {}, ANSWER_S)
     answer = ApiClient(peer).ask("GET", "/v1/models", dict[str, Any])
-    loaded = {str(one["id"]) for one in answer.get("data", [])}
+    loaded = {str(model["id"]) for model in answer.get("data", [])}
     roles = get(endpoints, "deployer", "/v1/policies", PoliciesOut, timeout_s=ANSWER_S).roles
     routed = {role.route.stable.name for role in roles if role.route is not None and role.route.stable is not None}
     if absent := sorted(routed - loaded):

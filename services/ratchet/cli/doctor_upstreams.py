@@ -99,7 +99,7 @@ def _judged(upstream: GatewayUpstream, where: str, reply: Reply) -> Finding:
 def _offered(upstream: GatewayUpstream, where: str, content: bytes) -> Finding:
     key = f" and takes the key in {upstream.key_variable}" if upstream.key_variable else ""
     try:
-        models = {one.id for one in decode(content, _Models).data}
+        models = {model.id for model in decode(content, _Models).data}
     except msgspec.DecodeError:
         return warning(f"{where} answers{key}, but not with a list of models", "is it a server of this API?")
     named = sorted({model for model in upstream.models.values() if model != "*"})

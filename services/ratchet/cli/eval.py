@@ -17,7 +17,7 @@ from ratchet.cli.api import KEY_VARIABLE, known_roles
 from ratchet.cli.completion import complete_policy
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.options import AsJson, Directory, DryRun
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun
 from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
 from ratchet.cli.policies import find_policy
 from ratchet.core.errors import NotFound, Rejected
@@ -32,7 +32,6 @@ from ratchet.core.evaluation.report import (
     summary_of,
 )
 from ratchet.core.evaluation.task_files import GradedTask, TaskFile, read_task_file
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.service.files import write_whole
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 
@@ -98,7 +97,7 @@ def evaluate(
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Play the tasks of a file with a policy, grade its answers, and compare it with another one; without traffic.
 
@@ -118,7 +117,7 @@ def evaluate(
         raise typer.BadParameter(f"{policy} and {against} are the same policy: {sides[0].name}")
     plan = Plan(samples=samples, temperature=temperature, at_once=concurrency)
     if dry_run:
-        print_dry_run(f"ask {' and '.join(one.name for one in sides)}", planned(file, plan), as_json)
+        print_dry_run(f"ask {' and '.join(side.name for side in sides)}", planned(file, plan), as_json)
         return
     tries = asyncio.run(play_all(endpoints, sides, file.tasks, plan, quiet=as_json))
     report = report_of(file, plan, tries, no_worse_than)
@@ -184,7 +183,10 @@ class _Counted:
 def report_of(file: TaskFile, plan: Plan, tries: Mapping[str, Sequence[Try]], no_worse_than: float | None) -> Report:
     """Success by policy and mode, and the differences where there are two policies."""
     modes = [GREEDY, *([SAMPLED] if plan.samples else [])]
-    by_mode = {mode: {name: [one for one in own if one.mode == mode] for name, own in tries.items()} for mode in modes}
+    by_mode = {
+        mode: {name: [attempt for attempt in own if attempt.mode == mode] for name, own in tries.items()}
+        for mode in modes
+    }
     pairs = {mode: list(own.values()) for mode, own in by_mode.items()} if len(tries) == 2 else {}
     differences = [difference_of(mode, one, other) for mode, (one, other) in pairs.items()]
     summaries = [summary_of(name, mode, own) for mode, sides in by_mode.items() for name, own in sides.items()]
@@ -207,7 +209,10 @@ def _verdict(summaries: Sequence[Summary], differences: Sequence[Difference], ma
 
 def exit_code(report: Report, no_worse_than: float | None) -> ExitCode:
     """The code, with a line on standard error for one that is not 0."""
-    faults, reasons = Counter[str](), {one.policy: one.reason for one in reversed(report.summaries) if one.reason}
+    faults, reasons = (
+        Counter[str](),
+        {summary.policy: summary.reason for summary in reversed(report.summaries) if summary.reason},
+    )
     for summary in report.summaries:
         faults[summary.policy] += summary.faults
     for policy, count in (+faults).items():
@@ -220,7 +225,7 @@ def exit_code(report: Report, no_worse_than: float | None) -> ExitCode:
         errors.print(f"every {refused} try was refused: nothing was evaluated: {reason}", markup=False)
         return ExitCode.PARTLY
     if report.verdict == "not shown":
-        lowest = min(report.differences, key=lambda one: one.interval[0])
+        lowest = min(report.differences, key=lambda difference: difference.interval[0])
         errors.print(
             f"it may be worse by more than {no_worse_than:g}: the 95 % interval of the {lowest.mode} difference begins"
             f" at {lowest.interval[0]:+.3f}",
@@ -234,7 +239,7 @@ def _refused_whole(summaries: Sequence[Summary]) -> str | None:
     """The first mode in which no policy answered: each of their tries was refused."""
     modes = dict.fromkeys(summary.mode for summary in summaries)
     own = {mode: [summary for summary in summaries if summary.mode == mode] for mode in modes}
-    return next((mode for mode in modes if all(one.refused == one.tries for one in own[mode])), None)
+    return next((mode for mode in modes if all(summary.refused == summary.tries for summary in own[mode])), None)
 
 
 def show(report: Report) -> None:
@@ -278,7 +283,7 @@ def _interval(interval: tuple[float, float]) -> str:
 
 def _lines(tries: Mapping[str, Sequence[Try]]) -> list[bytes]:
     return [
-        msgspec.json.encode({"policy": policy, "success": one.success, **msgspec.to_builtins(one)}) + b"\n"
+        msgspec.json.encode({"policy": policy, "success": attempt.success, **msgspec.to_builtins(attempt)}) + b"\n"
         for policy, own in tries.items()
-        for one in own
+        for attempt in own
     ]

@@ -1,4 +1,4 @@
-"""The exit codes of commands, and those of errors."""
+"""The exit codes of commands."""
 
 from __future__ import annotations
 
@@ -28,8 +28,3 @@ class ExitCode(IntEnum):
 
 class NoStack(RatchetError):
     """No system runs that the command could use."""
-
-
-def exit_code_of(error: RatchetError) -> ExitCode:
-    """The code of a command that ended with `error`."""
-    return ExitCode.NO_STACK if isinstance(error, NoStack) else ExitCode.FAILED

@@ -12,10 +12,9 @@ import typer
 from ratchet.cli.api import read_roles
 from ratchet.cli.connections import settings_of, warehouse_of
 from ratchet.cli.endpoints import locate
-from ratchet.cli.options import AsJson, Directory, OptionalRole
+from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole
 from ratchet.cli.output import print_answer, progress
 from ratchet.core.errors import NotFound
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.service.files import write_whole
 from ratchet.extras.exporters import KINDS
 from ratchet.extras.exporters.base import Selection
@@ -50,7 +49,7 @@ def _add_command(kind: str) -> None:
         min_reward: MinReward = None,
         limit: Limit = None,
         as_json: AsJson = False,
-        directory: Directory = DEFAULT_DIRECTORY,
+        directory: Directory = HERE,
     ) -> None:
         chosen = file_format or output.suffix.removeprefix(".")
         if chosen not in FORMATS:
@@ -87,11 +86,11 @@ def tensorzero(
     output: Output,
     role: OptionalRole = None,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """The serving policies with their weights as a tensorzero.toml: a snapshot that does not follow later changes."""
     endpoints = locate(directory)
-    all_routes = [one.route for one in read_roles(endpoints, role).roles]
+    all_routes = [answer.route for answer in read_roles(endpoints, role).roles]
     routes = [route for route in all_routes if route is not None and route.stable is not None]
     if not routes:
         raise NotFound("no policy serves any role" if role is None else f"no policy serves {role}")

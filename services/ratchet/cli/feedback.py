@@ -12,13 +12,12 @@ from ratchet.cli.completion import complete_role
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import stored_trajectory
-from ratchet.cli.options import AsJson, Directory, DryRun, TrajectoryArgument, checked_role
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun, TrajectoryArgument, checked_role
 from ratchet.cli.output import errors, print_answer, print_dry_run
 from ratchet.cli.trajectories import roles_of
 from ratchet.core.contract.http.gateway import FeedbackTaken
 from ratchet.core.errors import NotFound, Rejected, Unavailable
 from ratchet.core.rules.texts import id_of_name
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
 
@@ -45,7 +44,7 @@ def feedback(
     role: RoleOfTrajectory = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Give feedback on a trajectory; its reward is computed anew. Exit code 3: nothing is stored under the id yet.
 
@@ -94,7 +93,7 @@ def identified(endpoints: Endpoints, trajectory: str, role: str | None) -> str:
     if trajectory_id is not None:
         return trajectory_id
     trajectory_id = id_of_name(trajectory)
-    if not asyncio.run(roles_of(endpoints, trajectory_id)):
+    if not roles_of(endpoints, trajectory_id):
         raise NotFound(f"no trajectory {trajectory} is stored; before it is, feedback needs its whole id")
     return trajectory_id
 
@@ -105,7 +104,7 @@ def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> t
     Feedback may come before its trajectory, and must not wait for a warehouse that is away.
     """
     try:
-        stored = asyncio.run(roles_of(endpoints, trajectory_id))
+        stored = roles_of(endpoints, trajectory_id)
     except Unavailable as error:
         return role, f"whether the trajectory is stored could not be looked up ({error})"
     if not stored:

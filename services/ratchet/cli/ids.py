@@ -204,7 +204,7 @@ async def newest_trajectory(
     listing = TrajectoryList(warehouse, lambda: now)
     asked = TrajectoryFilter(role=latest.role, evaluation=False)
     newest = (await listing.page(asked, RECENT_RUNS if answered else 1)).trajectories
-    return next((one for one in newest if not answered or has_answer(one)), None)
+    return next((run for run in newest if not answered or has_answer(run)), None)
 
 
 def has_answer(one: TrajectoryBrief) -> bool:
@@ -217,7 +217,7 @@ async def stored_under(warehouse: Warehouse, text: str) -> str | None:
     named = id_of_name(text)
     bounds = {"low": text, "high": text + _AFTER_HEX, "named": named, "most": CANDIDATES + 2}
     ids = [row["trajectory_id"] for row in await warehouse.rows(_TRAJECTORIES, bounds)]
-    begun = [one for one in ids if one != named or one.startswith(text)]
+    begun = [known for known in ids if known != named or known.startswith(text)]
     if named in ids and begun and begun != [named]:
         raise Rejected(
             f"{text} is the name of the trajectory {named} and begins the id of {min(begun)}: give a whole id"

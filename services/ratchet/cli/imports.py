@@ -15,12 +15,11 @@ import typer
 from ratchet.cli.connections import connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.options import AsJson, Directory, DryRun, RoleOption
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun, RoleOption
 from ratchet.cli.output import console, errors, print_answer, progress
 from ratchet.core.contract import Message
 from ratchet.core.errors import WarehouseUnavailable
 from ratchet.core.service.contracts import load_contracts
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.stores.history import History
 from ratchet.extras.importers import IMPORTERS
 from ratchet.extras.importers.base import UNKNOWN_TIME, Importer, ImportOptions
@@ -64,7 +63,7 @@ def _add_command(name: str) -> None:
         judged_by: JudgedBy = "teacher",
         dry_run: DryRun = False,
         as_json: AsJson = False,
-        directory: Directory = DEFAULT_DIRECTORY,
+        directory: Directory = HERE,
     ) -> None:
         options = ImportOptions(role=role, model=model, domain=domain, outcome=outcome, judged_by=judged_by)
         _import(IMPORTERS[name], file, options, locate(directory), dry_run=dry_run, as_json=as_json)
@@ -96,7 +95,7 @@ def by_function(
     judged_by: JudgedBy = "teacher",
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Import any format by a function of your own: record in, conversation out. Exit code 3: some were left out."""
     options = ImportOptions(role=role, model=model, domain=domain, outcome=outcome, judged_by=judged_by)

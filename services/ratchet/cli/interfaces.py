@@ -192,20 +192,15 @@ def _operations(topics: Json, name: str) -> Iterator[tuple[str, Json]]:
     """What each service does with a topic, on each of its channels."""
     for kind, action in _ACTIONS.items():
         for service in topics["topics"][name][kind]:
+            reading = _readers(topics, name, service) if action == "receive" else {}
             for channel, _ in _channels(topics, name):
-                yield f"{service}.{action}.{channel}", _operation(topics, name, channel, (service, action))
-
-
-def _operation(topics: Json, name: str, channel: str, who: tuple[str, str]) -> Json:
-    service, action = who
-    made: Json = {
-        "action": action,
-        "channel": {"$ref": f"#/channels/{channel}"},
-        "messages": [{"$ref": f"#/channels/{channel}/messages/{_short(name)}"}],
-        "tags": [{"name": service}],
-    }
-    reading = _readers(topics, name, service) if action == "receive" else {}
-    return {**made, **({"x-jetstream": reading} if reading else {})}
+                made: Json = {
+                    "action": action,
+                    "channel": {"$ref": f"#/channels/{channel}"},
+                    "messages": [{"$ref": f"#/channels/{channel}/messages/{_short(name)}"}],
+                    "tags": [{"name": service}],
+                }
+                yield f"{service}.{action}.{channel}", made | ({"x-jetstream": reading} if reading else {})
 
 
 def _readers(topics: Json, name: str, service: str) -> Json:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
@@ -13,17 +12,16 @@ import typer
 from typer.core import TyperGroup
 
 from ratchet.cli.api import get, require_role
-from ratchet.cli.connections import objects_of, settings_of, warehouse_of
+from ratchet.cli.connections import ask_warehouse, objects_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.ids import JOBS_LISTED, job_named, listed_ids
-from ratchet.cli.options import AsJson, Directory, JobArgument, OptionalRole
+from ratchet.cli.options import HERE, AsJson, Directory, JobArgument, OptionalRole
 from ratchet.cli.output import console, errors, follow_up, plan_lines, print_answer, print_facts, print_table
 from ratchet.core.contract.http.jobs import JobOut, JobsOut
 from ratchet.core.contract.policy_manifest import REWARD_MODEL
 from ratchet.core.errors import NotFound, RatchetError
 from ratchet.core.rules.figures import FIGURES
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.stores.training_history import training_history
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ def jobs(
     role: OptionalRole = None,
     state: State = None,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """List training jobs, newest first. `ratchet jobs show` shows one."""
     if context.invoked_subcommand is not None:
@@ -59,17 +57,11 @@ def jobs(
         return
     asked = {name: value for name, value in (("role", role), ("state", state)) if value is not None}
     empty = "no such jobs" if asked else "no jobs yet"
-    answer = list_jobs(directory, asked)
-    print_answer(answer, as_json, lambda: show_list(answer, empty))
-
-
-def list_jobs(directory: Path, asked: Mapping[str, str]) -> JobsOut:
-    """The jobs that pass filters. Raises `NoStack`, `Unavailable`, or `NotFound` for an unknown role."""
     endpoints = locate(directory)
     answer = get(endpoints, "coordinator", f"/v1/jobs?{urlencode(asked)}", JobsOut)
-    if not answer.jobs and "role" in asked:
-        require_role(endpoints, asked["role"])
-    return answer
+    if not answer.jobs and role is not None:
+        require_role(endpoints, role)
+    print_answer(answer, as_json, lambda: show_list(answer, empty))
 
 
 def show_list(answer: JobsOut, empty: str) -> None:
@@ -94,7 +86,7 @@ def show_list(answer: JobsOut, empty: str) -> None:
 
 
 @app.command()
-def show(job: JobArgument, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def show(job: JobArgument, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """Show one job: its facts, what it used, its figures with what is good and what bad, and the page of its curves."""
     endpoints = locate(directory)
     one = find_job(endpoints, job)
@@ -121,14 +113,9 @@ def find_job(endpoints: Endpoints, name: str) -> JobOut:
 
 def attempts_of(endpoints: Endpoints, job_id: str) -> Sequence[AttemptRecord]:
     """The attempts of a job; none, and a line that says why, where the servers cannot be asked."""
-
-    async def read() -> Sequence[AttemptRecord]:
-        objects = await asyncio.to_thread(objects_of, endpoints)
-        async with warehouse_of(settings_of(endpoints)) as warehouse:
-            return (await training_history(warehouse, objects, job_id)).attempts
-
     try:
-        return asyncio.run(read())
+        objects = objects_of(endpoints)
+        return ask_warehouse(endpoints, lambda warehouse: training_history(warehouse, objects, job_id)).attempts
     except RatchetError as error:
         errors.print(f"no attempts: {error}", markup=False)
         return []
@@ -146,7 +133,22 @@ def show_job(job: JobOut, directory: Path, attempts: Sequence[AttemptRecord] = (
             print_facts(members, indent=2)
     if len(attempts) > 1:
         console.print()
-        print_table(*attempt_table(attempts), "")
+        columns = ("attempt", "state", "seconds", "GPU h", "GB", "USD", "last step", "worker", "error")
+        tried = [
+            (
+                attempt.number,
+                attempt.state,
+                attempt.total_training_time_seconds,
+                attempt.gpu_hours,
+                attempt.peak_memory_gb,
+                attempt.cost_usd,
+                attempt.last_step,
+                attempt.worker,
+                attempt.error or None,
+            )
+            for attempt in attempts
+        ]
+        print_table(columns, tried, "")
     if figures := figures_of(job):
         console.print()
         rows = [(name, value, sentence_of(name, value)) for name, value in figures.items()]
@@ -205,26 +207,6 @@ def sentence_of(name: str, value: float) -> str | None:
     """What a figure is, what is good and what is bad, after a word where this value is bad; None: it is unknown."""
     figure = FIGURES.get(name)
     return None if figure is None else f"BAD: {figure.sentence}" if figure.is_bad(value) else figure.sentence
-
-
-def attempt_table(attempts: Sequence[AttemptRecord]) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-    """Columns and rows: what became of each attempt, and what it used."""
-    columns = ("attempt", "state", "seconds", "GPU h", "GB", "USD", "last step", "worker", "error")
-    rows = [
-        (
-            attempt.number,
-            attempt.state,
-            attempt.total_training_time_seconds,
-            attempt.gpu_hours,
-            attempt.peak_memory_gb,
-            attempt.cost_usd,
-            attempt.last_step,
-            attempt.worker,
-            attempt.error or None,
-        )
-        for attempt in attempts
-    ]
-    return columns, rows
 
 
 def state_of(job: JobOut) -> str:

@@ -12,10 +12,9 @@ from ratchet.bus.clock import utc_now
 from ratchet.cli.api import get, post, segment
 from ratchet.cli.endpoints import locate
 from ratchet.cli.ids import key_named
-from ratchet.cli.options import AsJson, Directory, DryRun
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun
 from ratchet.cli.output import console, errors, print_answer, print_dry_run, print_table
 from ratchet.core.contract.http.keys import KeyCreatedOut, KeyOut, KeysOut, LimitsOut
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -65,7 +64,7 @@ def create(
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Create a key and print it, this once. The first one must have the scope `admin`, and closes what was open."""
     given = {
@@ -95,7 +94,7 @@ def create(
 
 
 @app.command("list")
-def list_keys(as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def list_keys(as_json: AsJson = False, directory: Directory = HERE) -> None:
     """List every key that was ever created, newest first, and those of the coordinator's settings, without the keys
     themselves."""
     answer = get(locate(directory), "coordinator", "/v1/keys", KeysOut)
@@ -110,7 +109,7 @@ def revoke(
     ],
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Revoke a key: no request with it is answered any more. Revoking it again changes nothing."""
     endpoints = locate(directory)

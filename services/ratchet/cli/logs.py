@@ -9,10 +9,9 @@ from typing import Annotated
 
 import typer
 
-from ratchet.cli.options import AsJson, Directory
+from ratchet.cli.options import HERE, AsJson, Directory
 from ratchet.cli.output import console, follow_up, print_answer
 from ratchet.core.errors import NotFound
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.local.local_stack.catalog import SERVICES, TRACKER
 
 app = typer.Typer()
@@ -63,7 +62,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 50,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Print the last lines of a service's log; `-f` follows it, over restarts too."""
     if follow and as_json:

@@ -27,7 +27,7 @@ from ratchet.cli.completion import complete_job, complete_role
 from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.rules.texts import NAME_CHARACTERS, is_name
-from ratchet.core.service.discovery import DIRECTORY_VARIABLE
+from ratchet.core.service.discovery import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 
 
 def checked_role(context: typer.Context, role: str | None) -> str | None:
@@ -71,6 +71,8 @@ def require_no_file(directory: Path) -> None:
 Directory = Annotated[
     Path, typer.Option("--dir", help="State directory of the stack.", envvar=DIRECTORY_VARIABLE, show_default=True)
 ]
+HERE = DEFAULT_DIRECTORY
+"""The default of `Directory`."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words and tables.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, print what would be sent, and send nothing.")]
 RoleOption = Annotated[
@@ -169,7 +171,7 @@ def with_options(name: str, made_by: Callable[..., object]) -> Callable[[Callabl
             command(**given, **{name: made})
 
         own = inspect.signature(command, eval_str=True).parameters.values()
-        shown = [option for one in own for option in (shared.values() if one.name == name else (one,))]
+        shown = [option for param in own for option in (shared.values() if param.name == name else (param,))]
         plain = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in shown]
         run.__signature__ = inspect.Signature(plain)  # pyright: ignore[reportAttributeAccessIssue] - `inspect` reads it
         return run

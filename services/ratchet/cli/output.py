@@ -62,7 +62,7 @@ class _Terminal(Console):
 
     def print(self, *objects: Any, **how: Any) -> None:
         """Like rich's; the control characters in texts are escaped."""
-        super().print(*(shown(one) if isinstance(one, str) else one for one in objects), **how)
+        super().print(*(shown(thing) if isinstance(thing, str) else thing for thing in objects), **how)
 
 
 console = _Terminal(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else LINE)

@@ -9,17 +9,16 @@ import typer
 
 from ratchet.cli.api import get, require_role
 from ratchet.cli.endpoints import locate
-from ratchet.cli.options import AsJson, Directory, RoleOption
+from ratchet.cli.options import HERE, AsJson, Directory, RoleOption
 from ratchet.cli.output import console, follow_up, print_answer, print_facts, print_table
 from ratchet.core.contract.http.jobs import PlanOut
 from ratchet.core.contract.roles import DEFAULT_ROLE
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
 
 
 @app.command()
-def plan(role: RoleOption = DEFAULT_ROLE, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def plan(role: RoleOption = DEFAULT_ROLE, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """Propose an algorithm and its data for a role, and say why not the others."""
     endpoints = locate(directory)
     proposal = get(endpoints, "coordinator", f"/v1/plan?{urlencode({'role': role})}", PlanOut)

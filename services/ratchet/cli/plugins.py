@@ -23,7 +23,7 @@ def plugins(
 ) -> None:
     """List all plug-ins: built-in variants and those of installed packages. Exit code 3: one is refused."""
     listed = [plugin for table in tables() for plugin in table.plugins(load=check)]
-    rows = [(one.group, one.name, one.package, one.refused or "") for one in listed]
+    rows = [(plugin.group, plugin.name, plugin.package, plugin.refused or "") for plugin in listed]
     columns = ("group", "name", "from", "refused because")
     print_answer({"plugins": listed}, as_json, lambda: print_table(columns, rows, "no plugins"))
     raise typer.Exit(ExitCode.PARTLY if any(plugin.refused for plugin in listed) else ExitCode.DONE)

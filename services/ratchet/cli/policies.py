@@ -20,7 +20,7 @@ from ratchet.cli.completion import complete_policy, complete_role
 from ratchet.cli.connections import connected, objects_of, settings_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.ids import latest_in
-from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, checked_role
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRoleArgument, checked_role
 from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
 from ratchet.core.contract import TrainingStatus
 from ratchet.core.contract.http.models import LineageOut, SnapshotPart
@@ -30,7 +30,6 @@ from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.training import Artifacts, StatusMetadata
 from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.rules.arms import parse_model
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.stores.adapter_import import Adapter, check_base, read_adapter, store_adapter
 from ratchet.core.stores.policies import STORED, BlobStore, Policy as StoredPolicy, is_manifest_uri, read_policy
 from ratchet.core.stores.policy_files import default_directory, export_policy, require_empty
@@ -57,9 +56,7 @@ Policy = Annotated[
 
 
 @app.command("list")
-def list_policies(
-    role: OptionalRoleArgument = None, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY
-) -> None:
+def list_policies(role: OptionalRoleArgument = None, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """List policies, newest last."""
     answer = read_roles(locate(directory), role)
     print_answer(answer, as_json, lambda: show_list(answer.roles))
@@ -73,11 +70,13 @@ def show(
     ] = 5,
     parents: Annotated[int, typer.Option(min=0, max=20, help="Generations of ancestors to show too.")] = 0,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Show a policy and its origin: job, snapshot, trajectories, rewards, raters. --json has the event ids."""
     endpoints = locate(directory)
-    lineage = read_lineage(endpoints, find_policy(endpoints, policy), trajectories, parents)
+    found = find_policy(endpoints, policy)
+    path = f"/v1/models/{segment(found.role)}/{found.version}/lineage?limit={trajectories}&parents={parents}"
+    lineage = get(endpoints, "coordinator", path, LineageOut)
     print_answer(lineage, as_json, lambda: console.print(lineage_tree(lineage)))
 
 
@@ -99,7 +98,7 @@ def export(
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Copy a policy's files and manifest out of the object store, each verified by its digest.
 
@@ -129,7 +128,7 @@ def import_(
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Offer an adapter made elsewhere as the role's next policy: it goes through gates and canary like any other.
 
@@ -223,7 +222,7 @@ def find_policy(endpoints: Endpoints, name: str) -> PolicyVersion:
     Raises `NotFound` or `Rejected`.
     """
     if (latest := latest_in(name)) is not None:
-        policies = [one for role in read_roles(endpoints, latest.role).roles for one in role.policies]
+        policies = [policy for role in read_roles(endpoints, latest.role).roles for policy in role.policies]
         if not policies:
             raise NotFound(f"there is no policy{f' of {latest.role}' if latest.role else ''} yet")
         return max(policies, key=lambda policy: (policy.created_at, policy.role, policy.version))
@@ -287,12 +286,6 @@ def show_list(roles: Iterable[RolePoliciesOut]) -> None:
     print_table(columns, rows, "no policies yet")
 
 
-def read_lineage(endpoints: Endpoints, policy: PolicyVersion, trajectories: int, parents: int) -> LineageOut:
-    """The policy with its origin; lists hold at most `trajectories` items. Raises `NotFound`."""
-    path = f"/v1/models/{segment(policy.role)}/{policy.version}/lineage"
-    return get(endpoints, "coordinator", f"{path}?limit={trajectories}&parents={parents}", LineageOut)
-
-
 def lineage_tree(lineage: LineageOut) -> Tree:
     """The lineage for people: the policy at the root, the data that it learned from at the leaves."""
     policy = lineage.policy
@@ -351,12 +344,12 @@ def _add_snapshot(tree: Tree, lineage: LineageOut, snapshot: SnapshotPart) -> No
         for item in lineage.preferences.items
     ]
     _add_list(branch, "preferences", lineage.preferences.total, items)
-    for one in lineage.rewards:
+    for scored in lineage.rewards:
         branch.add(
-            f"rewards of {escape(one.function)}: {one.trajectories} trajectories, mean {one.mean:.3f},"
-            f" newest revision {one.newest_revision}"
+            f"rewards of {escape(scored.function)}: {scored.trajectories} trajectories, mean {scored.mean:.3f},"
+            f" newest revision {scored.newest_revision}"
         )
-    raters = [(f"{one.rater or one.source or 'unnamed'} ({one.kind})", one.count) for one in lineage.feedback]
+    raters = [(f"{given.rater or given.source or 'unnamed'} ({given.kind})", given.count) for given in lineage.feedback]
     _add_facts(branch, [("feedback", _pairs(raters))])
 
 

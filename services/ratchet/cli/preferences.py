@@ -9,44 +9,44 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ratchet.bus.message import JsonObject
 from ratchet.cli.api import KEY_VARIABLE, require_known, require_role
-from ratchet.cli.connections import connected, settings_of, warehouse_of
+from ratchet.cli.connections import ask_warehouse, connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.imports import CheckOnly
-from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRole, RoleOption, json_in, options_beside
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRole, RoleOption, json_in, options_beside
 from ratchet.cli.output import Bar, console, follow_up, print_answer, print_table, progress
 from ratchet.core.contract import Preference
 from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.errors import Rejected
-from ratchet.core.preferences.agreement import Agreement, agreement
+from ratchet.core.preferences.agreement import agreement
 from ratchet.core.preferences.clickhouse_stored import Count, Kept, Selection, StoredPreferences
 from ratchet.core.preferences.clickhouse_tries import Tries
-from ratchet.core.preferences.derivation import MAX_PER_TASK
 from ratchet.core.preferences.deriving import DerivationReport, Deriver
 from ratchet.core.preferences.http_judge import ChatJudge
 from ratchet.core.preferences.publishing import Published, Sink, publish
 from ratchet.core.preferences.records import append, preference_of, read_lines, record_of
 from ratchet.core.preferences.rules import RULES
 from ratchet.core.preferences.rules.base import Rule
-from ratchet.core.preferences.rules.reward_margin import MARGIN
 from ratchet.core.preferences.teacher import TRIES, Teacher
 from ratchet.core.rules.chat import text_of
 from ratchet.core.rules.redaction import Redactor, redact_message
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
+
+if TYPE_CHECKING:
+    from ratchet.core.stores.warehouse import Warehouse
 
 app = typer.Typer(no_args_is_help=True)
 
 Source = Literal["human", "teacher", "heuristic", "derived", "rag"]
 
 Numbered = Iterator[tuple[int, object]]
-"""Records with the numbers of their lines."""
+"""Records with the numbers of their lines; an error stands for one that cannot be read."""
 JUDGE_S = 120.0
 """A judge may think for a while."""
 PAGE = 500
@@ -68,14 +68,13 @@ def derive(
     max_per_task: Annotated[int, typer.Option(min=1, help="Pairs of one task at most.")] = 4,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Compare tries of the same task and publish the pairs. A second time changes nothing."""
-    options = DeriveOptions(source, role, margin, max_per_task, dry_run)
+    endpoints, rule = locate(directory), RULES[source](margin)
     with progress("comparing tries", quiet=as_json) as bar:
-        report = asyncio.run(derive_pairs(locate(directory), options, bar))
-    document = {"report": report, "dry_run": dry_run}
-    print_answer(document, as_json, lambda: show_derivation(report, dry_run))
+        report = asyncio.run(derived(endpoints, rule, role, max_per_task, dry_run, bar))
+    print_answer({"report": report, "dry_run": dry_run}, as_json, lambda: show_derivation(report, dry_run))
     raise typer.Exit(ExitCode.PARTLY if report.done.refused else ExitCode.DONE)
 
 
@@ -93,7 +92,7 @@ def rank(
     max_per_task: Annotated[int, typer.Option(min=1, help="Pairs of one task at most.")] = 4,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Have a model compare tries of the same task, in both orders, and publish the pairs of which it is sure.
 
@@ -102,9 +101,14 @@ def rank(
     endpoints = locate(directory)
     own = endpoints.env.get(key_variable) or os.environ.get(key_variable)
     peer = Peer("the judge", url or f"{endpoints.url('gateway')}/v1", bearer(own), JUDGE_S)
-    options = DeriveOptions("teacher", role, 0.0, max_per_task, dry_run)
     with progress("asking the judge", quiet=as_json) as bar:
-        report = asyncio.run(rank_pairs(endpoints, options, Asked(peer, model, tries), bar))
+
+        async def ranked() -> DerivationReport:
+            async with AsyncApiClient(peer) as client:
+                rule = Teacher(ChatJudge(client, model), tries)
+                return await derived(endpoints, rule, role, max_per_task, dry_run, bar)
+
+        report = asyncio.run(ranked())
     print_answer({"report": report, "dry_run": dry_run}, as_json, lambda: show_derivation(report, dry_run))
     raise typer.Exit(ExitCode.PARTLY if report.done.refused else ExitCode.DONE)
 
@@ -124,7 +128,7 @@ def add(
     role: OptionalRole = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Add a choice between two answers, or a file of pairs. Exit code 3: some lines were left out, each is named."""
     if record is not None or file is not None:
@@ -152,21 +156,28 @@ def list_(
     source: Annotated[Source | None, typer.Option(help="Only this source.")] = None,
     limit: Annotated[int, typer.Option(min=0, max=10000, help="How many of the newest to show.")] = 20,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """The newest preferences, and how many there are by source and rater."""
     endpoints = locate(directory)
-    kept, counts = asyncio.run(newest(endpoints, Selection(role, source), limit))
+    selection = Selection(role, source)
+
+    async def newest(warehouse: Warehouse) -> tuple[list[Kept], list[Count]]:
+        stored = StoredPreferences(warehouse)
+        return await stored.newest(selection, limit), await stored.counts(selection)
+
+    kept, counts = ask_warehouse(endpoints, newest)
     if not counts and role is not None:
         require_role(endpoints, role)
-    print_answer(document(kept, counts), as_json, lambda: show_newest(kept, counts))
+    listed = [{**record_of(preference.preference), "stored_at": preference.at} for preference in kept]
+    print_answer({"preferences": listed, "counts": counts}, as_json, lambda: show_newest(kept, counts))
 
 
 @app.command()
-def raters(role: RoleOption, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def raters(role: RoleOption, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """How far the raters of a role agree, and who disagrees with the others more than chance makes."""
     endpoints = locate(directory)
-    report = asyncio.run(agreement_of(endpoints, role))
+    report = agreement(ask_warehouse(endpoints, lambda warehouse: Preferences(warehouse, NEWEST).opinions(role)))
     if not report.questions:
         require_role(endpoints, role)
 
@@ -174,8 +185,13 @@ def raters(role: RoleOption, as_json: AsJson = False, directory: Directory = DEF
         known = "unknown" if report.alpha is None else f"{report.alpha:.2f} (1: perfect, 0: chance)"
         console.print(f"{report.questions} questions were judged by several raters; Krippendorff's alpha: {known}")
         rows = [
-            (one.rater, f"{one.disagreed} of {one.shared}", f"{one.low:.2f} to {one.high:.2f}", one.is_outlier or None)
-            for one in report.raters
+            (
+                judge.rater,
+                f"{judge.disagreed} of {judge.shared}",
+                f"{judge.low:.2f} to {judge.high:.2f}",
+                judge.is_outlier or None,
+            )
+            for judge in report.raters
         ]
         print_table(("rater", "disagrees", "95 % interval", "outlier"), rows, "no question has two raters")
         for rater in report.raters:
@@ -196,7 +212,7 @@ def export(
     role: OptionalRole = None,
     source: Annotated[Source | None, typer.Option(help="Only this source.")] = None,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Append preferences to a file as {prompt, chosen, rejected, metadata}, which `add --file` reads back."""
     selection = Selection(role, source)
@@ -207,26 +223,6 @@ def export(
         require_role(endpoints, role)
     sentence = f"{added} preferences added to {file}, {present} were there already"
     print_answer({"file": str(file), "added": added, "present": present}, as_json, sentence)
-
-
-@dataclass(frozen=True, slots=True)
-class DeriveOptions:
-    """How to derive."""
-
-    source: str = "derived"
-    role: str | None = None
-    margin: float = MARGIN
-    max_per_task: int = MAX_PER_TASK
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Which judge, and how much of it."""
-
-    peer: Peer
-    model: str
-    tries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,32 +252,17 @@ async def outlet(endpoints: Endpoints, dry_run: bool) -> AsyncGenerator[Sink]:
         yield bus
 
 
-async def agreement_of(endpoints: Endpoints, role: str) -> Agreement:
-    """The agreement on the newest preferences of a role."""
-    async with warehouse_of(settings_of(endpoints)) as warehouse:
-        return agreement(await Preferences(warehouse, NEWEST).opinions(role))
-
-
-async def derive_pairs(endpoints: Endpoints, options: DeriveOptions, bar: Bar) -> DerivationReport:
+async def derived(
+    endpoints: Endpoints, rule: Rule | Teacher, role: str | None, max_per_task: int, dry_run: bool, bar: Bar
+) -> DerivationReport:
     """Derive from the tries of one role, or of each role. Raises `NotFound` for a role without trajectories."""
-    return await _derive(endpoints, options, RULES[options.source](options.margin), bar)
-
-
-async def rank_pairs(endpoints: Endpoints, options: DeriveOptions, asked: Asked, bar: Bar) -> DerivationReport:
-    """As `derive_pairs`, by a judge's answers."""
-    async with AsyncApiClient(asked.peer) as client:
-        return await _derive(endpoints, options, Teacher(ChatJudge(client, asked.model), asked.tries), bar)
-
-
-async def _derive(endpoints: Endpoints, options: DeriveOptions, rule: Rule | Teacher, bar: Bar) -> DerivationReport:
-    async with warehouse_of(settings_of(endpoints)) as warehouse, outlet(endpoints, options.dry_run) as sink:
+    async with warehouse_of(settings_of(endpoints)) as warehouse, outlet(endpoints, dry_run) as sink:
         tries = Tries(warehouse)
         known = await tries.roles()
-        if options.role is not None:
-            require_known(options.role, known)
-        roles = known if options.role is None else [options.role]
-        deriver = Deriver(tries, StoredPreferences(warehouse).known, sink, rule, options.max_per_task)
-        return await deriver.derive(roles, bar)
+        if role is not None:
+            require_known(role, known)
+        deriver = Deriver(tries, StoredPreferences(warehouse).known, sink, rule, max_per_task)
+        return await deriver.derive(known if role is None else [role], bar)
 
 
 async def add_records(endpoints: Endpoints, records: Numbered, role: str | None, dry_run: bool) -> AddReport:
@@ -301,7 +282,7 @@ async def add_records(endpoints: Endpoints, records: Numbered, role: str | None,
             lines.setdefault(preference.preference_id, number)
             good.setdefault(preference.preference_id, preference)
         await publish(sink, StoredPreferences(warehouse).known, list(good.values()), report.done)
-        report.bad += [BadLine(lines[one.preference_id], one.reason) for one in report.done.refused]
+        report.bad += [BadLine(lines[refused.preference_id], refused.reason) for refused in report.done.refused]
         report.bad.sort(key=lambda bad: bad.line)
         return report
 
@@ -314,26 +295,11 @@ def given(
     if [record is not None, file is not None, chosen].count(True) != 1 or record not in (None, "-"):
         return None
     if file is not None:
-        return records_of(file)
-    return iter([(1, {**choice, "metadata": about} if chosen else record_of_input())])
-
-
-def records_of(file: Path) -> Numbered:
-    """The records of a file with their line numbers; an error stands for one that cannot be read."""
-    for line in read_lines(file):
-        yield line.number, line.record if line.problem is None else Rejected(line.problem)
-
-
-def record_of_input() -> object:
-    """The one record on standard input. Raises `Rejected`."""
-    return json_in(sys.stdin.buffer.read(), "standard input")
-
-
-async def newest(endpoints: Endpoints, selection: Selection, limit: int) -> tuple[list[Kept], list[Count]]:
-    """The newest preferences, and their counts by source and rater."""
-    async with warehouse_of(settings_of(endpoints)) as warehouse:
-        stored = StoredPreferences(warehouse)
-        return await stored.newest(selection, limit), await stored.counts(selection)
+        lines = read_lines(file)
+        return ((line.number, line.record if line.problem is None else Rejected(line.problem)) for line in lines)
+    if chosen:
+        return iter([(1, {**choice, "metadata": about})])
+    return iter([(1, json_in(sys.stdin.buffer.read(), "standard input"))])
 
 
 async def append_new(endpoints: Endpoints, selection: Selection, file: Path, bar: Bar) -> tuple[int, int]:
@@ -345,7 +311,7 @@ async def append_new(endpoints: Endpoints, selection: Selection, file: Path, bar
         total = sum(count.number for count in await stored.counts(selection))
         kept = await stored.newest(selection, PAGE)
         while kept:
-            page = [one.preference for one in kept]
+            page = [entry.preference for entry in kept]
             fresh = [preference for preference in page if preference.preference_id not in known]
             append(file, [record_of(preference) for preference in fresh])
             known.update(preference.preference_id for preference in fresh)
@@ -361,7 +327,7 @@ def ids_in(file: Path) -> set[str]:
         return set()
     records: list[Any] = [line.record for line in read_lines(file)]
     metadata = [record.get("metadata") for record in records if isinstance(record, dict)]
-    return {one["preference_id"] for one in metadata if isinstance(one, dict) and "preference_id" in one}
+    return {member["preference_id"] for member in metadata if isinstance(member, dict) and "preference_id" in member}
 
 
 def show_derivation(report: DerivationReport, dry_run: bool) -> None:
@@ -371,8 +337,8 @@ def show_derivation(report: DerivationReport, dry_run: bool) -> None:
     rows = [("pair", rater, number) for rater, number in sorted(report.by_rater.items())]
     rows += [("no pair", reason, number) for reason, number in sorted(report.skipped.items())]
     print_table(("outcome", "because of", "comparisons"), rows, "nothing to compare")
-    for one in report.done.refused:
-        console.print(f"{one.preference_id}: {one.reason}", markup=False)
+    for refused in report.done.refused:
+        console.print(f"{refused.preference_id}: {refused.reason}", markup=False)
     verb = "would be published" if dry_run else "published"
     console.print(f"{report.pairs} pairs: {report.done.published} {verb}, {report.done.present} already present")
 
@@ -390,10 +356,10 @@ def show_added(report: AddReport, dry_run: bool) -> None:
 
 def show_newest(kept: Sequence[Kept], counts: Sequence[Count]) -> None:
     """A table of the newest, and one of the counts."""
+    pairs = [(stored.preference, stored.at) for stored in kept]
     rows = [
-        (p.preference_id, p.role, p.source, p.rater, p.confidence, one.at, brief(p.chosen), brief(p.rejected))
-        for one in kept
-        for p in (one.preference,)
+        (p.preference_id, p.role, p.source, p.rater, p.confidence, at, brief(p.chosen), brief(p.rejected))
+        for p, at in pairs
     ]
     columns = ("preference", "role", "source", "rater", "confidence", "stored", "chosen", "rejected")
     if rows or not counts:
@@ -403,14 +369,6 @@ def show_newest(kept: Sequence[Kept], counts: Sequence[Count]) -> None:
             console.print()
         shown = [(count.role, count.source, count.rater, count.number) for count in counts]
         print_table(("role", "source", "rater", "preferences"), shown, "")
-
-
-def document(kept: Sequence[Kept], counts: Sequence[Count]) -> dict[str, object]:
-    """The same for programs, with whole texts."""
-    return {
-        "preferences": [{**record_of(one.preference), "stored_at": one.at} for one in kept],
-        "counts": list(counts),
-    }
 
 
 def brief(answer: str | list[JsonObject]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import re
 from collections.abc import Mapping, Sequence
@@ -14,15 +13,14 @@ import typer
 
 from ratchet.cli.api import get, post, read_role, require_role, segment
 from ratchet.cli.completion import complete_role
-from ratchet.cli.connections import settings_of, warehouse_of
+from ratchet.cli.connections import ask_warehouse
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import LATEST
-from ratchet.cli.options import AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument, checked_role
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument, checked_role
 from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_table
 from ratchet.core.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut
 from ratchet.core.errors import Conflict, NotFound
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.stores.history import Decision, History
 
 app = typer.Typer(no_args_is_help=True)
@@ -68,22 +66,16 @@ Version = Annotated[str, typer.Argument(help="The policy version to roll out, or
 def status(
     role: OptionalRoleArgument = None,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Show the state of rollouts: stage, weight, evidence."""
-
-    def look() -> RolloutOut | RolloutsOut:
-        endpoints = locate(directory)
-        return get(endpoints, "deployer", "/v1/rollouts", RolloutsOut) if role is None else read(endpoints, role)
-
-    def draw(answer: RolloutOut | RolloutsOut) -> None:
-        if isinstance(answer, RolloutOut):
-            show_one(answer)
-        else:
-            show(answer.rollouts)
-
-    answer = look()
-    print_answer(answer, as_json, lambda: draw(answer))
+    endpoints = locate(directory)
+    if role is not None:
+        rollout = read(endpoints, role)
+        print_answer(rollout, as_json, lambda: show_one(rollout))
+    else:
+        answer = get(endpoints, "deployer", "/v1/rollouts", RolloutsOut)
+        print_answer(answer, as_json, lambda: show(answer.rollouts))
 
 
 @app.command()
@@ -98,7 +90,7 @@ def start(
     actor: Actor = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Start a rollout of a registered policy; `immediate` moves everything unwatched and takes `--override`."""
     number = int(version) if version != LATEST else newest_version(locate(directory), role)
@@ -115,7 +107,7 @@ def _steered_by(name: str, reason_by_default: str, about: str, *, verb: str | No
         actor: Actor = None,
         dry_run: DryRun = False,
         as_json: AsJson = False,
-        directory: Directory = DEFAULT_DIRECTORY,
+        directory: Directory = HERE,
     ) -> None:
         _act_on_seen(directory, role, verb or name, _order(actor, reason), dry_run, as_json)
 
@@ -135,7 +127,7 @@ def promote(
     actor: Actor = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Make the canary the stable policy now."""
     order = _order(actor, reason, **({"override": True} if override else {}))
@@ -152,14 +144,14 @@ def revert(
     actor: Actor = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Undo the last promotion at once, whatever runs; candidates wait until `resume`."""
     _act(directory, f"{segment(role)}/revert", _order(actor, reason), dry_run, as_json)
 
 
 @app.command()
-def audit(role: RoleArgument, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def audit(role: RoleArgument, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """Check a role's log of decisions by its hash chain; exit code 1: it was changed."""
     log = get(locate(directory), "deployer", f"/v1/rollouts/{segment(role)}/audit", AuditOut)
     print_answer(log, as_json, lambda: show_audit(log))
@@ -171,16 +163,11 @@ def history(
     role: RoleArgument,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the newest to show.")] = 20,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Show the decisions about a role's rollouts, newest first: when, who, what and why; `audit` proves them."""
     endpoints = locate(directory)
-
-    async def read_decisions() -> list[Decision]:
-        async with warehouse_of(settings_of(endpoints)) as warehouse:
-            return await History(warehouse).decisions(role, limit)
-
-    decisions = asyncio.run(read_decisions())
+    decisions = ask_warehouse(endpoints, lambda warehouse: History(warehouse).decisions(role, limit))
     if not decisions:
         require_role(endpoints, role)
     print_answer({"decisions": decisions}, as_json, lambda: show_history(decisions))
@@ -250,10 +237,10 @@ def act(endpoints: Endpoints, order: str, body: Mapping[str, object]) -> Rollout
         require_role(endpoints, role)
         if verb not in ("start", "revert"):
             read(endpoints, role)
-        elif verb == "start" and body["version"] not in [
-            policy.version for policy in read_role(endpoints, role).policies
-        ]:
-            raise NotFound(f"{role} has no policy of version {body['version']}") from None
+        elif verb == "start":
+            versions = [policy.version for policy in read_role(endpoints, role).policies]
+            if body["version"] not in versions:
+                raise NotFound(f"{role} has no policy of version {body['version']}") from None
         raise
 
 

@@ -19,11 +19,10 @@ import typer
 
 from ratchet.cli.endpoints import locate
 from ratchet.cli.exit_codes import ExitCode, NoStack
-from ratchet.cli.options import AsJson, Directory, DryRun
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun
 from ratchet.cli.output import console, errors, follow_up, print_json, print_table, progress
 from ratchet.cli.started import how_far, started_document, where_to_go
 from ratchet.core.errors import ConfigError, RatchetError, Unavailable
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.service.settings_file import find_file
 from ratchet.local.local_stack.member import WELL
 from ratchet.local.local_stack.orphans import end_orphans, is_running
@@ -42,7 +41,7 @@ SLACK_S = 10.0
 
 @app.command()
 def up(
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
     port: Annotated[
         list[str] | None,
         typer.Option("--port", help="NAME=PORT, NAME as in `ratchet status`; repeatable; also RATCHET_PORT_NAME=PORT."),
@@ -110,13 +109,13 @@ def up(
 
 
 @app.command()
-def down(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
+def down(directory: Directory = HERE, as_json: AsJson = False) -> None:
     """Stop a stack, wherever it was started, and the rest of one that was killed. Exit code 4: no stack runs."""
     stop_stack(directory, as_json)
 
 
 @app.command()
-def env(directory: Directory = DEFAULT_DIRECTORY, as_json: AsJson = False) -> None:
+def env(directory: Directory = HERE, as_json: AsJson = False) -> None:
     """Print the variables that lead to the running stack, passwords included: `eval "$(ratchet env)"` sets them."""
     endpoints = locate(directory)
     if endpoints.record is None:
@@ -172,7 +171,7 @@ def start_background(settings: StackSettings, as_json: bool) -> None:
             bar(
                 sum(state in WELL for state in states),
                 len(members),
-                how_far([one.name for one in members], services, directory),
+                how_far([member.name for member in members], services, directory),
             )
             time.sleep(POLL_S)
     amiss = [name for name, member in record.services.items() if member.state not in WELL]

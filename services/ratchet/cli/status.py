@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import urlencode
 
@@ -19,14 +18,13 @@ from ratchet.cli.connections import connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import listed_ids
-from ratchet.cli.options import AsJson, Directory, OptionalRole
+from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole
 from ratchet.cli.output import console, print_answer, print_facts, print_table
 from ratchet.cli.started import upstreams_of_stack
 from ratchet.core.contract.http.console import LedgerOut
 from ratchet.core.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut, TriggerOut
 from ratchet.core.contract.state import JOBS, POLICIES, Job, Route
 from ratchet.core.errors import RatchetError, Rejected
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.service.files import LOW_BYTES, free_bytes, shortage
 from ratchet.core.service.readiness import readiness
 from ratchet.core.stores.history import ledger_balance
@@ -66,36 +64,25 @@ def status(
         ),
     ] = None,
     role: OptionalRole = None,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."""
     if subject is None and role is not None:
         raise Rejected("--role needs `training` or `dpo`: the whole report is of all roles")
-    report = read(directory, subject, role)
-    print_answer(report, as_json, lambda: show_any(report))
-    if isinstance(report, StatusReport):
-        raise typer.Exit(report.exit_code)
-
-
-def read(directory: Path, subject: Subject | None, role: str | None) -> StatusReport | DpoStatusOut | TrainingStatusOut:
-    """The whole report, or that of a subject. Raises `NoStack`, `NotFound` or `Unavailable`."""
     endpoints = locate(directory)
-    if subject is None:
-        endpoints.require()
-        return asyncio.run(collect(endpoints))
-    path = f"/v1/status/{subject.value}" + (f"?{urlencode({'role': role})}" if role else "")
-    return get(endpoints, "coordinator", path, DpoStatusOut if subject == Subject.DPO else TrainingStatusOut)
-
-
-def show_any(report: StatusReport | DpoStatusOut | TrainingStatusOut) -> None:
-    """Print a report of any subject."""
-    if isinstance(report, StatusReport):
-        show(report)
-    elif isinstance(report, DpoStatusOut):
-        _show_dpo(report)
+    query = f"?{urlencode({'role': role})}" if role else ""
+    if subject == Subject.TRAINING:
+        training = get(endpoints, "coordinator", f"/v1/status/training{query}", TrainingStatusOut)
+        print_answer(training, as_json, lambda: _show_training(training))
+    elif subject == Subject.DPO:
+        dpo = get(endpoints, "coordinator", f"/v1/status/dpo{query}", DpoStatusOut)
+        print_answer(dpo, as_json, lambda: _show_dpo(dpo))
     else:
-        _show_training(report)
+        endpoints.require()
+        report = asyncio.run(collect(endpoints))
+        print_answer(report, as_json, lambda: show(report))
+        raise typer.Exit(report.exit_code)
 
 
 class ServiceStatus(msgspec.Struct, kw_only=True):
@@ -200,8 +187,8 @@ async def collect(endpoints: Endpoints) -> StatusReport:
         statuses = await asyncio.gather(*map(_service, record.services.values()))
         report.services = dict(zip(record.services, statuses, strict=True))
         report.upstreams = [
-            UpstreamStatus(name=one.name, url=one.address, key_variable=one.key_variable)
-            for one in upstreams_of_stack(record, endpoints.env)
+            UpstreamStatus(name=upstream.name, url=upstream.address, key_variable=upstream.key_variable)
+            for upstream in upstreams_of_stack(record, endpoints.env)
         ]
         try:
             report.disk_free_bytes = free_bytes(endpoints.directory)
@@ -308,9 +295,7 @@ async def _stream(bus: Bus, name: str, report: StatusReport) -> None:
         messages=figures.messages,
         bytes=figures.bytes,
         consumers={
-            consumer.name: ConsumerStatus(
-                lag=consumer.lag, unacknowledged=consumer.unacknowledged, redelivered=consumer.redelivered
-            )
+            consumer.name: msgspec.convert(consumer, ConsumerStatus, from_attributes=True)
             for consumer in figures.consumers
         },
     )

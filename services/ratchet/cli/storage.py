@@ -6,10 +6,9 @@ import typer
 
 from ratchet.cli.api import post
 from ratchet.cli.endpoints import locate
-from ratchet.cli.options import AsJson, Directory, DryRun
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun
 from ratchet.cli.output import console, print_answer, print_table
 from ratchet.core.contract.http.status import StorageOut
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -23,7 +22,7 @@ def storage() -> None:
 
 
 @app.command()
-def sweep(dry_run: DryRun = False, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def sweep(dry_run: DryRun = False, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """Set aside the objects that no job, policy or route refers to, and remove what was set aside long enough.
 
     The coordinator does this every day (RATCHET_COORDINATOR_SWEEP). What is set aside comes back when it is read.

@@ -87,11 +87,11 @@ async def follow(endpoints: Endpoints, role: str | None, as_json: bool, *, with_
                     errors.print("the broker is back", markup=False)
                 away, began = False, True
                 async with aclosing(arrivals(bus, start)) as arriving:
-                    async for one in arriving:
-                        if not with_evaluation and is_left_out(one, evaluations):
+                    async for arrived in arriving:
+                        if not with_evaluation and is_left_out(arrived, evaluations):
                             continue
-                        if role in (None, one.role):
-                            show(one, as_json)
+                        if role in (None, arrived.role):
+                            show(arrived, as_json)
         except BusUnavailable as error:
             if not began:
                 raise

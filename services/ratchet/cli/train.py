@@ -50,14 +50,6 @@ Scheduler = Literal["cosine", "linear", "constant", "constant_with_warmup"]
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    """Where a training reads and writes."""
-
-    data: Path
-    output: Path
-
-
-@dataclass(frozen=True, slots=True)
 class Common:
     """What both trainings can be asked for; the learning rate and the batch have defaults of their own."""
 
@@ -65,6 +57,7 @@ class Common:
     loop: LoopOptions
     save_steps: int
     mixed_precision: str | None
+    """None: the device's own."""
 
 
 def common_options(
@@ -88,7 +81,12 @@ def common_options(
     wandb: Annotated[bool, typer.Option("--wandb", help="Refused: metrics.jsonl has the curves.")] = False,
 ) -> Common:
     """What the options ask for. Raises `typer.BadParameter` for those that only other trainers have."""
-    refuse_unsupported(deepspeed, wandb=wandb)
+    if deepspeed is not None:
+        raise typer.BadParameter(
+            "--deepspeed is not supported: this training uses one device; --lora and --bf16 save memory there"
+        )
+    if wandb:
+        raise typer.BadParameter("--wandb is not supported: metrics.jsonl has every train step")
     hyper = Hyperparameters(
         epochs=epochs,
         max_steps=max_steps,
@@ -105,7 +103,7 @@ def common_options(
         eval_steps=eval_steps,
         keep_end=not keep_start,
     )
-    return Common(hyper, loop, save_steps, precision(bf16=bf16, fp16=fp16))
+    return Common(hyper, loop, save_steps, "fp16" if fp16 else "bf16" if bf16 else None)
 
 
 takes_common = with_options("common", common_options)
@@ -140,8 +138,9 @@ def rm_train(
         batch_size=batch_size,
         center_rewards_coefficient=center_rewards_coefficient or None,
     )
-    files = Files(dataset_dir, output_dir or default_output("rm", base_model))
-    run_training(local_config("reward_model", base_model, hyper, common), common.loop, files, as_json=as_json)
+    config = local_config("reward_model", base_model, hyper, common)
+    output = output_dir or default_output("rm", base_model)
+    run_training(config, common.loop, dataset_dir, output, as_json=as_json)
 
 
 @app.command("dpo-train")
@@ -166,8 +165,9 @@ def dpo_train(
     """
     hyper = replace(common.hyper, learning_rate=lr, batch_size=batch_size, beta=beta, label_smoothing=label_smoothing)
     loop = replace(common.loop, reference=local_path(ref_model) if ref_model else None)
-    files = Files(dataset_dir, output_dir or default_output("dpo", policy_model))
-    run_training(local_config("dpo", policy_model, hyper, common), loop, files, as_json=as_json)
+    config = local_config("dpo", policy_model, hyper, common)
+    output = output_dir or default_output("dpo", policy_model)
+    run_training(config, loop, dataset_dir, output, as_json=as_json)
 
 
 def local_config(algorithm: str, model: str, hyper: Hyperparameters, common: Common) -> TrainingConfig:
@@ -187,28 +187,13 @@ def default_output(folder: str, model: str) -> Path:
     return Path(ARTIFACTS, folder, Path(model).resolve().name if Path(model).is_dir() else Path(model).name)
 
 
-def precision(*, bf16: bool, fp16: bool) -> str | None:
-    """What the computation shall be in; None: the device's own."""
-    return "fp16" if fp16 else "bf16" if bf16 else None
-
-
-def refuse_unsupported(deepspeed: str | None, *, wandb: bool) -> None:
-    """Raise `typer.BadParameter` for options that other trainers have and this one does not."""
-    if deepspeed is not None:
-        raise typer.BadParameter(
-            "--deepspeed is not supported: this training uses one device; --lora and --bf16 save memory there"
-        )
-    if wandb:
-        raise typer.BadParameter("--wandb is not supported: metrics.jsonl has every train step")
-
-
 def local_path(model: str) -> str:
     """A directory by its whole path; any other name as it is."""
     return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
-def run_training(config: TrainingConfig, loop: LoopOptions, files: Files, *, as_json: bool) -> None:
-    """Train in a process of its own, and put the result into the output directory.
+def run_training(config: TrainingConfig, loop: LoopOptions, data: Path, output: Path, *, as_json: bool) -> None:
+    """Train on the files of `data` in a process of its own, and put the result into the output directory.
 
     Raises `typer.BadParameter` for options that no training can have, and `Rejected`.
     """
@@ -216,11 +201,11 @@ def run_training(config: TrainingConfig, loop: LoopOptions, files: Files, *, as_
         raise MissingExtra("trainer", f"a training by {config.algorithm}")
     if problems := training_problems(config):
         raise typer.BadParameter("; ".join(problems))
-    train, held_out = files.data / "train.jsonl", files.data / "eval.jsonl"
+    train, held_out = data / "train.jsonl", data / "eval.jsonl"
     if not train.is_file():
         raise Rejected(f"there is no {train}: ratchet data argilla-export makes one")
-    require_no_file(files.output)
-    output = files.output.resolve()
+    require_no_file(output)
+    output = output.resolve()
     request = LocalTraining(
         config=config,
         train=str(train.resolve()),

@@ -19,7 +19,7 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import JOBS_LISTED, job_named, snapshot_named
 from ratchet.cli.jobs import show_job, state_of
-from ratchet.cli.options import AsJson, Directory, DryRun, JobArgument, RolesArgument, json_file, options_beside
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun, JobArgument, RolesArgument, json_file, options_beside
 from ratchet.cli.output import (
     console,
     errors,
@@ -34,7 +34,6 @@ from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.state import ENDED
 from ratchet.core.errors import NotFound, RatchetError, Rejected, Unavailable
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 
 app = typer.Typer()
 
@@ -85,7 +84,7 @@ def train(
     timeout: Timeout = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Start a training job, of several roles one each. Exit code 3: not every role has one.
 
@@ -115,7 +114,7 @@ def train(
             "priority": priority,
         }
     if request is None and len(roles) > 1:
-        bodies = [body | {"role": one} for one in roles]
+        bodies = [body | {"role": name} for name in roles]
         submit_each(directory, bodies, wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json)
     else:
         submit(directory, body, wait=wait, timeout_s=timeout, dry_run=dry_run, as_json=as_json)
@@ -129,7 +128,7 @@ def cancel(
         typer.Option("--now", help="End it at once, without a further checkpoint; also one that is asked to stop."),
     ] = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Cancel a job; a running one stops after its train step, with a checkpoint that `resume` goes on from."""
     endpoints = locate(directory)
@@ -143,7 +142,7 @@ def cancel(
 
 
 @app.command()
-def resume(job: JobArgument, as_json: AsJson = False, directory: Directory = DEFAULT_DIRECTORY) -> None:
+def resume(job: JobArgument, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """Let a cancelled or failed job go on from its newest checkpoint, with the same data."""
     endpoints = locate(directory)
     job_id = job_named(endpoints, job, acts=True)

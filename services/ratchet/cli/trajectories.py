@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
 
 from ratchet.cli.api import require_role
-from ratchet.cli.connections import settings_of, warehouse_of
+from ratchet.cli.connections import ask_warehouse
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.ids import listed_ids, trajectory_named
-from ratchet.cli.options import AsJson, Directory, OptionalRole, TrajectoryArgument, WithEvaluation
+from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole, TrajectoryArgument, WithEvaluation
 from ratchet.cli.output import LONG, console, cut, print_answer, print_facts, print_table
 from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.contract.http.console import TrajectoryBrief
 from ratchet.core.errors import NotFound
 from ratchet.core.rules.chat import chat_messages, text_of
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.stores.capture import Barred, of_trajectory
 from ratchet.core.stores.trajectories import Branch, StoredTrajectories, ancestors
 from ratchet.core.stores.trajectory_list import TrajectoryList
 from ratchet.core.stores.trajectory_search import TrajectoryFilter
+
+if TYPE_CHECKING:
+    from ratchet.core.stores.warehouse import Warehouse
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -41,12 +43,16 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=10000, help="How many of the newest to show.")] = 20,
     with_evaluation: WithEvaluation = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """The open trajectories, whose runs go on, and the newest ended ones, each with its newest reward."""
     endpoints = locate(directory)
     asked = TrajectoryFilter(role=role, outcome=outcome, agent=agent, text=text, evaluation=with_evaluation)
-    rows, still_open, left_out = asyncio.run(newest(endpoints, asked, limit))
+
+    def ask(warehouse: Warehouse) -> Awaitable[tuple[list[Listed], list[Open], bool]]:
+        return newest_in(TrajectoryList(warehouse, lambda: datetime.now(UTC)), asked, limit)
+
+    rows, still_open, left_out = ask_warehouse(endpoints, ask)
     if not rows and not still_open and role is not None:
         require_role(endpoints, role)
     empty = "no such trajectories" if role or outcome or agent or text else "no trajectories yet"
@@ -63,11 +69,12 @@ def show(
     trajectory: TrajectoryArgument,
     full: Annotated[bool, typer.Option("--full", help="Show long turns whole.")] = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """One trajectory: its messages, its outcome, every revision of its reward, and the feedback on it."""
     endpoints = locate(directory)
-    whole = asyncio.run(read(endpoints, trajectory_named(endpoints, trajectory)))
+    named = trajectory_named(endpoints, trajectory)
+    whole = ask_warehouse(endpoints, lambda warehouse: read(warehouse, named))
     print_answer(whole, as_json, lambda: show_one(whole, full=full))
 
 
@@ -76,7 +83,7 @@ def tail(
     role: OptionalRole = None,
     with_evaluation: WithEvaluation = False,
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Print trajectories and their rewards as they arrive, until Ctrl-C; with --json a document on each line."""
     from ratchet.cli.tail import follow  # noqa: PLC0415 - only this command reads streams
@@ -139,24 +146,18 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     last_call_at: datetime
 
 
-async def newest(endpoints: Endpoints, asked: TrajectoryFilter, limit: int) -> tuple[list[Listed], list[Open], bool]:
-    """The newest trajectories, each with its newest reward; the open ones, which have no outcome to ask for; and
-    whether those of evaluations are all that there are."""
-    async with warehouse_of(settings_of(endpoints)) as warehouse:
-        return await newest_in(TrajectoryList(warehouse, lambda: datetime.now(UTC)), asked, limit)
-
-
 async def newest_in(
     listing: TrajectoryList, asked: TrajectoryFilter, limit: int
 ) -> tuple[list[Listed], list[Open], bool]:
-    """See `newest`."""
+    """The newest trajectories, each with its newest reward; the open ones, which have no outcome to ask for; and
+    whether those of evaluations are all that there are."""
     ended = (await listing.page(replace(asked, state="ended"), limit)).trajectories
     opened = () if asked.outcome else (await listing.page(replace(asked, state="open"), limit)).trajectories
     hides = not (ended or opened or asked.evaluation)
     hidden = (await listing.page(replace(asked, evaluation=True), 1)).trajectories if hides else ()
     return (
-        [msgspec.convert(one, Listed, from_attributes=True) for one in ended],
-        [_open(one) for one in opened],
+        msgspec.convert(ended, list[Listed], from_attributes=True),
+        [_open(run) for run in opened],
         bool(hidden),
     )
 
@@ -166,45 +167,42 @@ def _open(one: TrajectoryBrief) -> Open:
     return msgspec.convert(called, Open, from_attributes=True)
 
 
-async def read(endpoints: Endpoints, trajectory_id: str) -> Whole:
+async def read(warehouse: Warehouse, trajectory_id: str) -> Whole:
     """One trajectory. Raises `NotFound`."""
-    async with warehouse_of(settings_of(endpoints)) as warehouse:
-        stored = StoredTrajectories(warehouse)
-        trajectory = await stored.newest(trajectory_id)
-        if trajectory is None:
-            (count,) = await warehouse.rows(
-                "SELECT uniqExact(event_id) AS turns FROM turns WHERE trajectory_id = {id:String}",
-                {"id": trajectory_id},
-            )
-            if count["turns"]:
-                turns = f"{count['turns']} turn{'s' * (count['turns'] != 1)}"
-                recorded = f"trajectory {trajectory_id} has {turns} and has not ended yet"
-                end = f"POST /v1/trajectories/{trajectory_id}/end at the gateway ends it"
-                raise NotFound(f"{recorded}: {end}; without an end it is shown after ten minutes without a call")
-            raise NotFound(f"no trajectory {trajectory_id} is stored")
-        rewards = await stored.rewards(trajectory_id)
-        feedback = await stored.feedback(trajectory_id, trajectory.role)
-        run = await stored.run({trajectory_id, *ancestors(trajectory)})
-        recorded_as = trajectory.recorded_as or trajectory_id
-        calls, barred = await of_trajectory(warehouse, trajectory.role, recorded_as) or (0, [])
-        name, models = await stored.names(trajectory.role, recorded_as)
+    stored = StoredTrajectories(warehouse)
+    trajectory = await stored.newest(trajectory_id)
+    if trajectory is None:
+        (count,) = await warehouse.rows(
+            "SELECT uniqExact(event_id) AS turns FROM turns WHERE trajectory_id = {id:String}",
+            {"id": trajectory_id},
+        )
+        if count["turns"]:
+            turns = f"{count['turns']} turn{'s' * (count['turns'] != 1)}"
+            recorded = f"trajectory {trajectory_id} has {turns} and has not ended yet"
+            end = f"POST /v1/trajectories/{trajectory_id}/end at the gateway ends it"
+            raise NotFound(f"{recorded}: {end}; without an end it is shown after ten minutes without a call")
+        raise NotFound(f"no trajectory {trajectory_id} is stored")
+    rewards = await stored.rewards(trajectory_id)
+    feedback = await stored.feedback(trajectory_id, trajectory.role)
+    run = await stored.run({trajectory_id, *ancestors(trajectory)})
+    recorded_as = trajectory.recorded_as or trajectory_id
+    calls, barred = await of_trajectory(warehouse, trajectory.role, recorded_as) or (0, [])
+    name, models = await stored.names(trajectory.role, recorded_as)
     return Whole(trajectory, rewards, feedback, run, calls, barred, name, models)
 
 
-async def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
+def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
     """The roles under which anything of a trajectory is stored: itself, or turns of it."""
-    async with warehouse_of(settings_of(endpoints)) as warehouse:
-        return await StoredTrajectories(warehouse).roles_of(trajectory_id)
+    return ask_warehouse(endpoints, lambda warehouse: StoredTrajectories(warehouse).roles_of(trajectory_id))
 
 
 def show_list(stored: Sequence[Listed], still_open: Sequence[Open], empty: str) -> None:
     """Tables, newest first: of what is open, and of what has ended; `empty` stands for none of those."""
-    ids = listed_ids(one.trajectory_id for one in (*still_open, *stored))
+    ids = listed_ids(run.trajectory_id for run in (*still_open, *stored))
     if still_open:
-        calls = (_state(one) for one in still_open)
         runs = [
-            (ids[one.trajectory_id], one.role, one.agent_id, state, one.last_call_at, one.model, one.name)
-            for one, state in zip(still_open, calls, strict=True)
+            (ids[run.trajectory_id], run.role, run.agent_id, _state(run), run.last_call_at, run.model, run.name)
+            for run in still_open
         ]
         print_table(("trajectory", "role", "agent", "state", "last call", "model", "run"), runs, "")
         console.print()
@@ -230,9 +228,9 @@ def show_list(stored: Sequence[Listed], still_open: Sequence[Open], empty: str) 
     print_table(columns, rows, empty)
 
 
-def _state(one: Open) -> str:
-    failed = f", {one.failed_calls} failed" if one.failed_calls else ""
-    return f"open, {one.calls} call{'s' * (one.calls != 1)}{failed}"
+def _state(run: Open) -> str:
+    failed = f", {run.failed_calls} failed" if run.failed_calls else ""
+    return f"open, {run.calls} call{'s' * (run.calls != 1)}{failed}"
 
 
 def show_one(whole: Whole, *, full: bool = False) -> None:

@@ -1,17 +1,17 @@
-"""`ratchet url`: the addresses of the running system, for scripts."""
+"""`ratchet url` and `ratchet open`: the addresses of the running system, for scripts and in the browser."""
 
 from __future__ import annotations
 
+import webbrowser
 from typing import Annotated
 
 import typer
 
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
-from ratchet.cli.options import AsJson, Directory
+from ratchet.cli.options import HERE, AsJson, Directory
 from ratchet.cli.output import console, print_answer
 from ratchet.core.errors import NotFound
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.local.local_stack.catalog import GATEWAY, SERVICES, health_port_name, port_name
 
 app = typer.Typer()
@@ -30,7 +30,7 @@ def url(
         typer.Argument(help="A server or service, such as `coordinator`, or its health, such as `gateway_health`."),
     ] = "",
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """Print the gateway's base URL for agents, or the address of any part of the running system.
 
@@ -70,3 +70,17 @@ def addresses(endpoints: Endpoints) -> dict[str, str]:
             known[f"{spec.short}_health"] = f"http://127.0.0.1:{member.health_port}"
     further = {name: member for name, member in services.items() if name.startswith(f"{GATEWAY}-")}
     return known | {health_port_name(name): f"http://127.0.0.1:{one.health_port}" for name, one in further.items()}
+
+
+@app.command("open")
+def open_pages(
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+    directory: Directory = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Open the console in the browser, and print its address. Exit code 4: no stack runs."""
+    url = f"{locate(directory).url('console')}/"
+    opened = not no_browser and webbrowser.open(url)
+    print_answer({"url": url, "opened": opened}, as_json, lambda: console.print(url, markup=False, soft_wrap=True))
+    if not (opened or no_browser or as_json):
+        console.print("no browser could be opened here: open the address in one", markup=False)

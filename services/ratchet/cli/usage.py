@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Literal
 
 import typer
 
 from ratchet.cli.api import require_role
-from ratchet.cli.connections import settings_of, warehouse_of
-from ratchet.cli.endpoints import Endpoints, locate
-from ratchet.cli.options import AsJson, Directory, OptionalRole, Since, since_of
+from ratchet.cli.connections import ask_warehouse
+from ratchet.cli.endpoints import locate
+from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole, Since, since_of
 from ratchet.cli.output import print_answer, print_table
-from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from ratchet.core.stores.usage import Usage, usage as usage_of
 
 app = typer.Typer()
@@ -28,7 +25,7 @@ def usage(
     role: OptionalRole = None,
     since: Since = "7d",
     as_json: AsJson = False,
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: Directory = HERE,
 ) -> None:
     """What calls used: tokens, cost and latency by version, key, API, model, arm or hour.
 
@@ -36,16 +33,10 @@ def usage(
     the others. Version 0 of a role is an upstream's model.
     """
     begin, endpoints = since_of(since), locate(directory)
-    groups = asyncio.run(read(endpoints, by, role, begin))
+    groups = ask_warehouse(endpoints, lambda warehouse: usage_of(warehouse, by, role, begin))
     if not groups and role is not None:
         require_role(endpoints, role)
     print_answer({"since": begin, "by": by, "usage": groups}, as_json, lambda: show(by, groups))
-
-
-async def read(endpoints: Endpoints, by: str, role: str | None, since: datetime) -> list[Usage]:
-    """Usage since an instant, by group."""
-    async with warehouse_of(settings_of(endpoints)) as warehouse:
-        return await usage_of(warehouse, by, role, since)
 
 
 def show(by: str, groups: Sequence[Usage]) -> None:

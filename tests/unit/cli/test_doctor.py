@@ -18,11 +18,12 @@ import pytest
 
 from ratchet.bus.envelope import Record
 from ratchet.bus.spool import Spool
-from ratchet.cli.doctor import Checked, Level, code_of, examined
+from ratchet.cli.doctor import Checked, code_of, examined
 from ratchet.cli.doctor_checks import (
     MACHINE,
     SLOW_DISK_S,
     Finding,
+    State,
     check_disk_speed,
     check_logs,
     check_processes,
@@ -56,7 +57,7 @@ def stack_of(directory: Path, pid: int) -> Endpoints:
     return Endpoints(directory, record, {})
 
 
-def checked(state: Level) -> Checked:
+def checked(state: State) -> Checked:
     return Checked(check="one", state=state, sentence="", remedy=None)
 
 
@@ -184,7 +185,7 @@ class Deployer(BaseHTTPRequestHandler):
     ],
 )
 def test_a_role_whose_engine_was_configured_away_is_named(
-    tmp_path: Path, roles: list[str], state: Level, words: str
+    tmp_path: Path, roles: list[str], state: State, words: str
 ) -> None:
     engines = json.dumps([{"name": "one", "kind": "vllm", "urls": ["http://127.0.0.1:1"], "roles": roles}])
     with ThreadingHTTPServer(("127.0.0.1", 0), Deployer) as server:

@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ratchet.core.contract.http.jobs import JobIn
-from ratchet.core.contract.http.status import HealthOut
-from ratchet.core.contract.http.status import StorageOut
+from ratchet.core.contract.http.status import HealthOut, StorageOut
 from ratchet.core.rules.access import KeyScope
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.service.health import Check, Health
