@@ -19,8 +19,7 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from ratchet.console.pages import Pages, read_pages
-from ratchet.console.site import Site
+from ratchet.console.pages import Pages, Site, read_pages
 from ratchet.core.contract.http.console import HintOut, LoopOut, SessionOut
 from ratchet.core.service.asgi import Receive, Scope, Send
 from tests.support.console_scene import scene

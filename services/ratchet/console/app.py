@@ -25,13 +25,11 @@ from ratchet.console.events import Events
 from ratchet.console.http_api import Subjects, console_api
 from ratchet.console.http_services import HttpServices
 from ratchet.console.loop import Loop, Sources, disk_of, streams_of
-from ratchet.console.nats_hints import NatsHints
-from ratchet.console.nats_state import Alerts, Routes
-from ratchet.console.pages import Pages, read_pages
+from ratchet.console.nats_state import Alerts, NatsHints, Routes
+from ratchet.console.pages import Pages, Site, read_pages
 from ratchet.console.pass_through import CONNECT_S, COORDINATOR, DEPLOYER, GATEWAY, PassThrough
 from ratchet.console.rollouts import Rollouts
 from ratchet.console.settings import Settings
-from ratchet.console.site import Site
 from ratchet.console.tokens import Tokens
 from ratchet.console.training import Training
 from ratchet.console.trajectories import Trajectories

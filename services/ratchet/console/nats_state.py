@@ -1,13 +1,14 @@
-"""What the broker holds and the pages show as it is now: the routes of all roles, and the alerts that hold still."""
+"""What the broker says to the pages: the routes of all roles, the alerts that hold still, and changes as they come."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
 import structlog
+from nats.aio.msg import Msg
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
@@ -15,7 +16,9 @@ from ratchet.bus.message import decode
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.tasks import UntilStopped
 from ratchet.console.domain.attention import RECENTLY
-from ratchet.core.contract import Alert
+from ratchet.console.domain.hints import hint_of, trajectory_hint
+from ratchet.core.contract import DEFAULT_ROLE, Alert, Trajectory
+from ratchet.core.contract.http.console import HintOut
 from ratchet.core.contract.state import POLICIES, Route
 from ratchet.core.errors import BusUnavailable, ContractError
 
@@ -134,3 +137,49 @@ class Alerts:
                         firing.add(alert)
         finally:
             await reader.close()
+
+
+STREAMS = ("RL_TRAINING", "RL_DEPLOYMENTS", "RL_ALERTS", "RL_REWARDS", "RL_FEEDBACK")
+"""Read with their bodies, which are small."""
+TRAJECTORIES = "RL_TRAJECTORIES"
+"""Read without bodies: a trajectory may have megabytes."""
+
+
+class NatsHints:
+    """Reads the streams from now on. What is missed while the broker is away is no loss: pages ask again."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def follow(self, take: Callable[[HintOut], None]) -> None:
+        """Hand on every hint; goes on until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for stream in (*STREAMS, TRAJECTORIES):
+                group.create_task(self._follow(stream, take))
+
+    async def _follow(self, stream: str, take: Callable[[HintOut], None]) -> None:
+        since = self._bus.now()
+        while True:
+            reader = OrderedReader(self._bus, stream, start=since, headers_only=stream == TRAJECTORIES)
+            try:
+                await reader.open()
+                while True:
+                    for message in await reader.next(WAIT_S):
+                        since = max(since, message.metadata.timestamp)
+                        hint = self._hint(message, stream)
+                        if hint is not None:
+                            take(hint)
+            except BusUnavailable as error:
+                log.debug("hints wait for the broker", stream=stream, reason=str(error))
+            finally:
+                await reader.close()
+            await asyncio.sleep(AGAIN_S)
+
+    def _hint(self, message: Msg, stream: str) -> HintOut | None:
+        at: datetime = message.metadata.timestamp
+        if stream == TRAJECTORIES:
+            return trajectory_hint(message.subject.removeprefix(Trajectory.TOPIC).lstrip(".") or DEFAULT_ROLE, at)
+        try:
+            return hint_of(self._bus.read(message)[0].message, at)
+        except ContractError:  # its consumers make it a dead letter
+            return None

@@ -12,7 +12,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ratchet.core.stores.warehouse import Warehouse
-from ratchet.trajectory_collector.ledger import Account, Balance, Entry, Gap, ranges, size
+from ratchet.trajectory_collector.ledger import (
+    DEAD,
+    DUPLICATE,
+    ERASED,
+    LOST,
+    STORED,
+    Account,
+    Balance,
+    Entry,
+    Gap,
+    ranges,
+    size,
+)
 
 FOREVER = datetime(1970, 1, 1, tzinfo=UTC)
 """Before the first message that was ever stored."""
@@ -128,11 +140,7 @@ class Ledger:
             **_columns_of(account),
             "window": balance.window,
             "up_to": balance.span.last,
-            "stored": balance.stored,
-            "dead": balance.dead,
-            "duplicate": balance.duplicate,
-            "erased": balance.erased,
-            "lost": balance.lost,
+            **{outcome: getattr(balance, outcome) for outcome in (STORED, DEAD, DUPLICATE, ERASED, LOST)},
             "missing": size(balance.missing),
             "absent": size(balance.absent),
             "at": at,

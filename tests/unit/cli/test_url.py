@@ -1,9 +1,11 @@
-"""`ratchet url` prints one address, for scripts."""
+"""`ratchet url` prints one address, for scripts; `ratchet open` shows the console where there is a browser."""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -12,6 +14,7 @@ import pytest
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.local.local_stack.state import MemberRecord, StackRecord, write_record
+from tests.support.command_lines import ratchet
 
 
 @pytest.fixture
@@ -78,3 +81,27 @@ def test_the_settings_of_a_service_show_the_ports_that_the_running_stack_gave_it
     assert (settings["port"]["value"], settings["port"]["origin"]) == (7001, "ratchet up (RATCHET_GATEWAY_PORT)")
     assert settings["health_port"]["value"] == 7002
     assert settings["data_dir"]["value"] == str(stack / "data" / "gateway")
+
+
+URL = "http://127.0.0.1:8084"
+
+
+def opened_with(browser: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    browser.chmod(browser.stat().st_mode | stat.S_IXUSR)
+    return ratchet("open", "--dir", str(browser.parent), *options, RATCHET_CONSOLE_URL=URL, BROWSER=str(browser))
+
+
+def test_the_address_is_printed_and_opened(tmp_path: Path) -> None:
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {opened}\n')
+    answer = opened_with(browser)
+    assert (answer.returncode, answer.stdout) == (0, f"{URL}/\n"), answer.stderr
+    assert opened.read_text() == f"{URL}/"
+
+
+def test_no_browser_is_asked_for_none(tmp_path: Path) -> None:
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f"#!/bin/sh\ntouch {opened}\n")
+    answer = opened_with(browser, "--no-browser", "--json")
+    assert json.loads(answer.stdout) == {"url": f"{URL}/", "opened": False}
+    assert not opened.exists()

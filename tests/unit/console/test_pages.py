@@ -7,8 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ratchet.console.pages import MISSING, SECURITY, Pages, read_pages
-from ratchet.console.site import Site
+from ratchet.console.pages import MISSING, SECURITY, Pages, Site, read_pages
 from tests.support.callers import called_by
 
 SCRIPT = "assets/app-AB12CD34.js"

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from ratchet.console.pages import Pages
+from ratchet.console.pages import Pages, Site
 from ratchet.console.pass_through import BODY_BYTES, COORDINATOR, DEPLOYER, GATEWAY, PassThrough
-from ratchet.console.site import Site
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.http_client import AsyncApiClient, Peer
 from tests.support.callers import called_by

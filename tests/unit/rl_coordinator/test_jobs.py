@@ -24,9 +24,9 @@ from ratchet.core.contract.training import (
 )
 from ratchet.core.errors import Rejected, WrongState
 from ratchet.rl_coordinator.jobs.domain import jobs
-from ratchet.rl_coordinator.jobs.domain.announcements import pending_announcement
 from ratchet.rl_coordinator.jobs.domain.jobs import NEXT, RANK, Counted, Limits
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
+from ratchet.rl_coordinator.jobs.domain.upkeep import pending_announcement
 from ratchet.trainer_worker.domain import Worker, may_start
 from tests.support.training import NOON, after, changed, config, job, request
 

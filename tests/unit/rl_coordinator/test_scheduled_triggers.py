@@ -20,11 +20,10 @@ from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.jobs.planner import Planner
-from ratchet.rl_coordinator.triggers.domain import Firing
+from ratchet.rl_coordinator.triggers.domain import Firing, corrected, is_due, newest_time, next_time
 from ratchet.rl_coordinator.triggers.firing import Claim, Firer
 from ratchet.rl_coordinator.triggers.recipes import Recipe
 from ratchet.rl_coordinator.triggers.schedule_trigger import ScheduleTrigger
-from ratchet.rl_coordinator.triggers.schedules import corrected, is_due, newest_time, next_time
 from tests.support.fake_bus import fake_broker
 from tests.support.training import AMOUNTS, changed, config, request
 

@@ -1,4 +1,4 @@
-"""Streams are audited independently; an imbalance is red until it is repaired or its messages are lost."""
+"""The audit of the ledger, and which messages a restore reads again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ratchet.trajectory_collector.clickhouse_ledger import Audited, Generation, 
 from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.ledger import LOST, Account, Balance, Entry, Gap, ranges
 from ratchet.trajectory_collector.nats_streams import Progress, Streams
-from ratchet.trajectory_collector.restore import Restored, Restorer
+from ratchet.trajectory_collector.restore import Restored, Restorer, lies_in, runs
 from tests.support.fake_bus import fake_bus
 
 BEFORE, BROKEN, AFTER = "RL_TRAJECTORIES", "RL_TURNS", "RL_REWARDS"
@@ -174,3 +174,24 @@ async def test_a_pass_audits_a_bounded_number_of_windows_and_in_turn_all_of_them
     for _ in range(5):
         await audit.tick()
     assert 12 in books.rows[AFTER]
+
+
+SCATTERED = [Gap(sequence, sequence) for sequence in range(1, 2000, 2)]
+
+
+def test_a_thousand_scattered_gaps_are_one_pass() -> None:
+    assert runs(SCATTERED, 256) == [SCATTERED]
+
+
+def test_gaps_far_apart_are_read_in_separate_passes() -> None:
+    near, also_near, far = Gap(1, 10), Gap(20, 30), Gap(1000, 1000)
+
+    assert runs([near, also_near, far], 9) == [[near, also_near], [far]]
+    assert runs([near, also_near, far], 8) == [[near], [also_near], [far]]
+    assert runs([], 9) == []
+
+
+def test_only_messages_that_the_ledger_lacks_are_stored_again() -> None:
+    run = [Gap(3, 5), Gap(8, 8)]
+
+    assert [sequence for sequence in range(11) if lies_in(run, sequence)] == [3, 4, 5, 8]

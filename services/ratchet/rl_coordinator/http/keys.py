@@ -13,7 +13,7 @@ import structlog
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
-from ratchet.core.contract.http.keys import KeyCreatedOut, KeyIn, KeyOut, KeysOut, LimitsOut
+from ratchet.core.contract.http.keys import KeyCreatedOut, KeyIn, KeyOut, KeysOut
 from ratchet.core.contract.state import KEYS, Key, KeyLimits
 from ratchet.core.errors import BadRequest, NotFound, WrongState
 from ratchet.core.rules.access import (
@@ -67,19 +67,7 @@ class KeyStore:
 def key_out(key: Key, now: datetime) -> KeyOut:
     """A key without what it is checked by."""
     state = "revoked" if key.revoked_at is not None else "expired" if why_unusable(key, now) else "usable"
-    limits = msgspec.convert(key.limits, LimitsOut, from_attributes=True) if key.limits is not None else None
-    return KeyOut(
-        key_id=key.key_id,
-        name=key.name,
-        scopes=list(key.scopes),
-        state=state,
-        created_at=key.created_at,
-        created_by=key.created_by,
-        expires_at=key.expires_at,
-        revoked_at=key.revoked_at,
-        revoked_by=key.revoked_by,
-        limits=limits,
-    )
+    return msgspec.convert({**msgspec.structs.asdict(key), "state": state}, KeyOut, from_attributes=True)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,15 @@ from ratchet.core.contract.state import ENDED, Job, JobState
 from ratchet.core.errors import NotFound
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.domain import jobs
-from ratchet.rl_coordinator.jobs.domain.announcements import failure_alert, pending_announcement
 from ratchet.rl_coordinator.jobs.domain.jobs import Limits, is_announced, mark_announced
-from ratchet.rl_coordinator.jobs.domain.upkeep import Listening, bring_up_to, keep_listening, prunable
+from ratchet.rl_coordinator.jobs.domain.upkeep import (
+    Listening,
+    bring_up_to,
+    failure_alert,
+    keep_listening,
+    pending_announcement,
+    prunable,
+)
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 
 log = structlog.get_logger()

@@ -17,7 +17,7 @@ from ratchet.rl_coordinator.jobs import abilities
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems, serving_problems
 from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES
 from ratchet.rl_coordinator.settings import Settings
-from ratchet.rl_coordinator.triggers.schedules import schedule_problem
+from ratchet.rl_coordinator.triggers.domain import schedule_problem
 
 ANY_ROLE = "*"
 

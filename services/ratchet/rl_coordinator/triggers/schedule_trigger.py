@@ -14,10 +14,17 @@ from datetime import datetime
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import named_id
 from ratchet.core.errors import Conflict
-from ratchet.rl_coordinator.triggers.domain import SCHEDULE, SCHEDULED, Firing
+from ratchet.rl_coordinator.triggers.domain import (
+    SCHEDULE,
+    SCHEDULED,
+    Firing,
+    corrected,
+    is_due,
+    newest_time,
+    next_time,
+)
 from ratchet.rl_coordinator.triggers.firing import Firer
 from ratchet.rl_coordinator.triggers.recipes import Recipe, recipe_for
-from ratchet.rl_coordinator.triggers.schedules import corrected, is_due, newest_time, next_time
 
 
 @dataclass(frozen=True)
