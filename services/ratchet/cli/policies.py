@@ -74,8 +74,8 @@ def show(
 ) -> None:
     """Show a policy and its origin: job, snapshot, trajectories, rewards, raters. --json has the event ids."""
     endpoints = locate(directory)
-    found = find_policy(endpoints, policy)
-    path = f"/v1/models/{segment(found.role)}/{found.version}/lineage?limit={trajectories}&parents={parents}"
+    named = find_policy(endpoints, policy)
+    path = f"/v1/models/{segment(named.role)}/{named.version}/lineage?limit={trajectories}&parents={parents}"
     lineage = get(endpoints, "coordinator", path, LineageOut)
     print_answer(lineage, as_json, lambda: console.print(lineage_tree(lineage)))
 
