@@ -113,7 +113,6 @@ def assembled(
         pages,
         Authentication(console_api(subjects), keys.caller_of),
         {name: Authentication(app, keys.caller_of) for name, app in passed.items()},
-        shared.allowed_hosts,
     )
     server = HttpServer(site, shared.http_host, settings.port, sites=Sites(shared.allowed_hosts))
     return App(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -19,7 +19,6 @@ from prometheus_client import Counter
 
 from ratchet.core.service.asgi import AsgiApp, Headers, Receive, Response, Scope, Send, problem_response, send_response
 from ratchet.core.service.problems import HttpError, not_allowed
-from ratchet.core.service.same_site import unknown_host
 
 INDEX = "index.html"
 MISSING = (
@@ -162,12 +161,11 @@ class Site:
     of ours too.
     """
 
-    def __init__(self, pages: AsgiApp, api: AsgiApp, passed: Mapping[str, AsgiApp], hosts: Iterable[str] = ()) -> None:
-        """`passed`: applications by the first part of the path; `hosts`: names of the console, see `Sites`."""
+    def __init__(self, pages: AsgiApp, api: AsgiApp, passed: Mapping[str, AsgiApp]) -> None:
+        """`passed`: applications by the first part of the path."""
         self._pages = pages
         self._api = api
         self._passed = passed
-        self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
@@ -188,11 +186,7 @@ class Site:
                 REQUESTS.labels(part, event["status"]).inc()
             await send(event)
 
-        unknown = unknown_host(dict(scope["headers"]), self._hosts)
-        if unknown is not None:
-            await send_response(sending, problem_response(unknown))
-        else:
-            await app(scope, receive, sending)
+        await app(scope, receive, sending)
 
 
 async def _alive(_: Scope, __: Receive, send: Send) -> None:

@@ -13,10 +13,10 @@ from tests.support.callers import called_by
 SCRIPT = "assets/app-AB12CD34.js"
 
 
-def site(folder: Path, hosts: tuple[str, ...] = ()) -> httpx.AsyncClient:
+def site(folder: Path) -> httpx.AsyncClient:
     async def nothing(*_: object) -> None: ...
 
-    app = Site(Pages(read_pages(folder)), called_by(nothing), {}, hosts)
+    app = Site(Pages(read_pages(folder)), called_by(nothing), {})
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8084")
 
 
@@ -95,11 +95,3 @@ async def test_pages_that_were_never_built_are_one_clear_line(tmp_path: Path) ->
     async with site(tmp_path / "static") as http:
         answer = await http.get("/")
     assert (answer.status_code, answer.json()["error"]["message"]) == (503, MISSING)
-
-
-@pytest.mark.parametrize(
-    ("host", "status"), [("evil.example", 403), ("console.example", 200), ("localhost:8084", 200), ("10.0.0.7", 200)]
-)
-async def test_a_name_that_another_site_may_have_shows_nothing(built: Path, host: str, status: int) -> None:
-    async with site(built, ("console.example",)) as http:
-        assert (await http.get("/", headers={"host": host})).status_code == status

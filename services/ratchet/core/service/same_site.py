@@ -1,8 +1,9 @@
-"""Requests that change something come from programs, not from web pages of other sites.
+"""Requests come from programs, not from web pages of other sites.
 
 A page that a person has open can send requests to a service on the person's machine or network. Without asking first it
-can send no JSON content type; `Origin` names the page's own site; and a page whose name was made to point here (DNS
-rebinding) sends that name as `Host`. All three are checked, for every method that may change something.
+can send no JSON content type, and `Origin` names the page's own site: both are checked for every method that may change
+something. A page whose name was made to point here (DNS rebinding) may read the answers too, and sends that name as
+`Host`, which is checked for every method.
 """
 
 from __future__ import annotations
@@ -40,8 +41,13 @@ class SameSite:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point: 403 for another site, 415 for another content type than JSON, 400 for more than one."""
         problem = None
-        if scope["type"] == "http" and scope["method"] not in _SAFE:
-            problem = _repeated_header(scope["headers"]) or refusal(dict(scope["headers"]), self._hosts, self._origins)
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            problem = _repeated_header(scope["headers"]) or (
+                unknown_host(headers, self._hosts)
+                if scope["method"] in _SAFE
+                else refusal(headers, self._hosts, self._origins)
+            )
         if problem is not None:
             await send_problem(send, scope, problem, self._error_json)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import secrets
 import shlex
 from collections.abc import Generator, Mapping
@@ -202,13 +203,17 @@ def require_in_place(directory: Path) -> None:
 def stack_lock(directory: Path) -> Generator[None]:
     """Hold the directory, which is made for it where there is none, and goes again where nothing came into it.
 
+    It is for its owner's eyes alone: conversations lie in it.
+
     The kernel lets go of it when this process dies. Raises `AlreadyRunning`.
     """
     try:
-        directory.mkdir(parents=True)
+        directory.mkdir(mode=0o700, parents=True)
         made = True
     except FileExistsError:
         made = False
+        if directory.stat().st_uid == os.geteuid():
+            directory.chmod(0o700)
     with ExitStack() as held:
         try:
             held.enter_context(lock_at(directory / LOCK_FILE))

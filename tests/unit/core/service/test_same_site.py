@@ -1,10 +1,12 @@
-"""Pages of other sites change nothing, whatever they send."""
+"""Pages of other sites change nothing, whatever they send, and read nothing."""
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
-from ratchet.core.service.same_site import refusal
+from ratchet.core.service.asgi import Receive, Response, Scope, Send, send_response
+from ratchet.core.service.same_site import SameSite, Sites, refusal
 
 JSON = {b"content-type": b"application/json", b"content-length": b"2"}
 
@@ -36,3 +38,16 @@ JSON = {b"content-type": b"application/json", b"content-length": b"2"}
 def test_only_programs_and_our_own_pages_may_change_something(headers: dict[bytes, bytes], code: str | None) -> None:
     problem = refusal(headers, frozenset({"llm.example.com"}))
     assert (problem.code if problem else None) == code
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+@pytest.mark.parametrize(
+    ("host", "status"), [("evil.example", 403), ("llm.example.com", 200), ("localhost:8084", 200), ("10.0.0.7", 200)]
+)
+async def test_name_of_another_site_reads_nothing(method: str, host: str, status: int) -> None:
+    async def secret(_: Scope, __: Receive, send: Send) -> None:
+        await send_response(send, Response(200, b"secret"))
+
+    transport = httpx.ASGITransport(SameSite(secret, Sites(hosts=("LLM.example.com",))))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8084") as http:
+        assert (await http.request(method, "/", headers={"host": host})).status_code == status

@@ -203,3 +203,11 @@ async def test_members_start_when_the_first_job_comes() -> None:
 
     await eventually(both, deadline_s=30)
     await end(watching)
+
+
+def test_lock_makes_the_directory_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    for directory in (tmp_path / "new" / "state", tmp_path / "old"):
+        if directory.name == "old":
+            directory.mkdir(mode=0o755)
+        with stack_lock(directory):
+            assert stat.S_IMODE(directory.stat().st_mode) == 0o700
