@@ -186,7 +186,7 @@ class TrajectoryList:
         opened = [row.place.key for row in rows if not row.row]
         tables = await asyncio.gather(
             ask(_CALLS, of_keys(runs)),
-            ask(_AGENTS, of_keys(opened)) if opened else asyncio.sleep(0, list[Row]()),
+            ask(_AGENTS, of_keys(opened)) if opened else asyncio.sleep(0, list["Row"]()),
             ask(REWARDED, of_ids([row.place.key for row in rows])),
             ask(_THUMBS, by_id),
             ask(_QUESTIONS, of_keys(runs)),
