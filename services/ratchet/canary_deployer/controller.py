@@ -166,7 +166,6 @@ class RolloutController:
                 await self.reconciler.apply_decision(*await self.preparation.conclude_gates(current))
 
     async def _observe(self, rollout: Rollout) -> None:
-        """Decide by what a probe under traffic has shown, else by what trajectories show."""
         decision = await self.watch.look(rollout)
         if decision is None:
             await self.observer.observe(rollout)
@@ -194,7 +193,6 @@ class RolloutController:
         await self._pause(pause_s)
 
     async def _pause(self, longest_s: float) -> None:
-        """Wait to be woken, at most so long."""
         if not self._stopping:
             with suppress(TimeoutError):
                 async with asyncio.timeout(longest_s):

@@ -113,7 +113,6 @@ class Controllers:
         return "; ".join(faults) or None
 
     def _begin(self, role: str) -> RolloutController:
-        """The role's controller, which runs while this does."""
         controller = self._controllers.get(role)
         if controller is None:
             controller = self._controllers[role] = self._build(role)

@@ -135,8 +135,6 @@ class Api:
         return self._summary(role, await controller.operators.start(policy, order, dry_run=body.dry_run))
 
     def _handler_of(self, act: Act) -> Callable[..., Awaitable[RolloutOut]]:
-        """The handler of one act."""
-
         async def handle(role: str, body: ActIn, caller: Caller) -> RolloutOut:
             order = _order(body, caller, isinstance(body, PromoteIn) and body.override)
             controller = await self._controllers.controller(_checked(role))
@@ -154,7 +152,6 @@ class Api:
         return RolePoliciesOut(role=role, route=route, policies=await self._policies.versions(role))
 
     async def _newest(self, role: str) -> Rollout:
-        """Raises `NotFound`."""
         rollout = await self._controllers.current(_checked(role))
         if rollout is None:
             raise NotFound(f"there was no rollout of {role} yet")

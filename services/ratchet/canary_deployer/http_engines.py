@@ -225,7 +225,6 @@ class HttpReplica:
         return reply.content
 
     def _error(self, reply: Reply, model: str) -> RatchetError:
-        """The error that an answer stands for."""
         status, name = reply.status, self.name
         if status in WRONG_KEY:
             variable = self._engine.api_key_env or "RATCHET_ENGINE_API_KEY"
@@ -301,12 +300,10 @@ def _one_token(model: str, ids: Sequence[int]) -> dict[str, object]:
 
 
 def _unreachable(error: Unavailable) -> bool:
-    """Whether there was no connection at all."""
     return isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
 
 
 def _token_id(token: str) -> int | None:
-    """The id that a token is named by; None for a token that is not named so."""
     digits = token.removeprefix(TOKEN_ID)
     named = token.startswith(TOKEN_ID) and digits.isdecimal() and len(digits) <= ID_DIGITS
     return int(digits) if named else None

@@ -104,10 +104,7 @@ class KvPolicies:
         return policy, True
 
     async def _numbered(self, role: str) -> list[tuple[int, PolicyVersion | None]]:
-        """All policies of a role with their versions, oldest first; None for an entry that cannot be read, with a log.
-
-        One damaged entry must not keep the role from its next policy.
-        """
+        """All policies of a role with their versions, oldest first; None, with a log, for one that cannot be read."""
         known: list[tuple[int, PolicyVersion | None]] = []
         for key, entry in (await self._versions.below(role)).items():
             number, damage = key.removeprefix(f"{role}."), str(entry) if isinstance(entry, Unreadable) else None
@@ -118,7 +115,6 @@ class KvPolicies:
         return sorted(known, key=itemgetter(0))
 
     async def _count_version(self, role: str, version: int) -> None:
-        """The next version is later than this one."""
         await self.change_route(
             role, lambda route: msgspec.structs.replace(route, next_version=max(route.next_version, version + 1))
         )

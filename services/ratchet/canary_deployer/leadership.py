@@ -210,7 +210,6 @@ class Leadership:
         self.lost.set()
 
     async def _give_back(self) -> None:
-        """Free the key of a leader that stops."""
         term = self._term
         self._step_down("stopped")
         if term is None:
@@ -254,7 +253,6 @@ class WhileLeading:
 
 
 async def _first(*waits: Callable[[], Awaitable[object]]) -> None:
-    """Wait until one of them is over."""
     tasks = [asyncio.ensure_future(wait()) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

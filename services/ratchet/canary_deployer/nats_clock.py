@@ -23,8 +23,6 @@ SHARP_S = 1.0
 
 
 class _StreamInfo(msgspec.Struct):
-    """The part of the broker's answer about a stream that says when it was given."""
-
     ts: datetime
 
 

@@ -360,8 +360,6 @@ class _StreamState(msgspec.Struct):
 
 
 class _StreamInfo(msgspec.Struct):
-    """What a stream holds, and when by the broker's clock."""
-
     ts: datetime
     state: _StreamState
 

@@ -133,10 +133,7 @@ class Observer:
             metrics.LEASE.labels(current.role).set(route.canary.lease)
 
     async def _open_events(self, rollout: Rollout) -> Events:
-        """Events after those in the record; opened anew for another rollout and after every fault.
-
-        Raises `EvidenceLost` when trajectories or places in the streams are lost.
-        """
+        """Events after those in the record; opened anew for another rollout and after every fault."""
         if self.store.lost is not None:
             raise EvidenceLost(self.store.lost)
         reading = (rollout.rollout_id, self.store.generation)

@@ -82,7 +82,6 @@ class OperatorActs:
             self.woken.set()
 
     async def _decision(self, rollout: Rollout | None, act: Act, order: Order) -> tuple[Rollout, Decision]:
-        """The rollout that an act is about, and the decision that it stands for."""
         if act is Act.REVERT:
             return await self._revert(rollout, order)
         if rollout is None:

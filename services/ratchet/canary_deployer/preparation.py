@@ -93,7 +93,6 @@ class Preparation:
         return msgspec.structs.replace(rollout, statistics=Statistics(), **places), decision
 
     async def _forecast(self) -> Forecast | None:
-        """How long a rollout would take at the role's traffic."""
         starts, span_s = await self.context.source.recent_starts(self.context.role, self.context.now())
         return forecast(starts, span_s, self.context.rules)
 

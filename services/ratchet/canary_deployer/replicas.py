@@ -265,10 +265,7 @@ async def _short(replica: Replica, model: str) -> object:
 
 
 async def _control(replica: Replica, stable: PolicyVersion, check: Check[object], failure: str | None = None) -> None:
-    """Make a check under stable's name. Raises `Unavailable` where it fails: so the engine is at fault.
-
-    `failure`: how the same check of the candidate failed.
-    """
+    """Make a check under stable's name. Raises `Unavailable` where it fails: so the engine is at fault."""
     before = f"{failure}; and " if failure else ""
     try:
         await check(replica, stable.name)

@@ -161,11 +161,7 @@ class RolloutStore:
             await self.save(rollout)
 
     async def _read_record(self) -> tuple[Entry[Rollout] | None, str | None]:
-        """The record; and, where its statistics cannot be read and traffic depends on them, why not.
-
-        A rollout without traffic needs no statistics: its decisions and the questions that it waits for stand beside
-        them.
-        """
+        """The record; and, where its statistics cannot be read and traffic depends on them, why not."""
         try:
             return await self.context.rollouts.get(self.context.role), None
         except Unreadable as error:
@@ -244,7 +240,6 @@ class ChunkStore:
 
 
 async def _gathered(requests: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The answers to requests that run together, a bounded number at a time."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def bounded(request: Coroutine[Any, Any, T]) -> T:

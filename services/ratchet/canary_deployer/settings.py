@@ -188,7 +188,6 @@ class Settings(ServiceSettings):
 
 
 def _for_each(given: tuple[T, ...], count: int) -> tuple[T, ...]:
-    """One value holds for all stages."""
     return given * count if len(given) == 1 else given
 
 

@@ -168,7 +168,6 @@ def _tasks_of(file: str, objects: Objects) -> TaskFile:
 
 
 def _played(tries: list[Try]) -> Played:
-    """One try of each task."""
     return Played(
         scores={done.task: done.score for done in tries},
         tries=len(tries),

@@ -243,7 +243,6 @@ def value_of(fields: Fields, name: str) -> Any:
 
 
 def _decoded(raw: msgspec.Raw, name: str) -> Any:
-    """A member. Raises `BadRequest`."""
     try:
         return _VALUE.decode(raw) if len(memoryview(raw)) <= STEP_BYTES else _decoded_in_steps(raw, STEPS)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -200,11 +200,7 @@ class Answering:
         self._recorder.record_call(call.arm, job)
 
     async def _ask(self, call: Call) -> Answer:
-        """From the cache, else from the engine.
-
-        Raises `EngineFailed`, `HttpError` for a request that it refuses, or `BadRequest` for one with tools that the
-        policy could not see.
-        """
+        """From the cache, else from the engine."""
         policy = call.assignment.policy
         if self._router.takes_no_tools(call.engine, call.arm.role, policy) and call.request.may_call_tools:
             message = NO_TOOLS.format(policy=policy.name)
@@ -215,7 +211,7 @@ class Answering:
             if dialect.translation is not None:
                 dialect, request = dialect.translation.to, dialect.translation.request(request)
             call.cache_key = cache_key(policy.digest, dialect.path, ENGINE_FIELDS[dialect.name](request, policy.name))
-            cached = self._cache.get_answer(call.cache_key)
+            cached = self._cache.get_value(call.cache_key)
             metrics.CACHE_LOOKUPS.labels("miss" if cached is None else "hit").inc()
             if cached is not None:
                 call.cached, call.header = True, msgspec.structs.replace(call.header, engine=CACHE)
@@ -267,7 +263,6 @@ class Answering:
 
 
 def _name_replica(call: Call, replica: str | None) -> None:
-    """The turn says which replica of its engine answered, or failed last."""
     if replica is not None:
         engine = msgspec.structs.replace(call.engine.info, replica=replica)
         call.header = msgspec.structs.replace(call.header, engine=engine)

@@ -13,15 +13,13 @@ agents ── HTTP ── Guard ── JsonApi ── http_api ┬─ Completion
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import BackgroundConnection, Bus
-from ratchet.bus.contracts import Contracts
 from ratchet.bus.kv import Bucket
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Spool
@@ -47,8 +45,7 @@ from ratchet.gateway.domain.past_calls import AnswerCache
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines import build_upstream, transport_to
-from ratchet.gateway.engines.http_transport import HttpTransport
-from ratchet.gateway.engines.policy_engines import Limits, PolicyEngines
+from ratchet.gateway.engines.policies import PolicyEngines
 from ratchet.gateway.engines.replicas import CHECK_EVERY_S
 from ratchet.gateway.error_shapes import MessagesErrors, error_json
 from ratchet.gateway.guard import Guard, RateLimit
@@ -77,200 +74,95 @@ async def build(
     `recorders`: by default processes of their own.
     """
     constants = constants or Constants()
-    contracts = load_contracts()
-    pool = recorders or RecorderPool(settings.recorders, constants.conversation_bytes)
-    recording = _recording(settings, constants, contracts, pool)
-    routing = _routing(settings, constants, recording)
-    recognition = _recognition(constants, recording)
-    reader = RequestReader()
-    continuing = Continuing(Responses(partial(_responses_bucket, recording.broker)))
-    calls, answering = _calls(settings, recording, routing, recognition, reader, continuing)
-    completions = Completions(calls, answering, continuing, constants.keep_alive_s)
-    handlers = Handlers(
-        models=routing.models,
-        recorder=recording.recorder,
-        continuing=continuing,
-        arms=recognition.arms,
-        identity=recognition.identity,
-        peer_sync=recognition.peer_sync,
-        updates=recording.updates,
-        contracts=contracts,
-        now=utc_now,
+    contracts, folder, monotonic = load_contracts(), settings.shared.data_dir / "gateway", time.monotonic
+
+    # What becomes of calls: turns and starts on their way to the broker, and what counts against quotas.
+    broker = BackgroundConnection(
+        lambda: Bus.connect(settings.shared.bus, name="gateway", contracts=contracts, echo=False)
     )
-    coordinator = AsyncApiClient(Peer("the coordinator", settings.coordinator_url or ""))
-    others = OtherCalls(routing.models, routing.router, settings.prices, recording.quotas.account)
-    asked = coordinator if settings.coordinator_url else None
-    find = route_finder(completions, others, handlers, asked, recording.quotas)
-    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=constants.bodies_bytes)
-    used = partial(recording.updates.used, requests=1)
-    guard = Guard(api, recognition.limit, settings.requests_per_minute, settings.trusted_proxies, used=used)
-    try:
-        yield _app(settings, constants, recording, routing, recognition, guard)
-    finally:
-        reader.close()
-        await continuing.close()
-        await routing.close()
-        await coordinator.close()
-        recording.spool.close()
-
-
-@dataclass(frozen=True)
-class _Recording:
-    """What becomes of calls: turns and starts on their way to the broker, and what counts against quotas."""
-
-    broker: BackgroundConnection
-    spool: Spool
-    publishing: Publishing
-    pool: Recorders
-    updates: PeerUpdates
-    quotas: Quotas
-    recorder: Recorder
-
-
-def _recording(settings: Settings, constants: Constants, contracts: Contracts, pool: Recorders) -> _Recording:
-    shared = settings.shared
-    broker = BackgroundConnection(lambda: Bus.connect(shared.bus, name="gateway", contracts=contracts, echo=False))
-    spool = open_spool(_folder(settings) / "spool", constants.spool_bytes)
+    spool = open_spool(folder / "spool", constants.spool_bytes)
     outbox = Outbox(contracts, SOURCE, spool, queue_limit=constants.queue_limit)
     publishing = Publishing(outbox, broker.bus, close_s=constants.close_s, patience_s=constants.lease_s)
+    pool = recorders or RecorderPool(settings.recorders, constants.conversation_bytes)
     updates = PeerUpdates(constants.conversation_bytes // 8)
-    quotas = Quotas(broker.bus, utc_now, time.monotonic, updates, has_prices=settings.prices.are_set)
+    quotas = Quotas(broker.bus, utc_now, monotonic, updates, has_prices=settings.prices.are_set)
     streams = StreamMemory(settings.streams_bytes)
     recorder = Recorder(outbox, pool, settings.recording_bytes, streams, updates, quotas.account)
-    return _Recording(broker, spool, publishing, pool, updates, quotas, recorder)
 
-
-@dataclass(frozen=True)
-class _Routing:
-    """Who answers calls: policies by their routes, and upstreams."""
-
-    routes: Routes
-    engines: PolicyEngines
-    transports: Sequence[HttpTransport]
-    models: Models
-    router: CallRouter
-
-    async def close(self) -> None:
-        await self.engines.close()
-        for transport in self.transports:
-            await transport.close()
-
-
-def _routing(settings: Settings, constants: Constants, recording: _Recording) -> _Routing:
-    broker = recording.broker
-    routes = Routes(broker.bus, _folder(settings), lease_s=constants.lease_s, monotonic=time.monotonic)
-    limits = Limits(constants.engine_connect_timeout_s, settings.engine_timeout_s, constants.engine_idle_s)
-    engines = PolicyEngines(settings.engines, limits)
+    # Who answers calls: policies by their routes, and upstreams.
+    routes = Routes(broker.bus, folder, lease_s=constants.lease_s, monotonic=monotonic)
+    engines = PolicyEngines(
+        settings.engines,
+        connect_s=constants.engine_connect_timeout_s,
+        answer_s=settings.engine_timeout_s,
+        idle_s=constants.engine_idle_s,
+    )
     transports = list(map(transport_to, settings.upstreams))
     upstreams = list(map(build_upstream, settings.upstreams, transports))
     models = Models(routes, upstreams, ModelNames(settings.aliases, settings.roles, settings.other_role))
-    router = CallRouter(
-        routes,
-        engines.of,
-        upstreams,
-        announce=recording.recorder.publish_start,
-        is_blind=recording.publishing.is_blind,
-        now=utc_now,
-    )
-    return _Routing(routes, engines, transports, models, router)
+    announce, is_blind = recorder.publish_start, publishing.is_blind
+    router = CallRouter(routes, engines.of, upstreams, announce=announce, is_blind=is_blind, now=utc_now)
 
-
-@dataclass(frozen=True)
-class _Recognition:
-    """Which trajectory a call belongs to, by what this gateway and the others remember, and its caller's rate."""
-
-    arms: Arms
-    identity: Identity
-    peer_sync: PeerSync
-    limit: RateLimit
-
-
-def _recognition(constants: Constants, recording: _Recording) -> _Recognition:
-    arms, updates = Arms(constants.arms_bytes), recording.updates
-    rest_s = constants.conversation_rest_s
+    # Which trajectory a call belongs to, by what this gateway and the others remember, and its caller's rate.
+    arms, rest_s = Arms(constants.arms_bytes), constants.conversation_rest_s
     identity = Identity(constants.identity_bytes, new_id, time.time, rest_s=rest_s, updates=updates)
-    limit = RateLimit(time.monotonic, gateways=lambda: updates.gateways)
-    memory = Memory(identity, arms, updates.calls, recording.recorder.order, (recording.quotas.learn, limit.learn))
-    return _Recognition(arms, identity, PeerSync(recording.broker.bus, updates, memory, time.time), limit)
+    limit = RateLimit(monotonic, gateways=lambda: updates.gateways)
+    memory = Memory(identity, arms, updates.calls, recorder.order, (quotas.learn, limit.learn))
+    peer_sync = PeerSync(broker.bus, updates, memory, time.time)
 
-
-def _calls(
-    settings: Settings,
-    recording: _Recording,
-    routing: _Routing,
-    recognition: _Recognition,
-    reader: RequestReader,
-    continuing: Continuing,
-) -> tuple[CallOpener, Answering]:
-    """What opens calls, and what has them answered."""
-    calls = CallOpener(
-        reader,
-        routing.models,
-        routing.router,
-        continuing,
-        recognition.arms,
-        recognition.identity,
-        recognition.peer_sync,
-        settings.user_key.get_secret_value() if settings.user_key else None,
-        utc_now,
-    )
-    answering = Answering(
-        routing.router,
-        AnswerCache(settings.cache_bytes),
-        recording.recorder,
-        recognition.identity,
-        settings.logprob_modes,
-        settings.prices,
-    )
-    return calls, answering
-
-
-def _app(
-    settings: Settings,
-    constants: Constants,
-    recording: _Recording,
-    routing: _Routing,
-    recognition: _Recognition,
-    guard: Guard,
-) -> App:
-    """What runs, and how it is."""
+    reader, continuing = RequestReader(), Continuing(Responses(partial(_responses_bucket, broker)))
+    user_key = settings.user_key.get_secret_value() if settings.user_key else None
+    calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, user_key, utc_now)
+    logprob_modes, cache = settings.logprob_modes, AnswerCache(settings.cache_bytes)
+    answering = Answering(router, cache, recorder, identity, logprob_modes, settings.prices)
+    completions = Completions(calls, answering, continuing, constants.keep_alive_s)
+    handlers = Handlers(models, recorder, continuing, arms, identity, peer_sync, updates, contracts, utc_now)
+    coordinator = AsyncApiClient(Peer("the coordinator", settings.coordinator_url or ""))
+    others = OtherCalls(models, router, settings.prices, quotas.account)
+    find = route_finder(completions, others, handlers, coordinator if settings.coordinator_url else None, quotas)
+    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=constants.bodies_bytes)
+    per_minute, used = settings.requests_per_minute, partial(updates.used, requests=1)
+    guard = Guard(api, limit, per_minute, settings.trusted_proxies, used=used)
     given = [setting_key(key.get_secret_value(), "agents", AGENT_SCOPES) for key in settings.api_keys]
-    keys = known_keys(settings.shared, "gateway", recording.broker.bus, given)
-    routes, peer_sync, publishing = routing.routes, recognition.peer_sync, recording.publishing
+    keys = known_keys(settings.shared, "gateway", broker.bus, given)
 
-    async def engines() -> str | None:
+    async def engines_away() -> str | None:
         # Before a role has a policy there may be no engine: the local stack starts one when it is needed.
-        return await routing.engines.check() if routes.roles() else None
+        return await engines.check() if routes.roles() else None
 
-    return App(
-        "gateway",
-        [
-            recording.broker,
-            publishing,
-            recording.pool,
-            peer_sync,
-            routes,
-            keys,
-            recording.quotas,
-            Periodic(OBSERVE_S, publishing.observe, "observation"),
-            Periodic(CHECK_EVERY_S, routing.engines.check_health, "replicas"),
-            http_server(settings, constants, guard, keys),
-        ],
-        {"routes": routes.ready, "other_gateways": peer_sync.ready, "keys": keys.ready, "files": has_files},
-        notes={
-            "broker": recording.broker.check,
-            "canaries": routes.check,
-            "engines": engines,
-            "spool": publishing.check,
-            "unreadable_keys": keys.check,
-        },
-        drain_s=settings.grace_s + settings.drain_s + FINISH_S,
-    )
-
-
-def _folder(settings: Settings) -> Path:
-    """Where the gateway keeps its files."""
-    return settings.shared.data_dir / "gateway"
+    try:
+        yield App(
+            "gateway",
+            [
+                broker,
+                publishing,
+                pool,
+                peer_sync,
+                routes,
+                keys,
+                quotas,
+                Periodic(OBSERVE_S, publishing.observe, "observation"),
+                Periodic(CHECK_EVERY_S, engines.check_health, "replicas"),
+                http_server(settings, constants, guard, keys),
+            ],
+            {"routes": routes.ready, "other_gateways": peer_sync.ready, "keys": keys.ready, "files": has_files},
+            notes={
+                "broker": broker.check,
+                "canaries": routes.check,
+                "engines": engines_away,
+                "spool": publishing.check,
+                "unreadable_keys": keys.check,
+            },
+            drain_s=settings.grace_s + settings.drain_s + FINISH_S,
+        )
+    finally:
+        reader.close()
+        await continuing.close()
+        await engines.close()
+        for transport in transports:
+            await transport.close()
+        await coordinator.close()
+        spool.close()
 
 
 def open_spool(folder: Path, limit_bytes: int) -> Spool:

@@ -157,7 +157,6 @@ def _shown_body(call: Call, answer: Answer) -> bytes:
 
 
 def _shown_stream(call: Call, answer: Answer) -> ShownStream:
-    """How the agent gets the answer's events."""
     if answer.dialect is call.dialect:
         return PassedStream(answer.request, call.dialect.error_event, of_policy=answer.of_policy)
     assert call.dialect.translation is not None  # noqa: S101 - the engine answered in the translation's dialect
@@ -170,7 +169,6 @@ def _unreadable(error: Exception) -> EngineFailed:
 
 
 def _problem(error: HttpError) -> Problem:
-    """The error for any API's shape of one."""
     return Problem(error.status, error.body.error)
 
 

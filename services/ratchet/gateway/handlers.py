@@ -172,12 +172,7 @@ def _owner(request: Request) -> str:
 
 
 def _roles(caller: Caller, body: Mapping[str, Any], known: Sequence[str], *, knows_all: bool) -> list[str]:
-    """The roles that a request is about: the one that it names, else those of `known` that the caller's key may rate.
-
-    `knows_all`: no other gateway knows more of the trajectory just now. Raises `BadRequest` when there is no role, or
-    when all of its calls were in others than the one that is named,
-    `Unavailable` when another gateway may know one, `Forbidden` when the key may not rate the one that is named.
-    """
+    """The roles that a request is about: the one that it names, else those of `known` that the key may rate."""
     if body.get("role"):
         caller.require(KeyScope.FEEDBACK, str(body["role"]))
         if known and knows_all and body["role"] not in known:

@@ -141,7 +141,6 @@ async def refuse_websocket(request: Request, _: str | None) -> Answer:
 
 
 def _response_route(handlers: Handlers, method: str, path: re.Match[str]) -> Route:
-    """The route of a kept response. Raises `HttpError` 405."""
     routes = {("GET", True): handlers.list_input_items, ("GET", False): handlers.get_response}
     routes["DELETE", False] = handlers.delete_response
     handler = routes.get((method, path["items"] is not None))

@@ -159,7 +159,6 @@ class Routes:
         return value
 
     def _store(self, file: Path, values: Mapping[str, msgspec.Struct]) -> None:
-        """Keep values for a start without a broker."""
         blob = msgspec.json.encode({key: msgspec.Raw(encode(value)) for key, value in values.items()})
         if self._on_disk.get(file) == blob:  # a renewed lease changes nothing of a route without its canary
             return
@@ -173,7 +172,6 @@ class Routes:
 
 
 def _restored(file: Path, kind: type[V]) -> dict[str, V]:
-    """The values of an earlier run."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, kind])
     except FileNotFoundError:

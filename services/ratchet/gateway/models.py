@@ -79,7 +79,6 @@ class Models:
         return resolved, version
 
     async def _pinned(self, model: ModelName, number: int, caller: Caller) -> PolicyVersion:
-        """The version that a name pins."""
         caller.require(KeyScope.INFER, model.role)
         version = await self._routes.version(model.role, number)
         if model.digest not in {None, version.digest[:8]}:
@@ -89,7 +88,6 @@ class Models:
         return version
 
     def _served(self, model: ModelName, name: str, *, exact: bool) -> tuple[ModelName, PolicyVersion | None]:
-        """What a name without a version stands for."""
         variant = self._variant(model.role)
         if variant is not None:
             role, algorithm = variant
@@ -119,10 +117,7 @@ class Models:
         return self._names.aliases.get(name, name)
 
     def _read(self, name: str, *, exact: bool) -> ModelName:
-        """A name as a role or a version of one. Providers also sell names like `claude@20240229`: they are no pins.
-
-        Raises `NotFound` for a version that a role which is known cannot have.
-        """
+        """A name as a role or a version of one. Providers also sell names like `claude@20240229`: they are no pins."""
         role, at, _ = name.partition("@")
         is_ours = exact or self._routes.get_route(role) is not None
         try:
@@ -134,7 +129,6 @@ class Models:
         return model if model.version is None or is_ours else ModelName(self._names.other_role)
 
     def _is_role(self, name: str) -> bool:
-        """Whether it is a role that has a policy, or needs none."""
         return name in self._named or self._routes.get_route(name) is not None
 
     def _variant(self, name: str) -> tuple[str, str] | None:
@@ -143,7 +137,6 @@ class Models:
         return variant if variant is not None and not self._is_role(name) and self._is_role(variant[0]) else None
 
     def _is_served(self, role: str, asked: str) -> bool:
-        """Whether something answers for a role; `asked`: the model as the agent names it."""
         route = self._routes.get_route(role)
         has_policy = route is not None and route.stable is not None
         return has_policy or any(upstream.policy_for(role, asked) for upstream in self._upstreams)

@@ -62,8 +62,6 @@ CHUNK = 32
 
 
 class _Info(msgspec.Struct, frozen=True):
-    """What the broker says of a stream."""
-
     ts: datetime
     """When, by the clock that stamps messages."""
 
@@ -162,10 +160,6 @@ class PeerSync:
             return True
         is_whole = self._listener is not None and self._listener.breaks == self._breaks
         return is_whole and self._is_well and self._bus.is_connected and await self._round_trip(ROUND_TRIP_S)
-
-    def take(self, body: bytes) -> None:
-        """A message of another process came just now."""
-        self._take(body, self._now_s(), live=True)
 
     async def run(self) -> None:
         """Send and listen until stopped."""
@@ -288,18 +282,22 @@ class PeerSync:
             async for batch in batches:
                 for number, message in enumerate(batch, 1):
                     sent_s = message.metadata.timestamp.timestamp() + behind_s
-                    self._take(message.data, min(self._now_s(), sent_s), live=False)
+                    self.take(message.data, min(self._now_s(), sent_s))
                     if number % CHUNK == 0:
                         await asyncio.sleep(0)
 
-    def _take(self, body: bytes, sent_s: float, *, live: bool) -> None:
-        """Take notes over; unreadable ones mean nothing, and what a later version adds is left out."""
+    def take(self, body: bytes, sent_s: float | None = None) -> None:
+        """Take the notes of a message over, which came just now, or was sent at a time of this process's clock.
+
+        Unreadable ones mean nothing, and what a later version adds is left out.
+        """
         try:
             notes = decode(body, GatewayNotes)
         except msgspec.DecodeError:
             metrics.UNREADABLE_NOTES.inc()
             return
         if notes.process != self._updates.process:
-            until_s = max(self._alive_until_s.get(notes.process, 0.0), sent_s + ALIVE_S)
+            at_s = self._now_s() if sent_s is None else sent_s
+            until_s = max(self._alive_until_s.get(notes.process, 0.0), at_s + ALIVE_S)
             self._alive_until_s[notes.process] = until_s
-            self._memory.learn(notes, sent_s, live=live)
+            self._memory.learn(notes, at_s, live=sent_s is None)

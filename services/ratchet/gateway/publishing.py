@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.outbox import Outbox
@@ -13,46 +12,31 @@ OBSERVE_S = 1.0
 """How often the gateway looks whether the broker stores its events."""
 
 
-@dataclass(slots=True)
-class Observation:
-    """Whether events get through to the broker, by our own clock (monotonic seconds).
+class Publishing:
+    """Runs the outbox, and observes whether its events arrive.
 
     While they do not, nothing could observe a canary, and the gateway must not serve one.
     """
 
-    patience_s: float
-    """How long nothing may get through, and how long a loss counts."""
-    well_at: float
-    """When the broker last stored something, or nothing waited."""
-    lost_at: float | None = None
-    published: int = 0
-    lost: int = 0
-
-    def observe(self, *, published: int, pending: int, lost: int, now_s: float) -> None:
-        """Take note of the counts since the start: stored, still waiting, and dropped for want of room."""
-        if not pending or published > self.published:
-            self.well_at = now_s
-        if lost > self.lost:
-            self.lost_at = now_s
-        self.published, self.lost = published, lost
-
-    def is_blind(self, now_s: float) -> bool:
-        """Whether nothing got through for longer than the patience, or an event was dropped within it."""
-        if now_s - self.well_at > self.patience_s:
-            return True
-        return self.lost_at is not None and now_s - self.lost_at <= self.patience_s
-
-
-class Publishing:
-    """Runs the outbox, and observes whether its events arrive."""
-
     def __init__(
-        self, outbox: Outbox, connect: Callable[[], Awaitable[Bus]], *, close_s: float, patience_s: float
+        self,
+        outbox: Outbox,
+        connect: Callable[[], Awaitable[Bus]],
+        *,
+        close_s: float,
+        patience_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`patience_s`: how long nothing may get through, and how long a loss counts."""
         self._outbox = outbox
         self._connect = connect
         self._close_s = close_s
-        self._observation = Observation(patience_s, time.monotonic())
+        self._patience_s = patience_s
+        self._monotonic = monotonic
+        self._well_at = monotonic()
+        """When the broker last stored something, or nothing waited."""
+        self._lost_at: float | None = None
+        self._published = self._lost = 0
 
     async def run(self) -> None:
         """Publish until stopped."""
@@ -65,13 +49,20 @@ class Publishing:
 
     async def observe(self) -> None:
         """Take note of the outbox's counts; to be called every `OBSERVE_S`."""
-        stats, pending = self._outbox.stats, self._outbox.pending
-        now_s = time.monotonic()
-        self._observation.observe(published=stats.published, pending=pending, lost=stats.overflowed, now_s=now_s)
+        stats, now_s = self._outbox.stats, self._monotonic()
+        if not self._outbox.pending or stats.published > self._published:
+            self._well_at = now_s
+        if stats.overflowed > self._lost:
+            self._lost_at = now_s
+        self._published, self._lost = stats.published, stats.overflowed
 
     def is_blind(self) -> bool:
-        """Whether the broker no longer stores what the gateway publishes: the gateway then serves no canary."""
-        return self._observation.is_blind(time.monotonic())
+        """Whether nothing got through for longer than the patience, or an event was dropped within it: the gateway then
+        serves no canary."""
+        now_s = self._monotonic()
+        if now_s - self._well_at > self._patience_s:
+            return True
+        return self._lost_at is not None and now_s - self._lost_at <= self._patience_s
 
     async def check(self) -> str | None:
         """Readiness: how many events were lost because neither memory nor disk had room."""

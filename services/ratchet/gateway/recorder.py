@@ -199,7 +199,6 @@ class Recorder:
         self._note_record(arm, _place_of(job.header))
 
     def _note_record(self, arm: Arm, call: CallNote) -> None:
-        """Let other processes know of a record."""
         arm.recorded += 1
         self._updates.recorded(msgspec.structs.replace(call, number=arm.recorded))
 

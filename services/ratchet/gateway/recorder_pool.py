@@ -51,8 +51,6 @@ class Recorders(JobRunner, Component, Protocol):
 
 @dataclass(slots=True)
 class _Held:
-    """A job without a record yet."""
-
     frame: bytes
     finish: Finish
     tries: int = 0

@@ -269,7 +269,6 @@ class RecordMaker:
             return self._sealed(short_turn(self._redactor, job, INVALID), INVALID, detail)
 
     def _sealed(self, turn: Turn, problem: str | None = None, detail: str | None = None) -> Recorded:
-        """The record of a turn. Raises `InvalidMessage`."""
         return Recorded(self._sealer.seal(turn), problem, detail, counted_of(turn))
 
 
@@ -291,10 +290,7 @@ def _past_call(turn: Turn, answer: Answer, messages: Sequence[JsonObject], diges
 
 
 def _call_note(turn: Turn, call: PastCall | None) -> CallNote:
-    """What other processes need of a recorded call: of one that no call can continue, only which attempt it was.
-
-    Its number is for the process to say that counts them.
-    """
+    """What other processes need of a recorded call: of one that no call can continue, only which attempt it was."""
     place = CallNote(
         trajectory_id=turn.trajectory_id,
         role=turn.role,
@@ -322,7 +318,6 @@ def _call_note(turn: Turn, call: PastCall | None) -> CallNote:
 
 
 def _cost_of(job: CallJob, usage: Usage | None) -> float | None:
-    """US dollars; None when the price or the tokens are not known."""
     if job.price is None or usage is None:
         return None
     return job.price.cost_of(usage, with_prompt=job.choice == 0)

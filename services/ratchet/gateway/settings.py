@@ -209,7 +209,6 @@ def verify(settings: Settings, environment: Mapping[str, str]) -> None:
 
 
 def _price(settings: PriceSettings) -> Price:
-    """A price as the recorder takes it."""
     return Price(settings.prompt, settings.completion, settings.cached_prompt)
 
 

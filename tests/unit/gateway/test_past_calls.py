@@ -56,13 +56,13 @@ def test_the_least_recently_used_answers_make_room_and_the_cache_keeps_no_huge_o
     for name in (b"a", b"b", b"c", b"d", b"e", b"f", b"g"):
         cache.put_answer(name, b"0123456789ABCDEF12")
     assert cache.size == sum(1 for _ in range(len(cache))) * 18
-    assert cache.get_answer(b"a") == b"0123456789ABCDEF12"
+    assert cache.get_value(b"a") == b"0123456789ABCDEF12"
     for name in (b"h", b"i", b"j"):
         cache.put_answer(name, b"0123456789ABCDEF12")
     assert cache.size <= 160
-    assert (cache.get_answer(b"a"), cache.get_answer(b"b")) == (b"0123456789ABCDEF12", None)
+    assert (cache.get_value(b"a"), cache.get_value(b"b")) == (b"0123456789ABCDEF12", None)
     cache.put_answer(b"huge", b"x" * 200)
-    assert cache.get_answer(b"huge") is None
+    assert cache.get_value(b"huge") is None
 
 
 def test_the_longest_fitting_call_is_the_parent_and_empty_members_do_not_matter() -> None:

@@ -130,7 +130,6 @@ def apply_decision(
 
 
 def _target(rollout: Rollout, decision: Decision, rules: Rules) -> State:
-    """The state that the verdict leads to, if the move is legal."""
     match decision.verdict:
         case Verdict.START:
             return state_after_gates(rollout.strategy, soaks=rules.soaks)
@@ -160,7 +159,6 @@ _PLAIN_TARGET = {
 
 
 def _staged(rollout: Rollout, verdict: Verdict, rules: Rules, now: datetime) -> Rollout:
-    """The rollout with the stage, weight and age that its new state brings."""
     if verdict is Verdict.RESUME and rollout.active:
         return msgspec.structs.replace(rollout, age_s=0.0)
     if rollout.state is State.SOAKING:

@@ -323,7 +323,6 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
 def _with_cohort(
     strata: dict[float, Stratum], cohort: Cohort, harms: dict[str, Floats], before: Flags
 ) -> dict[float, Stratum]:
-    """The strata with the trajectories of a cohort that are before the watermark."""
     known = (cohort.outcome == SUCCESS) | (cohort.outcome == FAILED)
     after = dict(strata)
     for weight in np.unique(cohort.weight[before]).tolist():

@@ -197,7 +197,6 @@ def _was_compared(rollout: Rollout) -> bool:
 
 
 def _heldout_improvement(rollout: Rollout) -> float | None:
-    """Held-out difference, candidate minus stable, if the gate measured it."""
     for result in rollout.gates:
         if result.gate == HELDOUT and isinstance(result.evidence.get("difference"), int | float):
             return float(result.evidence["difference"])

@@ -96,7 +96,6 @@ def comparison(statistics: Statistics, rules: Rules) -> JsonObject:
 
 
 def _interval(shown: Evidence, metric: str) -> JsonObject:
-    """The limits of a difference, as a whole and by share of traffic."""
     whole = shown.limits.get(metric)
     if whole is None:
         return {}

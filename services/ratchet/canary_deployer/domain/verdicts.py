@@ -152,7 +152,6 @@ def _promotion(rollout: Rollout, rules: Rules) -> Decision:
 
 
 def _soak_time_left(rollout: Rollout, rules: Rules) -> list[str]:
-    """The rest of the soak's time; nothing outside of a soak."""
     passed_s = max(0.0, rollout.stage_age_s - rules.lead_s)
     if not in_soak(rollout, rules) or passed_s >= rules.soak_s:
         return []
@@ -160,7 +159,6 @@ def _soak_time_left(rollout: Rollout, rules: Rules) -> list[str]:
 
 
 def _missing_coverage(rollout: Rollout, rules: Rules) -> list[str]:
-    """The arms on which too few outcomes are known."""
     if not rules.outcomes:
         return []
     coverage = rollout.statistics.evidence.coverage
@@ -174,7 +172,6 @@ def _missing_coverage(rollout: Rollout, rules: Rules) -> list[str]:
 
 
 def _missing_proof(rollout: Rollout, rules: Rules) -> list[str]:
-    """The conditions of a promotion that the evidence does not meet."""
     evidence = rollout.statistics.evidence
     values = {name: evidence.promotion.get(name, 1.0) for name in rules.promotion_metrics}
     small = [

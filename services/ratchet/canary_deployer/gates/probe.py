@@ -100,10 +100,7 @@ class ProbeGate:
         return sentence
 
     async def _stable_matches(self, stable: PolicyVersion, candidate: PolicyVersion, sentence: str) -> str | None:
-        """The number format that stable's probe shows on every replica; None where stable has no probe to show it.
-
-        Raises `Unavailable` when a replica that fails on the candidate's probe fails on stable's, too.
-        """
+        """The number format that stable's probe shows on every replica; None where stable has no probe to show it."""
         try:
             manifest = await self.manifests.read(stable)
         except (NotFound, DigestMismatch, Rejected):

@@ -151,7 +151,6 @@ async def _ask_both(
 
 
 def _misjudged(played: Played, tasks: set[str]) -> str | None:
-    """Why judgements of these tasks cannot be used; None when they can."""
     if played.scores.keys() - tasks:
         return "it judged answers that it was not given"
     if played.tries > len(played.scores):

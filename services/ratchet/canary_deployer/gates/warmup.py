@@ -39,10 +39,7 @@ class WarmupGate:
         return GateResult(NAME, PASSED, answered, evidence)
 
     async def _warm(self, replica: Replica, model: str) -> int:
-        """How many tokens a replica answered.
-
-        Raises `Rejected` for output that is broken in every try, `Unavailable` for one that is broken in some.
-        """
+        """How many tokens a replica answered."""
         tokens = 0
         for number, prompt in enumerate(self.prompts, 1):
             logprobs = await replica.ask(model, prompt)
@@ -61,7 +58,6 @@ def build(tools: GateTools) -> WarmupGate:
 
 
 def _problem(logprobs: Sequence[float | None]) -> str | None:
-    """Why an answer with these log-probabilities is broken; None when it is not."""
     if not logprobs:
         return "no tokens"
     for place, value in enumerate(logprobs):

@@ -160,7 +160,6 @@ def _usage_of_message(usage: object) -> Usage | None:
 
 
 def _count(counts: object, name: str) -> int:
-    """A number of tokens; 0 where there is none."""
     value = cast("Body", counts).get(name) if isinstance(counts, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 

@@ -1,8 +1,8 @@
-"""Content blocks as chat messages: what a user, a tool and an assistant say."""
+"""Content blocks as chat messages: what a user, a tool and an assistant say, and which tools the blocks offer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -128,7 +128,6 @@ def tool_input(arguments: object) -> Body:
 
 
 def _spoken(parts: Sequence[Body]) -> str | list[Body]:
-    """One text, or the parts where they hold more than text."""
     if all(part["type"] == "text" for part in parts):
         return "".join(part["text"] for part in parts)
     return list(parts)
@@ -141,7 +140,6 @@ def _content(parts: Sequence[Body]) -> str | list[Body]:
 
 
 def _tool_message(block: Block, path: str, obstacles: Obstacles) -> tuple[Body, list[Body]]:
-    """The result as text, and what it holds beside text."""
     call_id = text_member(block, "tool_use_id", path)
     content = block.get("content")
     inner = blocks_of("" if content is None else content, f"{path}.content")
@@ -155,7 +153,6 @@ def _tool_message(block: Block, path: str, obstacles: Obstacles) -> tuple[Body, 
 
 
 def _change_text(block: Block) -> str | None:
-    """What a block that names a tool says; None for any other."""
     offers = CHANGES.get(block["type"])
     if offers is None:
         return None
@@ -177,7 +174,6 @@ def _tool_call(block: Block, path: str) -> Body:
 
 
 def _parts(block: Block, path: str, obstacles: Obstacles) -> list[Body]:
-    """A block of a user or a tool as parts of a chat message."""
     match block["type"]:
         case "text":
             text = text_member(block, "text", path)
@@ -237,3 +233,55 @@ def _document(block: Block, path: str, obstacles: Obstacles) -> list[Body]:
 
 _FLAT = ("text", "image")
 """What a document may hold: nothing that holds documents."""
+
+
+@dataclass(slots=True)
+class Offered:
+    """What a conversation says about its tools. Those that wait until a search or a system message names them are not
+    offered until then.
+
+    Claude Code keeps most of its tools so (`defer_loading`): their names stand in a message, and its tool `ToolSearch`
+    answers with a `tool_reference` for each one that the model may call from then on.
+    """
+
+    by_name: dict[str, bool] = field(default_factory=dict[str, bool])
+    """Whether the last word about a tool offers it."""
+    defined: list[tuple[str, Body]] = field(default_factory=list[tuple[str, Body]])
+    """Tools that a system message defines, each after its place."""
+
+    def includes(self, tool: Body) -> bool:
+        """Whether the model is offered a tool of the request's list."""
+        last = self.by_name.get(cast("str", tool.get("name")) if isinstance(tool.get("name"), str) else "")
+        return tool.get("defer_loading") is not True if last is None else last
+
+
+def offered_by(blocks: Iterable[Placed], obstacles: Obstacles) -> Offered:
+    """Reads the blocks of a conversation, in order. Raises `BadRequest`."""
+    offered = Offered()
+    for path, block in blocks:
+        if block["type"] == "tool_result":
+            for name in _references(block.get("content")):
+                offered.by_name[name] = True
+        elif block["type"] in CHANGES:
+            _change(offered, object_member(block, "tool", path), f"{path}.tool", obstacles, CHANGES[block["type"]])
+    return offered
+
+
+def _references(content: object) -> Sequence[str]:
+    parts = cast("list[object]", content) if isinstance(content, list) else []
+    refs = [cast("Body", part) for part in parts if isinstance(part, dict)]
+    return [name for ref in refs if ref.get("type") == REFERENCE and isinstance(name := ref.get("tool_name"), str)]
+
+
+def _change(offered: Offered, tool: Body, path: str, obstacles: Obstacles, offers: bool) -> None:
+    match tool.get("type"):
+        case "tool_reference":
+            offered.by_name[text_member(tool, "name", path)] = offers
+        case "tool_definition" if offers:
+            definition = object_member(tool, "definition", path)
+            offered.defined.append((f"{path}.definition", definition))
+            offered.by_name[text_member(definition, "name", f"{path}.definition")] = True
+        case str() as kind:
+            obstacles.add(path, f"a tool of type {kind} is known only to Anthropic's models")
+        case _:
+            raise BadRequest(f"{path} must have a type", param=f"{path}.type")

@@ -15,15 +15,16 @@ from ratchet.core.errors import BadRequest
 from ratchet.core.rules.chat.format import ChatError, json_text
 from ratchet.dialects.messages.blocks import (
     Obstacles,
+    Offered,
     Placed,
     assistant_message,
     blocks_of,
     object_member,
+    offered_by,
     system_text,
     text_member,
     user_messages,
 )
-from ratchet.dialects.messages.offered import Offered, offered_by
 from ratchet.dialects.requests import NEUTRAL, Body
 
 _KEPT = ("model", "adapter_id", "stream", "seed", "return_token_ids", "chat_template_kwargs", *NEUTRAL)
@@ -56,8 +57,6 @@ class MessagesRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """One message, its content as blocks."""
-
     role: str
     blocks: list[Placed]
     path: str
@@ -207,7 +206,6 @@ def _tool_choice(body: Body, *, has_tools: bool) -> Body:
 
 
 def _limits(body: Body, *, counting: bool) -> Body:
-    """The longest answer, and where it stops. A count of tokens has neither."""
     if counting:
         return {}
     longest = body.get("max_tokens")

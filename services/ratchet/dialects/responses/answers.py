@@ -104,8 +104,6 @@ class ResponseStream:
 
 
 class _Response:
-    """A response in the making."""
-
     def __init__(self, body: Body, response_id: str, created_at: int) -> None:
         self.output: Output | Compacted
         if compacts(body):

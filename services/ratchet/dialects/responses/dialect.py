@@ -57,14 +57,16 @@ def chat_call(call: CallRequest) -> CallRequest:
     return msgspec.structs.replace(call, fields=_fields(chat), as_chat=None, include_usage=call.stream, adds_usage=True)
 
 
-class _OutputItem(msgspec.Struct):
+class _Typed(msgspec.Struct):
+    """An item of the output, or an event."""
+
     type: str
 
 
 class ResponseEnvelope(msgspec.Struct):
     """A response as far as the gateway relies on its shape."""
 
-    output: list[_OutputItem]
+    output: list[_Typed]
 
     @property
     def choices(self) -> Sequence[object]:
@@ -97,8 +99,7 @@ def response_ends(data: bytes) -> bool:
     """Whether an event's data is the last one."""
     if not any(kind in data for kind in _ENDS):
         return False
-    event = msgspec.json.decode(data, type=_Event)
-    return event.type.encode() in _ENDS
+    return msgspec.json.decode(data, type=_Typed).type.encode() in _ENDS
 
 
 def replay_response(answer: Body) -> list[Body]:
@@ -110,10 +111,6 @@ def replay_response(answer: Body) -> list[Body]:
         events += [{"type": kind, "output_index": place, "item": item} for kind in kinds]
     events.append({"type": f"response.{answer.get('status', 'completed')}", "response": answer})
     return [{**event, "sequence_number": number} for number, event in enumerate(events)]
-
-
-class _Event(msgspec.Struct):
-    type: str
 
 
 def _fields(chat: Body, but: frozenset[str] = frozenset()) -> Fields:

@@ -112,8 +112,6 @@ def custom_input(arguments: str) -> str:
 
 @dataclass
 class _Answer:
-    """An assistant message in the making."""
-
     parts: list[JsonObject] = field(default_factory=list[JsonObject])
     reasoning: list[str] = field(default_factory=list[str])
     refusals: list[str] = field(default_factory=list[str])
@@ -136,8 +134,6 @@ class _Answer:
 
 
 class _Folding:
-    """Items to messages, in order."""
-
     def __init__(self, obstacles: list[BadRequest]) -> None:
         self.messages: list[JsonObject] = []
         self.answer = _Answer()
@@ -180,7 +176,6 @@ class _Folding:
             self.answer = _Answer()
 
     def _say(self, message: JsonObject) -> None:
-        """Add a message that is no part of an answer."""
         self.end_answer()
         self.messages.append(message)
 
@@ -241,7 +236,6 @@ def _content(parts: list[JsonObject]) -> str | list[JsonObject]:
 
 
 def _chat_part(part: JsonObject, at: str) -> JsonObject:
-    """Raises `BadRequest`."""
     kind = part.get("type")
     if kind in {"input_text", "output_text", "text"}:
         return {"type": "text", "text": checked(part, TextPart, at).text}

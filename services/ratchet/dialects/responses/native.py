@@ -10,6 +10,7 @@ import msgspec
 from ratchet.core.contract import JsonObject
 from ratchet.core.errors import BadRequest
 from ratchet.dialects.requests import Body
+from ratchet.dialects.responses.chat_answers import CompletionDetails, PromptDetails
 from ratchet.dialects.responses.items import answer_message
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
@@ -27,19 +28,11 @@ _TEXTS: Mapping[str, tuple[str, str]] = {
 _FINISH: Mapping[object, str] = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
-class InputTokens(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class OutputTokens(msgspec.Struct):
-    reasoning_tokens: int | None = None
-
-
 class ResponseUsage(msgspec.Struct):
     input_tokens: int = 0
     output_tokens: int = 0
-    input_tokens_details: InputTokens | None = None
-    output_tokens_details: OutputTokens | None = None
+    input_tokens_details: PromptDetails | None = None
+    output_tokens_details: CompletionDetails | None = None
 
 
 class Incomplete(msgspec.Struct):
@@ -133,7 +126,6 @@ def fold_response(events: Iterable[Body]) -> JsonObject:
 
 
 def _with_texts(item: JsonObject, texts: Mapping[tuple[str, int, str], list[str]]) -> JsonObject:
-    """The item with the texts that have come for it."""
     whole = dict(item)
     for (part, _, member), pieces in sorted(texts.items()):
         text = "".join(pieces)

@@ -36,8 +36,6 @@ _PREFIXES: Mapping[str, str] = {
 
 @dataclass
 class _Part:
-    """A content part that is still growing."""
-
     kind: str
     index: int
     pieces: list[str] = field(default_factory=list[str])
@@ -161,7 +159,6 @@ class Output:
         return part
 
     def _end_part(self) -> None:
-        """The open part becomes content of its item."""
         part, item = self._part, self.items[-1]
         if part is None:
             return

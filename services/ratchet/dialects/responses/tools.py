@@ -105,7 +105,6 @@ def _listed(tools: list[JsonObject], at: str, namespace: Namespace | None = None
 
 
 def _chat_tool(offered: Offered, obstacles: list[BadRequest]) -> JsonObject:
-    """Raises `BadRequest`."""
     tool, kind, at = offered.tool, offered.kind, offered.at
     function: JsonObject
     if kind == "function":
@@ -145,7 +144,6 @@ def _chat_choice(choice: JsonObject, obstacles: list[BadRequest]) -> JsonObject 
 def _allowed(
     offered: dict[object, JsonObject], allowed: AllowedChoice, obstacles: list[BadRequest]
 ) -> dict[object, JsonObject]:
-    """The tools that the model may call now."""
     named = [
         _chosen(checked(tool, NamedChoice, "tool_choice.tools")) if "name" in tool else tool.get("type")
         for tool in allowed.tools

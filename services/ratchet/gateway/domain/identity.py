@@ -354,7 +354,6 @@ class Identity:
             self.marks.put_value(mark, known.merged(claims) if known else claims, MARK_BYTES)
 
     def _named(self, asked: Asked) -> tuple[str, str, str | None] | None:
-        """Id, way and text of the first name that the request has; of a trace, which is an id, without the text."""
         names = asked.names
         for way, text in ((HEADER, names.header), (PATH, names.path), (RUN, names.run)):
             if text:
@@ -543,7 +542,6 @@ def _name(value: object) -> str | None:
 
 @lru_cache(maxsize=NAMES)
 def _id_of(name: str, key: str = "") -> str:
-    """The id of a name, remembered."""
     return id_of_name(name, key)
 
 

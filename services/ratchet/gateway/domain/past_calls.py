@@ -71,35 +71,20 @@ class Recent(Generic[K, V]):
         return len(self._values)
 
 
-class AnswerCache:
+class AnswerCache(Recent[bytes, bytes]):
     """Answers that need no engine: the same policy gives the same answer to the same request at temperature 0.
 
     The policy's digest is part of the key, so a promotion never returns an old policy's answer.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._answers = Recent[bytes, bytes](limit_bytes)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all answers."""
-        return self._answers.size
-
     def may_serve(self, digest: str, sampling: Sampling) -> bool:
         """Whether the cache is on, the policy is registered, and the answer does not depend on chance."""
-        return bool(self._answers.limit and digest) and sampling.temperature <= 0
-
-    def get_answer(self, key: bytes) -> bytes | None:
-        """The answer as the engine gave it, or None."""
-        return self._answers.get_value(key)
+        return bool(self.limit and digest) and sampling.temperature <= 0
 
     def put_answer(self, key: bytes, answer: bytes) -> None:
         """Keep an answer unless it is too large."""
-        if len(answer) <= self._answers.limit // ANSWER_SHARE:
-            self._answers.put_value(key, answer, len(answer))
-
-    def __len__(self) -> int:
-        return len(self._answers)
+        if len(answer) <= self.limit // ANSWER_SHARE:
+            self.put_value(key, answer, len(answer))
 
 
 def cache_key(digest: str, path: str, body: Mapping[str, Any]) -> bytes:
@@ -191,52 +176,35 @@ class Conversation:
         return self.attempts[place]
 
 
-class Conversations:
+class Conversations(Recent[tuple[str, str], Conversation]):
     """The conversations that a next call may continue."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._recent = Recent[tuple[str, str], Conversation](limit_bytes)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all conversations."""
-        return self._recent.size
 
     def open(self, trajectory_id: str, role: str) -> Conversation:
         """The trajectory in a role, new or remembered."""
         key = (trajectory_id, role)
-        conversation = self._recent.get_value(key) or Conversation(key)
-        self._recent.put_value(key, conversation, conversation.size)
+        conversation = self.get_value(key) or Conversation(key)
+        self.put_value(key, conversation, conversation.size)
         return conversation
 
     def remember(self, conversation: Conversation, call: PastCall) -> None:
         """Keep a finished call, also of a conversation that was forgotten in between: that one stays forgotten."""
         conversation.remember(call)
-        if self._recent.get_value(conversation.key) is conversation:
-            self._recent.put_value(conversation.key, conversation, conversation.size)
-
-    def __len__(self) -> int:
-        return len(self._recent)
+        if self.get_value(conversation.key) is conversation:
+            self.put_value(conversation.key, conversation, conversation.size)
 
 
-class CallsElsewhere:
+class CallsElsewhere(Recent[tuple[str, str], tuple[CallNote, ...]]):
     """Calls that other processes have recorded, until a recorder of this one needs them."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._recent = Recent[tuple[str, str], tuple[CallNote, ...]](limit_bytes)
 
     def learn(self, note: CallNote) -> None:
         """Keep a call, and forget the oldest one of its trajectory beyond the bound."""
         key = (note.trajectory_id, note.role)
-        calls = (*(self._recent.get_value(key) or ())[1 - REMEMBERED_CALLS :], note)
-        self._recent.put_value(key, calls, sum(NOTE_BYTES + ID_BYTES * len(call.call_ids) for call in calls))
+        calls = (*(self.get_value(key) or ())[1 - REMEMBERED_CALLS :], note)
+        self.put_value(key, calls, sum(NOTE_BYTES + ID_BYTES * len(call.call_ids) for call in calls))
 
     def take(self, trajectory_id: str, role: str) -> tuple[CallNote, ...]:
         """Those of a trajectory in a role; from now on its recorder remembers them."""
-        return self._recent.take_value((trajectory_id, role)) or ()
-
-    def __len__(self) -> int:
-        return len(self._recent)
+        return self.take_value((trajectory_id, role)) or ()
 
 
 def system_digest(messages: Sequence[Mapping[str, object]]) -> bytes:
@@ -245,20 +213,12 @@ def system_digest(messages: Sequence[Mapping[str, object]]) -> bytes:
     return hashlib.blake2b(msgspec.json.encode(head, order="deterministic"), digest_size=16).digest() if head else b""
 
 
-class ToolSets:
+class ToolSets(Recent[str, tuple[bytes, dict[str, int]]]):
     """What the redaction of each set of tools gave, by the set's digest: sets are long and nearly always the same."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._sets = Recent[str, tuple[bytes, dict[str, int]]](limit_bytes)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all sets."""
-        return self._sets.size
 
     def get_redacted(self, digest: str, tools: list[JsonObject]) -> Redacted | None:
         """What redacting `tools` gave; None when it is not remembered."""
-        entry = self._sets.get_value(digest)
+        entry = self.get_value(digest)
         if entry is None:
             return None
         text, counts = entry
@@ -269,8 +229,5 @@ class ToolSets:
         # A copy: what the encoder returns holds on to a buffer of up to twice the length.
         text = bytes(memoryview(msgspec.json.encode(redacted.value))) if redacted.counts else b""
         size = TOOL_SET_BYTES + len(text)
-        if size <= self._sets.limit:
-            self._sets.put_value(digest, (text, redacted.counts), size)
-
-    def __len__(self) -> int:
-        return len(self._sets)
+        if size <= self.limit:
+            self.put_value(digest, (text, redacted.counts), size)

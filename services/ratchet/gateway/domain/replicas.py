@@ -230,7 +230,6 @@ class ReplicaSet:
             self._back_off(replica)
 
     def _can_replace(self, replica: Replica) -> bool:
-        """Whether another replica works."""
         return any(other.circuit is Circuit.CLOSED for other in self.all if other is not replica)
 
     def _open(self, replica: Replica) -> None:

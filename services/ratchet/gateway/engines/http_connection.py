@@ -79,8 +79,6 @@ class BadAnswer(ExchangeFailed):
 
 @dataclass(slots=True, eq=False)
 class _Answer:
-    """What has arrived of one answer."""
-
     status: int = 0
     """0 before the whole head is there."""
     raw_headers: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])

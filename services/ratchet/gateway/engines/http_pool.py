@@ -59,8 +59,6 @@ _PATH = re.compile(r"(?:/[!-~]*)?")
 
 
 class _Address(NamedTuple):
-    """A base URL in its parts."""
-
     host: str
     port: int
     tls: bool
@@ -142,7 +140,6 @@ class HttpPool:
         return b"%b%b\r\n" % (first.encode(), lines)
 
     def _kept(self) -> Connection | None:
-        """The idle connection that was used last, if it still stands."""
         now = asyncio.get_running_loop().time()
         while self._idle:
             connection, _ = self._idle.popitem()
@@ -199,7 +196,6 @@ class HttpPool:
             self._sweeper = loop.call_at(connection.idle_until, self._sweep)
 
     def _sweep(self) -> None:
-        """Close the connections that were idle for too long."""
         loop = asyncio.get_running_loop()
         for connection in [idle for idle in self._idle if idle.idle_until <= loop.time()]:
             del self._idle[connection]

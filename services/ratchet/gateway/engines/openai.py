@@ -89,7 +89,6 @@ class OpenAiEngine:
         return count_of(reply.body, "input_tokens")
 
     def _problem(self, api: str, reply: Reply) -> EngineError:
-        """The problem that an answer with another status than 200 says: in the provider's own words."""
         if reply.status in WRONG_KEY | _MISSING and reply.member("code") not in _AGENTS_OWN:
             return gateway_refused(self._name, reply)
         is_failure = reply.status >= 500 or reply.status in BUSY

@@ -76,8 +76,6 @@ class ReplicaTransport(Transport, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call on its way to one replica after the other."""
-
     send: Callable[[Transport], Awaitable[Reply | EventReply]]
     near: str
     """Its trajectory."""
@@ -237,7 +235,6 @@ class Replicas:
         return reply
 
     def _streaming(self, replica: Replica, call: _Call, begun: list[bytes], reply: EventReply) -> EventReply:
-        """A stream that has begun to answer."""
         self._set.began(replica)
         events = _Stream(begun, reply.events, partial(self._set.end, replica), partial(self._over, replica, call.near))
         return EventReply(events, reply.headers, replica.name, events.over)
@@ -271,7 +268,6 @@ class Replicas:
             log.warning("a replica gets no more calls", engine=self._engine, replica=replica.name, reason=reason)
 
     def _over(self, replica: Replica, near: str, failure: EngineFailed | None) -> None:
-        """What became of a stream."""
         if failure is None:
             self._set.answered(replica, near)
             return
@@ -291,7 +287,6 @@ class Replicas:
         return failure
 
     async def _check_all(self, replicas: Sequence[Replica]) -> None:
-        """Check the health of replicas, once for all that wait for it."""
         for replica in replicas:
             if replica not in self._checks:
                 self._checks[replica] = asyncio.create_task(self._check(replica))
@@ -373,10 +368,7 @@ class _Stream:
 
 async def _begun(stream: EventReply, dialect: ApiDialect | None) -> list[bytes] | Reply:
     """The events up to and with the first one that holds any of the answer; after an error, the answer that it stands
-    for.
-
-    Raises `EngineFailed`. Then, and after an error, the stream is closed.
-    """
+    for."""
     read = list[bytes]()
     try:
         async for some in stream.events:
@@ -402,7 +394,6 @@ def _refuses(reply: Reply) -> bool:
 
 
 def _retry_after_s(headers: Headers) -> float | None:
-    """How long the engine asks to wait; None where it does not say."""
     for name, value in headers:
         if name.lower() == b"retry-after" and value.isdigit():
             return float(value)
