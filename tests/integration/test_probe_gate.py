@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import msgspec
 import pytest
 
+from ratchet.canary_deployer.app import manifest_of
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED
 from ratchet.canary_deployer.gates.probe import ProbeGate
 from ratchet.canary_deployer.gates.warmup import WarmupGate
 from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.replicas import ReplicaChecks
-from ratchet.canary_deployer.s3_manifests import S3Manifests
 from ratchet.core.contract.policy_manifest import FLOAT32, PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.rules.arms import policy_name
@@ -61,18 +62,16 @@ async def checks(engine: RunningServer) -> AsyncIterator[ReplicaChecks]:
         yield ReplicaChecks(engines, time.monotonic)
 
 
-class Manifests(S3Manifests):
-    """Those of the store, in the number format of the engine."""
-
-    async def read(self, policy: PolicyVersion) -> PolicyManifest:
-        return msgspec.structs.replace(await super().read(policy), dtype=FLOAT32)
+async def read_manifest(objects: Objects, policy: PolicyVersion) -> PolicyManifest:
+    """That of the store, in the number format of the engine."""
+    return msgspec.structs.replace(await manifest_of(objects, policy), dtype=FLOAT32)
 
 
 async def test_probe_gate_checks_everything_about_the_right_adapter(
     checks: ReplicaChecks, published: Published, shared: SharedSettings
 ) -> None:
     adapter, model = registered(published.adapter, 2), registered(published.model, 1)
-    result = await ProbeGate(checks, Manifests(Objects(shared))).check(adapter, model)
+    result = await ProbeGate(checks, partial(read_manifest, Objects(shared))).check(adapter, model)
     warm = await WarmupGate(checks, ["hello"]).check(adapter, model)
     assert (result.outcome, warm.outcome) == (PASSED, PASSED)
     (figures,) = result.evidence["replicas"].values()
@@ -85,7 +84,7 @@ async def test_probe_gate_refuses_another_base_in_the_engines_words(
     checks: ReplicaChecks, engine: RunningServer, published: Published, shared: SharedSettings
 ) -> None:
     wrong = publish_policy(Objects(shared), msgspec.structs.replace(published.adapter.manifest, base_digest="0" * 64))
-    gate = ProbeGate(checks, Manifests(Objects(shared)))
+    gate = ProbeGate(checks, partial(read_manifest, Objects(shared)))
     result = await gate.check(registered(wrong, 3), registered(published.model, 1))
     assert result.outcome == FAILED
     assert result.reason.startswith(f"the engine cannot serve it: small at {engine.url}: ")

@@ -40,7 +40,7 @@ from ratchet.gateway.engines.replicas import Replicas
 from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
-from ratchet.gateway.models import ModelNames, Models
+from ratchet.gateway.models import Models
 from ratchet.gateway.peer_sync import Memory, PeerSync
 from ratchet.gateway.reading import RequestReader
 from ratchet.gateway.recorder import Recorder, StreamMemory
@@ -141,7 +141,7 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
     spent = list[tuple[str, int, float]]()
     recorder = Recorder(outbox, InThisProcess(lambda: AT), 1_000_000, memory, notes, lambda *used: spent.append(used))
     upstreams = [OpenAiEngine(server, "provider", {"*": "model"})]
-    models = Models(routes, upstreams, ModelNames(roles=["planner", "support"]))
+    models = Models(routes, upstreams, roles=["planner", "support"])
     engine = PolicyEngine(Replicas("engine", {"one": server}, answer_s=60.0), info)
     router = CallRouter(
         routes,

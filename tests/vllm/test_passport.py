@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
+from ratchet.canary_deployer.app import manifest_of
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
 from ratchet.canary_deployer.gates.probe import ProbeGate
 from ratchet.canary_deployer.gates.warmup import WarmupGate
 from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.replicas import ReplicaChecks
-from ratchet.canary_deployer.s3_manifests import S3Manifests
 from ratchet.canary_deployer.unloading import Unloader
 from ratchet.core.contract.policy_manifest import FLOAT32
 from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
@@ -47,7 +48,7 @@ async def probed(replicas: list[RunningVllm], candidate: Policy, logprobs_mode: 
     """The candidate's probe, beside a stable policy."""
     stable = replicas[0].publish(dtype=FLOAT32, algorithm="stable")
     async with engines(replicas, logprobs_mode) as made:
-        gate = ProbeGate(ReplicaChecks(made, time.monotonic), S3Manifests(Objects(replicas[0].shared)))
+        gate = ProbeGate(ReplicaChecks(made, time.monotonic), partial(manifest_of, Objects(replicas[0].shared)))
         return await gate.check(registered(candidate), registered(stable, 1))
 
 
@@ -102,7 +103,7 @@ async def test_a_policy_that_the_store_holds_and_vllm_does_not_find_waits(replic
     """As without the plugin: the name of a policy whose digest is no manifest's."""
     stored = replicas[0].publish(dtype=FLOAT32)
     async with engines(replicas) as made:
-        gate = ProbeGate(ReplicaChecks(made, time.monotonic), S3Manifests(Objects(replicas[0].shared)))
+        gate = ProbeGate(ReplicaChecks(made, time.monotonic), partial(manifest_of, Objects(replicas[0].shared)))
         unknown = msgspec.structs.replace(registered(stored), name=f"{ROLE}@2-00000000")
         with pytest.raises(Unavailable, match="does it run with Ratchet's plugin"):
             await gate.check(unknown, None)

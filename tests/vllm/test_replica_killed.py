@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ import openai
 import pytest
 
 from ratchet.bus.testing import eventually
+from ratchet.canary_deployer.app import manifest_of
 from ratchet.canary_deployer.domain.rollout import PASSED
 from ratchet.canary_deployer.gates.probe import ProbeGate
 from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.replicas import ReplicaChecks
-from ratchet.canary_deployer.s3_manifests import S3Manifests
 from ratchet.core.service.engine_list import EngineSettings
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import Policy
@@ -138,7 +139,7 @@ async def test_the_probe_passes_on_the_replica_that_is_left_and_names_the_one_th
     one = doomed.both
     candidate = policy(2, name=doomed.first.name_of(one, 2), digest=one.digest, uri=one.uri, kind=one.manifest.kind)
     async with HttpEngines([settings], 120) as engines:
-        gate = ProbeGate(ReplicaChecks(engines, time.monotonic), S3Manifests(Objects(doomed.first.shared)))
+        gate = ProbeGate(ReplicaChecks(engines, time.monotonic), partial(manifest_of, Objects(doomed.first.shared)))
         result = await gate.check(candidate, None)
     assert result.outcome == PASSED, result.reason
     assert "on 1 of 2 replicas" in result.reason

@@ -15,6 +15,7 @@ Api on `port`: rollouts, policies and audits to read; operators' acts
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -49,12 +50,12 @@ from ratchet.canary_deployer.nats_decisions import decisions_of
 from ratchet.canary_deployer.nats_events import NatsEventSource
 from ratchet.canary_deployer.replicas import Engines, ReplicaChecks, present_replicas
 from ratchet.canary_deployer.role_context import RoleContext
-from ratchet.canary_deployer.s3_manifests import S3Manifests
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
 from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
 from ratchet.canary_deployer.unloading import Unloader
 from ratchet.core.contract import TrainingStatus
+from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
@@ -64,6 +65,7 @@ from ratchet.core.service.keys import known_keys
 from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import read_policy
 
 NAME = "canary_deployer"
 
@@ -173,6 +175,11 @@ async def _answering(engines: Engines, role: str) -> set[str]:
     return {replica.name for replica in present}
 
 
+async def manifest_of(objects: Objects, policy: PolicyVersion) -> PolicyManifest:
+    """See `ReadManifest`: from the object store, on a thread."""
+    return (await asyncio.to_thread(read_policy, objects, policy.uri, policy.digest)).manifest
+
+
 def _gate_tools(settings: Settings, engines: Engines, gateway: AsyncApiClient, replay: ReplayTools | None) -> GateTools:
     objects, cache = Objects(settings.shared), HeldoutCache(settings.shared.data_dir / "heldout")
     plans = {
@@ -181,7 +188,7 @@ def _gate_tools(settings: Settings, engines: Engines, gateway: AsyncApiClient, r
     }
     return GateTools(
         checks=ReplicaChecks(engines, time.monotonic),
-        manifests=S3Manifests(objects),
+        read_manifest=partial(manifest_of, objects),
         warmup_prompts=settings.warmup_prompts,
         approval=settings.approval,
         replay=replay,

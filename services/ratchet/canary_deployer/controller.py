@@ -144,8 +144,8 @@ class RolloutController:
         if not newer:
             return False
         async with self.store.lock:
-            current = await self.store.load()
-            if current is not None and (current.rollout_id, current.state) == (rollout.rollout_id, rollout.state):
+            current = await self.store.load_same(rollout, {rollout.state})
+            if current is not None:
                 reason = f"superseded by {newer[-1].name} {decisions.WHY_SUPERSEDED[current.state]}"
                 await self.reconciler.apply_decision(current, Decision(Verdict.SUPERSEDE, reason, ITSELF))
         return True
@@ -155,8 +155,8 @@ class RolloutController:
         gate = self.preparation.next_gate(rollout)
         result = await self.preparation.run_gate(gate, rollout) if gate is not None else None
         async with self.store.lock:
-            current = await self.store.load()
-            if current is None or current.rollout_id != rollout.rollout_id or current.state is not State.GATING:
+            current = await self.store.load_same(rollout, {State.GATING})
+            if current is None:
                 return
             if result is not None:
                 current = decisions.with_gate_result(current, result)
@@ -171,8 +171,7 @@ class RolloutController:
             await self.observer.observe(rollout)
             return
         async with self.store.lock:
-            current = await self.store.load()
-            if current is not None and current.rollout_id == rollout.rollout_id and current.state in WITH_TRAFFIC:
+            if (current := await self.store.load_same(rollout, WITH_TRAFFIC)) is not None:
                 await self.reconciler.apply_decision(current, decision)
 
     async def _candidates(self) -> list[PolicyVersion]:

@@ -64,8 +64,7 @@ class Observer:
             events = await self._open_events(rollout)
         except EvidenceLost as error:
             async with self.store.lock:
-                current = await self.store.load()
-                if current is not None and current.rollout_id == rollout.rollout_id and current.state in WITH_TRAFFIC:
+                if (current := await self.store.load_same(rollout, WITH_TRAFFIC)) is not None:
                     await self.reconciler.apply_decision(current, Decision(Verdict.ROLL_BACK, str(error), ITSELF))
             return
         read = await events.next(self.context.tick_s)
@@ -117,15 +116,11 @@ class Observer:
         if now - self._blind_since[1] >= BLIND_S or self._unjudged == rollout.rollout_id:
             return
         async with self.store.lock:
-            current = await self.store.load()  # an operator may have ended it while this waited for the lock
-            if current is None or current.rollout_id != rollout.rollout_id or current.state not in WITH_TRAFFIC:
+            if (current := await self.store.load_same(rollout, WITH_TRAFFIC)) is None:
                 return
             generation, now = self.store.generation, self.context.monotonic()
-            if (
-                self._leased is not None
-                and self._leased[0] == generation
-                and now - self._leased[1] < self.context.lease_s
-            ):
+            leased = self._leased
+            if leased is not None and leased[0] == generation and now - leased[1] < self.context.lease_s:
                 return
             route = await self.context.policies.change_route(current.role, lambda route: renewed_route(route, current))
             self._leased = (generation, now)

@@ -153,20 +153,16 @@ class ReplicaChecks:
     """Runs checks on all replicas at the same time."""
 
     def __init__(self, engines: Engines, monotonic: Callable[[], float]) -> None:
-        self._engines = engines
+        self.engines = engines
         self._monotonic = monotonic
         self._breaks: dict[tuple[str, str], tuple[int, float]] = {}
         """By digest and replica: how often it broke over the policy one after the other, and when it last did."""
         self._doubts: Counter[str] = Counter()
         """By digest."""
 
-    def replicas(self, role: str) -> Sequence[Replica]:
-        """Those of the role's engine. Raises `Unavailable` where no engine serves the role."""
-        return self._engines.replicas(role)
-
     async def on_each(self, candidate: PolicyVersion, stable: PolicyVersion | None, check: Check[T]) -> Checked[T]:
         """`check` on every replica that answers. Raises `Rejected` or `Unavailable`, and names the replicas."""
-        present, away = await present_replicas(self._engines, candidate.role)
+        present, away = await present_replicas(self.engines, candidate.role)
         outcomes = await asyncio.gather(
             *(self._checked(replica, candidate, stable, check) for replica in present), return_exceptions=True
         )
@@ -204,7 +200,8 @@ class ReplicaChecks:
         """
         broke_before = (candidate.digest, replica.name) in self._breaks
         if stable is not None:
-            await _control(replica, stable, check if broke_before else _short)
+            short: Check[object] = lambda replica, model: replica.score(model, CONTROL_IDS, 0)  # noqa: E731 - typed
+            await _control(replica, stable, check if broke_before else short)
         try:
             result = await check(replica, candidate.name)
         except ReplicaFailed as error:
@@ -258,10 +255,6 @@ async def present_replicas(engines: Engines, role: str) -> tuple[list[Replica], 
     pairs = zip(replicas, outcomes, strict=True)
     names = [replica.name for replica, outcome in pairs if isinstance(outcome, ReplicaUnreachable)]
     return [replica for replica in replicas if replica.name not in names], names
-
-
-async def _short(replica: Replica, model: str) -> object:
-    return await replica.score(model, CONTROL_IDS, 0)
 
 
 async def _control(replica: Replica, stable: PolicyVersion, check: Check[object], failure: str | None = None) -> None:

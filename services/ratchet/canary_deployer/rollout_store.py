@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import Coroutine, Sequence, Set as AbstractSet
+from collections.abc import Container, Coroutine, Sequence, Set as AbstractSet
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ import structlog
 
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.canary_deployer import metrics
-from ratchet.canary_deployer.domain.rollout import TERMINAL, WITH_TRAFFIC, Rollout, without_statistics
+from ratchet.canary_deployer.domain.rollout import TERMINAL, WITH_TRAFFIC, Rollout, State, without_statistics
 from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveStatistics
 from ratchet.canary_deployer.domain.summary import e_values
 from ratchet.canary_deployer.domain.trajectories import Chunk
@@ -96,6 +96,12 @@ class RolloutStore:
                 self._live, self.lost = await self._read_trajectories(self.rollout)
         self._loaded = True
         return self.rollout
+
+    async def load_same(self, rollout: Rollout, states: Container[State]) -> Rollout | None:
+        """The newest rollout, if it still is this one and in one of these states: an operator may have ended it."""
+        current = await self.load()
+        same = current is not None and current.rollout_id == rollout.rollout_id and current.state in states
+        return current if same else None
 
     def forget(self) -> None:
         """Read the record again before the next step: after a fault it is unknown which writes have arrived."""

@@ -58,13 +58,25 @@ class HeldoutCache:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    async def read(self, *key: object) -> Played | None:
+    def read(self, *key: object) -> Played | None:
         """The entry of a key; None for one that is missing or cannot be read, which costs a run."""
-        return await asyncio.to_thread(_read, self._path(key))
+        path = self._path(key)
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Played)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            log.warning("held-out cache entry ignored", path=str(path), reason=str(error))
+            return None
 
-    async def write(self, played: Played, *key: object) -> None:
+    def write(self, played: Played, *key: object) -> None:
         """Complete or not at all. A full disk costs the cache, not the gate."""
-        await asyncio.to_thread(_write, self._path(key), played)
+        path = self._path(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, msgspec.json.encode(played), durable=False)
+        except OSError as error:
+            log.warning("held-out results not cached", path=str(path), reason=str(error))
 
     def _path(self, key: tuple[object, ...]) -> Path:
         return self._folder / f"{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
@@ -103,7 +115,7 @@ class TaskFileHeldout:
         tasks = await self._file()
         if isinstance(tasks, HeldoutRun):
             return tasks
-        known = await self._cache.read(*self._key(policy, tasks))
+        known = await asyncio.to_thread(self._cache.read, *self._key(policy, tasks))
         if known is not None:
             return HeldoutRun(known, 0.0, cached=True, source=_source(tasks))
         return await self._play(policy, tasks)
@@ -136,7 +148,7 @@ class TaskFileHeldout:
             return self._no_result(policy, begun, f"{len(faults)} of {len(tries)} tasks got no answer: {faults[0]}")
         self._doubts.pop(policy.digest, None)
         played = _played(tries)
-        await self._cache.write(played, *self._key(policy, file))
+        await asyncio.to_thread(self._cache.write, played, *self._key(policy, file))
         return HeldoutRun(played, self._monotonic() - begun, source=_source(file))
 
     def _no_result(self, policy: PolicyVersion, begun: float, why: str) -> HeldoutRun:
@@ -151,20 +163,18 @@ class TaskFileHeldout:
 
     async def _file(self) -> TaskFile | HeldoutRun:
         try:
-            return await asyncio.to_thread(_tasks_of, self._plan.file, self._objects)
+            return await asyncio.to_thread(self._read_file)
         except (NotFound, Rejected) as error:
             return _problem(str(error), 0.0)
 
+    def _read_file(self) -> TaskFile:
+        place = self._plan.file
+        if place.startswith("s3://"):
+            return parse_tasks(self._objects.get_part(place, 0, MOST_BYTES + 1), place)
+        return read_task_file(Path(place))
+
     def _key(self, policy: PolicyVersion, file: TaskFile) -> tuple[object, ...]:
-        plan = self._plan
-        return (policy.digest, plan.tasks, file.digest, plan.temperature)
-
-
-def _tasks_of(file: str, objects: Objects) -> TaskFile:
-    """The tasks behind a path or uri. Raises `NotFound`, `Rejected`, or `Unavailable` while the store is away."""
-    if file.startswith("s3://"):
-        return parse_tasks(objects.get_part(file, 0, MOST_BYTES + 1), file)
-    return read_task_file(Path(file))
+        return (policy.digest, self._plan.tasks, file.digest, self._plan.temperature)
 
 
 def _played(tries: list[Try]) -> Played:
@@ -184,21 +194,3 @@ def _source(file: TaskFile) -> JsonObject:
 
 def _problem(why: str, seconds: float) -> HeldoutRun:
     return HeldoutRun(Played(), seconds, why)
-
-
-def _read(path: Path) -> Played | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Played)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        log.warning("held-out cache entry ignored", path=str(path), reason=str(error))
-        return None
-
-
-def _write(path: Path, played: Played) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.encode(played), durable=False)
-    except OSError as error:
-        log.warning("held-out results not cached", path=str(path), reason=str(error))

@@ -121,7 +121,10 @@ def read_text(fields: Fields) -> CallRequest:
     logprobs = value_of(fields, "logprobs")
     if logprobs is not None and (isinstance(logprobs, bool) or not isinstance(logprobs, int)):
         raise BadRequest("logprobs must be an integer", param="logprobs")
-    messages = [_prompt_messages(prompt) for prompt in prompts]
+    contents = [
+        prompt if isinstance(prompt, str) else [{"type": "token_ids", "count": len(prompt)}] for prompt in prompts
+    ]
+    messages: list[list[JsonObject]] = [[{"role": "user", "content": content}] for content in contents]
     sent = prompts[0] if len(prompts) == 1 else prompts
     request = read_call(
         {**fields, "prompt": msgspec.Raw(msgspec.json.encode(sent))},
@@ -133,11 +136,6 @@ def read_text(fields: Fields) -> CallRequest:
     if choices > MAX_CHOICES:
         raise BadRequest(f"more than {MAX_CHOICES} answers to one call", param="prompt")
     return msgspec.structs.replace(request, prompts=messages, choices=choices)
-
-
-def _prompt_messages(prompt: str | list[int]) -> list[JsonObject]:
-    is_text = isinstance(prompt, str)
-    return [{"role": "user", "content": prompt if is_text else [{"type": "token_ids", "count": len(prompt)}]}]
 
 
 def text_engine_fields(request: CallRequest, policy: str) -> Fields:

@@ -239,10 +239,8 @@ def _reason(error: Exception) -> str:
 def value_of(fields: Fields, name: str) -> Any:
     """One member, decoded; None when it is absent. `Any`: agents write what they like. Raises `BadRequest`."""
     raw = fields.get(name)
-    return None if raw is None else _decoded(raw, name)
-
-
-def _decoded(raw: msgspec.Raw, name: str) -> Any:
+    if raw is None:
+        return None
     try:
         return _VALUE.decode(raw) if len(memoryview(raw)) <= STEP_BYTES else _decoded_in_steps(raw, STEPS)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

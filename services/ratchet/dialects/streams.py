@@ -330,7 +330,11 @@ def fold_text(chunks: Iterable[Body]) -> Body:
 
     Raises like `dict` and `list` do for chunks of another shape.
     """
-    return _fold(chunks, "text_completion", _fold_text)
+    return _fold(
+        chunks,
+        "text_completion",
+        lambda choice, part: choice.setdefault("text", _Pieces()).append(part.get("text") or ""),
+    )
 
 
 def replay_chat(answer: Body) -> list[Body]:
@@ -392,10 +396,6 @@ def _fold_common(choice: Body, part: Body) -> None:
             _fold_members(choice.setdefault(name, {}), value)
         else:
             choice[name] = value
-
-
-def _fold_text(choice: Body, part: Body) -> None:
-    choice.setdefault("text", _Pieces()).append(part.get("text") or "")
 
 
 def _fold_message(choice: Body, part: Body) -> None:

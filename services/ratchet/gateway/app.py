@@ -53,7 +53,7 @@ from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.http_api import route_finder
 from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
-from ratchet.gateway.models import ModelNames, Models
+from ratchet.gateway.models import Models
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.peer_sync import Memory, PeerSync
 from ratchet.gateway.publishing import OBSERVE_S, Publishing
@@ -99,7 +99,7 @@ async def build(
     )
     transports = list(map(transport_to, settings.upstreams))
     upstreams = list(map(build_upstream, settings.upstreams, transports))
-    models = Models(routes, upstreams, ModelNames(settings.aliases, settings.roles, settings.other_role))
+    models = Models(routes, upstreams, settings.aliases, settings.roles, settings.other_role)
     announce, is_blind = recorder.publish_start, publishing.is_blind
     router = CallRouter(routes, engines.of, upstreams, announce=announce, is_blind=is_blind, now=utc_now)
 
@@ -110,9 +110,19 @@ async def build(
     memory = Memory(identity, arms, updates.calls, recorder.order, (quotas.learn, limit.learn))
     peer_sync = PeerSync(broker.bus, updates, memory, time.time)
 
-    reader, continuing = RequestReader(), Continuing(Responses(partial(_responses_bucket, broker)))
-    user_key = settings.user_key.get_secret_value() if settings.user_key else None
-    calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, user_key, utc_now)
+    kept = Responses(lambda: Bucket(bus, RESPONSES, SealedResponse) if (bus := broker.connected) else None)
+    reader, continuing = RequestReader(), Continuing(kept)
+    calls = CallOpener(
+        reader,
+        models,
+        router,
+        continuing,
+        arms,
+        identity,
+        peer_sync,
+        settings.user_key.get_secret_value() if settings.user_key else None,
+        utc_now,
+    )
     logprob_modes, cache = settings.logprob_modes, AnswerCache(settings.cache_bytes)
     answering = Answering(router, cache, recorder, identity, logprob_modes, settings.prices)
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)
@@ -171,11 +181,6 @@ def open_spool(folder: Path, limit_bytes: int) -> Spool:
         return Spool.claim(folder, limit_bytes)
     except OSError as error:
         raise ConfigError(f"cannot spool in {folder}: {error.strerror}") from error
-
-
-def _responses_bucket(broker: BackgroundConnection) -> Bucket[SealedResponse] | None:
-    bus = broker.connected
-    return Bucket(bus, RESPONSES, SealedResponse) if bus is not None else None
 
 
 def http_server(settings: Settings, constants: Constants, guard: Guard, keys: KnownKeys) -> HttpServer:

@@ -102,7 +102,13 @@ class Completions:
 
     async def _shown(self, call: Call, answer: Answer) -> AsyncGenerator[bytes, None]:
         """The answer's events as the agent gets them. Records the turn before the agent can make its next call."""
-        shown, parts = _shown_stream(call, answer), list[bytes]()
+        shown: ShownStream
+        if answer.dialect is call.dialect:
+            shown = PassedStream(answer.request, call.dialect.error_event, of_policy=answer.of_policy)
+        else:
+            assert call.dialect.translation is not None  # noqa: S101 - the engine answered in the translation's dialect
+            shown = TranslatedStream(call.dialect.translation.stream(call.request))
+        parts = list[bytes]()
         try:
             async with aclosing(answer.pieces()) as pieces:
                 async for events in pieces:
@@ -154,13 +160,6 @@ def _shown_body(call: Call, answer: Answer) -> bytes:
         return agent_body(answer.request, answer.raw) if answer.of_policy else answer.raw
     except UNREADABLE as error:
         raise _unreadable(error) from error
-
-
-def _shown_stream(call: Call, answer: Answer) -> ShownStream:
-    if answer.dialect is call.dialect:
-        return PassedStream(answer.request, call.dialect.error_event, of_policy=answer.of_policy)
-    assert call.dialect.translation is not None  # noqa: S101 - the engine answered in the translation's dialect
-    return TranslatedStream(call.dialect.translation.stream(call.request))
 
 
 def _unreadable(error: Exception) -> EngineFailed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.state import PolicyStage, PolicyVersion
@@ -21,28 +20,27 @@ _NOT_ASKABLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelNames:
-    """What the names of models stand for, beside the roles that have a policy or that an upstream names."""
-
-    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Any name to a role, or to `role@version`. That names the role: it may begin behind an upstream."""
-    roles: Sequence[str] = ()
-    """Roles that may begin behind an upstream, before they have a policy."""
-    other_role: str = DEFAULT_ROLE
-    """The role of every other name: agents cannot create roles."""
-
-
 class Models:
     """The models that agents may ask for."""
 
-    def __init__(self, routes: Routes, upstreams: Sequence[Upstream], names: ModelNames) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        upstreams: Sequence[Upstream],
+        aliases: Mapping[str, str] | None = None,
+        roles: Sequence[str] = (),
+        other_role: str = DEFAULT_ROLE,
+    ) -> None:
+        """`aliases`: any name to a role or to `role@version`, which names the role; `roles`: those that may begin
+        behind an upstream; `other_role`: that of every other name, for agents cannot create roles."""
         self._routes = routes
         self._upstreams = upstreams
-        self._names = names
-        known = {*names.roles, *(role for upstream in upstreams for role in upstream.roles)}
-        targets = [parse_model(target).role for target in names.aliases.values()]
-        self._named = frozenset(known | {role if role in known else _base(role) for role in targets})
+        self._aliases = aliases or {}
+        self._other_role = other_role
+        known = {*roles, *(role for upstream in upstreams for role in upstream.roles)}
+        targets = [parse_model(target).role for target in self._aliases.values()]
+        based = {role if role in known else (variant_of(role) or (role, ""))[0] for role in targets}
+        self._named = frozenset(known | based)
         """Roles that need no policy to be asked: those that upstreams, settings or aliases name."""
 
     def names(self, caller: Caller) -> list[str]:
@@ -54,9 +52,9 @@ class Models:
             served = [route.stable, route.canary.policy if route.canary else None] if route else []
             names += [role, *(f"{role}@{policy.version}" for policy in served if policy)]
         names += [role for role in sorted(self._named) if self._is_served(role, role)]
-        names += [name for name in self._names.aliases if self._is_served(self.role_of(name), name)]
-        if any(upstream.policy_for(self._names.other_role, "") for upstream in self._upstreams):  # whatever was asked
-            names.append(self._names.other_role)
+        names += [name for name in self._aliases if self._is_served(self.role_of(name), name)]
+        if any(upstream.policy_for(self._other_role, "") for upstream in self._upstreams):  # whatever was asked
+            names.append(self._other_role)
         return [name for name in dict.fromkeys(names) if caller.allows(KeyScope.INFER, self.role_of(name))]
 
     async def resolve(
@@ -71,7 +69,7 @@ class Models:
         Raises `NotFound` when no engine can answer, `Unavailable` when a lookup fails, and `Forbidden` for another role
         than those of the caller's key, or for a version that was refused or has retired, unless the key may `operate`.
         """
-        model = self._read(self.alias_of(name), exact=exact or name in self._names.aliases)
+        model = self._read(self.alias_of(name), exact=exact or name in self._aliases)
         if model.version is not None:
             return model, await self._pinned(model, model.version, caller)
         resolved, version = self._served(model, name, exact=exact)
@@ -96,7 +94,7 @@ class Models:
                 raise NotFound(f"{role} has no usable version that {algorithm} trained; ask for {role}, or train one")
             return ModelName(role, newest.version), newest
         if not exact and not self._is_role(model.role):
-            model = ModelName(self._names.other_role)
+            model = ModelName(self._other_role)
         if not self._is_served(model.role, name):
             raise unserved(name, model.role)
         return model, None
@@ -106,15 +104,15 @@ class Models:
 
         Raises `NotFound` for a version that a role which is known cannot have.
         """
-        role = self._read(self.alias_of(name), exact=name in self._names.aliases).role
+        role = self._read(self.alias_of(name), exact=name in self._aliases).role
         variant = self._variant(role)
         if variant is not None:
             return variant[0]
-        return role if self._is_role(role) else self._names.other_role
+        return role if self._is_role(role) else self._other_role
 
     def alias_of(self, name: str) -> str:
         """What an alias stands for, else the name itself."""
-        return self._names.aliases.get(name, name)
+        return self._aliases.get(name, name)
 
     def _read(self, name: str, *, exact: bool) -> ModelName:
         """A name as a role or a version of one. Providers also sell names like `claude@20240229`: they are no pins."""
@@ -125,8 +123,8 @@ class Models:
         except ValueError as error:
             if exact or (at and is_ours):
                 raise NotFound(f"unknown model: {error}; GET /v1/models lists the models") from error
-            return ModelName(self._names.other_role)
-        return model if model.version is None or is_ours else ModelName(self._names.other_role)
+            return ModelName(self._other_role)
+        return model if model.version is None or is_ours else ModelName(self._other_role)
 
     def _is_role(self, name: str) -> bool:
         return name in self._named or self._routes.get_route(name) is not None
@@ -140,12 +138,6 @@ class Models:
         route = self._routes.get_route(role)
         has_policy = route is not None and route.stable is not None
         return has_policy or any(upstream.policy_for(role, asked) for upstream in self._upstreams)
-
-
-def _base(role: str) -> str:
-    """The role that `<role>_<algorithm>` is a variant of; any other role itself."""
-    variant = variant_of(role)
-    return variant[0] if variant is not None else role
 
 
 def unserved(name: str, role: str) -> NotFound:

@@ -87,7 +87,9 @@ class Quotas:
             log.warning("a key's limit in USD does nothing", key_id=caller.key_id, reason=reason)
         if per_day is not None and self.spent_today(caller.key_id) >= per_day:
             message = f"the key {caller.key_id} has used up its {per_day:g} USD of today; the day ends at midnight UTC"
-            raise _too_much(message, "insufficient_quota", self._until_midnight_s())
+            now = self._now()
+            midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+            raise _too_much(message, "insufficient_quota", math.ceil((midnight - now).total_seconds()))
         left = self._refilled(caller.key_id, per_minute).left if per_minute is not None else 1.0
         if per_minute is not None and left <= 0:
             wait_s = max(1, math.ceil((1 - left) * 60 / per_minute))
@@ -186,11 +188,6 @@ class Quotas:
 
     def _today(self) -> str:
         return f"{self._now():%Y-%m-%d}"
-
-    def _until_midnight_s(self) -> int:
-        now = self._now()
-        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-        return math.ceil((midnight - now).total_seconds())
 
 
 def _too_much(message: str, code: str, retry_after_s: int) -> HttpError:

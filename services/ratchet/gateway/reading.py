@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,12 +22,8 @@ LARGE = 64 * 1024
 """Bytes of a body up to which reading takes less than a few milliseconds, whatever it holds."""
 
 
-class Read(NamedTuple):
-    """A request, checked."""
-
-    call: CallRequest
-    naming: Mapping[str, Any]
-    """Its members that may name its trajectory. `Any`: agents write what they like."""
+Read = tuple[CallRequest, Mapping[str, Any]]
+"""A request, checked, and its members that may name its trajectory. `Any`: agents write what they like."""
 
 
 class RequestReader:
@@ -50,10 +46,10 @@ class RequestReader:
 
 def _read(dialect: ApiDialect, body: bytes) -> Read:
     call = dialect.read(read_fields(body))
-    return Read(call, {name: value_of(call.fields, name) for name in NAMING_MEMBERS if name in call.fields})
+    return call, {name: value_of(call.fields, name) for name in NAMING_MEMBERS if name in call.fields}
 
 
 def _read_with_digests(dialect: ApiDialect, body: bytes) -> Read:
     """The digests of its messages are what recognises its trajectory."""
-    read = _read(dialect, body)
-    return read._replace(call=msgspec.structs.replace(read.call, messages=Digested(read.call.messages)))
+    call, naming = _read(dialect, body)
+    return msgspec.structs.replace(call, messages=Digested(call.messages)), naming

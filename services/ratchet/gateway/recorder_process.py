@@ -214,9 +214,10 @@ class RecordMaker:
             constraint=constraint if isinstance(constraint, Constraint) else None,
         )
         whole = turn_of(job.header, asked, answer, job.latency_ms)
-        whole = msgspec.structs.replace(
-            whole, api=job.dialect, first_token_ms=job.first_token_ms, cost_usd=_cost_of(job, answer.usage)
-        )
+        cost_usd = None
+        if job.price is not None and answer.usage is not None:
+            cost_usd = job.price.cost_of(answer.usage, with_prompt=job.choice == 0)
+        whole = msgspec.structs.replace(whole, api=job.dialect, first_token_ms=job.first_token_ms, cost_usd=cost_usd)
         try:
             turn = self._redact(whole)
         except Rejected as error:
@@ -315,12 +316,6 @@ def _call_note(turn: Turn, call: PastCall | None) -> CallNote:
         ids=len(call.token_ids),
         ids_digest=ids_digest(call.token_ids) if call.token_ids else None,
     )
-
-
-def _cost_of(job: CallJob, usage: Usage | None) -> float | None:
-    if job.price is None or usage is None:
-        return None
-    return job.price.cost_of(usage, with_prompt=job.choice == 0)
 
 
 def _parent_of(

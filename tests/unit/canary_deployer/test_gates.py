@@ -55,7 +55,7 @@ def run(score: float, tasks: int = 400, **changes: object) -> HeldoutRun:
 async def asked(name: str, **tools: object) -> GateResult:
     plain: dict[str, object] = {
         "checks": None,
-        "manifests": None,
+        "read_manifest": None,
         "warmup_prompts": ("hello", "what can you do?"),
         "approval": False,
     }

@@ -72,7 +72,7 @@ class World:
     def tools(self) -> GateTools:
         return GateTools(
             checks=self.checks,
-            manifests=self.manifests,
+            read_manifest=self.manifests.read,
             warmup_prompts=("hello", "what can you do?"),
             approval=False,
         )

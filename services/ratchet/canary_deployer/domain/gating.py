@@ -120,7 +120,8 @@ def gates_decision(
     strategy = chosen(rollout.asked_strategy or setting, _heldout_improvement(rollout))
     if strategy is None and approved is None and not rollout.override:
         return Decision(Verdict.REFUSE, "held-out improvement is negative", ITSELF), rollout.strategy
-    reason = approved.reason if approved else _passed(rollout)
+    passed = "every gate passed" if _was_compared(rollout) else f"no gate refused it; {HELDOUT} compared nothing"
+    reason = approved.reason if approved else passed
     if rollout.override:
         reason, actor = rollout.reason, rollout.actor
     if strategy == IMMEDIATE:
@@ -185,11 +186,6 @@ def first_stage(rules: Rules) -> int:
 def replay_result(rollout: Rollout) -> GateResult | None:
     """The result of shadow replay, if it ran."""
     return next((result for result in rollout.gates if result.gate == REPLAY), None)
-
-
-def _passed(rollout: Rollout) -> str:
-    """The reason of a start that no person ordered: it claims no comparison that was not made."""
-    return "every gate passed" if _was_compared(rollout) else f"no gate refused it; {HELDOUT} compared nothing"
 
 
 def _was_compared(rollout: Rollout) -> bool:

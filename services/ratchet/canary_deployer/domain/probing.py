@@ -11,6 +11,8 @@ from ratchet.core.rules.engines import PROCESSED_LOGPROBS, RAW_LOGPROBS, ProbeDi
 
 PROCESSED, RAW = PROCESSED_LOGPROBS, RAW_LOGPROBS
 """vLLM's words for log-probabilities after and before the temperature."""
+LEAST = -1000.0
+"""vLLM writes -9999 for minus infinity."""
 TEMPERATURE = 2.0
 """At which they differ."""
 MARGIN = 2.0
@@ -45,7 +47,7 @@ def widest_pair(places: Sequence[Mapping[int, float]]) -> Pair | None:
     """The pair of candidates that are furthest apart, of all places; None where no place has two."""
     pairs: list[Pair] = []
     for place, candidates in enumerate(places):
-        finite = {token: logprob for token, logprob in candidates.items() if _usable(logprob)}
+        finite = {token: logprob for token, logprob in candidates.items() if math.isfinite(logprob) and logprob > LEAST}
         if len(finite) > 1:
             likely, unlikely = max(finite, key=finite.__getitem__), min(finite, key=finite.__getitem__)
             pairs.append(Pair(place, likely, unlikely, finite[likely] - finite[unlikely]))
@@ -111,8 +113,3 @@ class ReplicaProbe:
             return self.broken or ""
         hint = OTHER_FORMAT.format(dtype=dtype) if self.other_format(dtype) else ""
         return self.worst.sentence(dtype) + hint
-
-
-def _usable(logprob: float) -> bool:
-    """vLLM writes -9999 for minus infinity."""
-    return math.isfinite(logprob) and logprob > -1000

@@ -14,28 +14,21 @@ LEAST_MS = 2_000
 """Moments are at least this far from each other."""
 
 
-class Name(msgspec.Struct, frozen=True, array_like=True):
-    """Of an e-value."""
-
-    family: str
-    metric: str
-
-
 class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
     """Columns, which take a fifth of the room that a map for each moment takes."""
 
-    names: tuple[Name, ...] = ()
-    """Of each value."""
+    names: tuple[tuple[str, str], ...] = ()
+    """Family and metric of each value."""
     at: tuple[int, ...] = ()
     """Milliseconds of Unix time."""
     values: tuple[tuple[float, ...], ...] = ()
 
     def sampled(self, now: datetime, e_values: Mapping[str, Mapping[str, float]]) -> Trail:
         """The trail with the present values; itself where they are as before, or it is too early for another moment."""
-        names = tuple(Name(family, metric) for family, values in e_values.items() for metric in values)
+        names = tuple((family, metric) for family, values in e_values.items() for metric in values)
         if names != self.names:  # the first moment, or a deployer with other metrics
             return Trail(names=names).sampled(now, e_values)
-        at, row = round(now.timestamp() * 1000), tuple(e_values[name.family][name.metric] for name in names)
+        at, row = round(now.timestamp() * 1000), tuple(e_values[family][metric] for family, metric in names)
         if self.at and (at - self.at[-1] < LEAST_MS or row == self.values[-1]):
             return self
         times, rows = [*self.at, at], [*self.values, row]
@@ -49,6 +42,6 @@ class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
         """Every moment and its values."""
         for at, row in zip(self.at, self.values, strict=True):
             values: dict[str, dict[str, float]] = {}
-            for name, value in zip(self.names, row, strict=True):
-                values.setdefault(name.family, {})[name.metric] = value
+            for (family, metric), value in zip(self.names, row, strict=True):
+                values.setdefault(family, {})[metric] = value
             yield datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at), values

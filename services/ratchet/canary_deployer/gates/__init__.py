@@ -6,8 +6,14 @@ It asks the gates of other packages (`ratchet.core.plugins`) that the settings n
 
 from collections.abc import Sequence
 
-from ratchet.canary_deployer.gates import approval, heldout_tasks, probe, shadow_replay, takes_tools, warmup
+from ratchet.canary_deployer.domain.gating import APPROVAL, HELDOUT, PROBE, REPLAY, TAKES_TOOLS, WARMUP
+from ratchet.canary_deployer.gates.approval import ApprovalGate
 from ratchet.canary_deployer.gates.base import BuildGate, Gate, GateTools
+from ratchet.canary_deployer.gates.heldout_tasks import HeldoutGate
+from ratchet.canary_deployer.gates.probe import ProbeGate
+from ratchet.canary_deployer.gates.shadow_replay import ReplayGate
+from ratchet.canary_deployer.gates.takes_tools import TakesToolsGate
+from ratchet.canary_deployer.gates.warmup import WarmupGate
 from ratchet.core.errors import ConfigError
 from ratchet.core.plugins import PluginTable, callable_with
 
@@ -15,12 +21,12 @@ GATES: PluginTable[BuildGate] = PluginTable(
     "ratchet.gates",
     "gate",
     {
-        probe.NAME: probe.build,
-        warmup.NAME: warmup.build,
-        takes_tools.NAME: takes_tools.build,
-        heldout_tasks.NAME: heldout_tasks.build,
-        approval.NAME: approval.build,
-        shadow_replay.NAME: shadow_replay.build,
+        PROBE: lambda tools: ProbeGate(tools.checks, tools.read_manifest),
+        WARMUP: lambda tools: WarmupGate(tools.checks, tools.warmup_prompts),
+        TAKES_TOOLS: lambda tools: TakesToolsGate(tools.checks),
+        HELDOUT: lambda tools: HeldoutGate(tools.task_files),
+        APPROVAL: lambda tools: ApprovalGate(tools.approval),
+        REPLAY: lambda tools: ReplayGate(tools.replay),
     },
     callable_with(1),
 )
@@ -34,7 +40,7 @@ def build_gates(further: Sequence[str], tools: GateTools) -> dict[str, Gate]:
         installed = ", ".join(name for name in GATES if name not in GATES.built_in) or "none"
         raise ConfigError(f"no package brings the gates {', '.join(unknown)}; installed packages bring: {installed}")
     names = list(GATES.built_in)
-    operator = names.index(approval.NAME)
+    operator = names.index(APPROVAL)
     return {name: GATES[name](tools) for name in (*names[:operator], *further, *names[operator:])}
 
 

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 from ratchet.canary_deployer.domain.gating import APPROVAL
 from ratchet.canary_deployer.domain.rollout import NEEDS_APPROVAL, NOT_RUN, GateResult
-from ratchet.canary_deployer.gates.base import GateTools
 from ratchet.core.contract.state import PolicyVersion
-
-NAME = APPROVAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +19,6 @@ class ApprovalGate:
         """The same for every policy."""
         del stable
         if self.required:
-            return GateResult(NAME, NEEDS_APPROVAL, f"an operator has to approve {candidate.name}")
+            return GateResult(APPROVAL, NEEDS_APPROVAL, f"an operator has to approve {candidate.name}")
         why = "RATCHET_CANARY_APPROVAL is off: no candidate waits for an operator unless another gate asks about it"
-        return GateResult(NAME, NOT_RUN, why)
-
-
-def build(tools: GateTools) -> ApprovalGate:
-    return ApprovalGate(tools.approval)
+        return GateResult(APPROVAL, NOT_RUN, why)

@@ -27,12 +27,8 @@ class Gate(Protocol):
         ...
 
 
-class Manifests(Protocol):
-    """The manifests of registered policies."""
-
-    async def read(self, policy: PolicyVersion) -> PolicyManifest:
-        """Verified by digest. Raises `NotFound`, `DigestMismatch`, `Rejected` or `Unavailable`."""
-        ...
+ReadManifest = Callable[[PolicyVersion], Awaitable[PolicyManifest]]
+"""The manifest of a policy, verified by digest. Raises `NotFound`, `DigestMismatch`, `Rejected` or `Unavailable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +98,7 @@ class GateTools:
 
     checks: ReplicaChecks
     """Asks every replica of the role's engine."""
-    manifests: Manifests
+    read_manifest: ReadManifest
     warmup_prompts: Sequence[str]
     approval: bool
     """An operator has to agree to every candidate."""

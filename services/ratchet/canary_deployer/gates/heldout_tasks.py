@@ -23,12 +23,11 @@ from ratchet.canary_deployer.domain.gating import HELDOUT
 from ratchet.canary_deployer.domain.paired import Played, compare, paired_differences
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.domain.summary import ratio
-from ratchet.canary_deployer.gates.base import GateTools, Heldout, HeldoutRun
+from ratchet.canary_deployer.gates.base import Heldout, HeldoutRun
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Unavailable
 from ratchet.core.rules.engines import ANY_ROLE
 
-NAME = HELDOUT
 MARGIN, CONFIDENCE = 0.05, 0.8
 """The lower bound must not lie below minus the margin. With 400 sampled tasks an equal policy passes in 67 to 84 % of
 all cases, at .95 it would in 35 to 55 %; one that is .2 worse never does."""
@@ -49,24 +48,20 @@ class HeldoutGate:
         """Stable first: without its results the candidate's mean nothing."""
         heldout = self.task_files.get(candidate.role) or self.task_files.get(ANY_ROLE)
         if heldout is None:
-            return GateResult(NAME, NOT_RUN, NOT_CONFIGURED)
+            return GateResult(HELDOUT, NOT_RUN, NOT_CONFIGURED)
         if stable is None:
-            return GateResult(NAME, NEEDS_APPROVAL, "there is no stable policy to compare with")
+            return GateResult(HELDOUT, NEEDS_APPROVAL, "there is no stable policy to compare with")
         usual = await heldout.play_or_recall(stable)
         if usual.problem is not None or not usual.played.scores:
             reason = f"stable's held-out run is no use: {usual.problem or 'it reported no task'}"
-            return GateResult(NAME, NEEDS_APPROVAL, reason, _figures("stable", usual))
+            return GateResult(HELDOUT, NEEDS_APPROVAL, reason, _figures("stable", usual))
         fresh = await heldout.play(candidate)
         if fresh.problem is None and fresh.source != usual.source:
             raise Unavailable("the held-out tasks changed while they were played: they are played again")
         evidence = {**fresh.source, **_figures("candidate", fresh), **_figures("stable", usual)}
         if fresh.problem is not None:
-            return GateResult(NAME, NEEDS_APPROVAL, f"held-out run: {fresh.problem}", evidence)
+            return GateResult(HELDOUT, NEEDS_APPROVAL, f"held-out run: {fresh.problem}", evidence)
         return _compared(fresh.played, usual.played, evidence)
-
-
-def build(tools: GateTools) -> HeldoutGate:
-    return HeldoutGate(tools.task_files)
 
 
 def _compared(fresh: Played, usual: Played, evidence: JsonObject) -> GateResult:
@@ -77,13 +72,13 @@ def _compared(fresh: Played, usual: Played, evidence: JsonObject) -> GateResult:
     differences = paired_differences(fresh, usual)
     if not differences:
         reason = f"nothing was compared: every one of the {len(usual.scores)} tasks is refused for both policies"
-        return GateResult(NAME, NEEDS_APPROVAL, reason, evidence)
+        return GateResult(HELDOUT, NEEDS_APPROVAL, reason, evidence)
     comparison = compare(differences, CONFIDENCE, MARGIN)
     figures = comparison.figures()
     if not fresh.successes and not usual.successes:
         figures["note"] = "; ".join([*([figures["note"]] if "note" in figures else []), NONE_SOLVED])
     outcome = PASSED if comparison.passed else FAILED
-    return GateResult(NAME, outcome, comparison.sentence(), {**evidence, **figures})
+    return GateResult(HELDOUT, outcome, comparison.sentence(), {**evidence, **figures})
 
 
 def _figures(policy: str, run: HeldoutRun) -> JsonObject:

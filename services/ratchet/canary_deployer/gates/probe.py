@@ -32,14 +32,13 @@ from ratchet.canary_deployer.domain.probing import (
     widest_pair,
 )
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
-from ratchet.canary_deployer.gates.base import GateTools, Manifests
+from ratchet.canary_deployer.gates.base import ReadManifest
 from ratchet.canary_deployer.replicas import CONTROL_IDS, MEND, Checked, Replica, ReplicaChecks, ScoredToken
 from ratchet.core.contract.policy_manifest import MODEL, PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import DigestMismatch, NotFound, Rejected, Unavailable
 from ratchet.core.rules.engines import damage_of, difference_from, tolerance_in
 
-NAME = PROBE
 PLAYS = 3
 """A replica whose answers differ only now and then shows it in one of several tries, or not at all."""
 MOST_DOUBTS = 5
@@ -54,7 +53,7 @@ class ProbeGate:
     """Compares log-probabilities where they can be compared."""
 
     checks: ReplicaChecks
-    manifests: Manifests
+    read_manifest: ReadManifest
     doubts: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """By policy and replica: how often it was at fault."""
 
@@ -62,22 +61,22 @@ class ProbeGate:
         """Play the candidate's probe; stable answers first, and so is resident too before traffic moves."""
         evidence: JsonObject = {"policy": candidate.name, "digest": candidate.digest, "uri": candidate.uri}
         try:
-            manifest = await self.manifests.read(candidate)
+            manifest = await self.read_manifest(candidate)
             if (damage := damage_of(manifest.probe) if manifest.probe else None) is not None:
                 raise Rejected(damage)
-            for replica in self.checks.replicas(candidate.role) if manifest.kind == MODEL else ():
+            for replica in self.checks.engines.replicas(candidate.role) if manifest.kind == MODEL else ():
                 if replica.adapters_only:
                     holds = f"{replica.name} (vllm) holds adapters of its one base model only"
                     raise Rejected(f"it is a whole model, and {holds}")
             played = await self.checks.on_each(candidate, stable, partial(self._play, manifest))
         except (Rejected, NotFound, DigestMismatch) as error:
-            return GateResult(NAME, FAILED, f"the engine cannot serve it: {error}", {**evidence, "compared": False})
+            return GateResult(PROBE, FAILED, f"the engine cannot serve it: {error}", {**evidence, "compared": False})
         evidence |= _figures(played, manifest)
         mismatch = await self._mismatch(played, candidate, manifest.dtype, stable)
         if mismatch is not None:
-            return GateResult(NAME, FAILED, mismatch, evidence)
+            return GateResult(PROBE, FAILED, mismatch, evidence)
         outcome = PASSED if evidence["compared"] else NOT_RUN
-        return GateResult(NAME, outcome, _summary(played, manifest), evidence)
+        return GateResult(PROBE, outcome, _summary(played, manifest), evidence)
 
     async def _mismatch(
         self,
@@ -102,7 +101,7 @@ class ProbeGate:
     async def _stable_matches(self, stable: PolicyVersion, candidate: PolicyVersion, sentence: str) -> str | None:
         """The number format that stable's probe shows on every replica; None where stable has no probe to show it."""
         try:
-            manifest = await self.manifests.read(stable)
+            manifest = await self.read_manifest(stable)
         except (NotFound, DigestMismatch, Rejected):
             return None
         if manifest.probe is not None and damage_of(manifest.probe) is not None:
@@ -128,10 +127,6 @@ class ProbeGate:
     async def _play(self, manifest: PolicyManifest, replica: Replica, model: str) -> ReplicaProbe:
         doubts = self.doubts[model, replica.name]
         return await _play(model, manifest, PLAYS * 2 ** min(doubts, MOST_DOUBTS), replica)
-
-
-def build(tools: GateTools) -> ProbeGate:
-    return ProbeGate(tools.checks, tools.manifests)
 
 
 async def _play(model: str, manifest: PolicyManifest, times: int, replica: Replica) -> ReplicaProbe:

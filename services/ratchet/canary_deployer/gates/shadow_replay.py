@@ -23,11 +23,10 @@ from ratchet.bus.message import JsonObject, named_id
 from ratchet.canary_deployer.domain.gating import REPLAY
 from ratchet.canary_deployer.domain.paired import Played, compare
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
-from ratchet.canary_deployer.gates.base import Complete, GateTools, LoggedPrompt, LoggedPrompts, ReplayTools
+from ratchet.canary_deployer.gates.base import Complete, LoggedPrompt, LoggedPrompts, ReplayTools
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Rejected, Unavailable
 
-NAME = REPLAY
 NOT_TRAFFIC = "replay, not traffic"
 """Every record, event and line about such a comparison contains these words."""
 PROMPTS, FEWEST = 400, 100
@@ -83,10 +82,6 @@ class ReplayGate:
         return await _replay(tools, candidate, stable, logged)
 
 
-def build(tools: GateTools) -> ReplayGate:
-    return ReplayGate(tools.replay)
-
-
 async def _replay(
     tools: ReplayTools, candidate: PolicyVersion, stable: PolicyVersion, logged: LoggedPrompts
 ) -> GateResult:
@@ -119,7 +114,7 @@ async def _replay(
     differences = [scores.get(pair.candidate_id, 0.0) - scores.get(pair.stable_id, 1.0) for pair in pairs]
     comparison = compare(differences, CONFIDENCE, MARGIN)
     outcome = PASSED if comparison.passed else FAILED
-    return GateResult(NAME, outcome, f"{NOT_TRAFFIC}: {comparison.sentence()}", {**evidence, **comparison.figures()})
+    return GateResult(REPLAY, outcome, f"{NOT_TRAFFIC}: {comparison.sentence()}", {**evidence, **comparison.figures()})
 
 
 async def _ask_both(
@@ -159,4 +154,4 @@ def _misjudged(played: Played, tasks: set[str]) -> str | None:
 
 
 def _not_run(why: str, evidence: JsonObject | None = None) -> GateResult:
-    return GateResult(NAME, NOT_RUN, why, evidence or {})
+    return GateResult(REPLAY, NOT_RUN, why, evidence or {})

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import TAKES_TOOLS
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
-from ratchet.canary_deployer.gates.base import GateTools
 from ratchet.canary_deployer.replicas import MEND, Replica, ReplicaChecks
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.figures import CONVERSATIONS_WITHOUT_TOOLS
 
-NAME = TAKES_TOOLS
 ANSWERED = "the gateway answers calls that offer some with 400"
 LACKS = "its engine's chat template shows it no tools"
 REPAIR = (
@@ -49,19 +47,19 @@ class TakesToolsGate:
         try:
             shown = (await self.checks.on_each(candidate, stable, shows_tools)).results
         except Rejected as error:
-            return GateResult(NAME, FAILED, f"its engine renders no chat: {error}")
+            return GateResult(TAKES_TOOLS, FAILED, f"its engine renders no chat: {error}")
         known = {name: shows for name, shows in shown.items() if shows is not None}
         if not known:
-            return GateResult(NAME, NOT_RUN, "not checked: the engine gives no token ids of a chat (/tokenize)")
+            return GateResult(TAKES_TOOLS, NOT_RUN, "not checked: the engine gives no token ids of a chat (/tokenize)")
         evidence: JsonObject = {"takes_tools": all(known.values()), "replicas": known}
         if all(known.values()):
-            return GateResult(NAME, PASSED, "its engine's chat template shows it tools", evidence)
+            return GateResult(TAKES_TOOLS, PASSED, "its engine's chat template shows it tools", evidence)
         if any(known.values()):
             lacking = ", ".join(name for name, shows in known.items() if not shows)
             raise self.checks.inconclusive(candidate, f"{lacking}: {LACKS}; but not on every replica: {MEND}")
         offered = int((candidate.metrics or {}).get(CONVERSATIONS_WITHOUT_TOOLS, 0))
         stable_takes = await self._takes_tools(stable, candidate) if stable is not None else None
-        return GateResult(NAME, *_verdict(offered, stable_takes), evidence)
+        return GateResult(TAKES_TOOLS, *_verdict(offered, stable_takes), evidence)
 
     async def _takes_tools(self, stable: PolicyVersion, candidate: PolicyVersion) -> bool:
         """Whether any replica's template shows tools to stable. Raises `Unavailable`."""
@@ -72,10 +70,6 @@ class TakesToolsGate:
                 candidate, f"{stable.name}, which serves the role, is refused: {error}"
             ) from error
         return any(shown.results.values())
-
-
-def build(tools: GateTools) -> TakesToolsGate:
-    return TakesToolsGate(tools.checks)
 
 
 def _verdict(offered: int, stable_takes: bool | None) -> tuple[str, str]:

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import WARMUP
 from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult
-from ratchet.canary_deployer.gates.base import GateTools
 from ratchet.canary_deployer.replicas import Replica, ReplicaChecks
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Rejected, Unavailable
 
-NAME = WARMUP
 TRIES = 3
 """Output that is broken in each of them is no chance fault."""
 
@@ -31,12 +29,12 @@ class WarmupGate:
         try:
             warmed = await self.checks.on_each(candidate, stable, self._warm)
         except Rejected as error:
-            return GateResult(NAME, FAILED, f"it does not answer as it should: {error}")
+            return GateResult(WARMUP, FAILED, f"it does not answer as it should: {error}")
         replicas = {name: {"prompts": len(self.prompts), "tokens": tokens} for name, tokens in warmed.results.items()}
         evidence: JsonObject = {"replicas": replicas, "away": list(warmed.away)}
         tokens = sum(warmed.results.values())
         answered = f"{len(self.prompts)} prompts answered by {len(replicas)} replicas, {tokens} tokens, all finite"
-        return GateResult(NAME, PASSED, answered, evidence)
+        return GateResult(WARMUP, PASSED, answered, evidence)
 
     async def _warm(self, replica: Replica, model: str) -> int:
         """How many tokens a replica answered."""
@@ -51,10 +49,6 @@ class WarmupGate:
                 raise Rejected(reason)
             tokens += len(logprobs)
         return tokens
-
-
-def build(tools: GateTools) -> WarmupGate:
-    return WarmupGate(tools.checks, tools.warmup_prompts)
 
 
 def _problem(logprobs: Sequence[float | None]) -> str | None:

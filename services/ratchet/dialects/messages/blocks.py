@@ -110,7 +110,9 @@ def assistant_message(blocks: Sequence[Placed], obstacles: Obstacles) -> Body:
         elif kind != "redacted_thinking":
             obstacles.add(here, f"content of type {kind} is known only to Anthropic's models")
             parts.append(block)
-    message: Body = {"role": "assistant", "content": _spoken(parts) or (None if calls else "")}
+    only_text = all(part["type"] == "text" for part in parts)
+    content = "".join(part["text"] for part in parts) if only_text else parts
+    message: Body = {"role": "assistant", "content": content or (None if calls else "")}
     if thought := "".join(thoughts):
         message["reasoning_content"] = thought
     return message | ({"tool_calls": calls} if calls else {})
@@ -125,12 +127,6 @@ def tool_input(arguments: object) -> Body:
         return {}
     parsed = json_object(text.strip())
     return {INVALID: text} if parsed is None else parsed
-
-
-def _spoken(parts: Sequence[Body]) -> str | list[Body]:
-    if all(part["type"] == "text" for part in parts):
-        return "".join(part["text"] for part in parts)
-    return list(parts)
 
 
 def _content(parts: Sequence[Body]) -> str | list[Body]:

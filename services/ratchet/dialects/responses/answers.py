@@ -168,12 +168,11 @@ def _echo(body: Body) -> JsonObject:
         "service_tier": body.get("service_tier") or "default",
         "text": {**text, "format": text.get("format") or {"type": "text"}},
         # Only a tool that asks for it is strict.
-        "tools": [_echoed_tool(tool) for tool in body.get("tools") or ()],
+        "tools": [
+            {**tool, "parameters": tool.get("parameters"), "strict": bool(tool.get("strict"))}
+            if tool.get("type") == "function"
+            else tool
+            for tool in body.get("tools") or ()
+        ],
         "truncation": "disabled",
     }
-
-
-def _echoed_tool(tool: JsonObject) -> JsonObject:
-    if tool.get("type") != "function":
-        return tool
-    return {**tool, "parameters": tool.get("parameters"), "strict": bool(tool.get("strict"))}
