@@ -160,35 +160,29 @@ async def test_an_engine_whose_base_was_exchanged_fails_for_stable_too_and_refus
     assert "was the engine's base model or number format exchanged?" in await here.waits()
 
 
-async def test_a_replica_whose_answers_differ_now_and_then_is_at_fault() -> None:
-    engine = ScoringEngine()
+def errs_in(engine: ScoringEngine, wrong: Callable[[int], bool]) -> ScoringEngine:
+    """Scores the candidate's prompts with other weights in those of its answers, counted from 1."""
     scored = 0
 
-    def sometimes(path: str, body: dict[str, Any]) -> None:
+    def answers(path: str, body: dict[str, Any]) -> None:
         nonlocal scored
         if body.get("model") == CANDIDATE and "prompt_logprobs" in body:
             scored += 1
-            engine.weights[CANDIDATE] = 7 if scored == 2 else 0
+            engine.weights[CANDIDATE] = 7 if wrong(scored) else 0
 
-    engine.answers = sometimes
-    here = world(engine)
-    waiting = await here.waits()
+    engine.answers = answers
+    return engine
+
+
+async def test_a_replica_whose_answers_differ_now_and_then_is_at_fault() -> None:
+    waiting = await world(errs_in(ScoringEngine(), lambda count: count == 2)).waits()
     assert waiting.startswith("small at http://a: log-probabilities on the probe differ by ")
     assert "but not always" in waiting
 
 
 async def test_a_replica_that_was_at_fault_has_more_to_show_the_next_time() -> None:
     """Else a replica that errs in every fifth answer would pass by chance when it is asked again."""
-    engine = ScoringEngine()
-    scored = 0
-
-    def every_fifth(path: str, body: dict[str, Any]) -> None:
-        nonlocal scored
-        if body.get("model") == CANDIDATE and "prompt_logprobs" in body:
-            scored += 1
-            engine.weights[CANDIDATE] = 7 if scored % 5 == 2 else 0
-
-    engine.answers = every_fifth
+    engine = errs_in(ScoringEngine(), lambda count: count % 5 == 2)
     here = world(engine)
     for _ in range(9):
         await here.waits()
@@ -466,51 +460,39 @@ async def test_a_policy_that_an_engine_could_not_fetch_is_not_to_blame() -> None
         assert "before the policy is refused" not in await here.waits()
 
 
-async def test_a_policy_that_ends_the_engine_each_time_is_refused() -> None:
-    class Ending(Fleet):
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            if b'"model":"' + CANDIDATE.encode() in request.read():
-                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
-            return await super().handle_async_request(request)
+@dataclass
+class Ending(Fleet):
+    """A fleet whose replica ends over requests that hold these bytes; `gone`: it then refuses connections."""
 
-    here = World(Ending({"a": ScoringEngine()}))
+    over: bytes = b'"model":"' + CANDIDATE.encode()
+    gone: bool = True
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.over in request.read() and not self.away:
+            self.away |= {"a"} if self.gone else set()
+            raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+        return await super().handle_async_request(request)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_policy_that_ends_the_engine_each_time_is_refused(gone: bool) -> None:
+    here = World(Ending({"a": ScoringEngine()}, gone=gone))
     for _ in range(2):
-        assert "does not finish an answer for" in await here.waits()
+        waiting = await here.waits()
+        assert "does not finish an answer for" in waiting
+        assert "before the policy is refused" in waiting
+        here.fleet.away.clear()
         here.now += 60
     assert (await here.ask()).outcome == FAILED
 
 
 async def test_an_engine_that_ends_over_the_question_and_not_over_the_policy_refuses_no_candidate() -> None:
     """After the end it refuses connections, so stable is asked the same before the candidate is again."""
-
-    class Ending(Fleet):
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            if b'prompt_logprobs":20' in request.read() and not self.away:
-                self.away.add("a")
-                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
-            return await super().handle_async_request(request)
-
-    here = World(Ending({"a": ScoringEngine()}))
+    here = World(Ending({"a": ScoringEngine()}, over=b'prompt_logprobs":20'))
     for _ in range(9):
         assert "does not finish an answer for" in await here.waits()
         here.fleet.away.clear()
         here.now += 60
-
-
-async def test_a_policy_that_ends_an_engine_which_then_refuses_connections_is_refused() -> None:
-    class Ending(Fleet):
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            if b'"model":"' + CANDIDATE.encode() in request.read() and not self.away:
-                self.away.add("a")
-                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
-            return await super().handle_async_request(request)
-
-    here = World(Ending({"a": ScoringEngine()}))
-    for _ in range(2):
-        assert "before the policy is refused" in await here.waits()
-        here.fleet.away.clear()
-        here.now += 60
-    assert (await here.ask()).outcome == FAILED
 
 
 async def test_breaks_with_answers_between_them_count_once() -> None:

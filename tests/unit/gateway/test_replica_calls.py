@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -132,21 +132,14 @@ async def every(engine: Engine, calls: int = 12) -> list[int]:
     return [(await engine.post(f"trajectory-{number}")).status for number in range(calls)]
 
 
-@pytest.mark.parametrize("failure", [refused, broken])
-async def test_a_call_whose_replica_dies_before_it_answers_goes_to_another_one(
-    failure: Callable[[], EngineFailed],
-) -> None:
-    engine = Engine([Scripted(failure()), Scripted(WELL)])
+@pytest.mark.parametrize(
+    "failure", [refused(), broken(), *(Reply(status, b"") for status in (408, 429, 502, 503, 504))], ids=repr
+)
+async def test_a_call_goes_elsewhere_where_a_replica_dies_or_is_busy(failure: Answer) -> None:
+    engine = Engine([Scripted(failure), Scripted(WELL)])
     assert await every(engine) == [200] * 12
     assert engine.replicas[0].asked >= 1
     assert engine.outstanding == [0, 0]
-
-
-@pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
-async def test_a_call_goes_to_another_replica_when_the_first_one_is_busy_or_does_not_work(status: int) -> None:
-    engine = Engine([Scripted(Reply(status, b"")), Scripted(WELL)])
-    assert await every(engine) == [200] * 12
-    assert engine.replicas[0].asked >= 1
 
 
 REFUSALS = [
@@ -328,19 +321,19 @@ async def test_a_replica_that_asks_for_a_pause_is_left_alone_for_so_long() -> No
     assert engine.replicas[0].asked == 2
 
 
-@pytest.mark.parametrize("events", [[], [COMMENT], [COMMENT] * COMMENTS])
-async def test_a_stream_that_breaks_off_before_its_first_event_begins_anew_elsewhere(events: list[bytes]) -> None:
-    engine = Engine([Scripted(events, then=broken()), Scripted([CHUNK, CHUNK])])
+@pytest.mark.parametrize(
+    ("events", "then"),
+    [([], broken()), ([COMMENT], broken()), ([COMMENT] * COMMENTS, broken()), ([COMMENT], None)],
+    ids=["at once", "after a comment", "after comments", "by its end"],
+)
+async def test_a_stream_that_ends_before_its_first_event_begins_elsewhere(
+    events: list[bytes], then: Exception | None
+) -> None:
+    engine = Engine([Scripted(events, then=then), Scripted([CHUNK, CHUNK])])
     for _ in range(4):
         assert await engine.stream() == [CHUNK, CHUNK]
     assert engine.replicas[0].asked >= 1
     assert engine.outstanding == [0, 0]
-
-
-async def test_a_stream_that_ends_without_an_event_begins_anew_elsewhere() -> None:
-    engine = Engine([Scripted([COMMENT]), Scripted([CHUNK])])
-    for _ in range(4):
-        assert await engine.stream() == [CHUNK]
 
 
 @pytest.mark.parametrize("code", [b"500", b"501", b"null", b'"internal"', b"200"])
@@ -355,24 +348,15 @@ async def test_a_stream_whose_first_event_is_an_error_begins_anew_elsewhere(code
     assert engine.outstanding == [0, 0]
 
 
-async def test_streams_of_all_replicas_that_begin_with_errors_end_with_the_words_of_the_last() -> None:
-    error = b'{"error": {"message": "EngineCore encountered an issue.", "code": 500}}'
+@pytest.mark.parametrize(("code", "status", "asks"), [(500, 502, 2), (400, 400, 1)])
+async def test_a_stream_that_begins_with_an_error_everywhere_is_that_answer(code: int, status: int, asks: int) -> None:
+    """vLLM finds some flaws of a call once its stream has begun: another replica would find them too."""
+    error = b'{"error": {"message": "EngineCore encountered an issue.", "code": %d}}' % code
     engine = Engine([Scripted([b"data: " + error]), Scripted([b"data: " + error])])
     reply = await engine.front.stream("/v1/chat/completions", b"{}", dialect=CHAT)
     assert isinstance(reply, Reply)
-    assert (reply.status, reply.raw, reply.reason) == (502, error, "EngineCore encountered an issue.")
-    assert engine.asked == [1, 1]
-
-
-async def test_a_stream_that_begins_with_an_error_of_the_call_is_its_whole_answer() -> None:
-    """vLLM finds some flaws of a call once its stream has begun: another replica would find them too."""
-    error = b'{"error": {"message": "logit_bias has a token that is out of vocab", "code": 400}}'
-    engine = Engine([Scripted([b"data: " + error]), Scripted([b"data: " + error])])
-    for number in range(1, 10):
-        reply = await engine.front.stream("/v1/chat/completions", b"{}", dialect=CHAT)
-        assert isinstance(reply, Reply)
-        assert (reply.status, reply.raw) == (400, error)
-        assert sum(engine.asked) == number
+    assert (reply.status, reply.raw, reply.reason) == (status, error, "EngineCore encountered an issue.")
+    assert sum(engine.asked) == asks
     assert engine.front.away == []
 
 
