@@ -25,7 +25,7 @@ from ratchet.core.service.asgi import Headers, Request
 from ratchet.core.service.contracts import load_contracts
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
-from ratchet.gateway.calls import CallOpener, new_id
+from ratchet.gateway.calls import CallOpener, RequestReader, new_id
 from ratchet.gateway.completions import Completions
 from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity
@@ -42,7 +42,6 @@ from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import Models
 from ratchet.gateway.peer_sync import Memory, PeerSync
-from ratchet.gateway.reading import RequestReader
 from ratchet.gateway.recorder import Recorder, StreamMemory
 from ratchet.gateway.recorder_pool import Finish
 from ratchet.gateway.recorder_process import SOURCE, Job, RecordMaker

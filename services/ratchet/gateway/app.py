@@ -37,7 +37,7 @@ from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
-from ratchet.gateway.calls import CallOpener, new_id
+from ratchet.gateway.calls import CallOpener, RequestReader, new_id
 from ratchet.gateway.completions import Completions
 from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity
@@ -58,7 +58,6 @@ from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.peer_sync import Memory, PeerSync
 from ratchet.gateway.publishing import OBSERVE_S, Publishing
 from ratchet.gateway.quotas import Quotas
-from ratchet.gateway.reading import RequestReader
 from ratchet.gateway.recorder import Recorder, StreamMemory
 from ratchet.gateway.recorder_pool import FINISH_S, RecorderPool, Recorders
 from ratchet.gateway.recorder_process import SOURCE

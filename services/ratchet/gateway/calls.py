@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import msgspec
 import uuid_utils
@@ -17,21 +20,21 @@ from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Trace
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.arms import PINNED, Assignment
+from ratchet.core.rules.chat.links import Digested
 from ratchet.core.rules.texts import NAME_CHARACTERS
 from ratchet.core.service.asgi import Request
 from ratchet.dialects.api_dialect import ApiDialect
-from ratchet.dialects.requests import ADAPTER_ID, CallRequest, end_user_of
+from ratchet.dialects.requests import ADAPTER_ID, CallRequest, end_user_of, read_fields, value_of
 from ratchet.dialects.responses.answers import RESPONSE_PREFIX
 from ratchet.dialects.responses.dialect import RESPONSES
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.continuing import Continuing
-from ratchet.gateway.domain.identity import Asked, Identity, Recognised, names_of, trace_of
+from ratchet.gateway.domain.identity import NAMING_MEMBERS, Asked, Identity, Recognised, names_of, trace_of
 from ratchet.gateway.domain.routing import Arm, Arms, claim_of
 from ratchet.gateway.domain.turns import TurnHeader
 from ratchet.gateway.engines.base import Engine
 from ratchet.gateway.models import Models
 from ratchet.gateway.peer_sync import PeerSync
-from ratchet.gateway.reading import RequestReader
 
 TRAJECTORY, SESSION, AGENT = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
 ARM = b"x-ratchet-arm"
@@ -53,6 +56,46 @@ PASSED = frozenset(
     }
 )
 """Headers of an agent that go on to the engine: traces, and those that providers' APIs define."""
+
+
+LARGE = 64 * 1024
+"""Bytes of a body up to which reading takes less than a few milliseconds, whatever it holds."""
+Read = tuple[CallRequest, Mapping[str, Any]]
+"""A request, checked, and its members that may name its trajectory. `Any`: agents write what they like."""
+
+
+class RequestReader:
+    """Reads the bodies of calls: small ones at once, large ones in a thread, so that no other call waits for them.
+
+    Python runs one thread at a time, and msgspec never lets go in the midst of a value: a large value is therefore read
+    in steps (`dialects.requests`), between which the event loop has its turn. One thread reads all large ones: several
+    would leave the loop a smaller share.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "reading")
+
+    async def read(self, dialect: ApiDialect, body: bytes, *, named: bool) -> Read:
+        """The request that a body is; `named`: its headers name its trajectory. Raises `BadRequest`."""
+        if len(body) <= LARGE:
+            return _read(dialect, body)
+        read = _read if named else _read_with_digests
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read, dialect, body)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _read(dialect: ApiDialect, body: bytes) -> Read:
+    call = dialect.read(read_fields(body))
+    return call, {name: value_of(call.fields, name) for name in NAMING_MEMBERS if name in call.fields}
+
+
+def _read_with_digests(dialect: ApiDialect, body: bytes) -> Read:
+    """The digests of its messages are what recognises its trajectory."""
+    call, naming = _read(dialect, body)
+    return msgspec.structs.replace(call, messages=Digested(call.messages)), naming
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from ratchet.core.errors import BadRequest
 from ratchet.core.rules.chat.links import Digested, prefix_digests
 from ratchet.dialects.api_dialect import CHAT
 from ratchet.dialects.requests import CallRequest, Fields
-from ratchet.gateway.reading import LARGE, RequestReader
+from ratchet.gateway.calls import LARGE, RequestReader
 
 TALK: list[dict[str, Any]] = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 

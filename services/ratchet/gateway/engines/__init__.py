@@ -12,20 +12,15 @@ from ratchet.gateway.engines.http_transport import Address, HttpTransport
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.settings import UpstreamSettings
 
-
-def openai_engine(settings: UpstreamSettings, transport: Transport) -> OpenAiEngine:
-    """A server of OpenAI's API."""
-    return OpenAiEngine(transport, settings.name, settings.models, settings.apis)
-
-
-def anthropic_engine(settings: UpstreamSettings, transport: Transport) -> OpenAiEngine:
-    """A server of Anthropic's Messages API. It gets other calls too: Anthropic also answers chat completions."""
-    return OpenAiEngine(transport, settings.name, settings.models, {*settings.apis, MESSAGES.name})
-
-
 BuildEngine = Callable[[UpstreamSettings, Transport], Upstream]
 
-_KINDS: Mapping[str, BuildEngine] = {"openai": openai_engine, "anthropic": anthropic_engine}
+_KINDS: Mapping[str, BuildEngine] = {
+    "openai": lambda settings, way: OpenAiEngine(way, settings.name, settings.models, settings.apis),
+    # It gets other calls than messages too: Anthropic also answers chat completions.
+    "anthropic": lambda settings, way: OpenAiEngine(
+        way, settings.name, settings.models, {*settings.apis, MESSAGES.name}
+    ),
+}
 KINDS: PluginTable[BuildEngine] = PluginTable("ratchet.engines", "engine", _KINDS, callable_with(2))
 """By `kind` of an upstream."""
 
