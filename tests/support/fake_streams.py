@@ -17,6 +17,11 @@ Before = Callable[[int], Awaitable[None]]
 stream as in vLLM, and any other exception breaks the connection."""
 
 
+def event_of(chunk: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+
 async def vllm_events(
     answer: Mapping[str, Any], body: Mapping[str, Any], before: Before
 ) -> AsyncGenerator[bytes, None]:
@@ -25,7 +30,7 @@ async def vllm_events(
     try:
         for number, event in enumerate(events):
             await before(number)
-            yield _event(event)
+            yield event_of(event)
     except HttpError as problem:
         yield b"data: " + problem.json + b"\n\n"
     yield b"data: [DONE]\n\n"
@@ -90,7 +95,3 @@ def _sliced(logprobs: Mapping[str, Any] | None, begin: int, end: int) -> dict[st
     if logprobs is None:
         return None
     return {name: values[begin:end] if values is not None else None for name, values in logprobs.items()}
-
-
-def _event(value: object) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"

@@ -86,11 +86,6 @@ def read_chat(fields: Fields) -> CallRequest:
     return read_call(fields, messages, wants_logprobs=bool(value_of(fields, "logprobs")))
 
 
-def chat_engine_fields(request: CallRequest, policy: str) -> Fields:
-    """Asks for the log-probability of every token."""
-    return engine_fields(request, policy) | {"logprobs": TRUE}
-
-
 def chat_answer(body: Mapping[str, Any], number: int = 0) -> Answer:
     """Takes a choice of a chat completion apart. `Any`: it is JSON from another process, read member by member.
 
@@ -206,7 +201,8 @@ TEXT = ApiDialect(
     envelope=TextEnvelope,
 )
 ENGINE_FIELDS: Mapping[str, Callable[[CallRequest, str], Fields]] = {
-    CHAT.name: chat_engine_fields,
+    CHAT.name: lambda request, policy: engine_fields(request, policy) | {"logprobs": TRUE},
     TEXT.name: text_engine_fields,
 }
-"""By the name of a dialect: the request to an engine that holds policies, given the policy's name."""
+"""By the name of a dialect: the request to an engine that holds policies, given the policy's name. It asks for the
+log-probability of every token."""

@@ -306,11 +306,6 @@ def is_model_name(name: str) -> bool:
     return name.isprintable() and 0 < len(name) <= MODEL_CHARACTERS
 
 
-def tools_of(request: CallRequest) -> list[JsonObject] | None:
-    """The tools that the agent offers; None without any."""
-    return request.value("tools") or None
-
-
 def parameters_of(request: CallRequest, role: str) -> JsonObject | None:
     """What else an agent asks for, beside what a turn of the role records in members of its own; None without any.
 

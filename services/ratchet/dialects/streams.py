@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -125,11 +125,6 @@ def error_status(data: bytes) -> int | None:
 def datas(events: Iterable[bytes]) -> Iterator[bytes]:
     """The data of all events but comments and the last."""
     return (data for event in events if (data := data_of(event)) is not None and data != DONE)
-
-
-def event_of(chunk: Mapping[str, Any] | msgspec.Struct) -> bytes:
-    """One server-sent event."""
-    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,6 @@ from ratchet.dialects.requests import (
     is_multimodal,
     parameters_of,
     read_fields,
-    tools_of,
 )
 from ratchet.dialects.streams import UNREADABLE, EventSplitter, datas, folded
 from ratchet.gateway.domain.past_calls import Conversation, Conversations, PastCall, ToolSets, system_digest
@@ -202,7 +201,7 @@ class RecordMaker:
         index = parent.index + 1 if parent else job.header.turns if hint else 0
         asked = TurnRequest(
             messages=messages,
-            tools=tools_of(request),
+            tools=request.value("tools") or None,
             sampling=request.sampling,
             digest=hashlib.sha256(job.request).hexdigest(),
             index=index,

@@ -107,7 +107,7 @@ def tools(**changes: Any) -> ReplayTools:
 async def replayed(replay: ReplayTools | None) -> GateResult:
     given = GateTools(
         checks=None,  # type: ignore[arg-type] - this gate asks no engine
-        manifests=None,  # type: ignore[arg-type] - and reads no manifest
+        read_manifest=None,  # type: ignore[arg-type] - and reads no manifest
         warmup_prompts=(),
         approval=False,
         replay=replay,

@@ -12,9 +12,10 @@ from ratchet.core.service.problems import HttpError
 from ratchet.dialects.answers import agent_body
 from ratchet.dialects.api_dialect import CHAT, TEXT, ApiDialect, chat_answer, text_answer
 from ratchet.dialects.requests import CallRequest, read_fields
-from ratchet.dialects.streams import EventSplitter, PassedStream, Problem, chunk_of, datas, event_of
+from ratchet.dialects.streams import EventSplitter, PassedStream, Problem, chunk_of, datas
 from ratchet.gateway.domain.turns import trainable_of
 from ratchet.gateway.engines.base import relayed_headers
+from tests.support.fake_streams import event_of
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 PLAIN: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}

@@ -14,7 +14,8 @@ from ratchet.core.rules.chat.links import prefix_digests
 from ratchet.dialects.answers import agent_body
 from ratchet.dialects.api_dialect import CHAT, ENGINE_FIELDS, TEXT, ApiDialect
 from ratchet.dialects.requests import read_fields
-from ratchet.dialects.streams import PassedStream, event_of
+from ratchet.dialects.streams import PassedStream
+from tests.support.fake_streams import event_of
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)

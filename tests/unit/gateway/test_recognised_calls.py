@@ -14,8 +14,8 @@ from ratchet.core.contract import JsonObject
 from ratchet.core.service.asgi import EventStream, Response
 from ratchet.dialects.api_dialect import CHAT
 from ratchet.dialects.responses.dialect import RESPONSES
-from ratchet.dialects.streams import event_of
 from ratchet.gateway.domain.identity import trajectory_id_of
+from tests.support.fake_streams import event_of
 from tests.support.gateway_alone import Alone, alone, chat_request
 
 USER: JsonObject = {"role": "user", "content": "hi"}

@@ -10,7 +10,7 @@ import pytest
 from ratchet.core.errors import BadRequest
 from ratchet.dialects.apis import APIS
 from ratchet.dialects.requests import read_fields
-from ratchet.dialects.responses.dialect import RESPONSES, chat_call, raw_member, stream_of
+from ratchet.dialects.responses.dialect import RESPONSES, chat_call, raw_member
 from ratchet.dialects.responses.wire import NotForPolicies
 from ratchet.dialects.streams import TranslatedStream
 
@@ -54,7 +54,8 @@ def test_a_failed_response_is_an_answer_with_its_error() -> None:
 
 
 def test_an_error_within_an_engines_stream_fails_the_response() -> None:
-    stream = TranslatedStream(stream_of(RESPONSES.read(fields())))
+    assert RESPONSES.translation is not None
+    stream = TranslatedStream(RESPONSES.translation.stream(RESPONSES.read(fields())))
     failed = stream.feed(b'data: {"error": {"message": "out of memory"}}').rpartition(b"event: ")[2]
     assert failed.startswith(b"response.failed")
     assert b"out of memory" in failed

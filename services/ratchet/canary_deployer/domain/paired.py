@@ -46,10 +46,6 @@ class Played:
     refused: frozenset[str] = frozenset()
     """Tasks whose request the policy's server refused; they are scored 0."""
 
-    @property
-    def mean_score(self) -> float | None:
-        return sum(self.scores.values()) / len(self.scores) if self.scores else None
-
 
 def read_results(lines: Iterable[str]) -> Played:
     """One JSON line per try. Empty lines are skipped; every other line that cannot be read is malformed."""

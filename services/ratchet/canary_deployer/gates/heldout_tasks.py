@@ -83,7 +83,7 @@ def _compared(fresh: Played, usual: Played, evidence: JsonObject) -> GateResult:
 
 def _figures(policy: str, run: HeldoutRun) -> JsonObject:
     played = run.played
-    mean = played.mean_score
+    mean = sum(played.scores.values()) / len(played.scores) if played.scores else None
     return {
         f"{policy}_tasks": len(played.scores),
         f"{policy}_refused": len(played.refused),

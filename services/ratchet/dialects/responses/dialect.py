@@ -77,16 +77,6 @@ class ResponseEnvelope(msgspec.Struct):
         """See `AnswerEnvelope`."""
 
 
-def response_of(call: CallRequest, answer: Body) -> bytes:
-    """The response that a chat completion is. Raises `ValueError`."""
-    return msgspec.json.encode(from_chat(asked_of(call).body, answer, response_id=call.answer_id, created_at=call.at))
-
-
-def stream_of(call: CallRequest) -> ResponseStream:
-    """Shows the chunks of a chat as the events of a response."""
-    return ResponseStream(asked_of(call).body, response_id=call.answer_id, created_at=call.at)
-
-
 def response_answer(body: Mapping[str, Any], number: int = 0) -> Answer:
     """An upstream's own response for the turn. Raises `ValueError` for any other JSON."""
     failure = failure_of(body)
@@ -127,5 +117,12 @@ RESPONSES = ApiDialect(
     ends=response_ends,
     replay=replay_response,
     envelope=ResponseEnvelope,
-    translation=Translation(to=CHAT, request=chat_call, answer=response_of, stream=stream_of),
+    translation=Translation(
+        to=CHAT,
+        request=chat_call,
+        answer=lambda call, answer: msgspec.json.encode(
+            from_chat(asked_of(call).body, answer, response_id=call.answer_id, created_at=call.at)
+        ),
+        stream=lambda call: ResponseStream(asked_of(call).body, response_id=call.answer_id, created_at=call.at),
+    ),
 )
