@@ -23,6 +23,7 @@ from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.nats_events import NatsEventSource
 from ratchet.canary_deployer.settings import Settings
 from ratchet.core.contract import ModelDeployed, ModelRollout, PolicyClaim, Start, named_id
+from ratchet.core.errors import Unavailable
 from tests.support.canary_stage import Stage, stage
 from tests.support.canary_traffic import Traffic
 from tests.support.canary_world import ROLE
@@ -114,6 +115,19 @@ def start_of(trajectory_id: str, role: str) -> Start:
     return Start(trajectory_id=named_id(trajectory_id), timestamp=utc_now(), policy=claim, role=role)
 
 
+async def test_a_policy_that_the_engine_cannot_verify_is_refused(
+    nats: Broker, s3: RunningServer, tmp_path: Path
+) -> None:
+    async with stage(nats, s3, tmp_path) as test, running_app(build(test.settings)):
+        test.engine.broken.add(f"{ROLE}@1")
+        await test.finish_job(1)
+        refused = await test.stage_is(1, "refused")
+        assert refused.reason is not None
+        assert refused.reason.startswith("gate probe: the engine cannot serve it: engine_local at http://127.0.0.1:")
+        assert refused.reason.endswith(f": sha256 of the files of {refused.name} differs")
+        assert (await test.route()).stable is None
+
+
 async def test_a_rollback_reaches_the_route(nats: Broker, s3: RunningServer, tmp_path: Path) -> None:
     async with stage(nats, s3, tmp_path, (0.9, 0.9)) as test, running_app(build(test.settings)):
         await test.finish_job(1)
@@ -173,6 +187,38 @@ async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
                 )
             assert done.json()["state"] == "promoted"
         assert first_break(await messages_of(test.bus, ModelRollout)) is None
+
+
+@pytest.mark.own_broker
+async def test_a_broker_that_was_killed_costs_no_trajectory(
+    nats: RunningServer, s3: RunningServer, tmp_path: Path
+) -> None:
+    async with stage(nats, s3, tmp_path, (0.7, 0.75), **UNDECIDED) as test, running_app(build(test.settings)):
+        traffic = Traffic(test.bus, {1: 0.7, 2: 0.7})
+        await test.finish_job(1)
+        await test.stage_is(1, "stable")
+        await test.finish_job(2)
+        await test.stage_is(2, "canary")
+        await traffic.play(40)
+        await eventually(counted(test, traffic.compared))
+        await asyncio.to_thread(nats.kill)
+        await asyncio.to_thread(nats.start)
+        await eventually(reachable(test))
+        await traffic.play(40)
+        await eventually(counted(test, traffic.compared), 40)
+        assert (await test.rollout()).state == "running"
+
+
+def reachable(test: Stage) -> Any:
+    """Whether the broker answers again."""
+
+    async def probe() -> bool:
+        try:
+            return (await test.route()).canary is not None
+        except Unavailable:
+            return False
+
+    return probe
 
 
 def counted(test: Stage, trajectories: int) -> Any:

@@ -1,9 +1,10 @@
-"""Two deployers on the real broker: one leads, and the other takes over within ten seconds of a kill."""
+"""Two deployers on the real broker: one leads, and the other takes over within ten seconds of a freeze or a kill."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -105,6 +106,16 @@ class Pair:
         assert (await self.first.order("start", version=2)).json()["state"] == "running"
         await self.stage_is(2, "canary")
 
+    async def sends_orders_to(self, standby: Deployer, leader: Deployer, state: str) -> None:
+        """The standby shows the rollout's state, and refuses orders with the leader's address."""
+        shown = await standby.get(f"/v1/rollouts/{ROLE}")
+        assert shown is not None
+        assert (shown.json()["state"], shown.json()["candidate"]["version"]) == (state, 2)
+        for verb in ("pause", "rollback", "revert", "promote", "resume"):
+            refused = await standby.order(verb)
+            assert refused.status_code == 503
+            assert refused.json()["error"]["message"].endswith(leader.url)
+
     async def renewed_after(self, lease: int) -> float:
         """Seconds until the canary's lease has grown beyond `lease`."""
         began = time.monotonic()
@@ -133,6 +144,7 @@ async def pair(nats: Broker, s3: RunningServer, tmp_path: Path) -> AsyncIterator
         finally:
             for deployer in started:
                 if deployer.process.returncode is None:
+                    deployer.process.send_signal(signal.SIGCONT)
                     deployer.process.terminate()
             async with asyncio.timeout(30):
                 await asyncio.gather(*(deployer.process.wait() for deployer in started))
@@ -156,17 +168,21 @@ async def started_deployer(shared: SharedSettings, engine_port: int, data_dir: P
 async def test_standby_names_the_leader_and_takes_over_before_the_canary_lapses(
     nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
+    """From a frozen leader, which writes nothing when it wakes up; then from a killed one."""
     async with pair(nats, s3, tmp_path) as both:
         await both.canary_runs()
-        shown = await both.second.get(f"/v1/rollouts/{ROLE}")
-        assert shown is not None
-        assert (shown.json()["state"], shown.json()["candidate"]["version"]) == ("running", 2)
-        refused = await both.second.order("pause")
-        assert refused.status_code == 503
-        assert refused.json()["error"]["message"].endswith(both.first.url)
-        await both.first.kill()
+        await both.sends_orders_to(both.second, both.first, "running")
+        both.first.process.send_signal(signal.SIGSTOP)
+        assert await both.renewed_after(await both.lease()) < TAKEN_OVER_S
+        assert (await both.second.order("pause")).json()["state"] == "paused"
+        both.first.process.send_signal(signal.SIGCONT)
+        await both.sends_orders_to(both.first, both.second, "paused")
+        assert (await both.second.order("resume")).json()["state"] == "running"
+        await both.second.kill()
         lease = await both.lease()  # the leader may have renewed it until then
         assert await both.renewed_after(lease) < TAKEN_OVER_S
-        paused = await both.second.order("pause")
-        assert (paused.status_code, paused.json()["state"]) == (200, "paused")
-        assert first_break(await messages_of(both.bus, ModelRollout)) is None
+        ended = await both.first.order("rollback")
+        assert (ended.status_code, (await both.route()).canary) == (200, None)
+        decisions = await messages_of(both.bus, ModelRollout)
+        assert first_break(decisions) is None
+        assert [decision.verdict for decision in decisions][-3:] == ["pause", "resume", "roll_back"]

@@ -55,6 +55,9 @@ async def test_an_interrupted_training_goes_on_and_leaves_an_adapter(tmp_path: P
     assert (card.data.library_name, card.data.base_model) == ("peft", str(files / "base"))
     assert "rollout" not in card.text
     assert AutoModelForCausalLM.from_pretrained(output / "model").num_parameters() > 0
+    again = await started()
+    answer, _ = await again.communicate()
+    assert json.loads(answer) == result
 
 
 async def test_a_reward_model_lies_with_its_card_where_reward_models_lie(tmp_path: Path) -> None:

@@ -161,6 +161,12 @@ async def test_feedback_on_an_unknown_trajectory_warns_and_a_wrong_role_is_refus
         unknown = trajectory("nobody").trajectory_id
         code, _, err = await command(shared_settings, "feedback", unknown, "--thumbs", "up", **url)
         assert (code, "--role ROLE" in err) == (1, True)
+        code, _, err = await command(shared_settings, "feedback", unknown, "--thumbs", "up", "--dry-run", **url)
+        assert (code, err) == (
+            3,
+            f"ratchet: nothing is stored under {unknown} yet: the feedback counts once its trajectory is; without"
+            " --role the gateway takes it only if it has seen a call of it\n",
+        )
         words = ("feedback", unknown, "--thumbs", "up", "--role", "support", "--json")
         code, out, err = await command(shared_settings, *words, **url)
         assert (code, "nothing is stored under" in err) == (3, True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ratchet.core.contract.training import Lora
@@ -14,8 +15,8 @@ from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from tests.support.tiny_models import write_tiny_model
 from tools.learning.cells import RLOO, Experiment, Measured, Variant
 from tools.learning.measure import Lessons, digest_of
-from tools.learning.workshop import Workshop
-from tools.learning.worlds.base import Engine, Outcome
+from tools.learning.workshop import EXAM, FIGURES, Policy, TakenExam, Workshop
+from tools.learning.worlds.base import Engine, Outcome, Task
 from tools.learning.worlds.public import PublicTasks
 from tools.learning.worlds.single_answers import SingleAnswer, shown_text
 
@@ -71,6 +72,19 @@ def test_a_cell_that_was_stopped_goes_on_with_what_is_there(model: Path, tmp_pat
     assert measured(broken, tmp_path, RLOO) == (exams, base)
 
 
+def test_what_a_cell_took_is_of_all_its_runs_and_not_of_what_its_seed_shares(model: Path, tmp_path: Path) -> None:
+    workshop = Workshop(colours(model), tmp_path / "seed-0")
+    Lessons(FEW, RLOO, workshop).measured()
+    learnt = Policy(model, tmp_path / "seed-0" / f"{FEW.name} {RLOO} 1")
+    took = TakenExam(list(workshop.exam(learnt).answers), seconds=1000.0)
+    (learnt.folder / EXAM).write_bytes(msgspec.json.encode(took))
+    (learnt.folder / FIGURES).write_bytes(msgspec.json.encode({**learnt.figures(), "play_s": 100.0, "train_s": 10.0}))
+    resumed = Lessons(FEW, RLOO, workshop)
+    resumed.base()
+    resumed.measured()
+    assert resumed.seconds == 1110
+
+
 def test_what_another_recipe_made_is_not_taken_for_this_ones(model: Path) -> None:
     world = colours(model)
     others = [
@@ -99,3 +113,10 @@ def test_an_exam_has_every_task_in_both_modes_and_a_cycle_its_counts(model: Path
     assert 0 < figures["sampled_tokens"] <= 16 * 6
     assert figures["samples"] == round(16 * figures["played_success"])
     assert figures["step_tokens"] > figures["trained_tokens"]
+
+
+def test_training_tasks_come_once_before_any_comes_again(model: Path) -> None:
+    world = colours(model)
+    drawn: list[Task] = world.training(10, 3)
+    assert [len({task.task_id for task in drawn[part : part + 4]}) for part in (0, 4)] == [4, 4]
+    assert [task.task_id for task in drawn] == [task.task_id for task in world.training(10, 3)]

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head, verify_head
 from ratchet.trainer_worker.training.learner.rows import Row
+from tests.support.real_model import real_model
 from tests.support.trainer_runs import toy_model
 
+SENTENCE = "Miners took caged birds underground: when the canary fell silent, they left. "
 PREFIX = [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
@@ -152,6 +154,22 @@ def test_no_base_drops_anything_out_and_an_adapter_only_where_it_learns() -> Non
         assert torch.equal(quiet, Scorer(adapted).score(rows()).logprobs_N)
 
 
+def check_rounding_and_cap(model: Any, row: Row, cap: float) -> None:
+    """Its rounding is no strange model; with a capped head it is one."""
+    with torch.no_grad():
+        check_head(Scorer(model, bf16=True), [row])
+        model.config.final_logit_softcapping = cap
+        with pytest.raises(DataUnusable, match="changes its logits"):
+            check_head(Scorer(model, bf16=True), [row])
+
+
+@pytest.mark.slow
+def test_check_head_tells_rounding_of_a_trained_model_from_a_capped_head() -> None:
+    token_ids = AutoTokenizer.from_pretrained(real_model())(SENTENCE * 4)["input_ids"]
+    row = Row.of("try", token_ids, [0] * (len(token_ids) - 10) + [1] * 10)
+    check_rounding_and_cap(AutoModelForCausalLM.from_pretrained(real_model(), dtype=torch.bfloat16), row, 30.0)
+
+
 def test_check_head_tells_rounding_of_thirty_layers_from_a_capped_head() -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -164,9 +182,4 @@ def test_check_head_tells_rounding_of_thirty_layers_from_a_capped_head() -> None
         initializer_range=0.2,
     )
     row = Row.of("try", list(range(20, 60)), [0] * 10 + [1] * 30)
-    model: Any = LlamaForCausalLM(config).to(torch.bfloat16)
-    with torch.no_grad():
-        check_head(Scorer(model, bf16=True), [row])
-        model.config.final_logit_softcapping = 1.0
-        with pytest.raises(DataUnusable, match="changes its logits"):
-            check_head(Scorer(model, bf16=True), [row])
+    check_rounding_and_cap(LlamaForCausalLM(config).to(torch.bfloat16), row, 1.0)
