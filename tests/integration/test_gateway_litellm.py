@@ -1,7 +1,8 @@
-"""The public litellm client through the gateway: plain, streamed, and its own errors."""
+"""The public litellm client through the gateway: plain, streamed, pinned, its own errors, going away."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # when it is imported, lite
 
 import litellm
 
+from ratchet.bus.testing import eventually
 from ratchet.core.contract import Turn
 from tests.support.gateway_scene import ROLE, Scene, scene
 from tests.support.servers import Broker
@@ -58,6 +60,13 @@ async def test_calls_and_streams_become_turns(nats: Broker, tmp_path: Path) -> N
         assert (first.trainable.ok, second.trainable.ok) == (True, True)
 
 
+async def test_a_version_is_pinned_by_the_extra_body(nats: Broker, tmp_path: Path) -> None:
+    async with asking(nats, tmp_path) as (here, options):
+        await litellm.acompletion(messages=HI, extra_body={"adapter_id": f"{ROLE}@2"}, **options)
+        (turn,) = await here.published(Turn, 1)
+        assert (turn.policy.version, turn.policy.arm) == (2, "pinned")
+
+
 async def test_errors_are_litellms_own(nats: Broker, tmp_path: Path) -> None:
     async with asking(nats, tmp_path, api_keys=["good-key"]) as (here, options):
         with pytest.raises(litellm.AuthenticationError):
@@ -68,3 +77,25 @@ async def test_errors_are_litellms_own(nats: Broker, tmp_path: Path) -> None:
         here.engine.broken = True
         with pytest.raises(litellm.BadGatewayError):
             await litellm.acompletion(messages=HI, stream=True, **options)
+
+
+async def test_going_away_in_mid_stream_ends_the_engines_call(nats: Broker, tmp_path: Path) -> None:
+    async with asking(nats, tmp_path, keep_alive_s=0.02) as (here, options):
+        here.engine.at_work.clear()
+        stream = await litellm.acompletion(messages=HI, stream=True, **options)
+        reading = asyncio.create_task(anext(aiter(stream)))
+
+        async def asked() -> bool:
+            return bool(here.engine.asked)
+
+        async def left() -> bool:
+            return here.engine.left == 1
+
+        await eventually(asked)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await stream.completion_stream.close()
+        await eventually(left)
+        (turn,) = await here.published(Turn, 1)
+        assert turn.trainable.reason == "cancelled"
+        here.engine.at_work.set()
