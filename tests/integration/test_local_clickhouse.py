@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from hashlib import md5
 from typing import Any
@@ -14,7 +14,6 @@ import clickhouse_connect
 import httpx
 import lz4.frame
 import pytest
-import zstandard
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from ratchet.local.local_stack.clickhouse_access import memory_bound
@@ -105,7 +104,7 @@ def test_every_type_comes_back_as_it_went_in(client: Any) -> None:
     assert [list(one) for one in answered] == rows
 
 
-@pytest.mark.parametrize("compress", [False, "lz4", "zstd"])
+@pytest.mark.parametrize("compress", [False, "lz4"])
 def test_a_large_insert_and_a_large_answer_in_every_compression(
     clickhouse: RunningServer, database: str, compress: bool | str
 ) -> None:
@@ -213,19 +212,13 @@ async def test_concurrent_queries_and_inserts_do_not_mix(async_client: Any) -> N
     assert (await async_client.query("SELECT count() FROM t")).result_rows == [(60,)]
 
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "lz4": lambda plain: bytes(lz4.frame.compress(plain)),
-    "zstd": zstandard.ZstdCompressor().compress,
-}
-
-
 def rows_of(sizes: list[int]) -> list[list[Any]]:
     """A row of each size, its text different from every other's and hard to compress."""
     source = random.Random(len(sizes))
     return [[number, source.randbytes(size // 2).hex()] for number, size in enumerate(sizes)]
 
 
-@pytest.mark.parametrize("compress", [False, "lz4", "zstd"])
+@pytest.mark.parametrize("compress", [False, "lz4"])
 @pytest.mark.parametrize(
     "sizes",
     [[1_000] * 8_000, [20_000] * 500, [64_000] * 200, [500_000] * 12, [20_000_000, 10, 3_000_000, 10]],
@@ -251,17 +244,14 @@ async def test_an_asynchronous_insert_reports_how_many_rows_it_wrote(async_clien
     assert (await async_client.query("SELECT count() FROM t")).result_rows == [(100,)]
 
 
-@pytest.mark.parametrize("encoding", ["lz4", "zstd"])
-def test_an_insert_whose_body_is_cut_off_is_refused_whole(
-    clickhouse: RunningServer, client: Any, encoding: str
-) -> None:
+def test_an_insert_whose_body_is_cut_off_is_refused_whole(clickhouse: RunningServer, client: Any) -> None:
     client.command("CREATE TABLE t (id UInt64, text String) ENGINE = MergeTree ORDER BY id")
-    frames = [PACKERS[encoding](f'{{"id": {number}, "text": "x"}}\n'.encode()) for number in range(3)]
+    frames = [bytes(lz4.frame.compress(f'{{"id": {number}, "text": "x"}}\n'.encode())) for number in range(3)]
     response = httpx.post(
         clickhouse.url,
         params={"query": "INSERT INTO t FORMAT JSONEachRow", "database": client.database},
         content=b"".join(frames)[:-1],
-        headers={"Content-Encoding": encoding},
+        headers={"Content-Encoding": "lz4"},
         trust_env=False,
     )
     assert response.headers["X-ClickHouse-Exception-Code"] == "271"

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 import typer
 
@@ -18,6 +17,7 @@ from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.status import ServiceStatus, StatusReport
 from ratchet.cli.training import hyperparameters, read_request
 from ratchet.core.errors import NotFound, Rejected
+from ratchet.local.local_stack.orphans import birth
 from ratchet.local.local_stack.state import MemberRecord, StackRecord, write_record
 
 
@@ -46,18 +46,17 @@ def test_a_request_file_exists_and_is_an_object(tmp_path: Path) -> None:
     assert read_request(tmp_path / "good.json") == {"algorithm": "sft"}
 
 
-def record(started_at: float) -> StackRecord:
+def record(born: str) -> StackRecord:
     env = {"RATCHET_COORDINATOR_URL": "http://127.0.0.1:5/"}
-    return StackRecord(
-        pid=os.getpid(), started_at=started_at, stack_id="x", ready=True, services={}, stop_s=12.0, env=env
-    )
+    return StackRecord(pid=os.getpid(), born=born, stack_id="x", ready=True, services={}, stop_s=12.0, env=env)
 
 
 def test_a_running_stack_gives_the_addresses_of_its_services(tmp_path: Path) -> None:
-    stack = record(psutil.Process().create_time())
+    stack = record(birth(os.getpid()))
     member = MemberRecord(
         pid=os.getpid(),
-        started_at=stack.started_at,
+        started_at=0.0,
+        born=stack.born,
         url="",
         port=5,
         state="ready",
@@ -70,13 +69,13 @@ def test_a_running_stack_gives_the_addresses_of_its_services(tmp_path: Path) -> 
 
 
 def test_a_service_that_is_not_part_of_the_stack_has_no_address(tmp_path: Path) -> None:
-    write_record(tmp_path, record(psutil.Process().create_time()))
+    write_record(tmp_path, record(birth(os.getpid())))
     with pytest.raises(NoStack, match="rl_coordinator is not part of the stack"):
         locate(tmp_path).url("coordinator")
 
 
 def test_a_stack_whose_supervisor_is_gone_does_not_count(tmp_path: Path) -> None:
-    write_record(tmp_path, record(psutil.Process().create_time() - 1000))
+    write_record(tmp_path, record("another boot"))
     assert locate(tmp_path).record is None
     with pytest.raises(NoStack, match=rf"no stack runs in {tmp_path}: `ratchet up --dir {tmp_path}` starts one"):
         locate(tmp_path).url("gateway")

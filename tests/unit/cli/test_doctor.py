@@ -13,7 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 
 from ratchet.bus.envelope import Record
@@ -36,7 +35,8 @@ from ratchet.cli.doctor_servers import SERVERS, check_routes
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.core.contract.http.rollouts import PoliciesOut
-from ratchet.local.local_stack.disk import LOG_BYTES
+from ratchet.local.local_stack.orphans import birth
+from ratchet.local.local_stack.process import LOG_BYTES
 from ratchet.local.local_stack.state import MemberRecord, StackRecord, write_record
 from tests.support.command_lines import ratchet
 from tests.support.contract_files import http_example
@@ -47,13 +47,11 @@ def nothing_at(directory: Path) -> Endpoints:
 
 
 def stack_of(directory: Path, pid: int) -> Endpoints:
-    began = psutil.Process(pid).create_time()
+    born = birth(pid)
     member = MemberRecord(
-        pid=pid, started_at=began, url="", port=1, health_port=None, state="ready", restarts=0, reason=None
+        pid=pid, started_at=0.0, born=born, url="", port=1, health_port=None, state="ready", restarts=0, reason=None
     )
-    record = StackRecord(
-        pid=pid, started_at=began, stack_id="s", ready=True, services={"nats": member}, stop_s=1.0, env={}
-    )
+    record = StackRecord(pid=pid, born=born, stack_id="s", ready=True, services={"nats": member}, stop_s=1.0, env={})
     return Endpoints(directory, record, {})
 
 

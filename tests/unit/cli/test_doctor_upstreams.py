@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from ratchet.cli.doctor_checks import Finding
 from ratchet.cli.doctor_upstreams import check_upstreams
 from ratchet.cli.endpoints import Endpoints
 from ratchet.core.service.problems import HttpError
+from ratchet.local.local_stack.orphans import birth
 from ratchet.local.local_stack.state import MemberRecord, StackRecord
 from tests.support.fake_engine import FakeProvider, providing
 
@@ -32,14 +32,22 @@ def stack_with(directory: Path, *upstreams: dict[str, Any], **keys: str) -> Iter
     gateway = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **keys})
     assert gateway.stdout is not None
     gateway.stdout.readline()  # from here on the environment is its own
-    began = psutil.Process(gateway.pid).create_time()
+    born = birth(gateway.pid)
     member = MemberRecord(
-        pid=gateway.pid, started_at=began, url="", port=1, health_port=None, state="ready", restarts=0, reason=None
+        pid=gateway.pid,
+        started_at=0.0,
+        born=born,
+        url="",
+        port=1,
+        health_port=None,
+        state="ready",
+        restarts=0,
+        reason=None,
     )
     env = {"RATCHET_GATEWAY_UPSTREAMS": json.dumps(upstreams)} if upstreams else {}
     record = StackRecord(
         pid=gateway.pid,
-        started_at=began,
+        born=born,
         stack_id="s",
         ready=True,
         services={"gateway": member},

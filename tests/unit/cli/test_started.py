@@ -18,7 +18,7 @@ UPSTREAMS = json.dumps(
 def member(state: str = "ready", reason: str | None = None, port: int = 1) -> MemberRecord:
     url = f"http://127.0.0.1:{port}"
     return MemberRecord(
-        pid=1, started_at=0.0, url=url, port=port, health_port=None, state=state, restarts=0, reason=reason
+        pid=1, started_at=0.0, born="", url=url, port=port, health_port=None, state=state, restarts=0, reason=reason
     )
 
 
@@ -43,7 +43,7 @@ def test_a_start_ends_with_the_upstream_the_agents_url_and_the_console(
     monkeypatch.chdir(tmp_path)
     services = {"gateway": member(port=8080), "console": member(port=8084)}
     env = {"RATCHET_GATEWAY_UPSTREAMS": UPSTREAMS}
-    record = StackRecord(pid=1, started_at=0.0, stack_id="s", ready=True, services=services, stop_s=1.0, env=env)
+    record = StackRecord(pid=1, born="", stack_id="s", ready=True, services=services, stop_s=1.0, env=env)
     assert where_to_go(record) == [
         "upstream openai at https://example.com/v1 (key in MY_KEY) answers while a role has no policy",
         "agents: export OPENAI_BASE_URL=http://127.0.0.1:8080/v1",

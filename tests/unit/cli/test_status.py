@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ratchet.cli.endpoints import Endpoints
@@ -17,6 +17,7 @@ from ratchet.core.contract.http.console import LedgerOut
 from ratchet.core.contract.http.status import FiredOut, TriggerOut
 from ratchet.core.service.health import Health, health_app
 from ratchet.core.service.http import HttpServer
+from ratchet.local.local_stack.orphans import birth
 from ratchet.local.local_stack.state import MemberRecord, StackRecord
 
 
@@ -30,10 +31,11 @@ async def reported(
     """The report of a stack whose one service answers this."""
     server = HttpServer(health_app(health), "127.0.0.1", 0)
     serving = asyncio.create_task(server.run())
-    started = psutil.Process().create_time()
+    born = birth(os.getpid())
     member = MemberRecord(
         pid=os.getpid(),
-        started_at=started,
+        started_at=time.time(),
+        born=born,
         url="http://h",
         port=1,
         health_port=server.port,
@@ -42,7 +44,7 @@ async def reported(
         reason=None,
     )
     stack = StackRecord(
-        pid=os.getpid(), started_at=started, stack_id="x", ready=True, stop_s=1.0, services={"gateway": member}, env={}
+        pid=os.getpid(), born=born, stack_id="x", ready=True, stop_s=1.0, services={"gateway": member}, env={}
     )
     try:
         return await collect(Endpoints(directory, stack, env or {}))

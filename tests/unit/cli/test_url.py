@@ -8,11 +8,11 @@ import stat
 import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
+from ratchet.local.local_stack.orphans import birth
 from ratchet.local.local_stack.state import MemberRecord, StackRecord, write_record
 from tests.support.command_lines import ratchet
 
@@ -23,10 +23,11 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("RATCHET_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    began = psutil.Process().create_time()
+    born = birth(os.getpid())
     gateway = MemberRecord(
         pid=os.getpid(),
-        started_at=began,
+        started_at=0.0,
+        born=born,
         url="http://127.0.0.1:7001",
         port=7001,
         health_port=7002,
@@ -36,7 +37,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     env = {"RATCHET_NATS_URL": "nats://127.0.0.1:7003", "RATCHET_GATEWAY_URL": "http://127.0.0.1:7001"}
     record = StackRecord(
-        pid=os.getpid(), started_at=began, stack_id="s", ready=True, services={"gateway": gateway}, stop_s=1.0, env=env
+        pid=os.getpid(), born=born, stack_id="s", ready=True, services={"gateway": gateway}, stop_s=1.0, env=env
     )
     write_record(tmp_path, record)
     return tmp_path

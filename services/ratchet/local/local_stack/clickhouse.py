@@ -1,6 +1,6 @@
 """ClickHouse's HTTP interface in front of chDB: `-m ratchet.local.local_stack.clickhouse --data DIR --port PORT`.
 
-Good enough for `clickhouse-connect` unchanged: native inserts, parameters, settings per query, compression,
+Good enough for `clickhouse-connect` unchanged: native inserts, parameters, settings per query, compression (lz4),
 error codes. It listens on the loopback address only, and knows one user, whose password is in the environment.
 """
 
@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import lz4.frame
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -29,7 +30,6 @@ from ratchet.local.local_stack.clickhouse_statement import (
     ProtocolError,
     Statement,
     decoded,
-    encoded,
     engine_error,
     form_parameters,
     statement,
@@ -119,10 +119,10 @@ def _response(request: Request, asked: Statement, answer: Answer) -> Response:
     if asked.returns_rows:
         headers["X-ClickHouse-Format"] = asked.output_format
     body = answer.body
-    if request.query_params.get("enable_http_compression") == "1" and len(body) >= COMPRESS_FROM_BYTES:
-        body, encoding = encoded(body, request.headers.get("accept-encoding", ""))
-        if encoding:
-            headers["Content-Encoding"] = encoding
+    compress = request.query_params.get("enable_http_compression") == "1" and len(body) >= COMPRESS_FROM_BYTES
+    if compress and "lz4" in request.headers.get("accept-encoding", ""):
+        body = bytes(lz4.frame.compress(body))  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
+        headers["Content-Encoding"] = "lz4"
     return Response(body, headers=headers, media_type="application/octet-stream")
 
 

@@ -7,12 +7,11 @@ Query text and data travel in the `query` parameter, in the body, or half in eac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from io import BytesIO
 
 import lz4.frame
-import zstandard
 
 from ratchet.local.local_stack.clickhouse_access import reads_files
 
@@ -70,27 +69,6 @@ _STATUS = {
     **dict.fromkeys((164, 497, 516), 403),
 }
 """HTTP status by exception code, as the server maps them; 500 for all others."""
-
-
-UNPACKED_AT_ONCE = 1 << 20
-"""Bytes: what stands behind a frame is copied, so that no more than this is copied for each frame."""
-
-
-class _Unpacker(Protocol):
-    """What the decompressors of both libraries have: one for each frame."""
-
-    def decompress(self, data: bytes, /) -> bytes: ...
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-
-
-_UNPACKERS: Mapping[str, Callable[[], _Unpacker]] = {
-    "lz4": lambda: cast(_Unpacker, lz4.frame.LZ4FrameDecompressor()),  # the library has no types
-    "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
-}
-"""One decompressor by Content-Encoding."""
 
 
 class ProtocolError(Exception):
@@ -178,46 +156,15 @@ def form_parameters(content_type: str, body: bytes) -> dict[str, str]:
 
 
 def decoded(body: bytes, encoding: str) -> bytes:
-    """`body` without its Content-Encoding: all of its frames, and nothing less."""
+    """`body` without its Content-Encoding: all of its frames: clients write one for each block of rows."""
     if encoding in ("", "identity"):
         return body
-    if encoding not in _UNPACKERS:
+    if encoding != "lz4":
         raise ProtocolError(271, "CANNOT_DECOMPRESS", f"Content-Encoding {encoding} is not supported")
     try:
-        return _unpacked(body, _UNPACKERS[encoding])
-    except (RuntimeError, EOFError, zstandard.ZstdError) as error:
+        return lz4.frame.open(BytesIO(body)).read()  # pyright: ignore - the library has no types
+    except (RuntimeError, EOFError) as error:
         raise ProtocolError(271, "CANNOT_DECOMPRESS", f"The body is damaged or not {encoding}: {error}") from error
-
-
-def _unpacked(body: bytes, start: Callable[[], _Unpacker]) -> bytes:
-    """What all frames of `body` hold, one after the other. Raises `EOFError` where the last one is cut off.
-
-    Clients write one frame for each block of rows, so a body has as many frames as it has blocks.
-    """
-    parts: list[bytes] = []
-    ended = False
-    unpacker = start()
-    for begin in range(0, len(body), UNPACKED_AT_ONCE):
-        rest = body[begin : begin + UNPACKED_AT_ONCE]
-        while rest:
-            if ended:
-                unpacker = start()
-            parts.append(unpacker.decompress(rest))
-            ended = unpacker.eof
-            rest = unpacker.unused_data if ended else b""
-    if not ended:
-        raise EOFError("it ends within a frame")
-    return b"".join(parts)
-
-
-def encoded(body: bytes, accepted: str) -> tuple[bytes, str | None]:
-    """`body` in the first encoding of `accepted` that we know, and that encoding's name."""
-    for name in (part.split(";")[0].strip() for part in accepted.split(",")):
-        if name == "lz4":
-            return bytes(lz4.frame.compress(body)), name  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
-        if name == "zstd":
-            return zstandard.ZstdCompressor(level=1).compress(body), name
-    return body, None
 
 
 def engine_error(text: str) -> tuple[int, str, str]:

@@ -18,16 +18,13 @@ STACK_ID_VARIABLE = "RATCHET_STACK_ID"
 GRACE_S = 8.0
 """From the polite signal to the other one."""
 
-START_TOLERANCE_S = 0.5
-"""Start times of one process, read twice, differ by rounding only."""
-
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 STARTTIME = 19
 """Place in /proc/PID/stat after the name (field 22): clock ticks from the boot to the start (proc_pid_stat(5))."""
 
 
 def birth(pid: int) -> str:
-    """The boot, and the ticks from it to the start: no set clock moves them. Empty where the kernel has none."""
+    """The boot, and the ticks from it to the start: no set clock moves them. Empty for no process."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return f"{BOOT_ID.read_text().strip()} {after_name[STARTTIME].decode()}"
@@ -41,7 +38,7 @@ def is_running(recorded: StackRecord | MemberRecord) -> bool:
         return False
     try:
         process = psutil.Process(recorded.pid)
-        return process.status() != psutil.STATUS_ZOMBIE and _is_same(process, recorded)
+        return process.status() != psutil.STATUS_ZOMBIE and birth(recorded.pid) == recorded.born
     except psutil.NoSuchProcess:
         return False
 
@@ -77,16 +74,9 @@ def _group(member: MemberRecord, stack_id: str) -> Iterator[psutil.Process]:
         try:
             if os.getpgid(process.pid) != member.pid:
                 continue
-            leader = process.pid == member.pid and _is_same(process, member)
+            leader = process.pid == member.pid and birth(process.pid) == member.born
             if leader or process.environ().get(STACK_ID_VARIABLE) == stack_id:
                 yield process
         except (psutil.Error, OSError):
             # It ended meanwhile, or belongs to another user and so is not ours.
             continue
-
-
-def _is_same(process: psutil.Process, recorded: StackRecord | MemberRecord) -> bool:
-    """By its birth; a record without one, of an older program or another kernel, leaves the start time."""
-    if recorded.born:
-        return birth(process.pid) == recorded.born
-    return abs(process.create_time() - recorded.started_at) < START_TOLERANCE_S

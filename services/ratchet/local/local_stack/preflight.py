@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from ratchet.core.errors import ConfigError, RatchetError
-from ratchet.core.service.files import existing, free_bytes
+from ratchet.core.service.files import existing, free_bytes, shortage
 from ratchet.local.local_stack.catalog import TRACKER
 from ratchet.local.local_stack.configuration import faults_of
-from ratchet.local.local_stack.disk import require_room
 from ratchet.local.local_stack.plan import StackPlan, chosen, make_plan
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.state import StackSecrets, read_secrets, read_version, require_in_place, require_readable
 
 T = TypeVar("T")
+
+START_BYTES = 1 << 30
+"""A start needs this much: empty servers take some 100 MB, and the first days of data need somewhere to go."""
 
 
 def planned(settings: StackSettings) -> StackPlan:
@@ -55,6 +57,13 @@ def require_writable(directory: Path) -> None:
     folder = existing(directory)
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"no stack can be kept in {directory}: {folder} is not a folder, or not writable")
+
+
+def require_room(directory: Path, free: int) -> None:
+    """Raise `ConfigError` when a stack in `directory` could not work for long."""
+    missing = shortage(free, START_BYTES, directory)
+    if missing is not None:
+        raise ConfigError(f"{missing} for a start; streams, tables and snapshots grow to several GB with use")
 
 
 def one_error(errors: list[RatchetError]) -> RatchetError:

@@ -19,8 +19,6 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Self
 
-import psutil
-
 from ratchet.bus.connection import Bus
 from ratchet.bus.tasks import end
 from ratchet.core.errors import NotFound, RatchetError
@@ -28,11 +26,11 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.bootstrap import bootstrap
 from ratchet.local.local_stack.catalog import SERVERS, SERVICES
 from ratchet.local.local_stack.demand import needed_members, start_when_needed
-from ratchet.local.local_stack.disk import cut_log
 from ratchet.local.local_stack.member import Member, MemberState
 from ratchet.local.local_stack.orphans import STACK_ID_VARIABLE, birth, end_orphans
 from ratchet.local.local_stack.plan import StackPlan, make_plan
 from ratchet.local.local_stack.preflight import planned
+from ratchet.local.local_stack.process import cut_log
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.state import (
     StackRecord,
@@ -248,7 +246,6 @@ class Stack:
             records = {name: member.record() for name, member in self.members.items()}
             record = StackRecord(
                 pid=os.getpid(),
-                started_at=psutil.Process().create_time(),
                 stack_id=self._id,
                 ready=self._ready,
                 services={name: member for name, member in records.items() if member is not None},

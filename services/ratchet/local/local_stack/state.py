@@ -44,15 +44,14 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     restarted: str | None = None
     """Why it was started again last."""
-    born: str = ""
-    """`orphans.birth` of the process; empty in the record of an older program."""
+    born: str
+    """`orphans.birth` of the process."""
 
 
 class StackRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The running stack, as other processes see it."""
 
     pid: int
-    started_at: float
     stack_id: str
     ready: bool
     """False until every member was ready once."""
@@ -60,7 +59,7 @@ class StackRecord(msgspec.Struct, frozen=True, kw_only=True):
     stop_s: float
     """Longest time that a stop can take: each member's deadline, one after the other."""
     env: dict[str, str]
-    born: str = ""
+    born: str
     """`orphans.birth` of the supervisor."""
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.files import existing, free_bytes, shortage
-from ratchet.local.local_stack.disk import START_BYTES, cut_log, require_room
-from ratchet.local.local_stack.preflight import planned
+from ratchet.local.local_stack.preflight import START_BYTES, planned, require_room
+from ratchet.local.local_stack.process import cut_log
 from ratchet.local.local_stack.settings import StackSettings
 
 

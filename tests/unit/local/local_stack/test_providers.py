@@ -7,7 +7,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ratchet.cli.__main__ import main
@@ -16,6 +15,7 @@ from ratchet.core.service.setting_names import OTHERS, unknown
 from ratchet.core.service.settings import read
 from ratchet.core.service.settings_file import SettingsFile
 from ratchet.gateway.settings import Settings
+from ratchet.local.local_stack.orphans import birth
 from ratchet.local.local_stack.preflight import planned
 from ratchet.local.local_stack.providers import ADDRESS, PROVIDERS, upstream_environment, where_the_key_goes
 from ratchet.local.local_stack.settings import StackSettings
@@ -97,8 +97,9 @@ def test_what_a_shell_takes_over_of_a_stack_keeps_no_upstream(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = {"RATCHET_GATEWAY_UPSTREAMS": "[]", "RATCHET_GATEWAY_URL": "http://g"}
-    began = psutil.Process().create_time()
-    record = StackRecord(pid=os.getpid(), started_at=began, stack_id="s", ready=True, services={}, stop_s=1, env=env)
+    record = StackRecord(
+        pid=os.getpid(), born=birth(os.getpid()), stack_id="s", ready=True, services={}, stop_s=1, env=env
+    )
     write_record(tmp_path, record)
     assert main(["env", "--dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "export RATCHET_GATEWAY_URL=http://g\n"
