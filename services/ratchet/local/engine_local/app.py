@@ -57,7 +57,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as loading:
             load = partial(asyncio.get_running_loop().run_in_executor, loading, loader.load)
             resolver = Resolver(registry, partial(asyncio.to_thread, loader.find), load, utc_now)
-            engine = Engine(Generations(worker), registry, resolver, grammars, utc_now, settings.api_key)
+            engine = Engine(Generations(worker.submit), registry, resolver, grammars, utc_now, settings.api_key)
             load_report = Periodic(OBSERVE_S, LoadReport(registry, worker.load_of).observe, "load")
             api = JsonApi(engine.route, BODY_LIMIT, cancel_on_disconnect=True)
             server = HttpServer(

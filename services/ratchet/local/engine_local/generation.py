@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from ratchet.core.errors import BadRequest
 from ratchet.core.grammars.walk import Grammar
@@ -21,14 +20,6 @@ from ratchet.local.engine_local.registry import Entry
 from ratchet.local.engine_local.settings import MAX_REQUESTS
 from ratchet.local.engine_local.torch_batch import Job, Update
 from ratchet.local.engine_local.torch_policies import Served
-
-
-class Worker(Protocol):
-    """Computes jobs elsewhere."""
-
-    def submit(self, served: Served, job: Job) -> None:
-        """Accept a job; its `on_progress` receives what becomes of it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +83,9 @@ class Rows:
 class Generations:
     """Hands requests to the torch thread, within the number of rows that may be open."""
 
-    def __init__(self, worker: Worker, max_requests: int = MAX_REQUESTS) -> None:
-        self._worker = worker
+    def __init__(self, submit: Callable[[Served, Job], None], max_requests: int = MAX_REQUESTS) -> None:
+        """`submit` has a job computed elsewhere; the job's `on_progress` receives what becomes of it."""
+        self._submit = submit
         self._max_requests = max_requests
         self._open = 0
 
@@ -114,7 +106,7 @@ class Generations:
         began = time.monotonic()
         try:
             for job in jobs:
-                self._worker.submit(entry.served, job)
+                self._submit(entry.served, job)
             yield rows
         finally:
             for job in jobs:

@@ -56,7 +56,6 @@ class Grammars:
         metrics.GRAMMARS.labels("refused" if refused else "given").inc()
 
     def _compiled(self, served: Served, constraint: Constraint) -> Grammar:
-        """Runs on the thread."""
         try:
             return self._compiler.compile(served.text.tokens(served.network.vocabulary), constraint)
         except Rejected as error:

@@ -77,7 +77,6 @@ class Engine:
         return guarded
 
     async def chat(self, request: Request) -> Answer:
-        """`POST /v1/chat/completions`."""
         call = read_chat(request.json_object())
         async with AsyncExitStack() as held:
             entry, text = await self._use(call.model, held)
@@ -87,7 +86,6 @@ class Engine:
             return await self._answer(entry, form, call, held)
 
     async def complete(self, request: Request) -> Answer:
-        """`POST /v1/completions`."""
         call = read_completion(request.json_object())
         async with AsyncExitStack() as held:
             entry, text = await self._use(call.model, held)
@@ -131,11 +129,9 @@ class Engine:
         return json_response({"object": "list", "data": listed})
 
     async def health(self, _: Request) -> Response:
-        """`GET /health`."""
         return json_response({"status": "ok"})
 
     async def version(self, _: Request) -> Response:
-        """`GET /version`."""
         return json_response({"version": "0.1.0", "engine": "engine_local"})
 
     async def _use(self, model: str, held: AsyncExitStack) -> tuple[Entry[Served], ChatText]:

@@ -67,13 +67,11 @@ class Registry(Generic[S]):
         self,
         capacity: int,
         forget: Callable[[S], None],
-        clock: Callable[[], float] = time.monotonic,
         most_bytes: int | None = None,
     ) -> None:
         self._capacity = capacity
         self._most_bytes = most_bytes
         self._forget = forget
-        self._clock = clock
         self._entries: dict[str, Entry[S]] = {}
 
     def __iter__(self) -> Iterator[Entry[S]]:
@@ -118,7 +116,7 @@ class Registry(Generic[S]):
     def using(self, entry: Entry[S]) -> Iterator[S]:
         """Keep the policy while a request is answered."""
         entry.users += 1
-        entry.used_at = self._clock()
+        entry.used_at = time.monotonic()
         try:
             yield entry.served
         finally:

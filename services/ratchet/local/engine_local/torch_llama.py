@@ -66,7 +66,6 @@ class LlamaNetwork:
     def __call__(
         self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin], keep: int = 1
     ) -> Tensor:
-        """See `Network`."""
         hidden_BTC = F.embedding(ids_BT, self._embedding)
         rotary = self._cos_PD[positions_BT][:, :, None], self._sin_PD[positions_BT][:, :, None]
         for weights, cache in zip(self._layers, layers, strict=True):

@@ -68,7 +68,6 @@ class TransformersNetwork:
     def __call__(
         self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin], keep: int = 1
     ) -> Tensor:
-        """See `Network`."""
         mask: Tensor | dict[str, Tensor] = mask_B1TW
         if self._window is not None:
             columns_W = torch.arange(mask_B1TW.shape[-1])

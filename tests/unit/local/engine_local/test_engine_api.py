@@ -93,7 +93,7 @@ class Api:
         self.grammars = Grammars(Compiler())
         self.clock = 0.0
         resolver = Resolver(self.registry, self.store.find, load, now, lambda: self.clock)
-        engine = Engine(Generations(worker, MAX_REQUESTS), self.registry, resolver, self.grammars, now, key)
+        engine = Engine(Generations(worker.submit, MAX_REQUESTS), self.registry, resolver, self.grammars, now, key)
         app: Any = JsonApi(engine.route, BODY_LIMIT)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine")
         self.registry.add(Entry(NAME, DIGEST, URI, served, 0.0, 0.0))

@@ -61,7 +61,7 @@ def client(worker: Any, served: Served) -> tuple[httpx.AsyncClient, Registry[Ser
 
     registry: Registry[Served] = Registry(2, lambda _: None)
     resolver = Resolver(registry, never, never, now)
-    engine = Engine(Generations(worker, max_requests=4), registry, resolver, Grammars(Compiler()), now)
+    engine = Engine(Generations(worker.submit, max_requests=4), registry, resolver, Grammars(Compiler()), now)
     registry.add(Entry(NAME, "0" * 64, "s3://b/p.json", served, 0.0, 0.0))
     app: Any = JsonApi(engine.route, 10_000)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine"), registry

@@ -97,7 +97,6 @@ class UntilWords:
         self._held = ""
 
     def add(self, text: str) -> str:
-        """See `TextFilter.add`."""
         text = self._held + text
         place = held_from(text, self._words)
         self._held = text[place:]
@@ -112,7 +111,6 @@ class WithoutControl:
         self._held = ""
 
     def add(self, text: str) -> str:
-        """See `TextFilter.add`."""
         text = self._control.without(self._held + text)
         place = held_from(text, self._control.texts)
         self._held = text[place:]
@@ -130,7 +128,6 @@ class BeforeCalls:
         self._over = False
 
     def add(self, text: str) -> str:
-        """See `TextFilter.add`."""
         if self._over:
             return ""
         text = self._held + text
