@@ -54,7 +54,7 @@ class Worker:
     """The process: machines may have one hostname, and so their workers one name."""
 
     def owns(self, job: Job) -> bool:
-        """Whether no other worker has the job's present attempt. Early versions sent their name alone."""
+        """Whether no other worker has the job's present attempt."""
         return job.worker in (None, self.name) and job.instance in (None, self.instance)
 
 
@@ -215,10 +215,7 @@ def _crash(exited: Exit) -> TrainingError:
     if exited.code >= 0:
         message = f"the training process ended with status {exited.code} without a result"
         return TrainingError(code=ErrorCode.UNKNOWN, message=message, traceback=exited.log_tail or None)
-    try:
-        name = signal.Signals(-exited.code).name
-    except ValueError:
-        name = f"signal {-exited.code}"
+    name = signal.Signals(-exited.code).name
     if exited.oom_killed:
         return TrainingError(
             code=ErrorCode.OOM, message=f"the system ran out of memory and ended the training ({name})"

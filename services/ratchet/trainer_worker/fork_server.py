@@ -61,7 +61,6 @@ class ForkedProcess:
         signal.pidfd_send_signal(self._pidfd, number)
 
     async def wait(self) -> int | None:
-        """See `Process`."""
         await _readable(self._process.sentinel)
         code = self._process.exitcode
         if code == UNKNOWN:  # the server has died: from now on only the end itself can be observed
@@ -98,7 +97,6 @@ class ForkServer:
         self._stopping.set()
 
     async def fork(self, directory: Path, environment: Mapping[str, str], streams: Streams) -> Process | None:
-        """See `child_process.WarmStart`."""
         # The server's libraries read its environment while they were imported: they fit a child of the same one.
         if self._stopping.is_set() or _without_own(environment) != _without_own(library_environment(os.environ)):
             return None
@@ -153,13 +151,7 @@ def become_training(directory: str, environment: Mapping[str, str], streams: Str
 
 def supported() -> bool:
     """Whether this system has what forked trainings need."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except OSError:
-        return False
-    return True
+    return hasattr(os, "pidfd_open")
 
 
 def _without_own(environment: Mapping[str, str]) -> dict[str, str]:

@@ -289,7 +289,6 @@ class ChildRun:
         self._findings = [*findings]
 
     def started(self, samples: int, total_steps: int) -> None:
-        """See `Run`."""
         self._begun.set()
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
         self._step_at = self._saved_at = self._clock()
@@ -306,7 +305,6 @@ class ChildRun:
         )
 
     def stepped(self, step: TrainStep) -> None:
-        """See `Run`."""
         self.reached = step.number
         now = self._clock()
         took, self._step_at = now - self._step_at, now
@@ -339,16 +337,13 @@ class ChildRun:
             self._report_progress()
 
     def stop_requested(self) -> bool:
-        """See `Run`."""
         return self._stop.is_set()
 
     def checkpoint_due(self, step: int) -> bool:
-        """See `Run`."""
         rest_s = max(self._interval_s, self._save_s / SAVING_SHARE)
         return step % self._interval == 0 or self._clock() - self._saved_at >= rest_s
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:
-        """See `Run`."""
         # Losses of a policy gradient say nothing about each other: there the later policy counts as the better one.
         score = float(step)
         if self._comparable:

@@ -222,7 +222,6 @@ class _Loop:
         self._healthy.load(directory)
 
     def effective(self) -> JsonObject:
-        """See `Trained.effective`."""
         return {
             **self._policy.effective(),
             "learning_rate": self._rate,

@@ -159,26 +159,21 @@ class RankRun:
         self._own = own
 
     def explained(self, findings: Sequence[str]) -> None:
-        """See `Run`."""
         if self._own is not None:
             self._own.explained(findings)
 
     def started(self, samples: int, total_steps: int) -> None:
-        """See `Run`."""
         if self._own is not None:
             self._own.started(samples, total_steps)
 
     def stepped(self, step: TrainStep) -> None:
-        """See `Run`."""
         if self._own is not None:
             self._own.stepped(step)
 
     def stop_requested(self) -> bool:
-        """See `Run`."""
         return self._ranks.of_leader(self._own is not None and self._own.stop_requested())
 
     def checkpoint_due(self, step: int) -> bool:
-        """See `Run`."""
         return self._ranks.of_leader(self._own is not None and self._own.checkpoint_due(step))
 
     def save(self, step: int, write: Callable[[Path], None]) -> None:

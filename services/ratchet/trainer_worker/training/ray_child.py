@@ -22,9 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
 
-from ratchet.core.contract.training import ErrorCode
-from ratchet.core.errors import MissingExtra
-from ratchet.trainer_worker.errors import RankLost, TrainingFailed
+from ratchet.core.errors import MissingExtra, Unavailable
+from ratchet.trainer_worker.errors import RankLost, StopRequested
 from ratchet.trainer_worker.job import (
     CHECKPOINTS,
     Event,
@@ -62,16 +61,6 @@ ENVIRONMENT = (
     "HF_HUB_OFFLINE",
 )
 """What every rank has of this process' environment; the rest is its machine's own."""
-
-
-class NoRoom(TrainingFailed):
-    """The cluster has no place for the ranks."""
-
-    code = ErrorCode.INFRA
-
-
-class Asked(Exception):
-    """The training was asked to stop before it began."""
 
 
 def main(address: str, directory: Path) -> int:
@@ -144,7 +133,7 @@ class Training:
         while True:
             try:
                 return self._train(resume)
-            except Asked:
+            except StopRequested:
                 return Stopped(step=step)
             except RankLost as error:
                 newest = take_up(self._directory, self._store)
@@ -195,13 +184,13 @@ class Training:
             util.remove_placement_group(group)
 
     def _await(self, ready: Any, what: str) -> None:
-        """Wait for what Ray has to find or to start. Raises `NoRoom`, or `Asked` when the training shall stop."""
+        """Wait for what Ray has to find or to start. Raises `Unavailable`, or `StopRequested`."""
         until = time.monotonic() + PLACE_S
         while not self._ray.wait([ready], timeout=POLL_S)[0]:
             if self._stop.is_set():
-                raise Asked
+                raise StopRequested
             if time.monotonic() > until:
-                raise NoRoom(f"the Ray cluster had no {what} within {PLACE_S:.0f} s")
+                raise Unavailable(f"the Ray cluster had no {what} within {PLACE_S:.0f} s")
 
     def _last_event(self, first: Any, events: Any, ends: list[Any]) -> Event:
         """Pass on the first rank's events until the last."""
@@ -210,7 +199,7 @@ class Training:
             ready, _ = self._ray.wait([events, *ends], timeout=POLL_S)
             if self._stop.is_set() and not asked:
                 if not begun:
-                    raise Asked
+                    raise StopRequested
                 first.ask_to_stop.remote()
                 asked = True
             for reference in ready:

@@ -37,12 +37,14 @@ BETA = 0.1
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: Run) -> Outcome:
-    """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
     chats = chat_rows(spec, policy)
     made, learn, held = split_pairs(chats, pairs, spec)
     scorer = preference_scorer(spec, policy)
-    reference = Reference.open(other_reference(spec, policy) or scorer, [pair.sides for pair in made.pairs], run)
+    of_reference = scorer
+    if spec.loop.reference is not None:  # not the policy where the training starts
+        of_reference = preference_scorer(spec, policy, load_reference(spec.loop.reference, policy))
+    reference = Reference.open(of_reference, [pair.sides for pair in made.pairs], run)
     beta = BETA if hyper.beta is None else hyper.beta
     smoothing = hyper.label_smoothing or 0.0
     objective = Preference(scorer, [made.pairs[index] for index in learn], reference.of(learn), beta, smoothing)
@@ -75,16 +77,6 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     )
 
 
-def other_reference(spec: JobSpec, policy: TrainedPolicy) -> Scorer | None:
-    """A reference that is not the policy where the training starts; None where it is.
-
-    Raises `Rejected` when it has other tokens.
-    """
-    if spec.loop.reference is None:
-        return None
-    return preference_scorer(spec, policy, load_reference(spec.loop.reference, policy))
-
-
 @dataclass(frozen=True, slots=True)
 class Preference:
     """`loop.Objective`: the DPO loss per pair."""
@@ -105,7 +97,6 @@ class Preference:
         return sum(row.length for side in self.pairs[index].sides for row in side)
 
     def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
-        """See `loop.Objective`."""
         # Both sides of a pair go through the model together: the prompt that they share is run once.
         pairs = [[row for side in self.pairs[index].sides for row in side] for index in indices]
         for part in self.scorer.passes(pairs):

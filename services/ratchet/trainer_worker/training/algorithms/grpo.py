@@ -17,7 +17,6 @@ from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
-    """See `algorithms.base.Train`."""
     scaled = spec.config.hyperparameters.scale_rewards or "group"
     estimator = GRPO if scaled == "group" else REINFORCE
     return train_groups(begin(spec, policy, trajectories, run), estimator, {"scale_rewards": scaled})

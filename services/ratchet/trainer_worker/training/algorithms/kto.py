@@ -53,7 +53,6 @@ PARTNERS = "partners.json"
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run: Run) -> Outcome:
-    """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
     chats = chat_rows(spec, policy)
     learn, held = split_labels(shuffled(labels, hyper.seed or 0), spec.holdout, hyper.seed or 0)
@@ -142,7 +141,6 @@ class Thumbs:
         return sum(row.length for rows in (example.rows, example.mismatched) for row in rows)
 
     def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
-        """See `loop.Objective`."""
         # The reference point is that of the whole batch, in however many passes its examples are learnt from.
         mismatched = score_all(self.scorer, [self.examples[index].mismatched for index in indices])
         crossed = mismatched - self.reference.of(indices)[1]

@@ -30,7 +30,6 @@ ENTROPY_COEFFICIENT = 0.001
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
-    """See `algorithms.base.Train`."""
     learning = begin(spec, policy, trajectories, run)
     groups = groups_of(learning.data.scored)
     flat = {member.trajectory_id for members in groups if is_flat(members) for member in members}

@@ -35,7 +35,6 @@ LEARNT_SAMPLE = 256
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: Run) -> Outcome:
-    """See `algorithms.base.Train`."""
     hyper = spec.config.hyperparameters
     chats = chat_rows(spec, policy)
     made, learn, held = split_pairs(chats, pairs, spec)
@@ -88,7 +87,6 @@ class BradleyTerry:
         return self.pairs[index].chosen.length + self.pairs[index].rejected.length
 
     def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
-        """See `loop.Objective`."""
         # Both sides of a pair go through the model together: the prompt that they share is run once.
         for part in self.scorer.passes([[self.pairs[index].chosen, self.pairs[index].rejected] for index in indices]):
             yield self._loss([self.pairs[indices[place]] for place in part])

@@ -13,5 +13,4 @@ from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
-    """See `algorithms.base.Train`."""
     return train_groups(begin(spec, policy, trajectories, run), RLOO)

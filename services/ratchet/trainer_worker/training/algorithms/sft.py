@@ -19,7 +19,6 @@ from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
-    """See `algorithms.base.Train`."""
     chats = chat_rows(spec, policy)
     rows = chats.rows(part for row in trajectories for part in conversations_of(row))
     samples = len({row.trajectory_id for row in rows})
@@ -55,7 +54,6 @@ class Likelihood:
         return self.rows[index].length
 
     def losses(self, indices: Sequence[int]) -> Iterator[Loss]:
-        """See `loop.Objective`."""
         rows = [self.rows[index] for index in indices]
         for part in self.scorer.passes([[row] for row in rows]):
             scores = self.scorer.score([rows[place] for place in part])

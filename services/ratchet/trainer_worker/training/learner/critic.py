@@ -175,10 +175,6 @@ class _Moments:
     mass: float
     """Trajectories."""
 
-    def plus(self, other: _Moments) -> _Moments:
-        """Of both together."""
-        return _Moments(self.squares_DD + other.squares_DD, self.products_D + other.products_D, self.mass + other.mass)
-
     def weights(self, penalty: float) -> Tensor:
         """The fit; each column is penalised in units of its own standard deviation here."""
         spread_D = self.squares_DD.diagonal() / self.mass - (self.squares_DD[-1] / self.mass) ** 2
@@ -213,7 +209,5 @@ def _cross_fitted(columns_ND: Tensor, target_N: Tensor, tokens: _Tokens, penalti
 
 
 def _sum(parts: Sequence[_Moments]) -> _Moments:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.plus(part)
-    return whole
+    squares_DD = torch.stack([part.squares_DD for part in parts]).sum(0)
+    return _Moments(squares_DD, torch.stack([part.products_D for part in parts]).sum(0), sum(p.mass for p in parts))

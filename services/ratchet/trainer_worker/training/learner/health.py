@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import msgspec
+
 from ratchet.core.contract.training import HealthLimits, HealthStop
 
 NORMS, LEAST_NORMS = 50, 5
@@ -135,8 +137,6 @@ class Drift:
 
 def correlation(ones: Sequence[float], others: Sequence[float]) -> float:
     """Pearson's; 0 where one of both does not vary."""
-    if len(ones) < 2 or len(set(ones)) == 1 or len(set(others)) == 1:
-        return 0.0
     try:
         return statistics.correlation(ones, others)
     except statistics.StatisticsError:
@@ -148,11 +148,4 @@ def described(stop: HealthStop, kept_step: int | None) -> HealthStop:
     side = "below" if stop.value < stop.limit else "above"
     kept = f"the weights of train step {kept_step} were kept" if kept_step else "no earlier weights are worth keeping"
     message = f"{stop.figure} {stop.value:.4g} at train step {stop.step} is {side} its limit {stop.limit:.4g}: {kept}"
-    return HealthStop(
-        figure=stop.figure,
-        step=stop.step,
-        value=stop.value,
-        limit=stop.limit,
-        kept_step=kept_step or None,
-        message=message,
-    )
+    return msgspec.structs.replace(stop, kept_step=kept_step or None, message=message)

@@ -69,13 +69,6 @@ def no_masks(_: Answer) -> Allowed | str:
     return UNUSABLE
 
 
-@dataclass(frozen=True, slots=True)
-class _Mask:
-    bits_W: Tensor
-    single: bool
-    """It allows one token."""
-
-
 class Masks:
     """The masks of calls under one tokenizer. Compiles in a process of its own until `close`."""
 
@@ -88,14 +81,14 @@ class Masks:
         self._source = source
         self._size = size
         self._tokens: Tokens | None = None
-        self._known: dict[bytes, _Mask] = {}
+        self._known: dict[bytes, tuple[Tensor, bool]] = {}
+        """Masks [W] by their bytes, and whether each allows a single token."""
 
     def close(self) -> None:
         """Compile no more."""
         self._compiler.close()
 
     def allowed(self, answer: Answer) -> Allowed | str:
-        """See `AllowedOf`."""
         constraint = answer.constraint
         if constraint is None:
             return free(answer)
@@ -116,25 +109,18 @@ class Masks:
             walk.allow(mask_1W, 0)
             if walk.problem is not None:
                 return UNUSABLE
-            mask = self._kept(mask_1W)
-            if mask is None:
-                return NO_ROOM
+            key = mask_1W.numpy().tobytes()
+            if key not in self._known:
+                if (len(self._known) + 1) * len(key) * 2 > MASKS:  # the key is as large as the mask
+                    return NO_ROOM
+                self._known[key] = mask_1W[0].clone(), int(allowed(mask_1W, self._size).sum()) == 1
+            mask_W, single = self._known[key]
             if not walk.accept(token):
                 return REJECTED
-            if mask.single and logprob < CERTAIN:
+            if single and logprob < CERTAIN:
                 return UNMASKED
-            masks.append(mask.bits_W)
+            masks.append(mask_W)
         return masks
-
-    def _kept(self, mask_1W: Tensor) -> _Mask | None:
-        """An equal mask that is kept; None when there is no room for another one."""
-        key = mask_1W.numpy().tobytes()
-        if key not in self._known:
-            if (len(self._known) + 1) * len(key) * 2 > MASKS:  # the key is as large as the mask
-                return None
-            single = int(allowed(mask_1W, self._size).sum()) == 1
-            self._known[key] = _Mask(mask_1W[0].clone(), single)
-        return self._known[key]
 
 
 def end_ids(tokenizer: Any, source: str) -> list[int]:
