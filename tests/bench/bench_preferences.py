@@ -29,7 +29,7 @@ from ratchet.core.preferences.rules.base import Try
 from ratchet.core.preferences.rules.reward_margin import RewardMargin
 from ratchet.core.rules.recorded import recorded_chat
 from ratchet.extras.importers.base import ImportOptions
-from ratchet.extras.importers.reading import read_records
+from ratchet.extras.importers.reading import Records
 from ratchet.extras.importers.tau_bench import trajectory_of
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.chats import ChatRows
@@ -69,7 +69,7 @@ SOURCE = "120 tries of GPT-4o at 30 tasks of tau-bench's airline"
 def real_pairs(file: Path) -> list[PairRow]:
     """As a snapshot of the imported file would have them."""
     tries: list[Try] = []
-    for record in read_records(file):
+    for record in (read.value for read in Records(file)):
         one = trajectory_of(record, ImportOptions(role=ROLE))
         outcome = one.outcome
         success = None if outcome is None else {"success": True, "failure": False}.get(outcome.status)

@@ -13,7 +13,7 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.extras.importers.base import ImportOptions
 from ratchet.extras.importers.importing import import_file
-from ratchet.extras.importers.reading import read_records
+from ratchet.extras.importers.reading import Records
 from ratchet.extras.importers.tau_bench import TAU_BENCH, trajectory_of
 from ratchet.reward_computer.app import build
 from ratchet.reward_computer.settings import Settings
@@ -56,7 +56,7 @@ async def imported_twice(shared: SharedSettings, path: Path, expected: int) -> l
         await eventually(holds(warehouse, expected), 60)
         trajectories, rewards = await table(warehouse, "trajectories"), await table(warehouse, "rewards")
         await import_file(TAU_BENCH, bus, path, OPTIONS)
-        for item in read_records(path)[:10]:
+        for item in [read.value for read in Records(path)][:10]:
             if isinstance(item, dict) and "traj" in item:
                 await publish_again(bus, trajectory_of(item, OPTIONS))
         await handled_everything(bus)

@@ -34,7 +34,7 @@ from ratchet.core.stores.policies import read_policy
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.extras.importers.base import ImportOptions
 from ratchet.extras.importers.importing import import_file
-from ratchet.extras.importers.reading import read_records
+from ratchet.extras.importers.reading import Records
 from ratchet.extras.importers.tau_bench import TAU_BENCH
 from ratchet.reward_computer.app import build as build_reward_computer
 from ratchet.reward_computer.settings import Settings as RewardSettings
@@ -334,7 +334,7 @@ async def test_pairs_of_imported_tries_train_an_adapter(shared_settings: SharedS
     from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model  # noqa: PLC0415 - torch
 
     file, objects = records(tmp_path), prepared_objects(shared_settings)
-    chats: Sequence[Any] = [record["traj"] for record in read_records(file) if isinstance(record, dict)]
+    chats: Sequence[Any] = [read.value["traj"] for read in Records(file) if isinstance(read.value, dict)]
     directory = await asyncio.to_thread(write_tiny_model, tmp_path / "base", list(chat_texts(chats)), vocabulary=300)
     base = await asyncio.to_thread(publish_tiny_model, objects, directory, ROLE, AT)
     async with (

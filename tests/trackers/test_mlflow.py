@@ -18,7 +18,7 @@ from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Rout
 from ratchet.core.contract.training import Artifacts
 from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.stores.policies import publish_policy, upload_files
-from ratchet.extras.trackers.copier import Copier
+from ratchet.extras.trackers.app import Copier
 from ratchet.extras.trackers.mlflow_rest import Mlflow
 from ratchet.extras.trackers.trackers.mlflow import MlflowTracker
 from tests.support.blobs import MemoryBlobs

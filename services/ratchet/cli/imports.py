@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +23,15 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.core.stores.history import History
 from ratchet.extras.importers import IMPORTERS
 from ratchet.extras.importers.base import UNKNOWN_TIME, Importer, ImportOptions
-from ratchet.extras.importers.importing import ImportReport, NothingStored, Sink, Stored, import_file
+from ratchet.extras.importers.importing import ImportReport, RolesOf, Sink, import_file
 from ratchet.extras.importers.own import importer_of
 
 if TYPE_CHECKING:
-    from ratchet.core.stores.warehouse import Warehouse
+    pass
 
 app = typer.Typer(no_args_is_help=True)
 
-Import = Callable[[Sink, Stored], Awaitable[ImportReport]]
+Import = Callable[[Sink, RolesOf | None], Awaitable[ImportReport]]
 """One format's import."""
 
 
@@ -109,8 +109,8 @@ def _import(
     """Import, print the report, and end the command."""
     with progress(f"importing {file.name}", quiet=as_json) as bar:
 
-        def work(sink: Sink, stored: Stored) -> Awaitable[ImportReport]:
-            return import_file(importer, sink, file, options, stored, bar)
+        def work(sink: Sink, roles_of: RolesOf | None) -> Awaitable[ImportReport]:
+            return import_file(importer, sink, file, options, roles_of, bar)
 
         done = asyncio.run(run_import(endpoints, work, dry_run))
     if done.unchecked is not None:
@@ -181,28 +181,17 @@ class CheckOnly:
             self._contracts.check_strict(message)
 
 
-class WarehouseRoles:
-    """The stored trajectories, by the warehouse."""
-
-    def __init__(self, warehouse: Warehouse) -> None:
-        self._warehouse = warehouse
-
-    async def roles(self, trajectory_ids: Sequence[str]) -> Mapping[str, str]:
-        """The role of each of these trajectories that is stored."""
-        return await History(self._warehouse).roles_of(trajectory_ids)
-
-
 async def run_import(endpoints: Endpoints, work: Import, dry_run: bool) -> Imported:
     """Import; a dry run publishes nothing. Raises `NoStack` and `BusUnavailable`, unless it is a dry run."""
     if dry_run and not endpoints.known:
-        return Imported(await work(CheckOnly(), NothingStored()), dry_run, endpoints.absence())
+        return Imported(await work(CheckOnly(), None), dry_run, endpoints.absence())
     settings = settings_of(endpoints)
-    stored: Stored = NothingStored()
+    roles_of: RolesOf | None = None
     unchecked = None
     async with AsyncExitStack() as stack:
         try:
-            stored = WarehouseRoles(await stack.enter_async_context(warehouse_of(settings)))
+            roles_of = History(await stack.enter_async_context(warehouse_of(settings))).roles_of
         except WarehouseUnavailable as error:  # it need not be there: nothing is ever stored twice
             unchecked = str(error)
         sink = CheckOnly() if dry_run else await stack.enter_async_context(connected(settings))
-        return Imported(await work(sink, stored), dry_run, unchecked)
+        return Imported(await work(sink, roles_of), dry_run, unchecked)

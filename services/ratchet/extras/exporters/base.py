@@ -52,18 +52,6 @@ class Kind:
     """Makes a record of a run whose every call failed, from its first and its last turn; None leaves such runs out."""
 
 
-def reward_part(reward: Reward | None) -> Record | None:
-    """A reward as a member of another record."""
-    if reward is None:
-        return None
-    return {
-        "total": reward.total_reward,
-        "revision": reward.revision,
-        "components": {name: part.score for name, part in reward.reward_components.items() if part.applicable},
-        "confidence": reward.metadata.confidence,
-    }
-
-
 REWARDED = (
     f"(role, trajectory_id) IN (SELECT role, trajectory_id FROM {latest_rewards('total', where='')}"  # noqa: S608 - our own names
     " WHERE total >= {min_reward:Float64})"

@@ -7,14 +7,20 @@ from datetime import datetime
 import msgspec
 
 from ratchet.core.contract import Reward, Trajectory, decode
-from ratchet.extras.exporters.base import REWARDED, Kind, Record, reward_part
+from ratchet.extras.exporters.base import REWARDED, Kind, Record
 
 
 def record(body: bytes, reward: Reward | None) -> Record:
     """All members of the message, and `reward`."""
     trajectory = decode(body, Trajectory)
     members: Record = msgspec.to_builtins(trajectory, builtin_types=(datetime,))
-    return {**members, "role": trajectory.role, "reward": reward_part(reward)}
+    part = reward and {
+        "total": reward.total_reward,
+        "revision": reward.revision,
+        "components": {name: part.score for name, part in reward.reward_components.items() if part.applicable},
+        "confidence": reward.metadata.confidence,
+    }
+    return {**members, "role": trajectory.role, "reward": part}
 
 
 TRAJECTORIES = Kind(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -32,22 +32,8 @@ class Sink(Protocol):
         ...
 
 
-class Stored(Protocol):
-    """What is already there: the warehouse."""
-
-    async def roles(self, trajectory_ids: Sequence[str]) -> Mapping[str, str]:
-        """The role of each of these trajectories that is stored."""
-        ...
-
-
-class NothingStored:
-    """Stands in for a warehouse that cannot be reached."""
-
-    async def roles(self, trajectory_ids: Sequence[str]) -> Mapping[str, str]:
-        del trajectory_ids
-        return {}
-
-
+RolesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
+"""The role of each of some trajectories that is stored already: asks the warehouse."""
 OnProgress = Callable[[int, int], None]
 """Called with the number of bytes that are read, and of all."""
 
@@ -101,7 +87,7 @@ async def import_file(
     sink: Sink,
     path: Path,
     options: ImportOptions = PLAIN,
-    stored: Stored | None = None,
+    roles_of: RolesOf | None = None,
     on_progress: OnProgress | None = None,
 ) -> ImportReport:
     """Publish what every readable record holds and is not stored yet, and report the others one by one.
@@ -110,11 +96,16 @@ async def import_file(
     while the broker is away: importing again goes on where that happened.
     """
     report, seen, records = ImportReport(), set[bytes](), Records(path)
-    runs = _counted(records, report)
-    for chunk in _chunks(gathered(runs, importer.group_of) if importer.group_of is not None else runs):
+
+    def counted() -> Iterator[Record]:
+        for record in records:
+            report.records += 1
+            yield record
+
+    for chunk in _chunks(gathered(counted(), importer.group_of) if importer.group_of is not None else counted()):
         messages = [held for record in chunk for held in _messages(importer, record, options, seen, report)]
         trajectories = [message.trajectory_id for _, message in messages if isinstance(message, Trajectory)]
-        roles = await (stored or NothingStored()).roles(trajectories) if trajectories else {}
+        roles = await roles_of(trajectories) if roles_of is not None and trajectories else {}
         missing: list[tuple[Record, Imported]] = []
         for record, message in messages:
             role = roles.get(message.trajectory_id) if isinstance(message, Trajectory) else None
@@ -129,12 +120,6 @@ async def import_file(
             on_progress(records.read, records.size)
     report.malformed.sort(key=lambda malformed: malformed.index)
     return report
-
-
-def _counted(records: Records, report: ImportReport) -> Iterator[Record]:
-    for record in records:
-        report.records += 1
-        yield record
 
 
 def _chunks(runs: Iterator[Record]) -> Iterator[list[Record]]:

@@ -98,11 +98,6 @@ class Records:
             raise Rejected(f"{self._path} is not JSON: {problem}" if problem else f"{self._path} is empty")
 
 
-def read_records(path: Path) -> list[object]:
-    """All records of a small file. Raises `NotFound` or `Rejected`."""
-    return [record.value for record in Records(path)]
-
-
 def _files(path: Path) -> Sequence[Path]:
     if path.is_file():
         return (path,)

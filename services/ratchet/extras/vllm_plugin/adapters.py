@@ -70,10 +70,8 @@ class Adapters:
                 return self._held(policy, engine)
             except NotFound as error:
                 raise Rejected(f"{name} lacks a file: {error}") from error
-            except DigestMismatch as error:
-                raise DigestMismatch(f"{name} cannot be served here: {error}") from error
-            except Rejected as error:
-                raise Rejected(f"{name} cannot be served here: {error}") from error
+            except (DigestMismatch, Rejected) as error:
+                raise type(error)(f"{name} cannot be served here: {error}") from error
         except (NotFound, Rejected, DigestMismatch) as failure:
             with self._failing:
                 self._failed.remember(name, failure)
@@ -106,8 +104,13 @@ class Adapters:
             expected = stored_weights_digest(
                 read_policy(self._objects, manifest.base_model, manifest.base_digest).manifest.files
             )
-        actual = self._weights_digest(engine) if expected is not None else None
-        if (expected is None or actual is None) and not _is_same(manifest.base_model, engine.base):
+        actual = None
+        if expected is not None and engine.directory is not None:
+            with self._reading_base:  # seconds for each gigabyte, once: the digests are remembered beside the adapters
+                actual = weights_digest(engine.directory, self._directory)
+        named, own = manifest.base_model, engine.base
+        is_same = named == own or (Path(named).is_dir() and Path(named).resolve() == Path(own).resolve())
+        if (expected is None or actual is None) and not is_same:
             raise Rejected(
                 f"it was trained on {_short(manifest.base_model)}, and this vLLM serves {_short(engine.base)}; no"
                 " digest of weights shows that they are the same"
@@ -116,12 +119,6 @@ class Adapters:
         tokenizer = tokenizer_digest(engine.tokenizer) if engine.tokenizer is not None else None
         if None not in (tokenizer, manifest.tokenizer_digest) and tokenizer != manifest.tokenizer_digest:
             raise Rejected("it was trained with another tokenizer or chat template than this vLLM's model has")
-
-    def _weights_digest(self, engine: Engine) -> str | None:
-        if engine.directory is None:
-            return None
-        with self._reading_base:  # seconds for each gigabyte, once: the digests are remembered beside the adapters
-            return weights_digest(engine.directory, self._directory)
 
 
 def require_form(directory: Path, engine: Engine) -> None:
@@ -133,11 +130,6 @@ def require_form(directory: Path, engine: Engine) -> None:
         engine.check(directory)
     except (ValueError, TypeError) as error:
         raise Rejected(f"vLLM does not take it: {error}") from error
-
-
-def _is_same(one: str, other: str) -> bool:
-    """Whether two names or paths are of one model."""
-    return one == other or (Path(one).is_dir() and Path(one).resolve() == Path(other).resolve())
 
 
 def _short(model: str) -> str:

@@ -267,22 +267,16 @@ def test_every_real_chat_can_be_read_back_from_its_trajectory() -> None:
                 assert [call["function"] for call in after.get("tool_calls", [])] == called
 
 
-class Holding:
-    """A warehouse that holds trajectories of these tasks' ids under these roles."""
-
-    def __init__(self, roles: dict[str, str]) -> None:
-        self._roles = roles
-
-    async def roles(self, trajectory_ids: Sequence[str]) -> dict[str, str]:
-        return {one: self._roles[one] for one in trajectory_ids if one in self._roles}
-
-
 async def test_what_is_stored_is_counted_and_keeps_its_role(tmp_path: Path) -> None:
-    stored = Holding({imported(record()).trajectory_id: "default", imported(record(trial=2)).trajectory_id: "airline"})
+    stored = {imported(record()).trajectory_id: "default", imported(record(trial=2)).trajectory_id: "airline"}
+
+    async def roles_of(ids: Sequence[str]) -> dict[str, str]:
+        return {name: stored[name] for name in ids if name in stored}
+
     bus, progress = Published(), []
     path = written(tmp_path, record(), record(trial=2), record(trial=3))
     report = await import_file(
-        TAU_BENCH, bus, path, ImportOptions(), stored, lambda done, total: progress.append((done, total))
+        TAU_BENCH, bus, path, ImportOptions(), roles_of, lambda done, total: progress.append((done, total))
     )
     assert (report.records, report.published, report.present) == (3, 1, 1)
     assert report.elsewhere == {"airline": 1}

@@ -13,7 +13,7 @@ from ratchet.bus.testing import FakeBus
 from ratchet.core.contract.state import JOBS, POLICIES, CanaryRoute, Job, PolicyVersion, Route, ServedPolicy
 from ratchet.core.contract.training import Artifacts, CurrentMetrics, Hyperparameters, Lora, Progress, TrainingError
 from ratchet.core.errors import Rejected, Unavailable
-from ratchet.extras.trackers.copier import Copier
+from ratchet.extras.trackers.app import Copier
 from ratchet.extras.trackers.domain import POLICY, Metric, Run, aliases, curve, name_of, run_of, version_tags
 from ratchet.extras.trackers.mlflow_rest import Mlflow, Pair, RunData, RunInfo, StoredRun, StoredVersion
 from ratchet.extras.trackers.trackers.mlflow import MlflowTracker

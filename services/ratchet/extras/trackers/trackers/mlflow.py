@@ -48,7 +48,6 @@ class MlflowTracker:
         """Ids of the runs of jobs that were copied since the start."""
 
     async def copy_job(self, job: Job) -> None:
-        """See `Tracker`."""
         run = run_of(job, self._prefix)
         if run is None:
             return
