@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -47,6 +48,15 @@ CLIENT_CLOSED = 499
 """Metrics count calls whose agent disconnected under this status (nginx's number)."""
 
 
+FAILURES: Sequence[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[Any], HttpError]]] = (
+    (HttpError, lambda error: error),
+    ((Rejected, NotFound), http_error),
+    (Exception, lambda error: HttpError(500, BUG.format(type(error).__name__))),
+)
+"""What a call fails of, and how its turn says so: an engine's failure or refusal, an upstream's, of which no policy has
+failed but its run may die; what the engine's API has no equivalent for; a bug. `Any`: each takes its own kind."""
+
+
 class Answering:
     """Asks one engine after the other until one answers, and records what became of the call."""
 
@@ -83,20 +93,13 @@ class Answering:
         except asyncio.CancelledError:
             self.record_cancelled(call)
             raise
-        except HttpError as error:  # an engine's failure or refusal, or an upstream's
-            self._record_end(call, error)
-            raise
-        except (Rejected, NotFound) as error:  # what the engine's API has no equivalent for
-            problem = http_error(error)
-            self._record_end(call, problem)
-            raise problem from error
         except Exception as error:  # the boundary: a call has a turn, whatever it met
-            self._record_end(call, HttpError(500, BUG.format(type(error).__name__)))
-            raise
-
-    def _record_end(self, call: Call, problem: HttpError) -> None:
-        self._record_failure(call, problem)
-        self.identity.failed(call.recognised)  # no engine is asked any more: its retry may come
+            problem = next(problem_of(error) for kinds, problem_of in FAILURES if isinstance(error, kinds))
+            self._record_failure(call, problem)
+            self.identity.failed(call.recognised)  # no engine is asked any more: its retry may come
+            if not isinstance(error, (Rejected, NotFound)):
+                raise
+            raise problem from error
 
     def record_answer(self, call: Call, answer: Answer) -> None:
         """The call becomes a turn with its answer; with `n` choices it becomes that many siblings."""
