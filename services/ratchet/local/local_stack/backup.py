@@ -13,7 +13,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -36,6 +35,7 @@ from ratchet.local.local_stack.state import (
     require_readable,
     stack_lock,
 )
+from ratchet.local.local_stack.state_tree import StateTree, read_tree
 from ratchet.local.local_stack.whole_folder import becoming
 
 FORMAT = 1
@@ -63,7 +63,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     made_at: datetime
     version: StateVersion | None
     folders: list[str]
-    """What a state links to is copied as if it lay there."""
+    links: dict[str, str]
+    """Path -> the path in the state that it points to. What a state links to elsewhere is copied as if it lay there."""
     files: dict[str, BackupFile]
     digest: str = ""
     """SHA-256 of the manifest without this member."""
@@ -95,40 +96,6 @@ def planned_backup(directory: Path, target: Path) -> tuple[int, int]:
         return len(tree.files), tree.size
 
 
-@dataclass(frozen=True, slots=True)
-class StateTree:
-    """What a state consists of, by names relative to its directory."""
-
-    folders: list[str] = field(default_factory=list[str])
-    files: dict[str, Path] = field(default_factory=dict[str, Path])
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(path.stat().st_size for path in self.files.values())
-
-    def add(self, path: Path, name: str, above: tuple[str, ...] = ()) -> None:
-        """Add a path and all below it; a link counts as what it points to. `above`: the folders that it lies in.
-
-        Raises `ConfigError` for what a backup cannot hold, and `OSError`.
-        """
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(f"{name!a} is not UTF-8: a backup cannot name it") from error
-        if path.is_dir():
-            real = os.path.realpath(path)
-            if real in above:
-                raise ConfigError(f"{path} links to a folder that it lies in: a backup would never end")
-            self.folders.append(name)
-            for child in sorted(path.iterdir()):
-                self.add(child, f"{name}/{child.name}", (*above, real))
-        elif path.is_file():  # sockets and pipes of a stopped process hold nothing
-            self.files[name] = path
-        elif path.is_symlink() and not path.exists():
-            raise ConfigError(f"{path} links to {path.readlink()}, which is not there: a backup would lack it")
-
-
 @contextmanager
 def _to_copy(directory: Path, target: Path) -> Iterator[StateTree]:
     """The files of a stopped stack, for which `target` has room."""
@@ -139,9 +106,7 @@ def _to_copy(directory: Path, target: Path) -> Iterator[StateTree]:
     if directory in target.parents:
         raise ConfigError(f"{target} lies inside the state that it is to hold")
     with _stopped(directory):
-        tree = StateTree()
-        for name in KEPT:
-            tree.add(directory / name, name)
+        tree = read_tree(directory, KEPT)
         _require_room(target.parent, tree.size)
         yield tree
 
@@ -158,7 +123,8 @@ def read_manifest(backup: Path) -> Manifest:
         raise Rejected(f"{backup} has the format {manifest.format}; this program reads {FORMAT}")
     if "data" not in manifest.folders:
         raise Rejected(f"the backup is damaged or was changed: {backup / MANIFEST} names no folder data")
-    strange = next((name for name in (*manifest.folders, *manifest.files) if not _in_a_state(name)), None)
+    names = (*manifest.folders, *manifest.files, *manifest.links, *manifest.links.values())
+    strange = next((name for name in names if not _in_a_state(name, manifest)), None)
     if strange is not None:
         raise Rejected(f"{backup} names a file outside of a state: {strange!r}")
     if manifest.digest != _digest_of(manifest):
@@ -197,11 +163,11 @@ def _require_free(directory: Path, *, replace: bool) -> None:
         raise Conflict(f"{directory} holds the state of a stack: name another --dir, or --replace sets it aside")
 
 
-def _in_a_state(name: str) -> bool:
-    """Whether a name leads to where a state has its files, and nowhere else."""
+def _in_a_state(name: str, manifest: Manifest) -> bool:
+    """Whether a name leads to where a state has its files, and nowhere else: also not through a link."""
     path = Path(name)
     kept = path.parts[:1] in {(first,) for first in KEPT} and ".." not in path.parts and "\0" not in name
-    return kept and name == str(path)
+    return kept and name == str(path) and not any(str(parent) in manifest.links for parent in path.parents)
 
 
 @contextmanager
@@ -234,6 +200,7 @@ def _copied(directory: Path, tree: StateTree, to: Path, on_progress: Callable[[i
         made_at=datetime.now(UTC),
         version=read_version(directory),
         folders=tree.folders,
+        links=tree.links,
         files=files,
     )
     return msgspec.structs.replace(manifest, digest=_digest_of(manifest))
@@ -252,6 +219,8 @@ def _put_back(manifest: Manifest, state: Path, partial: Path, on_progress: OnPro
         done += file.size
         if on_progress is not None:
             on_progress(done, manifest.size)
+    for name, target in manifest.links.items():
+        (partial / name).symlink_to(os.path.relpath(target, Path(name).parent))
 
 
 @contextmanager

@@ -32,11 +32,12 @@ FOREIGN = StateVersion(format=1, program="9.9", schema="another")
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A state with what a real one has: files, empty folders, modes, logs."""
+    """A state with what a real one has: files, empty folders, modes, links within it (as ClickHouse makes), logs."""
     directory = tmp_path / "state"
     (directory / "data" / "nats" / "empty").mkdir(parents=True)
     (directory / "data" / "nats" / "1.blk").write_bytes(b"\x00\xff" * 1000)
     (directory / "data" / "gateway").mkdir()
+    (directory / "data" / "link").symlink_to(directory / "data" / "nats")
     (directory / "secrets.json").write_text("{}")
     (directory / "secrets.json").chmod(0o600)
     (directory / "logs").mkdir()
@@ -48,7 +49,11 @@ def state(tmp_path: Path) -> Path:
 def contents(directory: Path) -> dict[str, object]:
     """What a state holds, beside logs and locks."""
     return {
-        str(path.relative_to(directory)): (path.read_bytes(), path.stat().st_mode) if path.is_file() else None
+        str(path.relative_to(directory)): path.resolve().relative_to(directory)
+        if path.is_symlink()
+        else (path.read_bytes(), path.stat().st_mode)
+        if path.is_file()
+        else None
         for path in directory.rglob("*")
         if path.relative_to(directory).parts[0] not in {"logs", "lock"}
     }
@@ -63,6 +68,7 @@ def test_a_restored_state_is_the_one_that_was_backed_up_also_elsewhere(state: Pa
     restore(tmp_path / "backup", elsewhere)
 
     assert contents(elsewhere) == before
+    assert (elsewhere / "data" / "link").resolve() == elsewhere / "data" / "nats"
     assert manifest.version == own_version()
     assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
 
@@ -134,20 +140,28 @@ def test_a_state_that_a_backup_cannot_hold_whole_is_refused_and_named(state: Pat
     with pytest.raises(ConfigError, match=r"data/engine links to .*unmounted, which is not there"):
         back_up(state, tmp_path / "backup")
     (state / "data" / "engine").unlink()
-    (state / "data" / "engine").symlink_to(state)
-    with pytest.raises(ConfigError, match="links to a folder that it lies in"):
-        back_up(state, tmp_path / "backup")
-    (state / "data" / "engine").unlink()
     Path(os.fsdecode(bytes(state) + b"/data/\xff")).touch()
     with pytest.raises(ConfigError, match="is not UTF-8"):
         back_up(state, tmp_path / "backup")
     assert not list(tmp_path.glob("*backup*"))
 
 
-@pytest.mark.parametrize("name", ["/outside", "data/../../outside", "stack.json", "data/\0"])
-def test_a_backup_that_would_write_outside_of_a_state_is_refused(state: Path, tmp_path: Path, name: str) -> None:
+HOSTILE = {
+    "a link that leads outside": {"data/a": "/outside"},
+    "a link with steps up": {"data/a": "data/../../outside"},
+    "a name below a link": {"data/a": "data/nats", "data/a/evil": "data/nats"},
+    "a link to below a link": {"data/a": "data/link/1.blk"},
+    "a link that a state does not have": {"stack.json": "data/nats"},
+    "a name that the system does not take": {"data/\0": "data/nats"},
+}
+
+
+@pytest.mark.parametrize("links", HOSTILE.values(), ids=HOSTILE)
+def test_a_backup_that_would_write_outside_of_a_state_is_refused(
+    state: Path, tmp_path: Path, links: dict[str, str]
+) -> None:
     manifest = back_up(state, tmp_path / "backup")
-    hostile = msgspec.structs.replace(manifest, folders=[*manifest.folders, name])
+    hostile = msgspec.structs.replace(manifest, links={**manifest.links, **links})
     (tmp_path / "backup" / MANIFEST).write_bytes(msgspec.json.encode(hostile))
     with pytest.raises(Rejected, match="names a file outside of a state"):
         restore(tmp_path / "backup", tmp_path / "other")
@@ -310,7 +324,7 @@ def test_a_manifest_that_was_changed_is_named_as_such(state: Path, tmp_path: Pat
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-9])
     elif damage == "all left out":
-        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files={}, folders=[])))
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, files={}, folders=[], links={})))
     elif damage == "no digest":
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, digest="", files={})))
     elif damage == "a strange mode":
