@@ -155,11 +155,7 @@ NEVER_KEPT: Headers = ((b"cache-control", b"no-store"),)
 
 
 class Site:
-    """The ASGI application of the console: `/health` and the pages, its own API, and what it passes on.
-
-    A page whose name was made to point here (DNS rebinding) could read all that the API shows, so reading takes a host
-    of ours too.
-    """
+    """The ASGI application of the console: `/health` and the pages, its own API, and what it passes on."""
 
     def __init__(self, pages: AsgiApp, api: AsgiApp, passed: Mapping[str, AsgiApp]) -> None:
         """`passed`: applications by the first part of the path."""

@@ -41,9 +41,10 @@ from ratchet.core.service.problems import HttpError, http_error, internal_error
 
 REFUSED: Mapping[int, str] = {
     401: "No API key that this service knows, or one that has expired or was revoked.",
-    403: "The API key lacks the scope of this operation.",
+    403: "The API key lacks the scope of this operation; or the request is for a host that is none of"
+    " RATCHET_ALLOWED_HOSTS.",
 }
-"""Answers to any request, see `authentication`."""
+"""Answers to any request, see `authentication` and `same_site`."""
 CHANGING: Mapping[int, str] = {
     403: "The API key lacks the scope of this operation; or the request is from a page of another site, or for a host"
     " that is none of RATCHET_ALLOWED_HOSTS.",

@@ -19,6 +19,7 @@ from ratchet.core.service.files import room_check
 from ratchet.core.service.health import Check, Health, health_app
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.logs import configure_logs
+from ratchet.core.service.same_site import Sites
 from ratchet.core.service.settings import ServiceSettings, SharedSettings, read
 
 log = structlog.get_logger()
@@ -106,7 +107,8 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: S
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     health = Health(name)
-    server = HttpServer(health_app(health), settings.http_host, settings.health_port)
+    sites = Sites(settings.allowed_hosts)
+    server = HttpServer(health_app(health), settings.http_host, settings.health_port, sites=sites)
     serving = asyncio.create_task(server.run())
     entering = asyncio.create_task(build.__aenter__())
     asked = asyncio.create_task(stopping.wait())

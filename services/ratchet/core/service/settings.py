@@ -167,8 +167,8 @@ class SharedSettings(EnvironmentSettings):
     http_host: str = "127.0.0.1"
     """Address that HTTP servers listen on."""
     allowed_hosts: Annotated[list[str], *FROM_JSON] = Field(default_factory=list[str])
-    """Names, with a dot, under which agents and pages know our HTTP servers. A JSON list. Any IP address and any name
-    without a dot is accepted anyway: no other site can have it."""
+    """Names, with a dot, under which agents, pages and Prometheus know our HTTP servers. A JSON list. Any IP address
+    and any name without a dot is accepted anyway: no other site can have it."""
     keys: Annotated[list[KeySettings], *FROM_JSON] = Field(default_factory=list[KeySettings])
     """API keys that gateway, coordinator, deployer and console know besides those of `ratchet keys`, such as the first
     one of an administrator. JSON: `[{"name": "operators", "key": "...", "scopes": ["admin"]}]`."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import glob
-import os
 import secrets
 import shlex
+import stat
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -198,26 +198,32 @@ def require_in_place(directory: Path) -> None:
         )
 
 
+def _make_private(directory: Path) -> None:
+    """Take the rights of others away, where the file system knows rights and the directory is ours."""
+    mode = directory.stat().st_mode
+    if mode & 0o077:
+        with suppress(PermissionError):
+            directory.chmod(stat.S_IMODE(mode) & ~0o077)
+
+
 @contextmanager
 def stack_lock(directory: Path) -> Generator[None]:
     """Hold the directory, which is made for it where there is none, and goes again where nothing came into it.
 
-    It is for its owner's eyes alone: conversations lie in it.
-
-    The kernel lets go of it when this process dies. Raises `AlreadyRunning`.
+    Conversations lie in it, so it becomes readable by its owner alone. The kernel lets go of it when this process dies.
+    Raises `AlreadyRunning`.
     """
     try:
         directory.mkdir(mode=0o700, parents=True)
         made = True
     except FileExistsError:
         made = False
-        if directory.stat().st_uid == os.geteuid():
-            directory.chmod(0o700)
     with ExitStack() as held:
         try:
             held.enter_context(lock_at(directory / LOCK_FILE))
         except BlockingIOError as error:
             raise already_running(directory, read_record(directory)) from error
+        _make_private(directory)
         try:
             yield
         finally:
