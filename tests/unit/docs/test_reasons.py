@@ -115,8 +115,9 @@ def test_the_readme_names_every_reason_and_the_functions_that_decide_it() -> Non
     assert len(rows) == len(reasons_of_snapshots()) > 20
 
 
-def test_every_text_that_the_rules_name_is_a_reason_but_for_two() -> None:
-    assert set(names_of_datasets().values()) - set(reasons_of_snapshots()) == {"unnamed", "thumbs"}
+def test_every_text_that_the_rules_name_is_a_reason_but_for_three() -> None:
+    """The others: people as a source of preferences, a rater without a name, the kind of thumbs."""
+    assert set(names_of_datasets().values()) - set(reasons_of_snapshots()) == {"human", "unnamed", "thumbs"}
 
 
 def test_the_guide_has_the_table_of_reasons_for_which_no_learner_may_use_a_call() -> None:
