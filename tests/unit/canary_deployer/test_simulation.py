@@ -1,8 +1,8 @@
-"""How often the tests err when trajectories take time: 60 rollouts a scene, through the product's verdicts.
+"""How often the tests err when trajectories take time: 60 or 400 rollouts a scene, through the verdicts.
 
 A scene is red when even the lower end of the exact 95 % interval of its error rate is above 5 %. So `make test`
-(60 rollouts, red from 8) notices an error rate of 20 % in 93 of 100 scenes, and `make simulate` (5,000, red from 282)
-one of 7 % always.
+(60 rollouts, red from 8) notices an error rate of 20 % in 93 of 100 scenes, `make test-all` (400, red from 30, in one
+scene of each error) one of 10 % in 96, and `make simulate` (5,000, red from 282) one of 7 % always.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 import msgspec
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 from ratchet.canary_deployer.domain.cohorts import cohort_of
 from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveStatistics, Statistics
@@ -22,7 +23,7 @@ from tests.support.canary_scenes import FALSE_PROMOTIONS, FALSE_ROLLBACKS, Draw,
 from tests.support.canary_simulation import Played, Scene, counted, exact_interval, play
 from tests.support.canary_world import quick_rules
 
-ROLLOUTS = 60
+ROLLOUTS, MANY = 60, 400
 ALLOWED = 0.05
 ROLLBACKS_HERE = (
     "equal, 5 times faster",
@@ -52,16 +53,21 @@ PROMOTIONS_HERE = (
 PAIR = Compared("r", 1, 2, frozenset({0.1, 0.25, 0.5, 0.95}))
 
 
-@pytest.mark.parametrize("name", ROLLBACKS_HERE)
-def test_simulation_rarely_rolls_back_a_canary_within_its_margins(name: str) -> None:
-    rolled_back = counted(FALSE_ROLLBACKS[name], "rolled_back", ROLLOUTS)
-    assert exact_interval(rolled_back, ROLLOUTS)[0] <= ALLOWED, rolled_back
+def scenes(names: tuple[str, ...], often: str) -> list[ParameterSet]:
+    """Every scene in few rollouts, and one of them in many."""
+    return [*(pytest.param(name, ROLLOUTS) for name in names), pytest.param(often, MANY, marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("name", PROMOTIONS_HERE)
-def test_simulation_rarely_promotes_a_worse_or_a_silent_canary(name: str) -> None:
-    promoted = counted(FALSE_PROMOTIONS[name], "promoted", ROLLOUTS)
-    assert exact_interval(promoted, ROLLOUTS)[0] <= ALLOWED, promoted
+@pytest.mark.parametrize(("name", "rollouts"), scenes(ROLLBACKS_HERE, "equal, 5 times faster"))
+def test_simulation_rarely_rolls_back_a_canary_within_its_margins(name: str, rollouts: int) -> None:
+    rolled_back = counted(FALSE_ROLLBACKS[name], "rolled_back", rollouts)
+    assert exact_interval(rolled_back, rollouts)[0] <= ALLOWED, rolled_back
+
+
+@pytest.mark.parametrize(("name", "rollouts"), scenes(PROMOTIONS_HERE, "worse by the margin, slower"))
+def test_simulation_rarely_promotes_a_worse_or_a_silent_canary(name: str, rollouts: int) -> None:
+    promoted = counted(FALSE_PROMOTIONS[name], "promoted", rollouts)
+    assert exact_interval(promoted, rollouts)[0] <= ALLOWED, promoted
 
 
 def test_simulation_rolls_back_no_equal_canary_for_repeats_and_restarts() -> None:
