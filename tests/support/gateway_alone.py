@@ -20,7 +20,6 @@ from ratchet.bus.spool import NoSpool
 from ratchet.bus.testing import FakeBroker, connect, eventually
 from ratchet.core.contract.turn import EngineInfo
 from ratchet.core.rules.access import ANYONE
-from ratchet.core.rules.redaction import Redactor
 from ratchet.core.service.asgi import Headers, Request
 from ratchet.core.service.contracts import load_contracts
 from ratchet.gateway.answering import Answering
@@ -89,7 +88,7 @@ class InThisProcess:
     """Makes records at once, in this process."""
 
     def __init__(self, now: Callable[[], datetime] = utc_now) -> None:
-        self.maker = RecordMaker(Sealer(CONTRACTS, SOURCE, now), Redactor(), 1_000_000)
+        self.maker = RecordMaker(Sealer(CONTRACTS, SOURCE, now), 1_000_000)
         self._stopping = asyncio.Event()
 
     def submit(self, key: str, job: Job, finish: Finish) -> None:

@@ -35,7 +35,7 @@ from ratchet.core.contract.http.jobs import PreviewOut, SnapshotOut
 from ratchet.core.contract.snapshot import ROWS, RewardGroups, Row, SnapshotManifest, TrajectoryRow
 from ratchet.core.contract.training import SnapshotRef
 from ratchet.core.datasets.domain.row_reasons import conditions
-from ratchet.core.datasets.domain.sequences import packed, unpacked
+from ratchet.core.datasets.domain.sequences import unpacked
 from ratchet.core.datasets.domain.trl import TRAIN, Split, trl_records
 from ratchet.core.datasets.parquet import read_rows
 from ratchet.core.datasets.record_files import RECORD_FILES
@@ -275,7 +275,7 @@ def explained_rows(rows: Iterable[Row], algorithm: str, model: str | None, row_t
     """
     known = ALGORITHMS.get(algorithm)
     if known is not None and known.needs_token_ids:
-        spans = (span for row in rows if isinstance(row, TrajectoryRow) for span in packed(row).spans)
+        spans = (span for row in rows if isinstance(row, TrajectoryRow) for span in row.spans)
         return {"calls": Counter("trainable" if span.trainable else span.reason or "unknown" for span in spans)}
     if model is None:
         return {}

@@ -35,7 +35,7 @@ from ratchet.core.preferences.rules import RULES
 from ratchet.core.preferences.rules.base import Rule
 from ratchet.core.preferences.teacher import TRIES, Teacher
 from ratchet.core.rules.chat import text_of
-from ratchet.core.rules.redaction import Redactor, redact_message
+from ratchet.core.rules.redaction import redact_message
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ async def add_records(endpoints: Endpoints, records: Numbered, role: str | None,
             try:
                 if isinstance(record, Rejected):
                     raise record
-                preference, _ = redact_message(Redactor(), preference_of(record, role))
+                preference, _ = redact_message(preference_of(record, role))
             except Rejected as error:
                 report.bad.append(BadLine(number, str(error)))
                 continue

@@ -13,7 +13,7 @@ import structlog
 
 from ratchet.bus.outbox import Outbox
 from ratchet.core.contract import Message, encode
-from ratchet.core.rules.redaction import Redactor, redact_message
+from ratchet.core.rules.redaction import redact_message
 from ratchet.core.service.logs import failure
 
 log = structlog.get_logger()
@@ -30,7 +30,6 @@ class Preparer:
         self.invalid = 0
         self.redactions: Counter[str] = Counter()
         self._outbox = outbox
-        self._redactor = Redactor()
         self._queue: queue.SimpleQueue[tuple[Message, int] | None] = queue.SimpleQueue()
         self._limit = limit
         self._limit_bytes = limit_bytes
@@ -105,7 +104,7 @@ class Preparer:
         while (queued := self._queue.get()) is not None:
             message, size = queued
             try:
-                redacted, counts = redact_message(self._redactor, message)
+                redacted, counts = redact_message(message)
                 self.redactions.update(counts)
                 if self._late:
                     self.overflowed += 1

@@ -30,7 +30,7 @@ from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.preferences.publishing import Published, Sink, publish
 from ratchet.core.preferences.rules.base import Try
 from ratchet.core.rules.access import Caller
-from ratchet.core.rules.redaction import Redactor, redact_message
+from ratchet.core.rules.redaction import redact_message
 from ratchet.core.stores.history import OF_ROLE
 from ratchet.core.stores.trajectory_search import OF_KEYS, TrajectoryFilter, instant, millis, of_keys, parts
 
@@ -179,7 +179,7 @@ class Annotation:
         if judgement.digest is not None and judgement.digest != pair.digest:
             raise WrongState("an answer of this pair was reported anew since it was shown: look at it again")
         chosen = preference_of(pair, rater, judgement.choice, judgement.confidence, judgement.comment)
-        redacted, _ = redact_message(Redactor(), chosen)
+        redacted, _ = redact_message(chosen)
         # Who judged which two is no text of theirs: the rater's own pairs are found by it again.
         preference = msgspec.structs.replace(
             redacted,

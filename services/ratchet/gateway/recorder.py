@@ -20,7 +20,6 @@ from ratchet.core.contract.gateway_notes import CallNote
 from ratchet.core.contract.turn import Usage
 from ratchet.core.errors import Unavailable
 from ratchet.core.rules.capture import Reason
-from ratchet.core.rules.redaction import Redactor
 from ratchet.dialects.streams import BETWEEN, LAST_EVENTS, datas
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.peer_updates import PeerUpdates
@@ -92,7 +91,6 @@ class Recorder:
         """Where streams under way are kept for their turns."""
         self.order = TurnOrder()
         """Which records wait for those of other processes."""
-        self._redactor = Redactor()
         self._in_recording: dict[tuple[str, str], _InRecording] = {}
         self._held = 0
         """Bytes of all jobs and ends that wait for their record."""
@@ -192,7 +190,7 @@ class Recorder:
     def _publish_bare(self, arm: Arm, job: CallJob, reason: Reason) -> None:
         if reason != CANCELLED:
             metrics.INCOMPLETE.labels(reason).inc()
-        turn = short_turn(self._redactor, job, reason)
+        turn = short_turn(job, reason)
         count_turn(job.header, counted_of(turn))
         arm.own_turns -= not self._outbox.put(turn)
         self._count_queue()

@@ -34,7 +34,7 @@ from ratchet.core.rules.capture import Reason
 from ratchet.core.rules.chat.links import call_ids, extended, prefix_digests, repeated_ids
 from ratchet.core.rules.constraints import Irreproducible
 from ratchet.core.rules.recorded import ids_digest
-from ratchet.core.rules.redaction import Redacted, Redactor, redact_message
+from ratchet.core.rules.redaction import Redacted, redact, redact_message
 from ratchet.core.service.contracts import load_contracts
 from ratchet.dialects.answers import Answer, is_miscounted, provider_of
 from ratchet.dialects.api_dialect import ApiDialect
@@ -167,9 +167,8 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
 class RecordMaker:
     """Makes records of jobs. Remembers the conversations that pass through it, within `conversation_bytes`."""
 
-    def __init__(self, sealer: Sealer, redactor: Redactor, conversation_bytes: int) -> None:
+    def __init__(self, sealer: Sealer, conversation_bytes: int) -> None:
         self._sealer = sealer
-        self._redactor = redactor
         self._conversations = Conversations(conversation_bytes)
         self._tools = ToolSets(TOOL_BYTES)
 
@@ -178,12 +177,12 @@ class RecordMaker:
         try:
             if isinstance(job, CallJob):
                 return self._record_call(job)
-            message, _ = redact_message(self._redactor, msgspec.json.decode(job.body, type=MESSAGES[job.topic]))
+            message, _ = redact_message(msgspec.json.decode(job.body, type=MESSAGES[job.topic]))
             return Recorded(self._sealer.seal(message))
         except Exception as error:  # noqa: BLE001 - the boundary: no job may end the recorder of all others
             detail = type(error).__name__  # and no more: the text of an error may hold what people wrote
         if isinstance(job, CallJob):
-            return self._sealed(short_turn(self._redactor, job, UNSEARCHED), UNSEARCHED, detail)
+            return self._sealed(short_turn(job, UNSEARCHED), UNSEARCHED, detail)
         return Recorded(None, UNSEARCHED, detail)
 
     def _record_call(self, job: CallJob) -> Recorded:
@@ -220,7 +219,7 @@ class RecordMaker:
         try:
             turn = self._redact(whole)
         except Rejected as error:
-            turn = self._redact(without_unsearchable(self._redactor, whole))
+            turn = self._redact(without_unsearchable(whole))
             return replace_problem(self._seal(job, turn), UNSEARCHED, type(error).__name__)
         recorded = self._seal(job, turn)
         if not job.kept:
@@ -237,16 +236,16 @@ class RecordMaker:
         A secret in the run's name bars no tokens: the name is no part of the prompt.
         """
         if turn.trajectory_name is not None:
-            turn = msgspec.structs.replace(turn, trajectory_name=self._redactor.redact(turn.trajectory_name).value)
+            turn = msgspec.structs.replace(turn, trajectory_name=redact(turn.trajectory_name).value)
         tools = Redacted(turn.tools)
         if turn.tools and turn.tools_digest is not None:
             known = self._tools.get_redacted(turn.tools_digest, turn.tools)
-            tools = known or self._redactor.redact(turn.tools)
+            tools = known or redact(turn.tools)
             if known is None:
                 self._tools.put_redacted(turn.tools_digest, tools)
         baggage = turn.trace.baggage if turn.trace else None
         apart = {"baggage": baggage, "constraint": msgspec.to_builtins(turn.constraint)}
-        texts = self._redactor.redact(apart | {name: getattr(turn, name) for name in _TEXTS})
+        texts = redact(apart | {name: getattr(turn, name) for name in _TEXTS})
         counts = Counter(texts.counts) + Counter(tools.counts)
         if not counts:
             return turn
@@ -266,7 +265,7 @@ class RecordMaker:
             safe = without_tokens(turn, turn.trainable.reason or INVALID, turn.redactions)
             return self._sealed(safe, INVALID, detail)
         except InvalidMessage:
-            return self._sealed(short_turn(self._redactor, job, INVALID), INVALID, detail)
+            return self._sealed(short_turn(job, INVALID), INVALID, detail)
 
     def _sealed(self, turn: Turn, problem: str | None = None, detail: str | None = None) -> Recorded:
         return Recorded(self._sealer.seal(turn), problem, detail, counted_of(turn))
@@ -332,12 +331,12 @@ def _parent_of(
     return begun, begun is not None and begun.system == system_digest(messages)
 
 
-def without_unsearchable(redactor: Redactor, turn: Turn) -> Turn:
+def without_unsearchable(turn: Turn) -> Turn:
     """The turn without what the redactor cannot search, and without tokens: the rest still says what happened."""
 
     def searchable(value: object) -> bool:
         try:
-            redactor.redact(value)
+            redact(value)
         except (Rejected, RecursionError):
             return False
         return True
@@ -410,7 +409,7 @@ def counted_of(turn: Turn) -> Counted:
     return Counted(reason, turn.key_id, turn.usage, turn.cost_usd)
 
 
-def short_turn(redactor: Redactor, job: CallJob, reason: Reason) -> Turn:
+def short_turn(job: CallJob, reason: Reason) -> Turn:
     """A bare turn with its short texts, redacted; it leaves out the others.
 
     An error stays an error, and a cancelled call a cancelled one: the canary's statistics count them.
@@ -420,7 +419,7 @@ def short_turn(redactor: Redactor, job: CallJob, reason: Reason) -> Turn:
     present = {name: text for name, text in texts.items() if text is not None}
     short = {name: text if len(text) <= SHORT_TEXT else LEFT_OUT for name, text in present.items()}
     try:
-        safe = redactor.redact(short)
+        safe = redact(short)
     except Rejected:
         safe = Redacted(dict.fromkeys(present, LEFT_OUT))
     return msgspec.structs.replace(
@@ -450,7 +449,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the gateway, which still has jobs for this process
     os.nice(NICENESS)
-    maker = RecordMaker(Sealer(load_contracts(), SOURCE, utc_now), Redactor(), int(sys.argv[1]))
+    maker = RecordMaker(Sealer(load_contracts(), SOURCE, utc_now), int(sys.argv[1]))
     serve(sys.stdin.buffer, sys.stdout.buffer, maker)
 
 

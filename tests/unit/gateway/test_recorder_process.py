@@ -11,7 +11,6 @@ import pytest
 from ratchet.bus.envelope import Sealer, unseal
 from ratchet.core.contract import PolicyClaim, TrajectoryEnd, Turn, encode, named_id
 from ratchet.core.contract.turn import Constraint, EngineInfo, Provider, Trace, Usage
-from ratchet.core.rules.redaction import Redactor
 from ratchet.core.service.contracts import load_contracts
 from ratchet.gateway.domain.prices import Price
 from ratchet.gateway.domain.turns import TurnHeader
@@ -34,7 +33,7 @@ STRICT = {"type": "function", "function": {"name": "f", "strict": True}}
 
 
 def record_maker() -> RecordMaker:
-    return RecordMaker(Sealer(CONTRACTS, SOURCE, lambda: AT), Redactor(), 1_000_000)
+    return RecordMaker(Sealer(CONTRACTS, SOURCE, lambda: AT), 1_000_000)
 
 
 def request(**members: Any) -> bytes:

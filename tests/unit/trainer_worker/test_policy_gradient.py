@@ -15,7 +15,7 @@ from ratchet.trainer_worker.errors import DataUnusable, Diverged, StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from tests.support.snapshot_rows import call as logged_call
+from tests.support.snapshot_rows import call as logged_call, with_calls
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, mean_reward, play, toy_model
 
 FULL = Hyperparameters(
@@ -121,7 +121,7 @@ def test_the_opposite_reward_teaches_the_opposite(tmp_path: Path) -> None:
     mirrored = _with_dataset(spec, type(dataset)(source="s3", sample_size=1, reward_transform="negate"))
     calls = [logged_call([1, 3], [4], [-2.0])]
     logged = play(toy_model(0), 1, 2, torch.Generator().manual_seed(0))
-    solved = [replace(one, reward=0.2, success=True, task_key="k", calls=calls) for one in logged]
+    solved = [with_calls(replace(one, reward=0.2, success=True, task_key="k"), calls) for one in logged]
     with pytest.raises(DataUnusable, match="equal rewards"):
         load_train("rloo")(mirrored, policy_of(toy_model(0)), solved, RecordingRun(tmp_path, "rloo"))
 
@@ -189,10 +189,7 @@ def test_every_train_step_counts_the_tokens_that_went_through_the_model(tmp_path
 def test_data_of_another_policy_is_refused_before_anything_is_learnt(tmp_path: Path) -> None:
     """One token in a hundred has a tiny logged probability: the weights say nothing about the rest."""
     logged = play(toy_model(0), 25, 4, torch.Generator().manual_seed(0))
-    strange = [
-        replace(call, behavior_logprobs=[-18.0]) if number == 0 else call for number, call in enumerate(logged[0].calls)
-    ]
-    logged[0] = replace(logged[0], calls=strange, reward=1.0)
+    logged[0] = replace(logged[0], logprobs=[-18.0, *logged[0].logprobs[1:]], reward=1.0)
     with pytest.raises(DataUnusable, match="off-policy: effective sample size 0"):
         load_train("rloo")(
             job_spec("rloo", hyper=FULL), policy_of(toy_model(0)), logged, RecordingRun(tmp_path, "rloo")
@@ -202,7 +199,7 @@ def test_data_of_another_policy_is_refused_before_anything_is_learnt(tmp_path: P
 def test_nothing_trainable_is_an_error_that_gives_the_reason(tmp_path: Path) -> None:
     logged = play(toy_model(0), 2, 2, torch.Generator().manual_seed(0))
     redacted = [
-        replace(one, calls=[replace(c, trainable=False, reason="redacted") for c in one.calls]) for one in logged
+        replace(one, spans=[replace(span, trainable=False, reason="redacted") for span in one.spans]) for one in logged
     ]
     with pytest.raises(DataUnusable, match=r"redacted \(8\)"):
         load_train("rloo")(

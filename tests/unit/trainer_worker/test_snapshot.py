@@ -12,7 +12,6 @@ import pytest
 
 from ratchet.core.contract.snapshot import LabelRow
 from ratchet.core.datasets import parquet
-from ratchet.core.datasets.domain.sequences import packed
 from ratchet.core.datasets.parquet import DECODED
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.child_run import StoredTrajectories, read_examples, read_snapshot
@@ -69,12 +68,10 @@ COUNT = 2 * DECODED + 3
 def snapshot(tmp_path: Path) -> Path:
     """Trajectories that have both what was spoken and what the policy's calls were."""
     rows = [
-        packed(
-            trajectory_row(
-                number,
-                messages=[{"role": "user", "content": "Where?"}, {"role": "assistant", "content": f"Lost, {number}."}],
-                calls=[call([3, 4, number], [5, 6], [-0.5, -1.5])],
-            )
+        trajectory_row(
+            number,
+            messages=[{"role": "user", "content": "Where?"}, {"role": "assistant", "content": f"Lost, {number}."}],
+            calls=[call([3, 4, number], [5, 6], [-0.5, -1.5])],
         )
         for number in range(COUNT)
     ]

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from ratchet.bus.message import JsonObject, Message, Value, named_id
-from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
+from ratchet.bus.message import JsonObject, Value, named_id
+from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
 from ratchet.core.contract.values import Amount, Count, Ordinal, Role, Share, Uuid, listed, matching
 
 SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
@@ -64,7 +64,7 @@ class TurnReward(Value, frozen=True, kw_only=True):
     reward: float
 
 
-class Reward(Message, frozen=True, kw_only=True, omit_defaults=True):
+class Reward(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """The reward of one trajectory under one reward function; late feedback makes the next revision."""
 
     TOPIC: ClassVar[str] = "agent.rl.reward.v1"
@@ -101,10 +101,6 @@ class Reward(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Dense rewards; they sum to the total."""
 
     @property
-    def subject(self) -> str:
-        return role_subject(self.TOPIC, self.role)
-
-    @property
     def event_id(self) -> str:
         return self.reward_id
 
@@ -122,7 +118,7 @@ def _value_of(kind: str, value: JsonObject, *, required: bool = True) -> JsonObj
     }
 
 
-class Feedback(Message, frozen=True, kw_only=True, omit_defaults=True):
+class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """One opinion about a trajectory."""
 
     TOPIC: ClassVar[str] = "agent.rl.feedback.v1"
@@ -157,15 +153,11 @@ class Feedback(Message, frozen=True, kw_only=True, omit_defaults=True):
     """The API key that it came with."""
 
     @property
-    def subject(self) -> str:
-        return role_subject(self.TOPIC, self.role)
-
-    @property
     def event_id(self) -> str:
         return self.feedback_id
 
 
-class Preference(Message, frozen=True, kw_only=True, omit_defaults=True):
+class Preference(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """One answer preferred over another for the same prompt."""
 
     TOPIC: ClassVar[str] = "agent.rl.preference.v1"
@@ -198,10 +190,6 @@ class Preference(Message, frozen=True, kw_only=True, omit_defaults=True):
     """The trajectory that the worse answer comes from."""
     group_key: str | None = None
     """The task that both answer, where several tries of it are known."""
-
-    @property
-    def subject(self) -> str:
-        return role_subject(self.TOPIC, self.role)
 
     @property
     def event_id(self) -> str:

@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from ratchet.bus.message import JsonObject, Message, Value, named_id
-from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
+from ratchet.bus.message import JsonObject, Value, named_id
+from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
 from ratchet.core.contract.values import (
     NULLABLE,
     Amount,
@@ -155,7 +155,7 @@ class Quality(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Number of critical issues found."""
 
 
-class Trajectory(Message, frozen=True, kw_only=True, omit_defaults=True):
+class Trajectory(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """One run of an agent on a task."""
 
     TOPIC: ClassVar[str] = "agent.rl.trajectory.v1"
@@ -195,10 +195,6 @@ class Trajectory(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Free-form labels of your own."""
 
     @property
-    def subject(self) -> str:
-        return role_subject(self.TOPIC, self.role)
-
-    @property
     def event_id(self) -> str:
         """A trajectory may run in several roles: each has its own."""
         return named_id(self.TOPIC, self.role, self.trajectory_id)
@@ -209,7 +205,7 @@ class Trajectory(Message, frozen=True, kw_only=True, omit_defaults=True):
         return _repetition_id(self)
 
 
-class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
+class TrajectoryEnd(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """A trajectory that the gateway carried is over; the collector assembles it from its turns.
 
     It lies in their stream, behind them, and says how many they are: a collector that has not yet read one of them
@@ -245,10 +241,6 @@ class TrajectoryEnd(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Free-form labels of your own."""
 
     @property
-    def subject(self) -> str:
-        return role_subject(self.TOPIC, self.role)
-
-    @property
     def event_id(self) -> str:
         """A trajectory may run in several roles: each has its own."""
         return named_id(self.TOPIC, self.role, self.trajectory_id)
@@ -271,7 +263,7 @@ def claims_digest(message: Trajectory | TrajectoryEnd) -> str:
     return hashlib.sha256(msgspec.json.encode(claims, order="deterministic")).hexdigest() if any(claims) else ""
 
 
-class Start(Message, frozen=True, kw_only=True, omit_defaults=True):
+class Start(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """The canary's statistics take trajectories in the order in which the stream stored their starts."""
 
     TOPIC: ClassVar[str] = "agent.rl.start.v1"
@@ -291,10 +283,6 @@ class Start(Message, frozen=True, kw_only=True, omit_defaults=True):
     """By metric: the harm, 0..1, that the rollout's tests bet around, from the route at the time of the draw."""
     latency_scale_ms: Positive | None = None
     """The latency that counts as a harm of one half, from the route at the time of the draw."""
-
-    @property
-    def subject(self) -> str:
-        return role_subject(self.TOPIC, self.role)
 
     @property
     def event_id(self) -> str:

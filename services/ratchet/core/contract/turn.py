@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from ratchet.bus.message import JsonObject, Message, Value
-from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
+from ratchet.bus.message import JsonObject, Value
+from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
 from ratchet.core.contract.trajectory import PolicyClaim
 from ratchet.core.contract.values import Amount, Count, Ordinal, Positive, Role, Sha256, Share, Uuid, listed, matching
 
@@ -169,7 +169,7 @@ CANCELLED = "cancelled"
 """Finish reason of a call whose agent disconnected before it had the answer."""
 
 
-class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
+class Turn(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """One model call and its answer."""
 
     TOPIC: ClassVar[str] = "agent.rl.turn.v1"
@@ -285,10 +285,6 @@ class Turn(Message, frozen=True, kw_only=True, omit_defaults=True):
     """What went wrong; absent when the call worked."""
     redactions: dict[str, Count] | None = None
     """Number of replacements by type of secret."""
-
-    @property
-    def subject(self) -> str:
-        return role_subject(self.TOPIC, self.role)
 
     @property
     def event_id(self) -> str:

@@ -1,6 +1,6 @@
 """Redaction: secrets and personal data become placeholders before anything is written down.
 
-    Redactor().redact({"args": '{"mail": "mia@example.com"}'})
+    redact({"args": '{"mail": "mia@example.com"}'})
     -> Redacted(value={"args": '{"mail": "[REDACTED:email]"}'}, counts={"email": 1})
 
 By name: values of members such as `password`, `api_key`, `Authorization`. By form: e-mail addresses, API
@@ -56,19 +56,17 @@ class Redacted:
     counts: dict[str, int] = field(default_factory=dict[str, int])
 
 
-class Redactor:
-    """Replaces secrets and personal data in JSON values. Has no state."""
-
-    def redact(self, value: Json) -> Redacted:
-        """`value` with placeholders. Raises `Rejected` when it is not JSON or is nested too deeply."""
-        counts: Counter[str] = Counter()
-        redacted = _redact(value, _Search(counts), MAX_DEPTH)
-        return Redacted(redacted, dict(counts))
+def redact(value: Json) -> Redacted:
+    """`value` with placeholders for secrets and personal data. Raises `Rejected` when it is not JSON or is nested too
+    deeply."""
+    counts: Counter[str] = Counter()
+    redacted = _redact(value, _Search(counts), MAX_DEPTH)
+    return Redacted(redacted, dict(counts))
 
 
-def redact_message(redactor: Redactor, message: M) -> tuple[M, dict[str, int]]:
+def redact_message(message: M) -> tuple[M, dict[str, int]]:
     """A message as it may be published, and how many of each kind were taken out. Raises `Rejected`."""
-    redacted = redactor.redact(msgspec.to_builtins(message))
+    redacted = redact(msgspec.to_builtins(message))
     if not redacted.counts:
         return message, {}
     try:
@@ -193,13 +191,12 @@ def _plain(text: str, search: _Search, _depth: int) -> str:
 
 LONGEST = 2000
 """Characters of one text of a log line."""
-_BY_FORM = Redactor()
 
 
 def masked(text: str) -> str:
     """A text that may stand in a log: without secrets that are known by their form, at most `LONGEST` characters."""
     cut = text if len(text) <= LONGEST else text[:LONGEST] + "…"
     try:
-        return str(_BY_FORM.redact(cut).value)
+        return str(redact(cut).value)
     except Rejected:
         return "[not shown]"

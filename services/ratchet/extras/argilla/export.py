@@ -21,7 +21,7 @@ from ratchet.bus.message import JsonObject, decode
 from ratchet.core.contract.schema_report import Dropped, DroppedRecord, InputFile, SchemaReport, Splits
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.chat.format import ChatError, json_text, text_of
-from ratchet.core.rules.redaction import Redactor
+from ratchet.core.rules.redaction import redact
 from ratchet.core.rules.texts import same_form
 from ratchet.core.service.files import locked
 from ratchet.extras.argilla.records import Pair, Reason, Unusable, pair_of
@@ -163,7 +163,6 @@ class _Selection:
     def __init__(self, options: ExportOptions, count_tokens: Callable[[str], int]) -> None:
         self.options = options
         self._count_tokens = count_tokens
-        self._redactor = Redactor() if options.anonymize else None
         self.total = 0
         self.dropped: Counter[Reason] = Counter()
         self.first: dict[Reason, list[DroppedRecord]] = {}
@@ -206,7 +205,7 @@ class _Selection:
             raise Unusable("duplicate", f"an earlier one has the same {', '.join(self.options.dedup_by)}")
 
     def _redacted(self, pair: Pair) -> Pair:
-        if self._redactor is None:
+        if not self.options.anonymize:
             return pair
         # Without the name of who wrote a message; a result keeps its tool's.
         sides = [
@@ -216,6 +215,6 @@ class _Selection:
             ]
             for side in (pair.prompt, pair.chosen, pair.rejected)
         ]
-        redacted = self._redactor.redact(sides)
+        redacted = redact(sides)
         self.redacted.update(redacted.counts)
         return Pair(*redacted.value)

@@ -18,7 +18,7 @@ from ratchet.core.contract import JsonObject, Outcome, Preference, Trajectory, e
 from ratchet.core.contract.reward import preference_id
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn
 from ratchet.core.rules.chat import trajectory_turns
-from ratchet.core.rules.redaction import Redactor, redact_message
+from ratchet.core.rules.redaction import redact, redact_message
 from ratchet.extras.importers.base import (
     UNKNOWN_TIME,
     Facts,
@@ -148,7 +148,7 @@ def prompt_of(messages: Sequence[JsonObject]) -> list[JsonObject]:
 
 def without_secrets(name: str) -> str:
     """A name of the other system; one that holds a secret becomes its digest: different names stay different."""
-    return name if Redactor().redact(name).value == name else named_id("imported name", name)
+    return name if redact(name).value == name else named_id("imported name", name)
 
 
 def instant_of(value: object) -> datetime | None:
@@ -252,7 +252,7 @@ def _outcome(given: Facts, options: ImportOptions) -> Outcome | None:
 
 def _redacted(message: M) -> tuple[M, Mapping[str, int]]:
     with _json():
-        redacted, counts = redact_message(Redactor(), message)
+        redacted, counts = redact_message(message)
         encode(redacted)  # text that is not Unicode shows here, and not on the way to the broker
     return redacted, counts
 

@@ -21,7 +21,7 @@ import msgspec
 from ratchet.core.contract import JsonObject, Outcome, Trajectory, encode, named_id
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn
 from ratchet.core.rules.chat import trajectory_turns
-from ratchet.core.rules.redaction import Redactor
+from ratchet.core.rules.redaction import redact
 from ratchet.extras.importers.base import UNKNOWN_TIME, Importer, ImportOptions, MalformedRecord
 from ratchet.extras.importers.building import chat_of, fields_of, id_of, number_of
 
@@ -43,7 +43,7 @@ def trajectory_of(record: object, options: ImportOptions) -> Trajectory:
     if reward is None:
         raise MalformedRecord("reward is not a number")
     task, trial = str(fields["task_id"]), fields.get("trial") or 0
-    redacted = Redactor().redact(messages)
+    redacted = redact(messages)
     instructions, turns = trajectory_turns(redacted.value, started_at=EPOCH)
     if not turns:
         raise MalformedRecord("traj holds no message of the assistant")

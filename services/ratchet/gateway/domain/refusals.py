@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from ratchet.core.errors import Rejected
-from ratchet.core.rules.redaction import Redactor
+from ratchet.core.rules.redaction import redact
 
 QUOTED = 300
 """Most characters of it."""
@@ -30,7 +30,7 @@ def sentence_of(text: str) -> str:
     """What a server wrote, in at most `QUOTED` characters and without what may be a key; empty where it has none."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:READ]).split())
     try:
-        safe = str(Redactor().redact(line).value)
+        safe = str(redact(line).value)
     except Rejected:
         return ""
     safe = _KEY.sub(SECRET, safe)

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from ratchet.core.contract.snapshot import (
     ROWS,
@@ -81,7 +82,7 @@ LATER = {
 
 CHAT = [{"role": "user", "content": "Où?"}, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]
 WRITTEN: list[Row] = [
-    trajectory_row(messages=CHAT, calls=[call([1, 2], [3], [-0.5], policy_version=3, policy_digest="d")]),
+    replace(trajectory_row(messages=CHAT), calls=[call([1, 2], [3], [-0.5], policy_version=3, policy_digest="d")]),
     trajectory_row(messages=CHAT, learn_from=1, earlier=[ChatPart(messages=CHAT, learn_from=0)]),
     trajectory_row(
         token_ids=[1, 2, 2**31 - 1],

@@ -15,7 +15,6 @@ from ratchet.core.datasets.domain.sequences import (
     LEAST_SHARED,
     digest_of,
     ids_of,
-    packed,
     scored_spans,
     sequences_of,
     unpacked,
@@ -23,7 +22,7 @@ from ratchet.core.datasets.domain.sequences import (
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.recorded import ids_digest
 from tests.support.contract_files import example
-from tests.support.snapshot_rows import call, trajectory_row
+from tests.support.snapshot_rows import call, trajectory_row, with_calls
 
 
 def contents(row: TrajectoryRow) -> list[list[int]]:
@@ -42,7 +41,7 @@ def test_a_conversation_of_many_calls_stores_each_token_once() -> None:
         prompt = [*history, *range(1000 * number, 1000 * number + 20)]
         calls.append(call(prompt, [7, 8], [-0.5, -0.25]))
         history = [*prompt, 7, 8]
-    row = packed(trajectory_row(calls=calls))
+    row = trajectory_row(calls=calls)
     assert contents(row) == [history]
     assert stored(row) == len(history)
     assert row.calls == []
@@ -50,7 +49,7 @@ def test_a_conversation_of_many_calls_stores_each_token_once() -> None:
 
 def test_a_history_that_is_rendered_again_stores_only_what_differs() -> None:
     head = list(range(LEAST_SHARED + 4))
-    row = packed(trajectory_row(calls=[call(head, [50, 51], [-1, -1]), call([*head, 51, 60], [61], [-1])]))
+    row = trajectory_row(calls=[call(head, [50, 51], [-1, -1]), call([*head, 51, 60], [61], [-1])])
     assert [(one.parent, one.shared, one.size) for one in row.sequences] == [
         (None, 0, len(head) + 2),
         (0, len(head), 3),
@@ -59,7 +58,7 @@ def test_a_history_that_is_rendered_again_stores_only_what_differs() -> None:
 
 
 def test_a_retry_that_was_thrown_away_is_kept_apart() -> None:
-    row = packed(trajectory_row(calls=[call([1], [2], [-1]), call([1], [3], [-1]), call([1, 3, 4], [5], [-1])]))
+    row = trajectory_row(calls=[call([1], [2], [-1]), call([1], [3], [-1]), call([1, 3, 4], [5], [-1])])
     assert [span.dropped for span in row.spans] == [True, False, False]
     assert contents(row) == [[1, 3, 4, 5], [1, 2]]
 
@@ -69,7 +68,7 @@ def test_the_forms_of_a_row_say_the_same(name: str) -> None:
     row = msgspec.convert(example("trajectory.row.v1", name), TrajectoryRow)
     compact = msgspec.structs.replace(row, calls=[])
     assert unpacked(compact).calls == row.calls or not row.calls
-    again = packed(unpacked(compact))
+    again = with_calls(compact, unpacked(compact).calls)
     assert unpacked(again) == unpacked(compact)
 
 
@@ -91,9 +90,8 @@ def test_every_call_comes_back_whatever_was_logged(steps: list[tuple[str, list[i
             facts |= {"constraint": Constraint(kind="regex", specification="a", member="x"), "temperature": 0.5}
         calls.append(call(prompt, output, [-0.5 * (n + 1) for n in range(len(output))], **facts))
         history = [*prompt[1:], *output]
-    whole = trajectory_row(calls=calls)
-    row = packed(whole)
-    assert unpacked(row) == whole
+    row = trajectory_row(calls=calls)
+    assert unpacked(row).calls == calls
     assert stored(row) <= sum(len(one.prompt_token_ids) + len(one.output_token_ids) for one in calls)
     assert len(row.logprobs) == sum(len(logprobs) for _, logprobs in scored_spans(row))
 
@@ -132,7 +130,6 @@ def test_a_row_that_contradicts_itself_is_refused(changes: dict[str, Any], why: 
 
 
 def test_arrays_and_lists_are_the_same_row() -> None:
-    row = packed(trajectory_row(calls=[call([1, 2], [3], [-0.5])]))
-    assert isinstance(row.token_ids, np.ndarray)
-    lists = msgspec.structs.replace(row, token_ids=[1, 2, 3], logprobs=[-0.5])
-    assert unpacked(row) == unpacked(lists)
+    lists = trajectory_row(calls=[call([1, 2], [3], [-0.5])])
+    numbers: Any = {"token_ids": np.array([1, 2, 3], np.int32), "logprobs": np.array([-0.5], np.float32)}
+    assert unpacked(msgspec.structs.replace(lists, **numbers)) == unpacked(lists)

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from ratchet.core.contract.trajectory import Action, Quality
 from ratchet.core.errors import Rejected
-from ratchet.core.rules.redaction import MAX_DEPTH, MAX_SECRETS, Redacted, Redactor, redact_message
+from ratchet.core.rules.redaction import MAX_DEPTH, MAX_SECRETS, Redacted, redact, redact_message
 from tests.support.hostile import HOSTILE_TEXTS, OFF_UNICODE
 from tests.support.messages import trajectory
 from tests.support.real_data import AIRLINE, needs_real_data
@@ -63,19 +63,19 @@ HARMLESS = [
 ]
 
 
-def redact(value: Any) -> Any:
-    return Redactor().redact(value).value
+def left_of(value: Any) -> Any:
+    return redact(value).value
 
 
 @pytest.mark.parametrize(("text", "left"), SECRETS.items())
 def test_a_secret_is_recognised_by_its_form(text: str, left: str) -> None:
-    assert redact(text) == left
+    assert left_of(text) == left
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_a_text_that_only_resembles_a_secret_stays(text: str) -> None:
-    assert Redactor().redact(text).counts == {}
-    assert redact(text) == text
+    assert redact(text).counts == {}
+    assert left_of(text) == text
 
 
 @pytest.mark.parametrize(
@@ -92,22 +92,22 @@ def test_a_text_that_only_resembles_a_secret_stays(text: str) -> None:
     ],
 )
 def test_a_secret_in_any_form_is_recognised_by_its_name(name: str, kind: str) -> None:
-    assert redact({name: "swordfish"}) == {name: f"[REDACTED:{kind}]"}
-    assert redact({name: [1234, "x"]}) == {name: [f"[REDACTED:{kind}]"] * 2}
+    assert left_of({name: "swordfish"}) == {name: f"[REDACTED:{kind}]"}
+    assert left_of({name: [1234, "x"]}) == {name: [f"[REDACTED:{kind}]"] * 2}
 
 
 @pytest.mark.parametrize("name", ["token", "total_tokens", "max_tokens", "keyword", "primary_key", "passenger"])
 def test_ordinary_names_keep_their_values(name: str) -> None:
-    assert redact({name: "swordfish"}) == {name: "swordfish"}
+    assert left_of({name: "swordfish"}) == {name: "swordfish"}
 
 
 def test_a_tools_schema_for_a_password_stays_a_schema() -> None:
     schema = {"properties": {"password": {"type": "string", "description": "of the user"}}, "required": ["password"]}
-    assert redact(schema) == schema
+    assert left_of(schema) == schema
 
 
 def test_counts_are_by_kind() -> None:
-    redacted = Redactor().redact([{"a": "a@b.de and c@d.de", "password": "x"}, "4111111111111111", "4111111111111111"])
+    redacted = redact([{"a": "a@b.de and c@d.de", "password": "x"}, "4111111111111111", "4111111111111111"])
     assert redacted.counts == {"email": 2, "password": 1, "card": 2}
 
 
@@ -115,16 +115,16 @@ def test_typed_numbers_stay_numbers_and_free_ones_that_are_cards_do_not() -> Non
     card = 4111111111111111
     entry = msgspec.structs.replace(trajectory().turns[0], action=Action(type="tool_call", tool_args={"n": [card]}))
     message = trajectory(quality=Quality(tests_total=card), turns=[entry], labels={"card": card})
-    safe, counts = redact_message(Redactor(), message)
+    safe, counts = redact_message(message)
     assert safe.quality == message.quality
     assert (safe.labels, safe.turns[0].action.tool_args) == ({"card": "[REDACTED:card]"}, {"n": ["[REDACTED:card]"]})
     assert counts == {"card": 2}
-    assert redact('{"n": 4111111111111111}') == '{"n": "[REDACTED:card]"}'
+    assert left_of('{"n": 4111111111111111}') == '{"n": "[REDACTED:card]"}'
 
 
 @pytest.mark.parametrize("text", [*HOSTILE_TEXTS, *OFF_UNICODE])
 def test_every_text_is_redacted_and_stays_publishable(text: str) -> None:
-    redacted = Redactor().redact({"a": text, text: [text, {"password": text}]})
+    redacted = redact({"a": text, text: [text, {"password": text}]})
     assert isinstance(redacted.value, dict)
     if text not in OFF_UNICODE:
         assert msgspec.json.decode(msgspec.json.encode(redacted.value)) == redacted.value
@@ -133,7 +133,7 @@ def test_every_text_is_redacted_and_stays_publishable(text: str) -> None:
 def test_a_text_in_which_the_search_does_not_end_costs_itself_and_no_neighbour() -> None:
     deep = '{"a":' * 150 + '{"secret": "x"}' + "}" * 150
     many = "mail a@b.de " * (MAX_SECRETS + 1)
-    redacted = Redactor().redact({"deep": deep, "many": many, "many, spelled": json.dumps([many]), "fine": "a@b.de"})
+    redacted = redact({"deep": deep, "many": many, "many, spelled": json.dumps([many]), "fine": "a@b.de"})
     placeholder = "[REDACTED:unsearchable]"
     assert redacted.value == {
         "deep": placeholder,
@@ -145,25 +145,25 @@ def test_a_text_in_which_the_search_does_not_end_costs_itself_and_no_neighbour()
 
 
 def test_text_beside_half_a_surrogate_pair_is_redacted_and_stays_what_json_can_hold() -> None:
-    left = redact('{"é": "\\ud800", "password": "x"}')
+    left = left_of('{"é": "\\ud800", "password": "x"}')
     assert json.loads(left) == {"é": "\ud800", "password": "[REDACTED:password]"}
     left.encode()
 
 
 def test_a_number_of_any_length_is_read() -> None:
-    assert redact({"n": 10**5000}) == {"n": 10**5000}
+    assert left_of({"n": 10**5000}) == {"n": 10**5000}
 
 
 def test_empty_and_other_values_stay() -> None:
     value = {"password": "", "secret": None, "pwd": True, "n": 1.5, "list": [], "object": {}}
-    assert redact(value) == value
+    assert left_of(value) == value
 
 
 def test_json_inside_text_stays_json() -> None:
     arguments = (
         '{"email": "mia@example.com", "note": "say \\"hi\\"", "n": 1, "password": 7, "deep": "{\\"pwd\\":\\"x\\"}"}'
     )
-    left = json.loads(redact(arguments))
+    left = json.loads(left_of(arguments))
     assert left == {
         "email": "[REDACTED:email]",
         "note": 'say "hi"',
@@ -175,21 +175,21 @@ def test_json_inside_text_stays_json() -> None:
 
 def test_json_without_secrets_is_left_verbatim() -> None:
     text = '{"a" :  1.0, "b": [ ] , "big": 12345678901234567890123}'
-    assert redact(text) == text
+    assert left_of(text) == text
 
 
 def test_a_value_hidden_behind_a_repeated_name_is_redacted() -> None:
-    assert "mia@example.com" not in redact('{"a": "mia@example.com", "a": 1}')
+    assert "mia@example.com" not in left_of('{"a": "mia@example.com", "a": 1}')
 
 
 def test_names_are_searched_too_and_no_member_is_lost() -> None:
-    assert redact({"a@b.de": 1, "c@d.de": 2}) == {"[REDACTED:email]": 1, "[REDACTED:email] 2": 2}
+    assert left_of({"a@b.de": 1, "c@d.de": 2}) == {"[REDACTED:email]": 1, "[REDACTED:email] 2": 2}
 
 
 @pytest.mark.parametrize("value", [object(), {1: "x"}, b"bytes", {"a": {2}}])
 def test_a_value_that_is_not_json_is_refused(value: object) -> None:
     with pytest.raises(Rejected, match="cannot redact"):
-        redact(value)
+        left_of(value)
 
 
 def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
@@ -197,7 +197,7 @@ def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
     for _ in range(MAX_DEPTH):
         value = [value]
     with pytest.raises(Rejected, match="levels deep"):
-        redact(value)
+        left_of(value)
 
 
 pieces = st.sampled_from(
@@ -216,8 +216,8 @@ documents = st.recursive(
 
 @given(documents)
 def test_redacting_twice_changes_nothing_more(document: Any) -> None:
-    once = redact(document)
-    again = Redactor().redact(once)
+    once = left_of(document)
+    again = redact(once)
     assert (again.value, again.counts) == (once, {})
 
 
@@ -244,7 +244,7 @@ PATHOLOGICAL = {
 @pytest.mark.parametrize("name", PATHOLOGICAL)
 def test_time_is_linear_also_for_hostile_text(name: str) -> None:
     started = time.process_time()
-    redact(PATHOLOGICAL[name])
+    left_of(PATHOLOGICAL[name])
     # Alone it takes at most 0.1 s for the 100 kB; quadratic time would be minutes.
     assert time.process_time() - started < 3.0
 
@@ -252,14 +252,14 @@ def test_time_is_linear_also_for_hostile_text(name: str) -> None:
 @needs_real_data
 def test_in_real_conversations_exactly_the_addresses_are_redacted() -> None:
     text = AIRLINE.read_text()
-    redacted = Redactor().redact(json.loads(text))
+    redacted = redact(json.loads(text))
     assert redacted.counts == {"email": text.count("@")} == {"email": 81}
 
 
 def test_a_picture_is_not_searched_and_a_secret_that_looks_like_one_is() -> None:
     picture = "data:image/png;base64," + "AKIAIOSFODNN7EXAMPLE" * 100 + "=="
-    assert Redactor().redact({"url": picture}) == Redacted({"url": picture})
-    fake = Redactor().redact({"url": "data:image/png;base64,AKIAIOSFODNN7EXAMPLE"})
+    assert redact({"url": picture}) == Redacted({"url": picture})
+    fake = redact({"url": "data:image/png;base64,AKIAIOSFODNN7EXAMPLE"})
     assert fake.counts
-    longer = Redactor().redact({"url": picture + " AKIAIOSFODNN7EXAMPLE"})
+    longer = redact({"url": picture + " AKIAIOSFODNN7EXAMPLE"})
     assert longer.counts

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from msgspec.structs import replace
@@ -135,25 +134,6 @@ def thrown_away(calls: Sequence[LoggedCall]) -> frozenset[int]:
     )
 
 
-def packed(row: TrajectoryRow) -> TrajectoryRow:
-    """A row whose calls are spans, also where it was stored with complete calls. Raises `Rejected`."""
-    if row.spans or not row.calls:
-        return row
-    try:
-        made = pack([_logged(call) for call in row.calls])
-    except OverflowError as error:
-        raise Rejected(f"trajectory {row.trajectory_id}: {error}") from error
-    return replace(
-        row,
-        calls=[],
-        # A numpy array has all that a sequence of numbers needs, but is none to the type checker.
-        token_ids=cast("Sequence[int]", made.token_ids),
-        logprobs=cast("Sequence[float]", made.logprobs),
-        sequences=made.sequences,
-        spans=made.spans,
-    )
-
-
 def unpacked(row: TrajectoryRow) -> TrajectoryRow:
     """The row with complete calls, each with its whole prompt. Raises `Rejected`."""
     if not row.spans:
@@ -258,17 +238,3 @@ def _begins(ids: Ids, beginning: Ids) -> bool:
     if size > len(ids) or (size and ids[size - 1] != beginning[-1]):  # most sequences differ in their last token
         return False
     return np.array_equal(ids[:size], beginning)
-
-
-def _logged(call: Call) -> LoggedCall:
-    facts = CallSpan(
-        turn_id=call.turn_id,
-        temperature=call.temperature,
-        policy_version=call.policy_version,
-        policy_digest=call.policy_digest,
-        constraint=call.constraint,
-        trainable=call.trainable,
-        reason=call.reason,
-    )
-    logprobs = np.asarray(call.behavior_logprobs, dtype=np.float32)
-    return LoggedCall(ids_of(call.prompt_token_ids), ids_of(call.output_token_ids), logprobs, facts)

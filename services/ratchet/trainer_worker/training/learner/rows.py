@@ -22,7 +22,6 @@ from ratchet.core.datasets.domain.sequences import (
     Parts,
     cut,
     is_possible,
-    packed,
     scored_spans,
     sequences_of,
 )
@@ -170,12 +169,11 @@ def rows_of(
     model knows. Raises `Rejected` for a trajectory that contradicts itself.
     """
     counts = counts if counts is not None else MergeCounts()
-    logged = packed(trajectory)
-    sequences = sequences_of(logged)
+    sequences = sequences_of(trajectory)
     known = LARGEST_ID + 1 if vocabulary is None else vocabulary
     foreign = [any(((part < 0) | (part >= known)).any() for part in parts) for parts in sequences]
     learning: list[list[_Learning]] = [[] for _ in sequences]
-    for span, logprobs in scored_spans(logged):
+    for span, logprobs in scored_spans(trajectory):
         if span.dropped:
             counts.orphans += 1
             continue
@@ -185,7 +183,7 @@ def rows_of(
             counts.untrainable[made] += 1
         elif span.sequence is not None:
             learning[span.sequence].append(made)
-    own = {span.sequence for span in logged.spans if span.sequence is not None and not span.dropped}
+    own = {span.sequence for span in trajectory.spans if span.sequence is not None and not span.dropped}
     counts.forks += max(0, len(own) - 1)
     rows = [_row(trajectory.trajectory_id, sequences[number], learning[number]) for number in sorted(own)]
     if max_length is not None:
