@@ -10,7 +10,7 @@ from ratchet.cli.api import require_role
 from ratchet.cli.connections import ask_warehouse
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole, Since, since_of
-from ratchet.cli.output import console, print_answer, print_facts, print_table
+from ratchet.cli.output import console, print_answer, print_facts, print_section
 from ratchet.core.stores.capture import RoleCapture, Share, report as certificates_of
 
 app = typer.Typer(no_args_is_help=True)
@@ -63,12 +63,10 @@ def show_role(one: RoleCapture) -> None:
             "models": named(one.models),
         }
     )
-    if one.barred:
-        console.print()
-        rows = [
-            (barred.reason, barred.calls, f"+{barred.points:.1f}", barred.place, barred.remedy) for barred in one.barred
-        ]
-        print_table(("reason", "calls", "points", "where", "what to change"), rows, "")
+    rows = [
+        (barred.reason, barred.calls, f"+{barred.points:.1f}", barred.place, barred.remedy) for barred in one.barred
+    ]
+    print_section(("reason", "calls", "points", "where", "what to change"), rows)
 
 
 def percent(part: int, whole: int) -> str:

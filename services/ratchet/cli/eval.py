@@ -18,7 +18,7 @@ from ratchet.cli.completion import complete_policy
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun
-from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
+from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_section, print_table, progress
 from ratchet.cli.policies import find_policy
 from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.evaluation.http_player import ANSWER_S, MOST_TOKENS, HttpPlayer
@@ -271,8 +271,7 @@ def show(report: Report) -> None:
     if report.differing:
         first, second = report.summaries[0].policy, report.summaries[1].policy
         shown = [(row.task, row.mode, row.policy, row.against, row.why) for row in report.differing[:MOST_SHOWN]]
-        console.print()
-        print_table(("task", "mode", first, second, "the worse one"), shown, "")
+        print_section(("task", "mode", first, second, "the worse one"), shown)
     if len(report.differing) > MOST_SHOWN:
         console.print(f"and {len(report.differing) - MOST_SHOWN} more tasks: --json lists them")
 

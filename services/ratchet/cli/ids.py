@@ -40,7 +40,6 @@ RECENT_RUNS = 50
 """The newest run with an answer is one of so many."""
 RECENT_JOBS = 100
 """The newest snapshot is that of one of so many jobs."""
-JOBS_LISTED = "`ratchet jobs` lists those that are kept"
 
 _LATEST = re.compile(r"(?:(?P<role>[a-z0-9_-]{1,64})@)?latest")
 _BEGINNING = re.compile(rf"[0-9a-f-]{{{LEAST},35}}")
@@ -121,14 +120,14 @@ def job_named(endpoints: Endpoints, text: str, role: str | None = None, *, acts:
             require_one_role(newest)
         return newest[0].training_job_id
     if not _JOB.fullmatch(text):
-        raise _no_job(text)
+        raise no_job(text)
     if _is_uuid(text) or len(text) < LEAST:
         return text
     query = urlencode({"prefix": text, "limit": CANDIDATES + 1})
     answer = get(endpoints, "coordinator", f"/v1/jobs?{query}", JobsOut)
     job_id = only_one("jobs", text, [job.training_job_id for job in answer.jobs])
     if job_id is None:
-        raise _no_job(text)
+        raise no_job(text)
     return job_id
 
 
@@ -161,7 +160,7 @@ def snapshot_named(endpoints: Endpoints, text: str) -> str:
         uris = {uri.rsplit("/", 1)[-1].removesuffix(".json"): uri for uri in stored if uri.endswith(".json")}
         digest = only_one("snapshots", text, list(uris))
         if digest is None:
-            raise _no_job(text) from error
+            raise no_job(text) from error
         return uris[digest]
     if job.snapshot is None:
         raise Rejected(f"job {text} is {job.state} and has no snapshot")
@@ -261,8 +260,9 @@ def _is_uuid(text: str) -> bool:
         return False
 
 
-def _no_job(text: str) -> NotFound:
-    return NotFound(f"no such job: {text}; {JOBS_LISTED}")
+def no_job(text: str) -> NotFound:
+    """The error for a job that is not kept, with the command that lists those that are."""
+    return NotFound(f"no such job: {text}; `ratchet jobs` lists those that are kept")
 
 
 def _of(latest: Latest) -> str:

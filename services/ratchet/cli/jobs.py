@@ -15,9 +15,18 @@ from ratchet.cli.api import get, require_role
 from ratchet.cli.connections import ask_warehouse, objects_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
-from ratchet.cli.ids import JOBS_LISTED, job_named, listed_ids
+from ratchet.cli.ids import job_named, listed_ids, no_job
 from ratchet.cli.options import HERE, AsJson, Directory, JobArgument, OptionalRole
-from ratchet.cli.output import console, errors, follow_up, plan_lines, print_answer, print_facts, print_table
+from ratchet.cli.output import (
+    console,
+    errors,
+    follow_up,
+    plan_lines,
+    print_answer,
+    print_facts,
+    print_section,
+    print_table,
+)
 from ratchet.core.contract.http.jobs import JobOut, JobsOut
 from ratchet.core.contract.policy_manifest import REWARD_MODEL
 from ratchet.core.errors import NotFound, RatchetError
@@ -108,7 +117,7 @@ def find_job(endpoints: Endpoints, name: str) -> JobOut:
     try:
         return get(endpoints, "coordinator", f"/v1/jobs/{job_id}", JobOut)
     except NotFound as error:
-        raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}") from error
+        raise no_job(job_id) from error
 
 
 def attempts_of(endpoints: Endpoints, job_id: str) -> Sequence[AttemptRecord]:
@@ -132,7 +141,6 @@ def show_job(job: JobOut, directory: Path, attempts: Sequence[AttemptRecord] = (
             console.print(f"\n{title}")
             print_facts(members, indent=2)
     if len(attempts) > 1:
-        console.print()
         columns = ("attempt", "state", "seconds", "GPU h", "GB", "USD", "last step", "worker", "error")
         tried = [
             (
@@ -148,11 +156,9 @@ def show_job(job: JobOut, directory: Path, attempts: Sequence[AttemptRecord] = (
             )
             for attempt in attempts
         ]
-        print_table(columns, tried, "")
-    if figures := figures_of(job):
-        console.print()
-        rows = [(name, value, sentence_of(name, value)) for name, value in figures.items()]
-        print_table(("figure", "value", "what it is"), rows, "")
+        print_section(columns, tried)
+    figures = [(name, value, sentence_of(name, value)) for name, value in figures_of(job).items()]
+    print_section(("figure", "value", "what it is"), figures)
     if page is not None:
         console.print(f"\ncurves: {page}", markup=False, soft_wrap=True)
     if job.state == "completed":

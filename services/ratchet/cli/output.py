@@ -210,6 +210,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
             print_facts(dict(zip(columns, row, strict=True)))
 
 
+def print_section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table behind an empty line; nothing without rows."""
+    if rows:
+        console.print()
+        print_table(columns, rows, "")
+
+
 def least_width(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
     """The width at which only the last column of a table has to wrap."""
     widths = [max(cell(value).cell_len for value in column) for column in zip(columns, *rows, strict=True)]

@@ -18,7 +18,7 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import LATEST
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument, checked_role
-from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_table
+from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_section, print_table
 from ratchet.core.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut
 from ratchet.core.errors import Conflict, NotFound
 from ratchet.core.stores.history import Decision, History
@@ -293,11 +293,11 @@ def show_one(rollout: RolloutOut) -> None:
         console.print(f"horizon: {basis}", markup=False)
     if rollout.parked:
         console.print(f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on", markup=False)
-    _section(("gate", "outcome", "reason"), [(gate.gate, gate.outcome, gate.reason) for gate in rollout.gates])
+    print_section(("gate", "outcome", "reason"), [(gate.gate, gate.outcome, gate.reason) for gate in rollout.gates])
     arms = (("stable", rollout.arms.stable), ("canary", rollout.arms.canary))
-    _section(("arm", *ArmOut.__struct_fields__), [(name, *msgspec.structs.astuple(arm)) for name, arm in arms])
+    print_section(("arm", *ArmOut.__struct_fields__), [(name, *msgspec.structs.astuple(arm)) for name, arm in arms])
     evidence = [(test, name, value) for test, values in rollout.e_values.items() for name, value in values.items()]
-    _section(("test", "metric", "e-value"), evidence)
+    print_section(("test", "metric", "e-value"), evidence)
     console.print(f"thresholds: {', '.join(f'{name} {value:g}' for name, value in rollout.thresholds.items())}")
     if rollout.late is not None:
         console.print(rollout.late, markup=False)
@@ -313,9 +313,3 @@ def show_audit(log: AuditOut) -> None:
     console.print(f"{counted}: {'the log is whole' if log.whole else log.problem}", markup=False)
     if not log.whole and log.first_break is not None:
         print_facts(msgspec.to_builtins(log.first_break))
-
-
-def _section(columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> None:
-    if rows:
-        console.print()
-        print_table(columns, rows, "")

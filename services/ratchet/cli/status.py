@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import urlencode
@@ -19,7 +19,7 @@ from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import listed_ids
 from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole
-from ratchet.cli.output import console, print_answer, print_facts, print_table
+from ratchet.cli.output import console, print_answer, print_facts, print_section, print_table
 from ratchet.cli.started import upstreams_of_stack
 from ratchet.core.contract.http.console import LedgerOut
 from ratchet.core.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut, TriggerOut
@@ -316,19 +316,20 @@ def show(report: StatusReport) -> None:
         console.print(
             f"no stack runs in {report.directory}; this is the system that the environment's addresses lead to"
         )
-    _section(("cannot read", "because"), list(report.errors.items()))
+    print_section(("cannot read", "because"), list(report.errors.items()))
     services = [
-        (name, service.state, service.url, service.restarts or None, service.reason or _again(service))
+        (name, service.state, service.url, service.restarts or None, service.reason or again)
         for name, service in report.services.items()
+        for again in (f"restarted: {service.restarted}" if service.restarts and service.restarted else None,)
     ]
-    _section(("service", "state", "url", "restarts", "reason"), services)
+    print_section(("service", "state", "url", "restarts", "reason"), services)
     notes = [(name, check, note) for name, service in report.services.items() for check, note in service.notes.items()]
-    _section(("service", "notes", ""), notes)
-    _section(
+    print_section(("service", "notes", ""), notes)
+    print_section(
         ("upstream", "url", "key"),
         [(upstream.name, upstream.url, upstream.key_variable) for upstream in report.upstreams],
     )
-    _section(("stored rows", ""), list(report.rows.items()))
+    print_section(("stored rows", ""), list(report.rows.items()))
     rows: list[tuple[object, ...]] = []
     for name, stream in sorted(report.streams.items()):
         head: tuple[object, ...] = (name, stream.messages, f"{stream.bytes / 1e6:.1f}")
@@ -336,25 +337,21 @@ def show(report: StatusReport) -> None:
         for consumer in consumers or [("-", "", "")]:
             rows.append((*head, *consumer))
             head = ("", "", "")
-    _section(("stream", "messages", "MB", "consumer", "lag", "unacked"), rows)
+    print_section(("stream", "messages", "MB", "consumer", "lag", "unacked"), rows)
     counts = ("watermark", "stored", "dead", "duplicate", "lost", "missing", "absent")
-    _section(
+    print_section(
         ("ledger of", *counts),
         [(ledger.stream, *(getattr(ledger, name) for name in counts)) for ledger in report.ledger],
     )
-    _section(
+    print_section(
         ("role", "stable", "canary", "weight"), [(n, r.stable, r.canary, r.weight) for n, r in report.roles.items()]
     )
     triggers = [(role, trigger.kind, *_standing(trigger)) for role, each in report.triggers.items() for trigger in each]
-    _section(("role", "trains on", "progress", "next", "last"), triggers)
+    print_section(("role", "trains on", "progress", "next", "last"), triggers)
     recent = report.jobs[:RECENT_JOBS]
     ids = listed_ids(job.training_job_id for job in report.jobs)
     jobs = [(ids[j.training_job_id], j.role, j.algorithm, j.state, j.percent, j.error) for j in recent]
-    _section(("job", "role", "algorithm", "state", "%", "error"), jobs)
-
-
-def _again(service: ServiceStatus) -> str | None:
-    return f"restarted: {service.restarted}" if service.restarts and service.restarted else None
+    print_section(("job", "role", "algorithm", "state", "%", "error"), jobs)
 
 
 def _show_training(report: TrainingStatusOut) -> None:
@@ -371,7 +368,7 @@ def _show_training(report: TrainingStatusOut) -> None:
         for heading, briefs in parts.items()
         for j in briefs
     ]
-    _section(("", *columns), rows)
+    print_section(("", *columns), rows)
 
 
 def _show_dpo(report: DpoStatusOut) -> None:
@@ -397,9 +394,3 @@ def _standing(trigger: TriggerOut) -> tuple[object, object, object]:
     coming = trigger.next_at or rests or ("now" if trigger.is_due else None)
     last = f"{trigger.last.at}: {trigger.last.why}" if trigger.last else None
     return counted, coming, f"cannot start: {trigger.refused}" if trigger.refused else last
-
-
-def _section(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    if rows:
-        console.print()
-        print_table(columns, rows, "")

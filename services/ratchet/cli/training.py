@@ -17,7 +17,7 @@ from ratchet.cli.api import get, post
 from ratchet.cli.data_options import asked_filter, snapshot_of, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.ids import JOBS_LISTED, job_named, snapshot_named
+from ratchet.cli.ids import job_named, no_job, snapshot_named
 from ratchet.cli.jobs import show_job, state_of
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, JobArgument, RolesArgument, json_file, options_beside
 from ratchet.cli.output import (
@@ -131,27 +131,27 @@ def cancel(
     directory: Directory = HERE,
 ) -> None:
     """Cancel a job; a running one stops after its train step, with a checkpoint that `resume` goes on from."""
-    endpoints = locate(directory)
-    job_id = job_named(endpoints, job, acts=True)
-    try:
-        path = f"/v1/jobs/{job_id}/cancel{'?now=true' if now else ''}"
-        cancelled = post(endpoints, "coordinator", path, JobOut)
-    except NotFound as error:
-        raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}") from error
-    print_answer(cancelled, as_json, f"job {job_id} of {cancelled.role} is {state_of(cancelled)}")
+    cancelled = _changed(directory, job, f"cancel{'?now=true' if now else ''}")
+    done = f"job {cancelled.training_job_id} of {cancelled.role} is {state_of(cancelled)}"
+    print_answer(cancelled, as_json, done)
 
 
 @app.command()
 def resume(job: JobArgument, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """Let a cancelled or failed job go on from its newest checkpoint, with the same data."""
+    resumed = _changed(directory, job, "resume")
+    goes_on = f"attempt {resumed.attempt} goes on from its checkpoint"
+    done = f"job {resumed.training_job_id} of {resumed.role} is {state_of(resumed)}: {goes_on}"
+    print_answer(resumed, as_json, done)
+
+
+def _changed(directory: Path, job: str, how: str) -> JobOut:
     endpoints = locate(directory)
     job_id = job_named(endpoints, job, acts=True)
     try:
-        resumed = post(endpoints, "coordinator", f"/v1/jobs/{job_id}/resume", JobOut)
+        return post(endpoints, "coordinator", f"/v1/jobs/{job_id}/{how}", JobOut)
     except NotFound as error:
-        raise NotFound(f"no such job: {job_id}; {JOBS_LISTED}") from error
-    goes_on = f"attempt {resumed.attempt} goes on from its checkpoint"
-    print_answer(resumed, as_json, f"job {job_id} of {resumed.role} is {state_of(resumed)}: {goes_on}")
+        raise no_job(job_id) from error
 
 
 def submit(

@@ -16,7 +16,7 @@ from ratchet.cli.connections import ask_warehouse
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.ids import listed_ids, trajectory_named
 from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole, TrajectoryArgument, WithEvaluation
-from ratchet.cli.output import LONG, console, cut, print_answer, print_facts, print_table
+from ratchet.cli.output import LONG, console, cut, print_answer, print_facts, print_section, print_table
 from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.contract.http.console import TrajectoryBrief
 from ratchet.core.errors import NotFound
@@ -49,7 +49,7 @@ def list_(
     endpoints = locate(directory)
     asked = TrajectoryFilter(role=role, outcome=outcome, agent=agent, text=text, evaluation=with_evaluation)
 
-    def ask(warehouse: Warehouse) -> Awaitable[tuple[list[Listed], list[Open], bool]]:
+    def ask(warehouse: Warehouse) -> Awaitable[tuple[Runs, Runs, bool]]:
         return newest_in(TrajectoryList(warehouse, lambda: datetime.now(UTC)), asked, limit)
 
     rows, still_open, left_out = ask_warehouse(endpoints, ask)
@@ -111,60 +111,18 @@ class Whole:
     """As the servers that answered its calls name them."""
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """A trajectory in one line."""
-
-    trajectory_id: str
-    name: str | None
-    """What the agent calls the run, where it names it."""
-    role: str
-    agent_id: str
-    task_id: str
-    source: str
-    model: str | None
-    """As the servers that answered name it."""
-    arm: str | None
-    turns: int
-    outcome: str | None
-    ended_at: datetime
-    reward: float | None
-    """Null: it has none yet, or no component of it applies."""
-    revision: int | None
+Runs = Sequence[TrajectoryBrief]
 
 
-class Open(msgspec.Struct, frozen=True, kw_only=True):
-    """A trajectory that has calls, and no end yet."""
-
-    trajectory_id: str
-    name: str | None
-    role: str
-    agent_id: str
-    model: str | None
-    arm: str | None
-    calls: int
-    failed_calls: int
-    last_call_at: datetime
-
-
-async def newest_in(
-    listing: TrajectoryList, asked: TrajectoryFilter, limit: int
-) -> tuple[list[Listed], list[Open], bool]:
+async def newest_in(listing: TrajectoryList, asked: TrajectoryFilter, limit: int) -> tuple[Runs, Runs, bool]:
     """The newest trajectories, each with its newest reward; the open ones, which have no outcome to ask for; and
     whether those of evaluations are all that there are."""
     ended = (await listing.page(replace(asked, state="ended"), limit)).trajectories
     opened = () if asked.outcome else (await listing.page(replace(asked, state="open"), limit)).trajectories
     hides = not (ended or opened or asked.evaluation)
     hidden = (await listing.page(replace(asked, evaluation=True), 1)).trajectories if hides else ()
-    return (
-        msgspec.convert(ended, list[Listed], from_attributes=True),
-        [_open(run) for run in opened],
-        bool(hidden),
-    )
-
-
-def _open(one: TrajectoryBrief) -> Open:
-    called = msgspec.structs.replace(one, last_call_at=one.last_call_at or one.started_at)
-    return msgspec.convert(called, Open, from_attributes=True)
+    called = [msgspec.structs.replace(run, last_call_at=run.last_call_at or run.started_at) for run in opened]
+    return ended, called, bool(hidden)
 
 
 async def read(warehouse: Warehouse, trajectory_id: str) -> Whole:
@@ -196,7 +154,7 @@ def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
     return ask_warehouse(endpoints, lambda warehouse: StoredTrajectories(warehouse).roles_of(trajectory_id))
 
 
-def show_list(stored: Sequence[Listed], still_open: Sequence[Open], empty: str) -> None:
+def show_list(stored: Runs, still_open: Runs, empty: str) -> None:
     """Tables, newest first: of what is open, and of what has ended; `empty` stands for none of those."""
     ids = listed_ids(run.trajectory_id for run in (*still_open, *stored))
     if still_open:
@@ -228,7 +186,7 @@ def show_list(stored: Sequence[Listed], still_open: Sequence[Open], empty: str) 
     print_table(columns, rows, empty)
 
 
-def _state(run: Open) -> str:
+def _state(run: TrajectoryBrief) -> str:
     failed = f", {run.failed_calls} failed" if run.failed_calls else ""
     return f"open, {run.calls} call{'s' * (run.calls != 1)}{failed}"
 
@@ -272,19 +230,12 @@ def show_one(whole: Whole, *, full: bool = False) -> None:
     if whole.barred:
         barred = [(barred.reason, barred.calls, barred.place, barred.remedy) for barred in whole.barred]
         print_table(("reason", "calls", "where", "what to change"), barred, "")
-    if whole.feedback:
-        console.print()
-        opinions = [
-            (opinion.at, opinion.kind, _value(opinion), opinion.rater, opinion.source) for opinion in whole.feedback
-        ]
-        print_table(("at", "feedback", "value", "rater", "source"), opinions, "")
-
-
-def _value(opinion: Feedback) -> object:
-    """A thumb in words; stars and texts as they are."""
-    if opinion.kind == "thumbs":
-        return "up" if opinion.value is True else "down"
-    return opinion.value
+    opinions = [
+        (given.at, given.kind, value, given.rater, given.source)
+        for given in whole.feedback
+        for value in (given.value if given.kind != "thumbs" else "up" if given.value is True else "down",)
+    ]
+    print_section(("at", "feedback", "value", "rater", "source"), opinions)
 
 
 def _facts(whole: Whole) -> dict[str, object]:
