@@ -47,7 +47,7 @@ def up(
         typer.Option("--port", help="NAME=PORT, NAME as in `ratchet status`; repeatable; also RATCHET_PORT_NAME=PORT."),
     ] = None,
     free_ports: Annotated[
-        bool, typer.Option("--free-ports", help="Use any free ports in the place of those that are taken.")
+        bool, typer.Option("--free-ports", help="Use free ports in the place of the usual ones.")
     ] = False,
     only: Annotated[str, typer.Option("--only", help="Start only these, separated by commas.")] = "",
     upstream: Annotated[
