@@ -170,10 +170,15 @@ class SlotLayer(CacheLayerMixin):
         if columns > have_columns:
             columns += GROW_COLUMNS
         slots, columns = max(slots, have_slots), max(columns, have_columns)
-        for name, buffer in (("keys", self.keys), ("values", self.values)):
-            grown = buffer.new_zeros(slots, buffer.shape[1], columns, buffer.shape[3])
-            grown[:have_slots, :, :have_columns] = buffer
-            setattr(self, name, grown)
+        # Both or none: a buffer that cannot be made leaves both as they were.
+        self.keys, self.values = (_grown(buffer, slots, columns) for buffer in (self.keys, self.values))
+
+
+def _grown(buffer: Tensor, slots: int, columns: int) -> Tensor:
+    have_slots, heads, have_columns, size = buffer.shape
+    grown = buffer.new_zeros(slots, heads, columns, size)
+    grown[:have_slots, :, :have_columns] = buffer
+    return grown
 
 
 class Slots:

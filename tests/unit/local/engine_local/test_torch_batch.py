@@ -15,7 +15,7 @@ from ratchet.local.engine_local.torch_batch import Batch, Job, Update
 from ratchet.local.engine_local.torch_llama import LlamaNetwork, lean_network
 from ratchet.local.engine_local.torch_policies import Served, Weights
 from ratchet.local.engine_local.torch_sampling import draw, drawer
-from ratchet.local.engine_local.torch_slots import Network, TransformersNetwork
+from ratchet.local.engine_local.torch_slots import Network, SlotLayer, TransformersNetwork
 from ratchet.local.engine_local.torch_worker import report
 
 NO_END: frozenset[int] = frozenset()
@@ -220,3 +220,17 @@ def test_penalties_and_min_p_change_what_is_drawn_and_logged() -> None:
     assert {drawn(Sampling(min_p=0.5, seed=seed)).token for seed in range(60)} == {0, 1}
     sure = drawn(Sampling(min_p=0.5, seed=1))
     assert sure.logprob == pytest.approx(float(torch.tensor([2.0, 1.9]).log_softmax(-1)[sure.token]), abs=1e-6)
+
+
+def test_a_layer_that_runs_out_of_memory_keeps_both_buffers_as_they_were() -> None:
+    class Full(torch.Tensor):
+        def new_zeros(self, *_: Any, **__: Any) -> torch.Tensor:
+            raise torch.OutOfMemoryError
+
+    layer = SlotLayer()
+    layer.fill(0, torch.ones(1, 2, 1), torch.ones(1, 2, 1))
+    before = layer.keys.shape
+    layer.values = layer.values.as_subclass(Full)
+    with pytest.raises(torch.OutOfMemoryError):
+        layer.fill(before[0], torch.ones(1, 2, 1), torch.ones(1, 2, 1))
+    assert layer.keys.shape == layer.values.shape == before
