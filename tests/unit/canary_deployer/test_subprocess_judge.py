@@ -12,7 +12,7 @@ import psutil
 
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.gates.base import HeldoutRun
-from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
+from ratchet.canary_deployer.subprocess_judge import MOST_BYTES, SubprocessJudge
 
 
 async def judged(script: str, deadline_s: float = 30.0) -> HeldoutRun:
@@ -86,3 +86,22 @@ signal.pause()
         assert run.problem == "not finished after 3 s"
     finally:
         psutil.Process(int(mark.read_text())).kill()
+
+
+async def test_a_process_that_left_the_group_cannot_print_after_the_end(tmp_path: Path) -> None:
+    mark = tmp_path / "left"
+    printing = "while True: print('x' * 1000, flush=True)"
+    script = f"""
+import signal, subprocess, sys
+left = subprocess.Popen([sys.executable, "-c", {printing!r}], start_new_session=True)
+open({str(mark)!r}, "w").write(str(left.pid))
+signal.pause()
+"""
+    run = await judged(script)
+    assert run.problem == f"it printed more than {MOST_BYTES} bytes"
+    left = int(mark.read_text())
+
+    async def gone() -> bool:
+        return not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+
+    assert await eventually(gone)
