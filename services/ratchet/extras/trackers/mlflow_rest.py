@@ -36,6 +36,10 @@ class _Experiment(msgspec.Struct):
     experiment_id: str
 
 
+class _ExperimentAnswer(msgspec.Struct):
+    experiment: _Experiment
+
+
 class RunInfo(msgspec.Struct):
     """A run as the server knows it."""
 
@@ -61,6 +65,10 @@ class StoredRun(msgspec.Struct):
         return next((tag.value for tag in self.data.tags if tag.key == name), None)
 
 
+class _RunAnswer(msgspec.Struct):
+    run: StoredRun
+
+
 class _Runs(msgspec.Struct):
     runs: list[StoredRun] = msgspec.field(default_factory=list[StoredRun])
 
@@ -76,6 +84,10 @@ class StoredVersion(msgspec.Struct):
         return next((tag.value for tag in self.tags if tag.key == name), None)
 
 
+class _VersionAnswer(msgspec.Struct):
+    model_version: StoredVersion
+
+
 class _Versions(msgspec.Struct):
     model_versions: list[StoredVersion] = msgspec.field(default_factory=list[StoredVersion])
 
@@ -89,6 +101,10 @@ class _Model(msgspec.Struct):
     aliases: list[_Alias] = msgspec.field(default_factory=list[_Alias])
 
 
+class _ModelAnswer(msgspec.Struct):
+    registered_model: _Model
+
+
 class Mlflow:
     """Experiments, runs and registered models. Raises `Unavailable`, or what the server refuses as our errors."""
 
@@ -99,11 +115,11 @@ class Mlflow:
         """Id of the experiment of this name, which is made unless it is there."""
         try:
             answer = await self._client.ask(
-                "GET", f"{API}/experiments/get-by-name", dict[str, _Experiment], query={"experiment_name": name}
+                "GET", f"{API}/experiments/get-by-name", _ExperimentAnswer, query={"experiment_name": name}
             )
         except NotFound:
             return (await self._post("experiments/create", _Experiment, {"name": name})).experiment_id
-        return answer["experiment"].experiment_id
+        return answer.experiment.experiment_id
 
     async def find_run(self, experiment: str, job: str) -> StoredRun | None:
         """The run of a training job; the oldest, should there be two."""
@@ -123,7 +139,7 @@ class Mlflow:
             "start_time": run.started_ms,
             "tags": _pairs(run.tags),
         }
-        return (await self._post("runs/create", dict[str, StoredRun], body))["run"]
+        return (await self._post("runs/create", _RunAnswer, body)).run
 
     async def update_run(self, run_id: str, run: Run) -> None:
         """State and times of a run."""
@@ -172,7 +188,7 @@ class Mlflow:
     ) -> StoredVersion:
         """A new version of a registered model."""
         body = {"name": model, "source": source, "tags": _pairs(tags)} | ({"run_id": run_id} if run_id else {})
-        return (await self._post("model-versions/create", dict[str, StoredVersion], body))["model_version"]
+        return (await self._post("model-versions/create", _VersionAnswer, body)).model_version
 
     async def tag_version(self, model: str, version: str, tags: Mapping[str, str]) -> None:
         """Set tags of a version."""
@@ -182,8 +198,8 @@ class Mlflow:
 
     async def aliases(self, model: str) -> dict[str, str]:
         """The version behind each alias of a registered model."""
-        answer = await self._client.ask("GET", f"{API}/registered-models/get", dict[str, _Model], query={"name": model})
-        return {named.alias: named.version for named in answer["registered_model"].aliases}
+        answer = await self._client.ask("GET", f"{API}/registered-models/get", _ModelAnswer, query={"name": model})
+        return {named.alias: named.version for named in answer.registered_model.aliases}
 
     async def set_alias(self, model: str, alias: str, version: str | None) -> None:
         """Point an alias at a version, or remove it."""

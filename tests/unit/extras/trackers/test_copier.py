@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import httpx
 import msgspec
 import pytest
 
@@ -13,6 +14,7 @@ from ratchet.bus.testing import FakeBus
 from ratchet.core.contract.state import JOBS, POLICIES, CanaryRoute, Job, PolicyVersion, Route, ServedPolicy
 from ratchet.core.contract.training import Artifacts, CurrentMetrics, Hyperparameters, Lora, Progress, TrainingError
 from ratchet.core.errors import Rejected, Unavailable
+from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.extras.trackers.app import Copier
 from ratchet.extras.trackers.domain import POLICY, Metric, Run, aliases, curve, name_of, run_of, version_tags
 from ratchet.extras.trackers.mlflow_rest import Mlflow, Pair, RunData, RunInfo, StoredRun, StoredVersion
@@ -247,3 +249,10 @@ def test_a_version_names_its_policy() -> None:
     tags = version_tags(registered(7, algorithm="rloo", parent=6, stage="rolled_back", reason="worse"))
     assert tags["ratchet.policy"] == "support@7-dddddddd"
     assert (tags["training_type"], tags["ratchet.parent"], tags["ratchet.stage"]) == ("rloo", "6", "rolled_back")
+
+
+async def test_an_answer_without_what_was_asked_for_counts_as_unavailable() -> None:
+    empty = httpx.MockTransport(lambda _: httpx.Response(200, json={}))
+    async with AsyncApiClient(Peer("the MLflow server", "http://mlflow"), empty) as client:
+        with pytest.raises(Unavailable, match="`experiment`"):
+            await Mlflow(client).experiment("ratchet")
