@@ -14,6 +14,8 @@ to be put in order, and no language has them."""
 
 def same_form(text: str) -> str:
     """`text` in one form of letters (NFKC), without letter case, each run of white space as one space."""
+    if text.isascii():
+        return " ".join(text.casefold().split())
     kept: list[str] = []
     marks = 0
     for letter in text:
