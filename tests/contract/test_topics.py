@@ -55,6 +55,15 @@ def test_the_order_of_turns_and_their_end_is_kept_by_one_stream() -> None:
     assert CONTRACTS.topics["agent.rl.trajectory.end.v1"].stream == CONTRACTS.topics["agent.rl.turn.v1"].stream
 
 
+@pytest.mark.parametrize(
+    ("stream", "days", "messages"),
+    [("RL_TRAJECTORIES", 30, 1_000_000), ("RL_REWARDS", 30, 500_000), ("RL_TRAINING", 7, 10_000)],
+)
+def test_streams_keep_messages_for_days_and_up_to_a_number(stream: str, days: int, messages: int) -> None:
+    spec = CONTRACTS.streams[stream]
+    assert (spec.max_age_s, spec.max_msgs, spec.retention) == (days * 86_400, messages, "limits")
+
+
 def test_jobs_are_a_work_queue_without_an_age() -> None:
     jobs = CONTRACTS.streams["RL_JOBS"]
     assert (jobs.retention, jobs.max_age_s) == ("workqueue", None)
