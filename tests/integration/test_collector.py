@@ -473,7 +473,7 @@ async def test_every_conversation_under_one_id_is_stored_once_however_many_colle
         }
         begun_later = child_id("support", run, late.turn_id)
         outcomes = {row["trajectory_id"]: row["outcome"] for row in rows}
-        assert outcomes == {outcome: None if outcome == begun_later else "success" for outcome in outcomes}
+        assert outcomes == {run_id: None if run_id == begun_later else "success" for run_id in outcomes}
         assert {row["recorded_as"] for row in rows} == {run}
         assert sorted(str(row["parent_trajectory_id"]) for row in rows) == sorted(["None", run, run, run])
 

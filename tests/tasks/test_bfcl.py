@@ -54,19 +54,19 @@ def test_every_answer_that_is_shown_is_right() -> None:
 
 def test_halves_share_no_function_and_hold_half_of_each_kind() -> None:
     training, held_out = halves(entries())
-    names = [{name for one in half for name in one.names} for half in (training, held_out)]
+    names = [{name for entry in half for name in entry.names} for half in (training, held_out)]
     assert not names[0] & names[1]
-    counts = [Counter(one.kind for one in half) for half in (training, held_out)]
+    counts = [Counter(entry.kind for entry in half) for half in (training, held_out)]
     assert all(abs(counts[0][kind] - counts[1][kind]) <= 2 for kind in (SIMPLE, IRRELEVANCE))
 
 
 def test_an_exam_is_of_the_held_out_half_whatever_the_seed() -> None:
     first, other = bfcl(0), bfcl(1)
-    assert [one.task_id for one in first.exam] == [one.task_id for one in other.exam]
-    assert Counter(one.kind for one in first.exam) == Counter(HELD_OUT)
-    assert not {one.task_id for one in first.exam} & {task.task_id for task in first.tasks}
+    assert [entry.task_id for entry in first.exam] == [entry.task_id for entry in other.exam]
+    assert Counter(entry.kind for entry in first.exam) == Counter(HELD_OUT)
+    assert not {entry.task_id for entry in first.exam} & {entry.task_id for entry in first.tasks}
     assert [row.trajectory_id for row in first.stages()[0].rows()] != [
-        one.trajectory_id for one in other.stages()[0].rows()
+        row.trajectory_id for row in other.stages()[0].rows()
     ]
 
 
@@ -92,7 +92,7 @@ def checker() -> Iterator[Any]:
 def test_bfcls_own_checker_judges_every_call_alike(checker: Any) -> None:
     python = importlib.import_module("bfcl_eval.constants.enums").Language.PYTHON
     draw, judged = random.Random(0), Counter[bool]()
-    for entry in [one for one in entries() if one.truth is not None][::2]:
+    for entry in [entry for entry in entries() if entry.truth is not None][::2]:
         name, accepted = entry.truth or ("", {})
         for arguments in answers(entry, draw):
             ours = entry.judge("", [(name, json.dumps(arguments))]).success

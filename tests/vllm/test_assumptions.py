@@ -132,12 +132,12 @@ def test_logprobs_of_a_constrained_answer_are_of_what_was_allowed(vllm: RunningV
     unmasked = model_logprobs(vllm.published, answer["prompt_token_ids"], choice["token_ids"], temperature)
     narrowed = 0
     for place, (token, entry) in enumerate(zip(choice["token_ids"], choice["logprobs"]["content"], strict=True)):
-        allowed = [logprob["logprob"] for logprob in entry["top_logprobs"] if logprob["logprob"] > MASKED]
+        allowed = [top["logprob"] for top in entry["top_logprobs"] if top["logprob"] > MASKED]
         assert sum(map(math.exp, allowed)) == pytest.approx(1, abs=SURE)
         narrowed += len(allowed) < vllm.vocabulary
         # What masking adds to a log-probability is the same for all tokens that are allowed.
         added = entry["logprob"] - float(unmasked[place, token])
-        assert all(float((unmasked[place] + added - one).abs().min()) < SURE for one in allowed)
+        assert all(float((unmasked[place] + added - logprob).abs().min()) < SURE for logprob in allowed)
     assert narrowed
 
 
@@ -154,7 +154,7 @@ def test_a_learners_grammar_of_a_forced_call_allows_what_vllm_allows(vllm: Runni
     for token, entry in zip(choice["token_ids"], choice["logprobs"]["content"], strict=True):
         mask = open_mask(1, vllm.vocabulary)
         walk.allow(mask, 0)
-        theirs = [logprob["token"] for logprob in entry["top_logprobs"] if logprob["logprob"] > MASKED]
+        theirs = [top["token"] for top in entry["top_logprobs"] if top["logprob"] > MASKED]
         assert int(allowed(mask, vllm.vocabulary).sum()) == len(theirs)
         assert walk.accept(token)
         numbers = numbers or (text.endswith(('"arguments":', '"arguments": ')) and "5" in theirs)

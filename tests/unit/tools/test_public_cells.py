@@ -92,7 +92,7 @@ def test_what_another_recipe_made_is_not_taken_for_this_ones(model: Path) -> Non
         replace(world, engine=replace(world.engine, dtype="bfloat16")),
         replace(world, imitation=replace(world.imitation, steps=2)),
     ]
-    assert len({digest_of(other) for other in (world, *others)}) == 4
+    assert len({digest_of(recipe) for recipe in (world, *others)}) == 4
     assert digest_of(replace(world, seed=1)) == digest_of(world)
 
 
