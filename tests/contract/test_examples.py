@@ -58,6 +58,15 @@ def test_invalid_examples_break_exactly_the_rule_in_their_name(schema: str) -> N
         assert [error.validator for error in oracle(schema).iter_errors(one.document)] == [one.rule], one
 
 
+@each_schema
+def test_valid_examples_survive_their_type(schema: str) -> None:
+    for valid in examples("valid", schema):
+        value = msgspec.json.decode(msgspec.json.encode(valid.document), type=TYPES[schema])
+        body = msgspec.json.encode(value)
+        assert fast(schema).is_valid(msgspec.json.decode(body)), valid
+        assert msgspec.json.decode(body, type=TYPES[schema]) == value, valid
+
+
 @each_message
 def test_valid_messages_pass_the_edge_and_come_back(schema: str) -> None:
     topic = TOPIC_OF[schema]

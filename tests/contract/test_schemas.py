@@ -59,6 +59,21 @@ def test_only_keywords_that_the_open_view_knows_are_used(name: str) -> None:
 
 
 @each_schema
+def test_objects_declare_whether_they_are_closed(name: str) -> None:
+    for path, schema in subschemas(ALL_SCHEMAS[name]):
+        if "properties" in schema and "/then" not in path and "/if" not in path:
+            assert "additionalProperties" in schema, path
+            assert schema.get("type") in ("object", ["object", "null"]), path
+
+
+@each_schema
+def test_required_members_exist(name: str) -> None:
+    for path, schema in subschemas(ALL_SCHEMAS[name]):
+        if "properties" in schema:
+            assert set(schema.get("required", [])) <= set(schema["properties"]), path
+
+
+@each_schema
 def test_enums_and_formats_keep_a_type_when_they_are_opened(name: str) -> None:
     for path, schema in subschemas(ALL_SCHEMAS[name]):
         if {"enum", "format", "pattern"} & set(schema):

@@ -130,3 +130,11 @@ def test_a_message_of_no_role_of_ours_has_no_subject() -> None:
     message = msgspec.convert(example("reward.v1"), MESSAGES[TOPIC_OF["reward.v1"].name])
     with pytest.raises(UnknownSubject):
         CONTRACTS.check_strict(msgspec.structs.replace(message, role="Help Desk"))
+
+
+def test_reasons_do_not_repeat_the_content_of_the_message() -> None:
+    document = with_member(example("feedback.v1"), "trajectory_id", "hunter2")
+    with pytest.raises(InvalidMessage) as refused:
+        CONTRACTS.check_strict_json("agent.rl.feedback.v1", msgspec.json.encode(document))
+    assert "hunter2" not in str(refused.value)
+    assert (refused.value.path, refused.value.reason) == ("/trajectory_id", 'value is not a "uuid"')

@@ -65,6 +65,13 @@ async def test_an_address_without_a_listener_is_unreachable_after_a_few_tries() 
     assert asyncio.get_running_loop().time() - began >= 0.3
 
 
+async def test_a_request_that_may_have_arrived_is_never_sent_again() -> None:
+    failed, connections = await asked(b"")
+    assert isinstance(failed, EngineFailed)
+    assert (failed.status, failed.code, failed.unreachable) == (502, "engine_unavailable", False)
+    assert connections == 1
+
+
 async def test_an_error_page_is_an_error_without_words() -> None:
     page = b"<html>bad gateway</html>"
     error, connections = await asked(http("503 Busy", page))

@@ -13,7 +13,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.core.errors import RatchetError
 from tools.learning.worlds import open_world
 from tools.learning.worlds.bfcl import IRRELEVANCE, SIMPLE, Entry, halves, read_entries
-from tools.learning.worlds.bfcl_answers import is_accepted
+from tools.learning.worlds.bfcl_answers import is_accepted, read_arguments
 from tools.learning.worlds.retail import Request, by_customer
 
 ORDER: JsonObject = {
@@ -131,6 +131,16 @@ def test_an_irrelevant_function_is_neither_called_nor_half_called_and_something_
     assert not judged(WEATHER, content=" ")
     assert not judged(WEATHER, content='<tool_call>\n{"name": "order_tea", "argum')
     assert not judged(WEATHER, ("unknown", "{}"), content="Well.")
+
+
+def test_calls_are_valid_that_name_a_function_with_an_object() -> None:
+    outcome = TEA.judge("", [("order_tea", "{}"), ("order_tea", "2"), ("brew", "{}")])
+    assert (outcome.tool_calls, outcome.valid_tool_calls) == (3, 1)
+
+
+def test_arguments_with_a_repeated_key_are_not_read() -> None:
+    assert read_arguments('{"a": {"b": 1}}') == {"a": {"b": 1}}
+    assert read_arguments('{"a": {"b": 1, "b": 1}}') is None
 
 
 def test_tasks_that_share_a_function_are_in_one_half() -> None:
