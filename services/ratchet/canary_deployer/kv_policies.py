@@ -104,7 +104,10 @@ class KvPolicies:
         return policy, True
 
     async def _numbered(self, role: str) -> list[tuple[int, PolicyVersion | None]]:
-        """All policies of a role with their versions, oldest first; None, with a log, for one that cannot be read."""
+        """All policies of a role with their versions, oldest first; None, with a log, for one that cannot be read.
+
+        One damaged entry must not keep the role from its next policy.
+        """
         known: list[tuple[int, PolicyVersion | None]] = []
         for key, entry in (await self._versions.below(role)).items():
             number, damage = key.removeprefix(f"{role}."), str(entry) if isinstance(entry, Unreadable) else None

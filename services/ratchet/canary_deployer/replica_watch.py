@@ -86,7 +86,11 @@ class ReplicaWatch:
         self._faulted, self._again_at, self.fault = 0, 0.0, None
 
     async def _probe(self, rollout: Rollout) -> Decision | None:
-        """The decision that a refusal leads to; None where it passes, or nothing has changed since it did."""
+        """The decision that a refusal leads to; None where it passes, or nothing has changed since it did.
+
+        A refusal is noted nowhere, so the probe is due again until its decision has been applied. Raises `Unavailable`
+        where it may not be the candidate's fault.
+        """
         names = set(await self.context.answering(rollout.role))
         self._probed &= names  # one that was away may come back as another
         now = self.context.monotonic()

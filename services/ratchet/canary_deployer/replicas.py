@@ -200,8 +200,7 @@ class ReplicaChecks:
         """
         broke_before = (candidate.digest, replica.name) in self._breaks
         if stable is not None:
-            short: Check[object] = lambda replica, model: replica.score(model, CONTROL_IDS, 0)  # noqa: E731 - typed
-            await _control(replica, stable, check if broke_before else short)
+            await _control(replica, stable, check if broke_before else _short)
         try:
             result = await check(replica, candidate.name)
         except ReplicaFailed as error:
@@ -255,6 +254,10 @@ async def present_replicas(engines: Engines, role: str) -> tuple[list[Replica], 
     pairs = zip(replicas, outcomes, strict=True)
     names = [replica.name for replica, outcome in pairs if isinstance(outcome, ReplicaUnreachable)]
     return [replica for replica in replicas if replica.name not in names], names
+
+
+async def _short(replica: Replica, model: str) -> object:
+    return await replica.score(model, CONTROL_IDS, 0)
 
 
 async def _control(replica: Replica, stable: PolicyVersion, check: Check[object], failure: str | None = None) -> None:

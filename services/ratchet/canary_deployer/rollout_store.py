@@ -167,7 +167,11 @@ class RolloutStore:
             await self.save(rollout)
 
     async def _read_record(self) -> tuple[Entry[Rollout] | None, str | None]:
-        """The record; and, where its statistics cannot be read and traffic depends on them, why not."""
+        """The record; and, where its statistics cannot be read and traffic depends on them, why not.
+
+        A rollout without traffic needs no statistics: its decisions and the questions that it waits for stand beside
+        them.
+        """
         try:
             return await self.context.rollouts.get(self.context.role), None
         except Unreadable as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import uuid_utils
@@ -60,8 +60,14 @@ PASSED = frozenset(
 
 LARGE = 64 * 1024
 """Bytes of a body up to which reading takes less than a few milliseconds, whatever it holds."""
-Read = tuple[CallRequest, Mapping[str, Any]]
-"""A request, checked, and its members that may name its trajectory. `Any`: agents write what they like."""
+
+
+class Read(NamedTuple):
+    """A request, checked."""
+
+    call: CallRequest
+    naming: Mapping[str, Any]
+    """Its members that may name its trajectory. `Any`: agents write what they like."""
 
 
 class RequestReader:
@@ -89,13 +95,13 @@ class RequestReader:
 
 def _read(dialect: ApiDialect, body: bytes) -> Read:
     call = dialect.read(read_fields(body))
-    return call, {name: value_of(call.fields, name) for name in NAMING_MEMBERS if name in call.fields}
+    return Read(call, {name: value_of(call.fields, name) for name in NAMING_MEMBERS if name in call.fields})
 
 
 def _read_with_digests(dialect: ApiDialect, body: bytes) -> Read:
     """The digests of its messages are what recognises its trajectory."""
     call, naming = _read(dialect, body)
-    return msgspec.structs.replace(call, messages=Digested(call.messages)), naming
+    return Read(msgspec.structs.replace(call, messages=Digested(call.messages)), naming)
 
 
 @dataclass(slots=True)

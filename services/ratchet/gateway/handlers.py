@@ -172,7 +172,12 @@ def _owner(request: Request) -> str:
 
 
 def _roles(caller: Caller, body: Mapping[str, Any], known: Sequence[str], *, knows_all: bool) -> list[str]:
-    """The roles that a request is about: the one that it names, else those of `known` that the key may rate."""
+    """The roles that a request is about: the one that it names, else those of `known` that the key may rate.
+
+    `knows_all`: no other gateway knows more of the trajectory just now. Raises `BadRequest` where there is no role, or
+    where the trajectory has no call in the named one, `Unavailable` where another gateway may know one, `Forbidden`
+    where the key may not rate the named one.
+    """
     if body.get("role"):
         caller.require(KeyScope.FEEDBACK, str(body["role"]))
         if known and knows_all and body["role"] not in known:

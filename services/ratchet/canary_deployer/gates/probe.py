@@ -1,10 +1,10 @@
 """Gate `probe`: every replica that serves the role gives the trainer's log-probabilities on the manifest's probe.
 
 The gate plays the probe through the engine's API, teacher-forced, `PLAYS` times or more on each replica, and compares
-with the tolerance of the manifest's number format (`rules.probes`). It also determines whether the log-probabilities of
-drawn tokens are the processed ones, at a temperature other than 1. Reason and evidence say what was compared on which
-replica, and what was not: no probe in the manifest, an engine that scores no prompts or names no candidates, a replica
-that is away. Where nothing was compared, its outcome is `not_run`.
+with the tolerance of the manifest's number format (`rules.engines`). It also determines whether the log-probabilities
+of drawn tokens are the processed ones, at a temperature other than 1. Reason and evidence say what was compared on
+which replica, and what was not: no probe in the manifest, an engine that scores no prompts or names no candidates, a
+replica that is away. Where nothing was compared, its outcome is `not_run`.
 
 A mismatch refuses the candidate where no replica ever gives the trainer's values, and none fails on stable's probe.
 Else a replica is at fault: the gate waits, and names it.
@@ -99,7 +99,10 @@ class ProbeGate:
         return sentence
 
     async def _stable_matches(self, stable: PolicyVersion, candidate: PolicyVersion, sentence: str) -> str | None:
-        """The number format that stable's probe shows on every replica; None where stable has no probe to show it."""
+        """The number format that stable's probe shows on every replica; None where stable has no probe to show it.
+
+        Raises `Unavailable` when a replica that fails on the candidate's probe fails on stable's, too.
+        """
         try:
             manifest = await self.read_manifest(stable)
         except (NotFound, DigestMismatch, Rejected):

@@ -37,7 +37,10 @@ class WarmupGate:
         return GateResult(WARMUP, PASSED, answered, evidence)
 
     async def _warm(self, replica: Replica, model: str) -> int:
-        """How many tokens a replica answered."""
+        """How many tokens a replica answered.
+
+        Raises `Rejected` for output that is broken in every try, `Unavailable` for one that is broken in some.
+        """
         tokens = 0
         for number, prompt in enumerate(self.prompts, 1):
             logprobs = await replica.ask(model, prompt)

@@ -198,7 +198,7 @@ def known_keys(
     shared: SharedSettings, name: str, connect: Callable[[], Awaitable[Bus]], own: Iterable[Key] = ()
 ) -> KnownKeys:
     """The keys of the service `name`; `own`: further ones of its settings."""
-    given = [setting_key(one_key.key.get_secret_value(), one_key.name, one_key.scopes) for one_key in shared.keys]
+    given = [setting_key(key.key.get_secret_value(), key.name, key.scopes) for key in shared.keys]
     key = shared.service_key
     service = setting_key(key.get_secret_value(), "services", SERVICE_SCOPES) if key is not None else None
     return KnownKeys(

@@ -368,7 +368,10 @@ class _Stream:
 
 async def _begun(stream: EventReply, dialect: ApiDialect | None) -> list[bytes] | Reply:
     """The events up to and with the first one that holds any of the answer; after an error, the answer that it stands
-    for."""
+    for.
+
+    Raises `EngineFailed`. Then, and after an error, the stream is closed.
+    """
     read = list[bytes]()
     try:
         async for some in stream.events:
