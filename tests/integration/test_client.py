@@ -348,3 +348,23 @@ async def test_importing_ratchet_is_cheap_and_the_client_needs_no_torch(settings
     """
     ended = run_agent(settings, code)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.own_broker
+async def test_the_spool_is_bounded_and_its_overflow_counted(settings: ClientSettings, nats: RunningServer) -> None:
+    nats.kill()
+    small = settings.model_copy(update={"spool_bytes": 20_000, "close_s": 0.2})
+    async with AsyncClient(agent_id="a", settings=small) as client:
+        for n in range(100):
+            play(client, str(n))
+
+        async def settled() -> bool:  # nothing is on its way to the spool any more
+            return client._spool.pending + client.stats.overflowed == 100
+
+        await eventually(settled)
+        kept = client._spool.pending
+        assert 0 < kept < 100
+        nats.start()
+        assert await client.flush(30)
+    trajectories = await stored(settings, "RL_TRAJECTORIES", Trajectory)
+    assert [each.task_context.task_id for each in trajectories] == [str(n) for n in range(kept)]

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ratchet.core.contract.training import (
     Hyperparameters,
     Progress,
     ResourceUsage,
+    SnapshotRef,
     TrainingError,
 )
 from ratchet.core.contract.trajectory import PolicyClaim
@@ -47,6 +49,7 @@ from tests.support.training import (
     changed,
     config,
     conversation,
+    job,
     promote,
     registered,
     request,
@@ -792,3 +795,66 @@ async def test_odd_values_are_refused_and_nothing_breaks(shared_settings: Shared
             "/v1/jobs", json={**plain, "base_model": "org/model", "dataset": {"filter": odd}}
         )
         assert (answer.status_code, "none of 1" in answer.text) == (409, True), answer.text
+
+
+async def test_disabled_training_is_refused_with_409_and_a_reason(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with coordinating(shared_settings, bus, training_enabled=False) as workshop:
+        answer = await workshop.api.post("/v1/jobs", json={"algorithm": "rloo"})
+        assert (answer.status_code, "training is disabled" in answer.json()["error"]["message"]) == (409, True)
+        assert (await workshop.api.get("/v1/status")).json()["training_enabled"] is False
+        assert (await workshop.api.get("/health")).json() == {"status": "ok", "reasons": {}}
+
+
+async def test_api_describes_itself(shared_settings: SharedSettings, bus: Bus) -> None:
+    async with coordinating(shared_settings, bus) as workshop:
+        document = (await workshop.api.get("/openapi.json")).json()
+        assert set(document["paths"]) == {
+            "/health",
+            "/v1/jobs",
+            "/v1/jobs/preview",
+            "/v1/snapshots",
+            "/v1/jobs/{job_id}",
+            "/v1/jobs/{job_id}/cancel",
+            "/v1/jobs/{job_id}/resume",
+            "/v1/keys",
+            "/v1/keys/{key_id}/revoke",
+            "/v1/models",
+            "/v1/models/{role}",
+            "/v1/models/{role}/{version}",
+            "/v1/models/{role}/{version}/lineage",
+            "/v1/models/{role}/{version}/outcome-times",
+            "/v1/plan",
+            "/v1/replay/prompts",
+            "/v1/status",
+            "/v1/status/dpo",
+            "/v1/status/training",
+            "/v1/storage/sweep",
+        }
+        assert "learning_rate" in document["components"]["schemas"]["HyperparametersIn"]["properties"]
+
+
+@pytest.mark.parametrize(("age_s", "attempt"), [(1, 1), (600, 2)])
+async def test_coordinator_that_died_before_it_published_dispatches_later(
+    shared_settings: SharedSettings, bus: Bus, age_s: float, attempt: int
+) -> None:
+    left = job("left", state="dispatched", announced=False, snapshot=SnapshotRef(uri="s3://b/s.json", digest="a" * 64))
+    taken_at = bus.now() - timedelta(seconds=age_s)
+    await Bucket(bus, JOBS, Job).create(left.training_job_id, changed(left, updated_at=taken_at))
+    async with coordinating(shared_settings, bus) as workshop:
+        dispatch = await workshop.dispatched(left.training_job_id, attempt)
+        assert [each.attempt for each in workshop.dispatches] == [dispatch.attempt]
+
+
+async def test_jobs_that_ended_long_ago_leave_the_bucket(shared_settings: SharedSettings, bus: Bus) -> None:
+    bucket = Bucket(bus, JOBS, Job)
+    for number, days in enumerate((200, 100, 1)):
+        at = bus.now() - timedelta(days=days)
+        old = job(f"old {number}", state="completed", created_at=at)
+        await bucket.create(old.training_job_id, changed(old, updated_at=at, finished_at=at))
+    async with coordinating(shared_settings, bus) as workshop:
+
+        async def pruned() -> bool:
+            return (await workshop.api.get("/v1/jobs")).json()["total"] == 1
+
+        await eventually(pruned)
+        assert await bucket.keys() == [job("old 2").training_job_id]
