@@ -64,7 +64,7 @@ async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
 async def derive(shared: SharedSettings, bus: Bus, *roles: str, rule: Rule | None = None) -> DerivationReport:
     """Publish the pairs."""
     async with prepared_warehouse(shared) as warehouse:
-        deriver = Deriver(Tries(warehouse), StoredPreferences(warehouse), bus, rule or RewardMargin())
+        deriver = Deriver(Tries(warehouse), StoredPreferences(warehouse).known, bus, rule or RewardMargin())
         return await deriver.derive(roles or (ROLE,), lambda _done, _total: None)
 
 
@@ -147,7 +147,7 @@ async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_names_their_sources
     human = preference_of({**spoken, "metadata": {"rater": "reviewer-7"}}, ROLE)
     async with stored(shared_settings, bus, tries() + tries("sales")), prepared_warehouse(shared_settings) as warehouse:
         await derived(shared_settings, bus, ROLE, "sales")
-        await publish(bus, StoredPreferences(warehouse), [human], Published())
+        await publish(bus, StoredPreferences(warehouse).known, [human], Published())
         await there(warehouse, 15)
         async with coordinating(shared_settings, bus, slots={"default": 5}) as workshop:
             manifest, table = await snapshot_of(workshop, algorithm="dpo")

@@ -13,15 +13,14 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from prometheus_client import Gauge
 
 from ratchet.bus.tasks import end
 from ratchet.console.domain.hints import Hints
+from ratchet.console.metrics import LISTENERS
 from ratchet.core.contract.http.console import HintOut, LoopOut
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.runtime import Periodic
 
-LISTENERS = Gauge("ratchet_console_listeners", "Pages that follow the console's events.")
 LOOP_S = 2.0
 HINTS_S = 1.0
 """Changes within this time are one hint each, however many messages they made."""

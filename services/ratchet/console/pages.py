@@ -15,8 +15,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 import msgspec
-from prometheus_client import Counter
 
+from ratchet.console.metrics import REQUESTS
 from ratchet.core.service.asgi import AsgiApp, Headers, Receive, Response, Scope, Send, problem_response, send_response
 from ratchet.core.service.problems import HttpError, not_allowed
 
@@ -141,11 +141,6 @@ def _values(headers: Headers, name: bytes) -> Sequence[bytes]:
     return [part.partition(b";")[0].strip().removeprefix(b"W/") for part in parts]
 
 
-REQUESTS = Counter(
-    "ratchet_console_requests_total",
-    "Requests by what they ask: pages, api, or the service that they are passed on to.",
-    ["part", "status"],
-)
 OWN = ("/v1/", "/openapi.json")
 """How the paths of the console's own API begin."""
 

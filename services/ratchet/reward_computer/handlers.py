@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from prometheus_client import Counter, Histogram
-
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
 from ratchet.bus.projection import Projection
 from ratchet.bus.received import Received
 from ratchet.core.contract import Feedback, Message, Reward, Trajectory
 from ratchet.core.contract.reward import UPDATE
 from ratchet.core.stores.stored_watch import StoredWatch
+from ratchet.reward_computer import metrics
 from ratchet.reward_computer.clickhouse_facts import Facts, Key
 from ratchet.reward_computer.components import Evidence
 from ratchet.reward_computer.components.user_feedback import score_of
@@ -37,10 +36,6 @@ from ratchet.reward_computer.domain.reward import (
     reward_of,
 )
 
-REWARD = Histogram(
-    "agent_rl_trajectory_reward", "Total reward per trajectory, revision 0.", buckets=(0, 0.2, 0.4, 0.6, 0.8, 1)
-)
-REVISIONS = Counter("ratchet_reward_revisions_total", "Rewards revised after late feedback.")
 WAIT_S = 1.0
 """Longest wait of a batch for the collector, which is usually faster; later, messages are delivered again."""
 
@@ -132,7 +127,7 @@ class RewardComputer:
         reported_at = trajectory.metadata.reported_at or received.time
         when = Circumstances(self.now(), 0, self._windows(trajectory), reported_at=reported_at)
         reward = reward_of(self.spec, evidence, when)
-        REWARD.observe(reward.total_reward)
+        metrics.REWARD.observe(reward.total_reward)
         return Done([reward])
 
     def _revision(
@@ -155,7 +150,7 @@ class RewardComputer:
         equal = has_equal_scores(revised, last) if is_update else not has_new_opinions(self.spec, opinions, last)
         if equal:
             return Done()
-        REVISIONS.inc()
+        metrics.REVISIONS.inc()
         return Done([revised])
 
     def _history(self, trajectory: Trajectory, sequence: int | None) -> Stats:
