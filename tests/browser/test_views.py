@@ -23,7 +23,7 @@ VIEWS = {
     "policies/support/7": "support, version 7",
     "policies/compare": "Two policies side by side",
     "trajectories": "Trajectories",
-    f"trajectories/{IDS[1]}?role=support": "Trajectory 019a3c5e…0001",
+    f"trajectories/{IDS[1]}?role=support": "Trajectory change of address",
     "annotation": "Annotation",
     "annotation?tab=pairs&role=support": "Annotation",
     "annotation?tab=agreement&role=support": "Annotation",
