@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import BackgroundConnection, Bus
+from ratchet.bus.contracts import Contracts
 from ratchet.bus.kv import Bucket
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Spool
@@ -73,90 +75,35 @@ async def build(
     `recorders`: by default processes of their own.
     """
     constants = constants or Constants()
-    contracts, folder, monotonic = load_contracts(), settings.shared.data_dir / "gateway", time.monotonic
+    async with AsyncExitStack() as closing:
+        recording = _recording(settings, constants, recorders, closing)
+        routing = _routing(settings, constants, recording, closing)
+        guard, peer_sync = _guard(settings, constants, recording, routing, closing)
+        given = [setting_key(key.get_secret_value(), "agents", AGENT_SCOPES) for key in settings.api_keys]
+        keys = known_keys(settings.shared, "gateway", recording.broker.bus, given)
+        routes, engines, publishing = routing.routes, routing.engines, recording.publishing
 
-    # What becomes of calls: turns and starts on their way to the broker, and what counts against quotas.
-    broker = BackgroundConnection(
-        lambda: Bus.connect(settings.shared.bus, name="gateway", contracts=contracts, echo=False)
-    )
-    spool = open_spool(folder / "spool", constants.spool_bytes)
-    outbox = Outbox(contracts, SOURCE, spool, queue_limit=constants.queue_limit)
-    publishing = Publishing(outbox, broker.bus, close_s=constants.close_s, patience_s=constants.lease_s)
-    pool = recorders or RecorderPool(settings.recorders, constants.conversation_bytes)
-    updates = PeerUpdates(constants.conversation_bytes // 8)
-    quotas = Quotas(broker.bus, utc_now, monotonic, updates, has_prices=settings.prices.are_set)
-    streams = StreamMemory(settings.streams_bytes)
-    recorder = Recorder(outbox, pool, settings.recording_bytes, streams, updates, quotas.account)
+        async def engines_away() -> str | None:
+            # Before a role has a policy there may be no engine: the local stack starts one when it is needed.
+            return await engines.check() if routes.roles() else None
 
-    # Who answers calls: policies by their routes, and upstreams.
-    routes = Routes(broker.bus, folder, lease_s=constants.lease_s, monotonic=monotonic)
-    engines = PolicyEngines(
-        settings.engines,
-        connect_s=constants.engine_connect_timeout_s,
-        answer_s=settings.engine_timeout_s,
-        idle_s=constants.engine_idle_s,
-    )
-    transports = list(map(transport_to, settings.upstreams))
-    upstreams = list(map(build_upstream, settings.upstreams, transports))
-    models = Models(routes, upstreams, settings.aliases, settings.roles, settings.other_role)
-    announce, is_blind = recorder.publish_start, publishing.is_blind
-    router = CallRouter(routes, engines.of, upstreams, announce=announce, is_blind=is_blind, now=utc_now)
-
-    # Which trajectory a call belongs to, by what this gateway and the others remember, and its caller's rate.
-    arms, rest_s = Arms(constants.arms_bytes), constants.conversation_rest_s
-    identity = Identity(constants.identity_bytes, new_id, time.time, rest_s=rest_s, updates=updates)
-    limit = RateLimit(monotonic, gateways=lambda: updates.gateways)
-    memory = Memory(identity, arms, updates.calls, recorder.order, (quotas.learn, limit.learn))
-    peer_sync = PeerSync(broker.bus, updates, memory, time.time)
-
-    kept = Responses(lambda: Bucket(bus, RESPONSES, SealedResponse) if (bus := broker.connected) else None)
-    reader, continuing = RequestReader(), Continuing(kept)
-    calls = CallOpener(
-        reader,
-        models,
-        router,
-        continuing,
-        arms,
-        identity,
-        peer_sync,
-        settings.user_key.get_secret_value() if settings.user_key else None,
-        utc_now,
-    )
-    logprob_modes, cache = settings.logprob_modes, AnswerCache(settings.cache_bytes)
-    answering = Answering(router, cache, recorder, identity, logprob_modes, settings.prices)
-    completions = Completions(calls, answering, continuing, constants.keep_alive_s)
-    handlers = Handlers(models, recorder, continuing, arms, identity, peer_sync, updates, contracts, utc_now)
-    coordinator = AsyncApiClient(Peer("the coordinator", settings.coordinator_url or ""))
-    others = OtherCalls(models, router, settings.prices, quotas.account)
-    find = route_finder(completions, others, handlers, coordinator if settings.coordinator_url else None, quotas)
-    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=constants.bodies_bytes)
-    per_minute, used = settings.requests_per_minute, partial(updates.used, requests=1)
-    guard = Guard(api, limit, per_minute, settings.trusted_proxies, used=used)
-    given = [setting_key(key.get_secret_value(), "agents", AGENT_SCOPES) for key in settings.api_keys]
-    keys = known_keys(settings.shared, "gateway", broker.bus, given)
-
-    async def engines_away() -> str | None:
-        # Before a role has a policy there may be no engine: the local stack starts one when it is needed.
-        return await engines.check() if routes.roles() else None
-
-    try:
         yield App(
             "gateway",
             [
-                broker,
+                recording.broker,
                 publishing,
-                pool,
+                recording.pool,
                 peer_sync,
                 routes,
                 keys,
-                quotas,
+                recording.quotas,
                 Periodic(OBSERVE_S, publishing.observe, "observation"),
                 Periodic(CHECK_EVERY_S, engines.check_health, "replicas"),
                 http_server(settings, constants, guard, keys),
             ],
             {"routes": routes.ready, "other_gateways": peer_sync.ready, "keys": keys.ready, "files": has_files},
             notes={
-                "broker": broker.check,
+                "broker": recording.broker.check,
                 "canaries": routes.check,
                 "engines": engines_away,
                 "spool": publishing.check,
@@ -164,14 +111,99 @@ async def build(
             },
             drain_s=settings.grace_s + settings.drain_s + FINISH_S,
         )
-    finally:
-        reader.close()
-        await continuing.close()
-        await engines.close()
-        for transport in transports:
-            await transport.close()
-        await coordinator.close()
-        spool.close()
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """What becomes of calls: turns and starts on their way to the broker, and what counts against quotas."""
+
+    contracts: Contracts
+    broker: BackgroundConnection
+    publishing: Publishing
+    pool: Recorders
+    updates: PeerUpdates
+    quotas: Quotas
+    recorder: Recorder
+
+
+def _recording(
+    settings: Settings, constants: Constants, recorders: Recorders | None, closing: AsyncExitStack
+) -> _Recording:
+    contracts, shared = load_contracts(), settings.shared
+    broker = BackgroundConnection(lambda: Bus.connect(shared.bus, name="gateway", contracts=contracts, echo=False))
+    spool = open_spool(shared.data_dir / "gateway" / "spool", constants.spool_bytes)
+    closing.callback(spool.close)
+    outbox = Outbox(contracts, SOURCE, spool, queue_limit=constants.queue_limit)
+    publishing = Publishing(outbox, broker.bus, close_s=constants.close_s, patience_s=constants.lease_s)
+    pool = recorders or RecorderPool(settings.recorders, constants.conversation_bytes)
+    updates = PeerUpdates(constants.conversation_bytes // 8)
+    quotas = Quotas(broker.bus, utc_now, time.monotonic, updates, has_prices=settings.prices.are_set)
+    streams = StreamMemory(settings.streams_bytes)
+    recorder = Recorder(outbox, pool, settings.recording_bytes, streams, updates, quotas.account)
+    return _Recording(contracts, broker, publishing, pool, updates, quotas, recorder)
+
+
+@dataclass(frozen=True)
+class _Routing:
+    """Who answers calls: policies by their routes, and upstreams."""
+
+    routes: Routes
+    engines: PolicyEngines
+    models: Models
+    router: CallRouter
+
+
+def _routing(settings: Settings, constants: Constants, recording: _Recording, closing: AsyncExitStack) -> _Routing:
+    broker, folder = recording.broker, settings.shared.data_dir / "gateway"
+    routes = Routes(broker.bus, folder, lease_s=constants.lease_s, monotonic=time.monotonic)
+    transports = list(map(transport_to, settings.upstreams))
+    for transport in transports:
+        closing.push_async_callback(transport.close)
+    engines = PolicyEngines(
+        settings.engines,
+        connect_s=constants.engine_connect_timeout_s,
+        answer_s=settings.engine_timeout_s,
+        idle_s=constants.engine_idle_s,
+    )
+    closing.push_async_callback(engines.close)
+    upstreams = list(map(build_upstream, settings.upstreams, transports))
+    models = Models(routes, upstreams, settings.aliases, settings.roles, settings.other_role)
+    announce, is_blind = recording.recorder.publish_start, recording.publishing.is_blind
+    router = CallRouter(routes, engines.of, upstreams, announce=announce, is_blind=is_blind, now=utc_now)
+    return _Routing(routes, engines, models, router)
+
+
+def _guard(
+    settings: Settings, constants: Constants, recording: _Recording, routing: _Routing, closing: AsyncExitStack
+) -> tuple[Guard, PeerSync]:
+    """The API behind its limits, and what tells the other gateways of its calls."""
+    broker, updates, quotas, recorder = recording.broker, recording.updates, recording.quotas, recording.recorder
+    models, router = routing.models, routing.router
+
+    # Which trajectory a call belongs to, by what this gateway and the others remember, and its caller's rate.
+    arms, rest_s = Arms(constants.arms_bytes), constants.conversation_rest_s
+    identity = Identity(constants.identity_bytes, new_id, time.time, rest_s=rest_s, updates=updates)
+    limit = RateLimit(time.monotonic, gateways=lambda: updates.gateways)
+    memory = Memory(identity, arms, updates.calls, recorder.order, (quotas.learn, limit.learn))
+    peer_sync = PeerSync(broker.bus, updates, memory, time.time)
+
+    coordinator = AsyncApiClient(Peer("the coordinator", settings.coordinator_url or ""))
+    closing.push_async_callback(coordinator.close)
+    kept = Responses(lambda: Bucket(bus, RESPONSES, SealedResponse) if (bus := broker.connected) else None)
+    continuing, reader = Continuing(kept), RequestReader()
+    closing.push_async_callback(continuing.close)
+    closing.callback(reader.close)
+    user_key = settings.user_key.get_secret_value() if settings.user_key else None
+    calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, user_key, utc_now)
+    cache = AnswerCache(settings.cache_bytes)
+    answering = Answering(router, cache, recorder, identity, settings.logprob_modes, settings.prices)
+    completions = Completions(calls, answering, continuing, constants.keep_alive_s)
+    handlers = Handlers(models, recorder, continuing, arms, identity, peer_sync, updates, recording.contracts, utc_now)
+    others = OtherCalls(models, router, settings.prices, quotas.account)
+    find = route_finder(completions, others, handlers, coordinator if settings.coordinator_url else None, quotas)
+    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=constants.bodies_bytes)
+    used = partial(updates.used, requests=1)
+    return Guard(api, limit, settings.requests_per_minute, settings.trusted_proxies, used=used), peer_sync
 
 
 def open_spool(folder: Path, limit_bytes: int) -> Spool:

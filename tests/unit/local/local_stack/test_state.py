@@ -173,6 +173,7 @@ async def test_members_start_when_the_first_job_comes() -> None:
 
     await eventually(both, deadline_s=30)
     await end(watching)
+    assert sorted(started) == sorted([TRAINER, ENGINE]), "each once"
 
 
 def test_lock_makes_the_directory_readable_by_its_owner_alone(tmp_path: Path) -> None:
