@@ -7,19 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
 
 from ratchet.core.contract.snapshot import (
     Call,
-    CallSpan,
     LabelRow,
     PairRow,
     ParquetFile,
     SnapshotManifest,
     TrajectoryRow,
 )
-from ratchet.core.datasets.domain.sequences import LoggedCall, ids_of, pack
+from ratchet.core.datasets.domain.sequences import packed
 from ratchet.core.datasets.parquet import RowWriter
 
 
@@ -30,26 +28,13 @@ def call(prompt: list[int], output: list[int], logprobs: list[float], **changes:
     return Call(**{**plain, **tokens, **changes})
 
 
-def _logged(one: Call) -> LoggedCall:
-    facts = CallSpan(**{name: getattr(one, name) for name in CallSpan.__struct_fields__ if hasattr(one, name)})
-    logprobs = np.asarray(one.behavior_logprobs, dtype=np.float32)
-    return LoggedCall(ids_of(one.prompt_token_ids), ids_of(one.output_token_ids), logprobs, facts)
-
-
-def with_calls(row: TrajectoryRow, calls: Sequence[Call]) -> TrajectoryRow:
-    """The row with these calls, as files hold them."""
-    packed = pack([_logged(one) for one in calls])
-    lists = {"token_ids": packed.token_ids.tolist(), "logprobs": packed.logprobs.tolist()}
-    return replace(row, calls=[], sequences=packed.sequences, spans=packed.spans, **lists)
-
-
 def trajectory_row(number: int = 0, calls: Sequence[Call] = (), **changes: Any) -> TrajectoryRow:
     """A trajectory that got a reward of 1, of a task of its own; its calls as files hold them, none by default."""
     reward = changes.get("reward", 1.0)
     plain: dict[str, Any] = {"trajectory_id": f"t{number}", "task_key": f"k{number}", "source": "client"}
     lists: dict[str, Any] = {"messages": [], "tools": [], "calls": []}
     row = TrajectoryRow(**{**plain, **lists, "reward": reward, "raw_reward": reward, **changes})
-    return with_calls(row, calls) if calls else row
+    return packed(replace(row, calls=list(calls))) if calls else row
 
 
 def pair_row(number: int = 0, **changes: Any) -> PairRow:

@@ -11,6 +11,7 @@ import torch
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.snapshot import Call, TrajectoryRow
+from ratchet.core.datasets.domain.sequences import packed
 from ratchet.local.demo.exams import Exam
 from ratchet.local.engine_local.domain.answers import Completion
 from ratchet.local.engine_local.domain.requests import Sampling
@@ -39,7 +40,7 @@ class PlayedByPolicy:
 
     def logged(self, baseline: float | None = None) -> TrajectoryRow:
         """As a snapshot holds it, with the persistent baseline of its task."""
-        return TrajectoryRow(
+        row = TrajectoryRow(
             trajectory_id=self.trajectory_id,
             task_key=self.task.task_id,
             reward=self.reward,
@@ -51,6 +52,7 @@ class PlayedByPolicy:
             tools=self.task.tools,
             calls=self.calls,
         )
+        return packed(row)
 
 
 @dataclass(slots=True, eq=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.core.datasets.domain.sequences import unpacked
 from ratchet.local.engine_local.torch_policies import Served
 from ratchet_helpdesk.base_model import Shape, write_base_model
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
@@ -50,7 +51,9 @@ def test_what_was_played_is_a_row_of_a_snapshot(served: Served) -> None:
     (played,) = play(served, 0, 1)
     logged = played.logged()
     assert (logged.task_key, logged.reward) == (played.task.task_id, float(played.verdict.success))
-    assert logged.calls == played.calls
+    assert (logged.calls, [span.trainable for span in logged.spans]) == ([], [True] * len(played.calls))
+    tokens = [(call.prompt_token_ids, call.output_token_ids) for call in unpacked(logged).calls]
+    assert tokens == [(call.prompt_token_ids, call.output_token_ids) for call in played.calls]
 
 
 def test_an_exam_plays_every_ticket_in_both_modes(served: Served) -> None:

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from peft import LoraConfig, get_peft_model
 
 from ratchet.core.contract.training import Hyperparameters
+from ratchet.core.datasets.domain.sequences import packed
 from ratchet.trainer_worker.errors import DataUnusable, Diverged, StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from tests.support.snapshot_rows import call as logged_call, with_calls
+from tests.support.snapshot_rows import call as logged_call
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, mean_reward, play, toy_model
 
 FULL = Hyperparameters(
@@ -121,7 +122,7 @@ def test_the_opposite_reward_teaches_the_opposite(tmp_path: Path) -> None:
     mirrored = _with_dataset(spec, type(dataset)(source="s3", sample_size=1, reward_transform="negate"))
     calls = [logged_call([1, 3], [4], [-2.0])]
     logged = play(toy_model(0), 1, 2, torch.Generator().manual_seed(0))
-    solved = [with_calls(replace(one, reward=0.2, success=True, task_key="k"), calls) for one in logged]
+    solved = [packed(replace(one, reward=0.2, success=True, task_key="k", calls=calls)) for one in logged]
     with pytest.raises(DataUnusable, match="equal rewards"):
         load_train("rloo")(mirrored, policy_of(toy_model(0)), solved, RecordingRun(tmp_path, "rloo"))
 

@@ -15,6 +15,7 @@ from ratchet.core.datasets.domain.sequences import (
     LEAST_SHARED,
     digest_of,
     ids_of,
+    packed,
     scored_spans,
     sequences_of,
     unpacked,
@@ -22,7 +23,7 @@ from ratchet.core.datasets.domain.sequences import (
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.recorded import ids_digest
 from tests.support.contract_files import example
-from tests.support.snapshot_rows import call, trajectory_row, with_calls
+from tests.support.snapshot_rows import call, trajectory_row
 
 
 def contents(row: TrajectoryRow) -> list[list[int]]:
@@ -68,7 +69,7 @@ def test_the_forms_of_a_row_say_the_same(name: str) -> None:
     row = msgspec.convert(example("trajectory.row.v1", name), TrajectoryRow)
     compact = msgspec.structs.replace(row, calls=[])
     assert unpacked(compact).calls == row.calls or not row.calls
-    again = with_calls(compact, unpacked(compact).calls)
+    again = packed(unpacked(compact))
     assert unpacked(again) == unpacked(compact)
 
 

@@ -134,6 +134,16 @@ def thrown_away(calls: Sequence[LoggedCall]) -> frozenset[int]:
     )
 
 
+def packed(row: TrajectoryRow) -> TrajectoryRow:
+    """The row as snapshots hold it and learners read it, from complete calls; the way back is `unpacked`.
+
+    Raises `OverflowError` for a token id that takes more than 32 bits.
+    """
+    made = pack([_logged(call) for call in row.calls])
+    lists = {"token_ids": made.token_ids.tolist(), "logprobs": made.logprobs.tolist()}
+    return replace(row, calls=[], sequences=made.sequences, spans=made.spans, **lists)
+
+
 def unpacked(row: TrajectoryRow) -> TrajectoryRow:
     """The row with complete calls, each with its whole prompt. Raises `Rejected`."""
     if not row.spans:
@@ -238,3 +248,17 @@ def _begins(ids: Ids, beginning: Ids) -> bool:
     if size > len(ids) or (size and ids[size - 1] != beginning[-1]):  # most sequences differ in their last token
         return False
     return np.array_equal(ids[:size], beginning)
+
+
+def _logged(call: Call) -> LoggedCall:
+    facts = CallSpan(
+        turn_id=call.turn_id,
+        temperature=call.temperature,
+        policy_version=call.policy_version,
+        policy_digest=call.policy_digest,
+        constraint=call.constraint,
+        trainable=call.trainable,
+        reason=call.reason,
+    )
+    logprobs = np.asarray(call.behavior_logprobs, dtype=np.float32)
+    return LoggedCall(ids_of(call.prompt_token_ids), ids_of(call.output_token_ids), logprobs, facts)
