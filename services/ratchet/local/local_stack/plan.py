@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,55 +81,73 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     names = [name for name in default_ports(settings.gateways) if owner_of(name) in owners]
     ports = choose_ports(settings, names, is_taken)
     filed = left_open(SharedSettings, from_file(SharedSettings, settings.file), os.environ)
-    env = stack_environment(ports, shared_of(filed), secrets)
+    env = _environment(settings, stack_environment(ports, shared_of(filed), secrets))
+    programs = [*_servers(settings.directory, secrets, servers, ports, shared_of({**filed, **env}))]
+    if settings.mlflow is not None:
+        mlflow = mlflow_server(settings.mlflow, settings.directory.resolve() / "data" / MLFLOW, ports[MLFLOW])
+        programs.append(mlflow)
+        env["RATCHET_TRACKER_MLFLOW_URL"] = mlflow.url
+    programs += _services(settings, services, ports, env)
+    started = {program.name for program in programs}
+    when_needed = {spec.name for spec in services if spec.starts_when_needed and spec.name not in settings.only}
+    used = {name: ports[name] for name in names}
+    return StackPlan(tuple(programs), _needs(settings, services, started), env, used, frozenset(when_needed & started))
+
+
+def _environment(settings: StackSettings, env: Mapping[str, str]) -> dict[str, str]:
+    """What the stack's own environment leaves open; what the settings say counts most."""
+    env = dict(env)
     if settings.vllm is not None:  # what the services have to know of an engine that is not ours
         env |= {"RATCHET_ENGINE_KIND": VLLM, "RATCHET_ENGINE_LOGPROBS_MODE": LOGPROBS_MODE}
     require_one_source(settings, os.environ)
     env |= upstream_environment(settings.upstream, os.environ) if settings.upstream else {}
-    env |= settings.env
+    return env | dict(settings.env)
+
+
+def _servers(
+    directory: Path, secrets: StackSecrets, names: Sequence[str], ports: Mapping[str, int], shared: SharedSettings
+) -> Iterator[Program]:
+    data = directory.resolve() / "data"
+    for name in names:
+        match name:
+            case "nats":
+                yield nats_server(data / name, ports[name], ports["nats_monitor"])
+            case "s3":
+                keys = shared.s3_access_key, shared.s3_secret_key
+                yield seaweed_s3(data / name, ports[name], *keys, ports.values())
+            case _:
+                yield clickhouse_server(data / name, ports[name], secrets.clickhouse_password)
+
+
+def _services(
+    settings: StackSettings, specs: Sequence[ServiceSpec], ports: Mapping[str, int], env: Mapping[str, str]
+) -> Iterator[Program]:
     data = settings.directory.resolve() / "data"
-    shared = shared_of({**filed, **env})
-    launchers: dict[str, Callable[[], Program]] = {
-        "nats": lambda: nats_server(data / "nats", ports["nats"], ports["nats_monitor"]),
-        "s3": lambda: seaweed_s3(data / "s3", ports["s3"], shared.s3_access_key, shared.s3_secret_key, ports.values()),
-        "clickhouse": lambda: clickhouse_server(data / "clickhouse", ports["clickhouse"], secrets.clickhouse_password),
-    }
-    programs = [launchers[name]() for name in servers]
-    needs: dict[str, tuple[str, ...]] = {}
-    if settings.mlflow is not None:
-        mlflow = mlflow_server(settings.mlflow, data / MLFLOW, ports[MLFLOW])
-        programs.append(mlflow)
-        needs[MLFLOW] = ()
-        env["RATCHET_TRACKER_MLFLOW_URL"] = mlflow.url
-    standing_in: dict[str, str] = {}
     of_console = {
-        HEALTH_URLS: health_urls(services, ports, settings.gateways, has_own_engine=settings.vllm is None),
+        HEALTH_URLS: health_urls(specs, ports, settings.gateways, has_own_engine=settings.vllm is None),
         DIRECTORY_VARIABLE: str(settings.directory.resolve()),
     }
-    for spec in services:
+    for spec in specs:
         if spec.name == ENGINE and settings.vllm is not None:
-            standing_in[ENGINE] = VLLM
-            programs.append(vllm_engine(settings.vllm, env, data / VLLM, ports[spec.short]))
+            yield vllm_engine(settings.vllm, env, data / VLLM, ports[spec.short])
+            continue
+        given = {**env, **of_console} if spec.name == CONSOLE else env
+        own = {**variables_of(spec, settings.file, {**os.environ, **given}), **given}
+        if spec.name == GATEWAY and settings.gateways > 1:
+            yield from shared_port_programs(spec, settings.gateways, ports, own, data)
         else:
-            given = env | of_console if spec.name == CONSOLE else env
-            from_the_file = variables_of(spec, settings.file, {**os.environ, **given})
-            own = {**from_the_file, **given}
-            of_gateways = spec.name == GATEWAY and settings.gateways > 1
-            programs += (
-                shared_port_programs(spec, settings.gateways, ports, own, data)
-                if of_gateways
-                else [service_program(spec, ports, own, data)]
-            )
-    started = {program.name for program in programs}
-    for spec in services:
+            yield service_program(spec, ports, own, data)
+
+
+def _needs(settings: StackSettings, specs: Sequence[ServiceSpec], started: Set[str]) -> dict[str, tuple[str, ...]]:
+    """By program: those that start before it."""
+    standing_in: dict[str, str] = {} if settings.vllm is None else {ENGINE: VLLM}
+    needs: dict[str, tuple[str, ...]] = {} if settings.mlflow is None else {MLFLOW: ()}
+    for spec in specs:
         needed = (standing_in.get(name, name) for name in (*SERVERS, *spec.needs))
-        names_of = gateway_names(settings.gateways) if spec.name == GATEWAY else [standing_in.get(spec.name, spec.name)]
-        needs |= dict.fromkeys(names_of, tuple(name for name in needed if name in started))
-    when_needed = frozenset(
-        spec.name for spec in services if spec.starts_when_needed and spec.name not in settings.only
-    )
-    used = {name: ports[name] for name in names}
-    return StackPlan(tuple(programs), needs, env, used, when_needed & started)
+        names = gateway_names(settings.gateways) if spec.name == GATEWAY else [standing_in.get(spec.name, spec.name)]
+        needs |= dict.fromkeys(names, tuple(name for name in needed if name in started))
+    return needs
 
 
 def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:
