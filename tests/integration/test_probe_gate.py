@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from ratchet.canary_deployer.app import manifest_of
-from ratchet.canary_deployer.domain.rollout import FAILED, PASSED
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, PASSED
 from ratchet.canary_deployer.gates.probe import ProbeGate
+from ratchet.canary_deployer.gates.takes_tools import TakesToolsGate
 from ratchet.canary_deployer.gates.warmup import WarmupGate
 from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.replicas import ReplicaChecks
 from ratchet.core.contract.policy_manifest import FLOAT32, PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import Unavailable
 from ratchet.core.rules.arms import policy_name
 from ratchet.core.service.engine_list import EngineSettings
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import Policy, publish_policy
 from tests.support.canary_world import policy
-from tests.support.engine_process import Published, publish, running_engine
+from tests.support.engine_process import AT, Published, publish, running_engine
+from tests.support.real_templates import template_source
 from tests.support.servers import RunningServer, s3_settings
+from tests.support.tiny_models import publish_tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -89,3 +96,28 @@ async def test_probe_gate_refuses_another_base_in_the_engines_words(
     assert result.outcome == FAILED
     assert result.reason.startswith(f"the engine cannot serve it: small at {engine.url}: ")
     assert "0000000000000000" in result.reason
+
+
+async def test_takes_tools_gate_sees_a_template_that_drops_them(
+    checks: ReplicaChecks, published: Published, shared: SharedSettings, tmp_path: Path
+) -> None:
+    directory = shutil.copytree(published.directory, tmp_path / "no-tools")
+    (directory / "chat_template.jinja").write_text(template_source("smollm2"))
+    silent = registered(publish_tiny_model(Objects(shared), directory, ROLE, AT), 4)
+    adapter, model = registered(published.adapter, 2), registered(published.model, 1)
+    gate = TakesToolsGate(checks)
+    assert (await gate.check(adapter, model)).outcome == PASSED
+    result = await gate.check(silent, model)
+    assert (result.outcome, result.evidence["takes_tools"]) == (NEEDS_APPROVAL, False)
+
+
+async def test_probe_gate_waits_for_an_engine_that_restarts(
+    checks: ReplicaChecks, engine: RunningServer, published: Published, shared: SharedSettings
+) -> None:
+    adapter, model = registered(published.adapter, 2), registered(published.model, 1)
+    gate = ProbeGate(checks, partial(read_manifest, Objects(shared)))
+    await asyncio.to_thread(engine.kill)
+    with pytest.raises(Unavailable, match="no replica answers: small at http"):
+        await gate.check(adapter, model)
+    await asyncio.to_thread(engine.start)
+    assert (await gate.check(adapter, model)).outcome == PASSED
