@@ -8,6 +8,7 @@ group at a time. Imports no store: the training process reads its file with this
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -60,9 +61,14 @@ def arrow_schema(kind: type[Row]) -> Any:
 
 
 class RowWriter(Generic[R]):
-    """Writes rows of one kind to a file; `close` completes it."""
+    """Writes rows of one kind to a file; `close` completes it.
+
+    A thread that writes goes on after the task that awaits it was cancelled. `close` waits for it: Arrow ends the
+    process where one thread closes a file that another one writes.
+    """
 
     def __init__(self, path: Path, kind: type[R]) -> None:
+        self._writing = threading.Lock()
         self._schema = arrow_schema(kind)
         self._texts = _json_columns(kind)
         numbers = [f"{name}.list.element" for name in _number_columns(kind)]
@@ -80,11 +86,14 @@ class RowWriter(Generic[R]):
         records = [{name: getattr(row, name) for name in self._schema.names} for row in rows]
         for record in records:
             record |= {name: msgspec.json.encode(record[name]).decode() for name in self._texts}
-        self._writer.write_table(_ARROW.Table.from_pylist(records, schema=self._schema))
+        table = _ARROW.Table.from_pylist(records, schema=self._schema)
+        with self._writing:
+            self._writer.write_table(table)
 
     def close(self) -> None:
         """Complete the file; a second time does nothing."""
-        self._writer.close()
+        with self._writing:
+            self._writer.close()
 
 
 def count_rows(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from ratchet.core.contract.snapshot import (
     TokenSequence,
     TrajectoryRow,
 )
-from ratchet.core.datasets.parquet import DECODED, arrow_schema, read_rows
+from ratchet.core.datasets.parquet import DECODED, RowWriter, arrow_schema, read_rows
 from ratchet.core.errors import Rejected
 from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row, write_rows
 
@@ -176,6 +177,40 @@ def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(b"PAR1 it is not")
     with pytest.raises(Rejected, match="no LabelRows can be read"):
         list(read_rows(tmp_path / "rows.parquet", LabelRow))
+
+
+class SlowTable:
+    """A Parquet writer whose one write lasts until it may end; it notes what happens in which order."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.order: list[str] = []
+
+    def write_table(self, _: pa.Table) -> None:
+        self.begun.set()
+        self.may_end.wait(30)
+        self.order.append("written")
+
+    def close(self) -> None:
+        self.order.append("closed")
+
+
+def test_closing_waits_for_a_thread_that_writes(tmp_path: Path) -> None:
+    writer = RowWriter(tmp_path / "rows.parquet", type(trajectory_row()))
+    writer.close()
+    table = SlowTable()
+    writer._writer = table  # pyright: ignore[reportPrivateUsage]
+    writing = threading.Thread(target=writer.add, args=([trajectory_row()],))
+    closing = threading.Thread(target=writer.close)
+    writing.start()
+    assert table.begun.wait(30)
+    closing.start()
+    closing.join(0.2)
+    table.may_end.set()
+    writing.join(30)
+    closing.join(30)
+
+    assert table.order == ["written", "closed"]
 
 
 def test_a_text_cannot_add_members_to_its_row(tmp_path: Path) -> None:
