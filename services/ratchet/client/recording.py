@@ -42,7 +42,7 @@ class Stats:
     overflowed: int
     """Lost: a queue in memory, or the spool on disk, was full."""
     damaged: int
-    """Lost: places of the spool that could not be read, cut off or altered on disk; one message or more at each."""
+    """Lost: kept in the spool, and altered, cut off or deleted on disk."""
     invalid: int
     """Not published: broke the contract, could not be redacted, or the broker refused it."""
     redacted: int

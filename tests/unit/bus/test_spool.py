@@ -1,6 +1,7 @@
 """The spool keeps records in order across restarts, within its bound, and never keeps half a record."""
 
 import os
+import shutil
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -157,6 +158,69 @@ async def test_inserted_and_lost_bytes_cost_no_other_record(tmp_path: Path) -> N
     again.close()
 
 
+def without_a_segment(directory: Path, number: int) -> None:
+    segments(directory)[number].unlink()
+
+
+def without_the_end(directory: Path, number: int) -> None:
+    """Cut off behind the first record: what is left is whole."""
+    segment = segments(directory)[number]
+    content = segment.read_bytes()
+    segment.write_bytes(content[: FRAME.size + FRAME.unpack_from(content)[0]])
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("damage", [without_a_segment, without_the_end])
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+async def test_spool_counts_each_record_that_is_missing(
+    tmp_path: Path, damage: Callable[[Path, int], None], number: int, closed: bool
+) -> None:
+    spool = put(Spool(tmp_path / "ours", 8_000), range(40), 100)
+    broker, directory = Broker(refuse_from=1), tmp_path / "ours"
+    with pytest.raises(BusUnavailable):
+        await spool.drain(broker.publish, batch=3)
+    if not closed:
+        directory = shutil.copytree(directory, tmp_path / "left behind")
+    spool.close()
+    damage(directory, number)
+
+    broker.refuse_from = None
+    again = put(Spool(directory, 8_000), range(40, 41), 100)
+    await again.drain(broker.publish)
+    again.close()
+    came_out = {each.headers["ce-id"] for each in broker.records}
+    assert again.damaged == 41 - len(came_out) > 0
+    third = Spool(directory, 8_000)
+    assert third.damaged == 0
+    third.close()
+
+
+async def test_spool_missing_records_of_a_dead_process_are_counted_by_a_sibling(tmp_path: Path) -> None:
+    ours, gone = Spool.claim(tmp_path, 8_000), Spool.claim(tmp_path, 8_000)
+    put(gone, range(40), 100).close()
+    segments(tmp_path / "1")[1].unlink()
+    broker = Broker()
+    for orphan in ours.orphans():
+        await orphan.drain(broker.publish)
+    assert ours.damaged == 40 - len(broker.records) > 0
+    ours.close()
+
+
+async def test_spool_of_an_older_version_is_drained_whole(tmp_path: Path) -> None:
+    spool = put(Spool(tmp_path, ROOM), range(4))
+    with pytest.raises(BusUnavailable):
+        await spool.drain(Broker(refuse_from=1).publish, batch=2)
+    spool.close()
+    (tmp_path / "appended").unlink()
+    (tmp_path / "cursor").write_text(" ".join((tmp_path / "cursor").read_text().split()[:2]))
+
+    again, broker = Spool(tmp_path, ROOM), Broker()
+    assert (again.pending, again.damaged) == (2, 0)
+    await again.drain(broker.publish)
+    assert broker.records == [record(2), record(3)]
+    again.close()
+
+
 async def test_spool_record_that_turns_bad_does_not_stay_pending(tmp_path: Path) -> None:
     spool, broker = put(Spool(tmp_path, ROOM), range(2)), Broker()
     rewrite_segment(tmp_path, lambda content: content[:-1] + b"\xff")
@@ -190,7 +254,7 @@ async def test_an_unreadable_cursor_publishes_again_rather_than_losing(tmp_path:
     again.close()
 
 
-@pytest.mark.parametrize("cursor", ["999999999999 0", "2 0", "1 999999", "1 -5", "-1 0", "1", "1 2 3", "one two"])
+@pytest.mark.parametrize("cursor", ["999999999999 0", "2 0", "1 999999", "1 -5", "-1 0", "1", "1 2 3 4", "one two"])
 async def test_a_cursor_that_no_drain_left_passes_over_no_record(tmp_path: Path, cursor: str) -> None:
     put(Spool(tmp_path, ROOM), range(4)).close()
     (tmp_path / "cursor").write_text(cursor)
@@ -215,13 +279,13 @@ async def test_spool_counts_deleted_segments_and_drains_the_others(
     drained = await spool.drain(broker.publish)
     assert 0 < drained < 30
     assert broker.records == [record(number, 100) for number in range(30 - drained, 30)]
-    assert (spool.pending, spool.damaged, spool.size) == (0, 1, 0)
+    assert (spool.pending, spool.damaged, spool.size) == (0, 30 - drained, 0)
 
     spool.append(record(30))
     for segment in segments(tmp_path):
         segment.unlink()
     assert await spool.drain(broker.publish) == 0
-    assert (spool.pending, spool.damaged) == (0, 2)
+    assert (spool.pending, spool.damaged) == (0, 31 - drained)
     spool.append(record(31))
     assert await spool.drain(broker.publish) == 1
     assert broker.records[-1] == record(31)
