@@ -67,7 +67,7 @@ class Sealer:
         summary = self.contracts.check_strict_summary(message)
         name = self.contracts.topic_of(message.subject).schema
         schema = f"{SCHEMA_ID}{name}" if name else ""
-        source = f"urn:ratchet:{self.source}"
+        source = source_of(self.source)
         with handleable():
             headers, wire = enveloped(message, body, source=source, schema=schema, now=self.now(), cause=cause)
             event_id_of(headers, message)
@@ -76,6 +76,11 @@ class Sealer:
             record = Record(message.subject, headers, wire)
             _ = record.size  # headers are text that can be sent
         return record
+
+
+def source_of(program: str) -> str:
+    """What the header `ce-source` says of a program's messages."""
+    return f"urn:ratchet:{program}"
 
 
 def enveloped(

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
+from ratchet.bus.envelope import source_of
 from ratchet.bus.projection import Projection
 from ratchet.bus.received import Received
 from ratchet.core.contract import Feedback, Message, Reward, Trajectory
 from ratchet.core.contract.reward import UPDATE
-from ratchet.core.stores.stored_watch import StoredWatch
+from ratchet.core.stores.stored_watch import COLLECTOR, StoredWatch
 from ratchet.reward_computer import metrics
 from ratchet.reward_computer.clickhouse_facts import Facts, Key
 from ratchet.reward_computer.components import Evidence
@@ -124,8 +125,7 @@ class RewardComputer:
             return Done()
         past = self._history(trajectory, received.sequence)
         evidence = Evidence(trajectory, known.opinions.get(key, ()), past)
-        reported_at = trajectory.metadata.reported_at or received.time
-        when = Circumstances(self.now(), 0, self._windows(trajectory), reported_at=reported_at)
+        when = Circumstances(self.now(), 0, self._windows(trajectory), reported_at=_reported_at(received))
         reward = reward_of(self.spec, evidence, when)
         metrics.REWARD.observe(reward.total_reward)
         return Done([reward])
@@ -172,6 +172,12 @@ class RewardComputer:
 
 def _key(message: Trajectory | Feedback) -> Key:
     return message.role, message.trajectory_id
+
+
+def _reported_at(received: Received[Trajectory]) -> datetime:
+    """When a stream stored the report: of what the collector assembled the instant of the end, which it alone knows."""
+    is_assembled = received.headers.get("ce-source") == source_of(COLLECTOR)
+    return (received.message.metadata.reported_at if is_assembled else None) or received.time
 
 
 def _not_stored(received: Received[Message]) -> Retry:

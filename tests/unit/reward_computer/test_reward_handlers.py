@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from random import Random
 
 import msgspec
 from hypothesis import given, strategies as st
 
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
+from ratchet.bus.received import Received
 from ratchet.core.contract import Message, Outcome as Claim, Reward, Trajectory
 from ratchet.core.contract.reward import RewardFunction
 from ratchet.core.contract.trajectory import TaskContext
@@ -53,12 +55,26 @@ async def test_a_trajectory_gets_its_first_reward() -> None:
     assert (reward.trajectory_id, reward.revision, reward.role) == (trajectory().trajectory_id, 0, "support")
 
 
-async def test_a_first_reward_has_the_instant_of_the_report_however_late_the_collector_assembled_it() -> None:
+def assembled(at: datetime, by: str) -> Received[Trajectory]:
+    """A trajectory that says it was assembled from an end that was stored at this instant; `by` published it."""
+    metadata = msgspec.structs.replace(trajectory().metadata, source="assembled", reported_at=at)
+    return replace(received(trajectory(metadata=metadata)), headers={"ce-source": f"urn:ratchet:{by}"})
+
+
+async def reported_at(report: Received[Trajectory]) -> datetime | None:
+    (outcome,) = await computer(holding(report.message)).first_rewards([report])
+    return published(outcome)[0].reported_at
+
+
+async def test_reward_has_the_instant_of_the_end_however_late_it_was_assembled() -> None:
     ended = AT - timedelta(minutes=5)
-    plain = trajectory()
-    late = trajectory(metadata=msgspec.structs.replace(plain.metadata, source="assembled", reported_at=ended))
-    rewards = [published(await first(holding(one), one))[0] for one in (plain, late)]
-    assert [one.reported_at for one in rewards] == [stored_at(plain), ended]
+    assert await reported_at(assembled(ended, "trajectory_collector")) == ended
+    assert await reported_at(received(trajectory())) == stored_at(trajectory())
+
+
+async def test_reward_does_not_believe_an_agent_when_its_end_was_stored() -> None:
+    report = assembled(AT - timedelta(days=9000), "my-agent")
+    assert await reported_at(report) == stored_at(report.message)
 
 
 async def test_a_trajectory_that_is_not_stored_yet_waits() -> None:
