@@ -44,13 +44,13 @@ ROWS: Mapping[str, Sequence[Panel]] = {
     "Collection": (
         Panel(
             "Trajectories collected",
-            "Trajectories stored per second, by kind of agent.",
+            "Trajectories stored per second, by kind of agent; `other`: one of its own words.",
             "cps",
             {"{{agent_type}}": "sum by (agent_type) (rate(agent_rl_trajectories_collected_total[$__rate_interval]))"},
         ),
         Panel(
             "Trajectories by domain",
-            "Trajectories stored in the chosen range, by domain of the task.",
+            "Trajectories stored in the chosen range, by domain of the task; `other`: one of its own words.",
             "short",
             {"{{task_domain}}": "sum by (task_domain) (increase(agent_rl_trajectories_collected_total[$__range]))"},
             kind="barchart",

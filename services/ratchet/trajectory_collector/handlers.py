@@ -88,9 +88,7 @@ class Collector:
             metrics.STORED.labels(stream, entry.outcome).inc()
         for received in fresh:
             if isinstance(trajectory := received.message, Trajectory):
-                kind, domain = trajectory.subordinate_profile or "main", trajectory.task_context.domain or "general"
-                metrics.COLLECTED.labels(kind, domain).inc()
-                metrics.LENGTH.observe(len(trajectory.turns))
+                metrics.count_stored(trajectory)
         if stream in AWAITED and not again:
             await self._announce(generation, batch)
         return [Done(updates.get(received.sequence, ())) for received in batch]

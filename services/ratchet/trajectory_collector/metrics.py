@@ -2,6 +2,8 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from ratchet.core.contract import Trajectory
+
 COLLECTED = Counter("agent_rl_trajectories_collected_total", "Trajectories stored.", ["agent_type", "task_domain"])
 LENGTH = Histogram("agent_rl_trajectory_length", "Turns per trajectory.", buckets=(1, 3, 5, 10, 20, 50))
 STORED = Counter("ratchet_ledger_outcomes_total", "Messages accounted for, by outcome.", ["stream", "outcome"])
@@ -23,3 +25,16 @@ RESTORED = Counter("ratchet_restored_messages_total", "Settled messages read aga
 REWOUND = Counter("ratchet_stream_rewound_total", "Times that a stream was made anew, or an older copy.", ["stream"])
 FILL = Gauge("ratchet_stream_fill_ratio", "Share of its bound that a stream has used, 0..1.", ["stream"])
 TRIMMED = Counter("ratchet_stream_trimmed_total", "Messages trimmed from a stream.", ["stream"])
+
+MAIN, GENERAL, OTHER = "main", "general", "other"
+"""Labels of an agent without a profile, of a task without a domain, and of those that have words of their own."""
+AGENT_TYPES = frozenset({MAIN, "researcher", "developer", "hacker", "rl-trainer"})
+TASK_DOMAINS = frozenset({GENERAL, "coding", "research", "data_analysis", "debugging", "writing"})
+
+
+def count_stored(trajectory: Trajectory) -> None:
+    """Count a trajectory, by the kinds that the contract lists: each further one would be a series for ever."""
+    kind = trajectory.subordinate_profile or MAIN
+    domain = trajectory.task_context.domain or GENERAL
+    COLLECTED.labels(kind if kind in AGENT_TYPES else OTHER, domain if domain in TASK_DOMAINS else OTHER).inc()
+    LENGTH.observe(len(trajectory.turns))

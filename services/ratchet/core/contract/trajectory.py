@@ -128,8 +128,8 @@ class TrajectoryMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     """What ended a run of which no call was answered, or whose last call failed."""
     reported_at: datetime | None = None
-    """When the stream stored the end from which the collector assembled it; None where no end was reported. It counts in
-    the collector's own messages alone."""
+    """When the stream stored the end from which the collector assembled it; None where no end was reported. It
+    counts in the collector's own messages alone."""
 
 
 class Outcome(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,44 @@
+"""The labels of all metrics have few values: each value is a series that Prometheus and the process keep."""
+
+from __future__ import annotations
+
+from prometheus_client import REGISTRY
+
+from tests.support.eventful_exporter import import_all_metrics
+
+FEW = {
+    "agent_type": "kinds that the contract lists",
+    "task_domain": "kinds that the contract lists",
+    "arm": "stable, canary, pinned",
+    "check": "a service's own",
+    "consumer": "declared",
+    "projection": "declared",
+    "stream": "declared",
+    "topic": "declared",
+    "part": "services behind the console",
+    "engine": "settings",
+    "replica": "settings",
+    "upstream": "settings",
+    "to": "settings",
+    "key": "keys that an operator made",
+    "role": "roles that an operator or a training made: agents cannot create any",
+    "policy": "versions of those roles",
+    "model_version": "versions of those roles",
+    "task_type": "words of the code",
+    "test": "words of the code",
+    "fate": "words of the code",
+    "kind": "words of the code",
+    "outcome": "words of the code",
+    "reason": "words of the code",
+    "start": "words of the code",
+    "state": "words of the code",
+    "status": "words of the code, or of HTTP",
+    "trainable": "words of the code",
+}
+"""Label -> why it has few values. What agents write is no label."""
+
+
+def test_labels_of_all_metrics_are_known_to_have_few_values() -> None:
+    import_all_metrics()
+    ours = [metric for metric in {*REGISTRY._collector_to_names} if hasattr(metric, "_labelnames")]
+    assert {label for metric in ours for label in metric._labelnames} == set(FEW)
