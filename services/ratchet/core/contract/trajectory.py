@@ -284,6 +284,9 @@ class Start(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """By metric: the harm, 0..1, that the rollout's tests bet around, from the route at the time of the draw."""
     latency_scale_ms: Positive | None = None
     """The latency that counts as a harm of one half, from the route at the time of the draw."""
+    subject_ref: Annotated[str, matching(r"^[0-9a-f]{16}$")] | None = None
+    """Keyed hash of the trajectory's subject: of its user, else its session, as its first call named them. Absent
+    where that named neither: then the trajectory is its own subject."""
 
     @property
     def event_id(self) -> str:
