@@ -86,6 +86,26 @@ async def test_without_a_canary_a_start_names_stable_and_pinned_calls_announce_n
         assert (start.policy.arm, start.policy.weight, start.rollout_id, start.centres) == ("stable", 0.0, None, None)
 
 
+async def test_starts_of_one_user_or_session_share_a_subject(nats: Broker, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path, api_keys=["one", "two"]) as here:
+        one, two = [here.client(api_key=key) for key in ("one", "two")]
+        session = {"x-ratchet-session": "ticket 7"}
+        calls = [
+            (one, {"user": "alice"}),
+            (one, {"user": "alice", "extra_headers": session}),
+            (two, {"user": "alice"}),
+            (one, {"extra_headers": session}),
+            (one, {"extra_headers": session}),
+            (one, {}),
+        ]
+        trajectories = [(await ask(client, HI, **named)).headers["x-ratchet-trajectory"] for client, named in calls]
+        subjects = {start.trajectory_id: start.subject_ref for start in await here.published(Start, len(calls))}
+    first, again, of_another_key, in_session, later, nobody = [subjects[trajectory] for trajectory in trajectories]
+    assert (first, in_session) == (again, later)
+    assert nobody is None
+    assert len({first, of_another_key, in_session, nobody}) == 4
+
+
 async def test_each_role_of_a_trajectory_has_its_own_arm_start_and_end(nats: Broker, tmp_path: Path) -> None:
     trajectory = str(uuid.uuid4())
     async with scene(nats, tmp_path) as here:

@@ -109,6 +109,12 @@ _RECORDED = frozenset(
 """Members that a turn records elsewhere, or must not hold: who the end user is."""
 USER_ID = "user_id"
 """The member of `metadata` that names the end user."""
+USER_ID_CHARACTERS = 1_000
+"""How far a `metadata.user_id` is searched for a session and an account."""
+UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+CLAUDE_SESSION = re.compile(rf"""(?:_session_|"session_id":\s?")({UUID})""")
+"""The session in Claude Code's `metadata.user_id`: after an underscore until 2025, in JSON since."""
+_CLAUDE_ACCOUNT = re.compile(rf"""(?:_account_|"account_uuid":\s?")({UUID})""")
 _ONLY_OURS = frozenset({ADAPTER_ID})
 """Members that only the gateway understands."""
 _ONLY_POLICIES = _ONLY_OURS | {"return_token_ids"}
@@ -329,11 +335,18 @@ def parameters_of(request: CallRequest, role: str) -> JsonObject | None:
 
 
 def end_user_of(request: CallRequest) -> str | None:
-    """Who the end user is, in the words of the agent; in Anthropic's API a member of the metadata."""
+    """Who the end user is, in the words of the agent; in Anthropic's API a member of the metadata.
+
+    Claude Code names device, account and session in that: the account is the user, else all but the session.
+    """
     metadata = value_of(request.fields, "metadata")
     user_id = cast("Body", metadata).get(USER_ID) if isinstance(metadata, dict) else None
     named = (request.value("user"), value_of(request.fields, "safety_identifier"), user_id)
-    return next((name for name in named if isinstance(name, str) and name), None)
+    user = next((name for name in named if isinstance(name, str) and name), None)
+    if user is None or not CLAUDE_SESSION.search(user[:USER_ID_CHARACTERS]):
+        return user
+    account = _CLAUDE_ACCOUNT.search(user[:USER_ID_CHARACTERS])
+    return account[1] if account else CLAUDE_SESSION.sub("", user[:USER_ID_CHARACTERS])
 
 
 def constraint_of(request: CallRequest) -> Constraint | Irreproducible | None:

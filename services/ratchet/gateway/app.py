@@ -194,7 +194,8 @@ def _guard(
     closing.push_async_callback(continuing.close)
     closing.callback(reader.close)
     user_key = settings.user_key.get_secret_value() if settings.user_key else None
-    calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, user_key, utc_now)
+    subject_key = settings.subject_key
+    calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, user_key, subject_key, utc_now)
     cache = AnswerCache(settings.cache_bytes)
     answering = Answering(router, cache, recorder, identity, settings.logprob_modes, settings.prices)
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)

@@ -38,11 +38,18 @@ class CallRouter:
         self._engine_of = engine_of
 
     def assign(
-        self, arm: Arm, version: PolicyVersion | None, asked: str, *, pinned: bool = False
+        self,
+        arm: Arm,
+        version: PolicyVersion | None,
+        asked: str,
+        *,
+        subject_ref: Callable[[], str | None],
+        pinned: bool = False,
     ) -> tuple[Engine, Assignment]:
         """Who answers the trajectory's call: the named version, else its arm's policy, else an upstream.
 
         `asked`: the model as the agent named it. `pinned`: who serves it now, as if the agent had named that version.
+        `subject_ref`: the hash of whose trajectory it is.
 
         Announces an arm that it draws, before the gateway asks any engine. Raises `NotFound`.
         """
@@ -56,7 +63,8 @@ class CallRouter:
             assignment = assign(route, arm, lapsed=lapsed)
             if assignment is not None:
                 if is_first:
-                    self._announce(start_of(route, arm, assignment, lapsed=lapsed, at=self._now()))
+                    start = start_of(route, arm, assignment, lapsed=lapsed, at=self._now(), subject_ref=subject_ref())
+                    self._announce(start)
                 return self._engine_of(arm.role), assignment
         upstream = _first_upstream(self._upstreams, arm, asked, None)
         if upstream is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,7 +30,15 @@ from ratchet.dialects.responses.answers import RESPONSE_PREFIX
 from ratchet.dialects.responses.dialect import RESPONSES
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.continuing import Continuing
-from ratchet.gateway.domain.identity import NAMING_MEMBERS, Asked, Identity, Recognised, names_of, trace_of
+from ratchet.gateway.domain.identity import (
+    NAMING_MEMBERS,
+    Asked,
+    Identity,
+    Recognised,
+    names_of,
+    subject_ref,
+    trace_of,
+)
 from ratchet.gateway.domain.routing import Arm, Arms, claim_of
 from ratchet.gateway.domain.turns import TurnHeader
 from ratchet.gateway.engines.base import Engine
@@ -155,6 +164,8 @@ class CallOpener:
     peer_sync: PeerSync
     user_key: str | None
     """Key of the hash that turns the end user of a call into its turn's `user_ref`; without it no turn names one."""
+    subject_key: bytes
+    """Key of the hash of a trajectory's subject, the same in all gateways; empty where they share no secret."""
     now: Callable[[], datetime]
 
     async def open(self, dialect: ApiDialect, request: Request, trajectory: str | None) -> Call:
@@ -177,11 +188,11 @@ class CallOpener:
         at = self.now()
         try:
             model, version = await self.models.resolve(asked.model, caller, exact=exact)
-            recognised = await self.peer_sync.recognise(
-                Asked(scope_of(request), names, naming, request.body, lambda: asked.messages, owner)
-            )
+            asking = Asked(scope_of(request), names, naming, request.body, lambda: asked.messages, owner)
+            recognised = await self.peer_sync.recognise(asking)
             arm = self.arms.open(recognised.trajectory_id, model.role)
-            engine, assignment = self._assign(recognised, arm, version, asked.model, pinned=pinned)
+            subject = partial(subject_of, asking, asked, session, self.subject_key)
+            engine, assignment = self._assign(recognised, arm, version, asked.model, subject, pinned=pinned)
         except NotFound as error:
             raise NotFound(str(error), param=asked.named_by, code="model_not_found") from error
         asked = msgspec.structs.replace(
@@ -218,14 +229,26 @@ class CallOpener:
         return hmac.new(self.user_key.encode(), user.encode(), hashlib.sha256).hexdigest()
 
     def _assign(
-        self, recognised: Recognised, arm: Arm, version: PolicyVersion | None, model: str, *, pinned: bool
+        self,
+        recognised: Recognised,
+        arm: Arm,
+        version: PolicyVersion | None,
+        model: str,
+        subject_ref: Callable[[], str | None],
+        *,
+        pinned: bool,
     ) -> tuple[Engine, Assignment]:
         """Who answers. Raises `NotFound`; then the call is over, and its retry may come."""
         try:
-            return self.router.assign(arm, version, model, pinned=pinned)
+            return self.router.assign(arm, version, model, subject_ref=subject_ref, pinned=pinned)
         except NotFound:
             self.identity.failed(recognised)
             raise
+
+
+def subject_of(asking: Asked, asked: CallRequest, session: str | None, secret: bytes) -> str | None:
+    """The hash of whose trajectory a call begins, if it says so; `session`: the label of its headers."""
+    return subject_ref(asking, end_user_of(asked), session, secret)
 
 
 def scope_of(request: Request) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -170,6 +171,12 @@ class Settings(ServiceSettings):
         if names:
             raise ValueError(f"{', '.join(sorted(names))}: an engine and an upstream have the same name")
         return self
+
+    @property
+    def subject_key(self) -> bytes:
+        """Key of the hash of a trajectory's subject: of a secret that all gateways share, if they have one."""
+        secret = self.user_key or self.shared.service_key
+        return hashlib.sha256(b"ratchet subjects\0" + secret.get_secret_value().encode()).digest() if secret else b""
 
     @property
     def engines(self) -> Sequence[EngineSettings]:

@@ -23,6 +23,7 @@ from ratchet.gateway.domain.identity import (
     Recognised,
     names_of,
     random_ids,
+    subject_ref,
     trace_of,
     trajectory_id_of,
 )
@@ -444,3 +445,53 @@ def test_marks_stay_within_their_bound() -> None:
     assert len(identity.marks) == 10
     assert identity.marks.get_value("t99") is not None
     assert identity.marks.get_value("t0") is None
+
+
+def subject(user: str | None = None, session: str | None = None, **asked: Any) -> str | None:
+    names, key, secret = (asked.pop(name, plain) for name, plain in (("names", Names()), ("key", ""), ("secret", b"k")))
+    return subject_ref(Asked("scope", names, asked, b"", list, key), user, session, secret)
+
+
+@pytest.mark.parametrize(
+    ("asked", "same"),
+    [
+        ({"user": "alice", "session": "s"}, {"user": "alice"}),
+        ({"session": "s", "metadata": {"session_id": "t"}}, {"session": "s"}),
+        ({"metadata": {"thread_id": "t", "session_id": "s"}}, {"session": "s"}),
+        ({"metadata": {"trajectory_id": "r", "run_id": "r", "thread_id": "t"}}, {"session": "t"}),
+        ({"names": Names(session=UUID), "conversation": "c"}, {"session": UUID}),
+        ({"prompt_cache_key": f"codex-{UUID}"}, {"session": UUID}),
+        ({"conversation": {"id": "conv_1"}}, {"session": "conv_1"}),
+        ({"user": UUID, "key": "one"}, {"user": UUID, "key": "two"}),
+    ],
+)
+def test_the_widest_name_that_a_call_has_is_its_subject(asked: dict[str, Any], same: dict[str, Any]) -> None:
+    named = subject(**asked)
+    assert named is not None
+    assert named == subject(**same)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"user": "bob"},
+        {"session": "alice"},
+        {"user": "alice", "key": "two"},
+        {"user": "alice", "secret": b"another"},
+    ],
+)
+def test_a_subject_differs_by_name_kind_key_and_secret(other: dict[str, Any]) -> None:
+    assert subject(**other) != subject("alice", key="one")
+
+
+def test_what_names_a_trajectory_alone_is_no_subject() -> None:
+    names = Names(header="run 7", path="run 7", run="run 7", traceparent=PARENT, session="17")
+    asked = {"metadata": {"trajectory_id": "r", "run_id": "r"}, "prompt_cache_key": "my-app-v1"}
+    assert subject(names=names, previous_response_id="resp_1", **asked) is None
+
+
+@given(st.text(st.characters(), min_size=1))
+def test_a_subjects_hash_has_16_digits_whatever_the_name(name: str) -> None:
+    made = subject(name)
+    assert made is not None
+    assert (len(made), len(bytes.fromhex(made))) == (16, 8)

@@ -17,6 +17,7 @@ from ratchet.dialects.requests import (
     STEP_BYTES,
     CallRequest,
     constraint_of,
+    end_user_of,
     provider_fields,
     read_fields,
     value_of,
@@ -25,6 +26,7 @@ from ratchet.dialects.responses.dialect import RESPONSES
 from ratchet.gateway.http_api import split_path, unknown_path
 
 HI = b'{"role": "user", "content": "hi"}'
+ACCOUNT, SESSION = "0199f3a2-01b8-7f6c-8a55-90d3e7b1c422", "4bf92f35-77b3-4da6-a3ce-929d0e0e4736"
 BODY: dict[str, Any] = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -291,3 +293,34 @@ def test_more_messages_than_any_provider_takes_are_refused() -> None:
     body = msgspec.json.encode({"model": "support", "messages": [{"role": "user"}] * (MAX_MESSAGES + 1)})
     with pytest.raises(BadRequest, match="at most 100000"):
         CHAT.read(read_fields(body))
+
+
+USERS = [
+    (CHAT, {"user": "alice", "safety_identifier": "hash"}, "alice"),
+    (CHAT, {"safety_identifier": "alice", "metadata": {"user_id": "hash"}}, "alice"),
+    (CHAT, {"user": "", "metadata": {"user_id": "alice"}}, "alice"),
+    (RESPONSES, {"user": "alice"}, "alice"),
+    (RESPONSES, {"safety_identifier": "alice"}, "alice"),
+    (MESSAGES, {"metadata": {"user_id": "alice"}}, "alice"),
+    (MESSAGES, {"metadata": {"user_id": f"user_0a1b_account_{ACCOUNT}_session_{SESSION}"}}, ACCOUNT),
+    (MESSAGES, {"metadata": {"user_id": f"user_0a1b_account__session_{SESSION}"}}, "user_0a1b_account_"),
+    (MESSAGES, {"metadata": {"user_id": f'{{"account_uuid":"{ACCOUNT}","session_id":"{SESSION}"}}'}}, ACCOUNT),
+    (MESSAGES, {"metadata": {"user_id": f"acme_account_{ACCOUNT}"}}, f"acme_account_{ACCOUNT}"),
+    (CHAT, {"user": 7, "metadata": ["alice"]}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dialect", "members", "user"), USERS)
+def test_each_api_has_members_that_name_the_end_user(
+    dialect: ApiDialect, members: dict[str, Any], user: str | None
+) -> None:
+    body = {**BODY, "input": "hi", "max_tokens": 9, **members}
+    assert end_user_of(dialect.read(read_fields(msgspec.json.encode(body)))) == user
+
+
+def test_claude_code_without_an_account_names_its_device() -> None:
+    texts = [f'{{"device_id":"d","account_uuid":"","session_id":"{session}"}}' for session in (ACCOUNT, SESSION)]
+    first, second = [end_user_of(read_chat({**BODY, "user": text})) for text in texts]
+    assert first == second
+    assert first is not None
+    assert '"device_id":"d"' in first

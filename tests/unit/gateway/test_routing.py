@@ -186,11 +186,12 @@ def test_a_start_names_the_canary_that_the_route_offered_when_the_arm_was_drawn(
     canary = msgspec.structs.replace(offered.canary, centres=centres, latency_scale_ms=900.0)
     offered = msgspec.structs.replace(offered, canary=canary)
     arm = trajectory(1)
-    start = start_of(offered, arm, assigned(offered, arm), lapsed=False, at=AT)
+    start = start_of(offered, arm, assigned(offered, arm), lapsed=False, at=AT, subject_ref="0" * 16)
     assert (start.rollout_id, start.centres, start.latency_scale_ms) == (canary.rollout_id, centres, 900.0)
     assert (start.policy.weight, start.role, start.trajectory_id) == (0.3, "support", arm.trajectory_id)
+    assert start.subject_ref == "0" * 16
     late = trajectory(2)
-    unoffered = start_of(offered, late, assigned(offered, late, lapsed=True), lapsed=True, at=AT)
+    unoffered = start_of(offered, late, assigned(offered, late, lapsed=True), lapsed=True, at=AT, subject_ref=None)
     assert (unoffered.rollout_id, unoffered.centres, unoffered.policy.weight) == (None, None, 0.0)
 
 

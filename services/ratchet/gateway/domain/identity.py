@@ -58,6 +58,7 @@ from ratchet.core.rules.chat.links import (
     tools_called,
 )
 from ratchet.core.rules.texts import NAME_CHARACTERS, id_of_name, is_name
+from ratchet.dialects.requests import CLAUDE_SESSION, USER_ID, USER_ID_CHARACTERS, UUID
 from ratchet.gateway.domain.past_calls import Recent
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.retries import Retries
@@ -65,8 +66,8 @@ from ratchet.gateway.domain.retries import Retries
 Messages = Sequence[Mapping[str, Any]]
 """`Any`: agents send what they like."""
 
-SESSION_CHARACTERS = 1_000
-"""How far a `metadata.user_id` is searched for a session."""
+SUBJECT_BYTES = 8
+"""Length of a subject's hash: two of 100,000 subjects share one with a chance of 1 in 3 billion."""
 NAMES = 8192
 """Names whose ids are remembered: an agent sends its name with every call."""
 RANDOM_CHARACTERS = 8
@@ -97,9 +98,7 @@ SESSION_HEADERS = (b"x-claude-code-session-id", b"session-id", b"session_id", b"
 that of their parent."""
 
 _TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
-_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-_CLAUDE_USER = re.compile(rf"""(?:_session_|"session_id":\s?")({_UUID.pattern})""")
-"""The session in Claude Code's `metadata.user_id`: after an underscore until 2025, in JSON since."""
+_UUID = re.compile(UUID)
 _WORDS = re.compile(r"chatcmpl|functions?|toolu?|call|fc|[^a-z0-9]+")
 
 
@@ -522,8 +521,8 @@ def _names_in(members: Mapping[str, Any], session: str | None) -> Iterator[tuple
     yield from ((METADATA, text, same) for name, same in METADATA_MEMBERS.items() if (text := _name(named.get(name))))
     if session and _UUID.fullmatch(session):
         yield SESSION, session, False
-    user = named.get("user_id")
-    if isinstance(user, str) and (match := _CLAUDE_USER.search(user[:SESSION_CHARACTERS])):
+    user = named.get(USER_ID)
+    if isinstance(user, str) and (match := CLAUDE_SESSION.search(user[:USER_ID_CHARACTERS])):
         yield SESSION, match[1], False
     cache_key = _name(members.get("prompt_cache_key"))
     if cache_key and (match := _UUID.search(cache_key)):
@@ -533,6 +532,27 @@ def _names_in(members: Mapping[str, Any], session: str | None) -> Iterator[tuple
         conversation = cast("dict[str, Any]", conversation).get("id")
     if text := _name(conversation):
         yield CONVERSATION, text, False
+
+
+def subject_ref(asked: Asked, user: str | None, session: str | None, secret: bytes) -> str | None:
+    """Keyed hash of the widest name of who makes a trajectory: its user, else its session; None without either.
+
+    `session`: the label `x-ratchet-session`. Of sessions that the body names, `metadata.session_id` is the widest. As
+    with trajectories, a name that is no UUID counts for one API key. What names this trajectory alone, a run or a
+    trace, is no subject. Sub-agents send their parent's user or session, and so share its subject.
+    """
+    kind, name = ("user", user) if user else ("session", session or _session_in(asked))
+    if not name:
+        return None
+    text = f"{kind}\n{'' if _is_id(name) else asked.key}\n{name}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=SUBJECT_BYTES, key=secret, person=b"ratchet subject").hexdigest()
+
+
+def _session_in(asked: Asked) -> str | None:
+    metadata = asked.members.get("metadata")
+    named = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
+    others = (text for _, text, is_shared in _names_in(asked.members, asked.names.session) if not is_shared)
+    return _name(named.get("session_id")) or next(others, None)
 
 
 def _name(value: object) -> str | None:

@@ -178,7 +178,9 @@ def assign(route: Route, arm: Arm, *, lapsed: bool) -> Assignment | None:
     return arm.assignment
 
 
-def start_of(route: Route, arm: Arm, assignment: Assignment, *, lapsed: bool, at: datetime) -> Start:
+def start_of(
+    route: Route, arm: Arm, assignment: Assignment, *, lapsed: bool, at: datetime, subject_ref: str | None
+) -> Start:
     """The announcement of an arm that was just drawn."""
     canary = None if lapsed else route.canary
     return Start(
@@ -189,6 +191,7 @@ def start_of(route: Route, arm: Arm, assignment: Assignment, *, lapsed: bool, at
         rollout_id=canary.rollout_id if canary else None,
         centres=canary.centres if canary else None,
         latency_scale_ms=canary.latency_scale_ms if canary else None,
+        subject_ref=subject_ref,
     )
 
 
