@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import boto3
 import clickhouse_connect
+import httpx
 import nats
 import psutil
 import pytest
@@ -52,17 +54,16 @@ def s3_client(server: RunningServer, access_key: str = ACCESS_KEY, secret_key: s
     )
 
 
+def listening(server: RunningServer) -> list[Any]:
+    """Where the process takes connections."""
+    connections = psutil.Process(server.pid).net_connections(kind="inet")
+    return [connection.laddr for connection in connections if connection.status == psutil.CONN_LISTEN]
+
+
 @pytest.mark.parametrize("start", [running_nats, running_clickhouse, running_s3])
 def test_a_server_listens_on_loopback_only_and_stops_when_its_block_ends(start: Start, tmp_path: Path) -> None:
     with start(tmp_path) as server:
-        process = psutil.Process(server.pid)
-        listening = [
-            connection.laddr
-            for connection in process.net_connections(kind="inet")
-            if connection.status == psutil.CONN_LISTEN
-        ]
-        assert listening
-        assert {address.ip for address in listening} == {"127.0.0.1"}
+        assert {address.ip for address in listening(server)} == {"127.0.0.1"}
     assert not psutil.pid_exists(server.pid)
 
 
@@ -138,6 +139,52 @@ def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_wrong_keys(t
         assert asyncio.run(eventually(partial(_object, server))) == b"x" * 100_000
         assert any(path.exists() for path in server.program.leftovers)
     assert not any(path.exists() for path in server.program.leftovers)
+
+
+FROM_ANYWHERE: tuple[dict[str, str], ...] = (
+    {},
+    {"Origin": "http://evil.example", "Content-Type": "text/plain"},
+    {"Host": "evil.example"},
+)
+ACTS = (
+    ("GET", "/buckets/"),
+    ("GET", "/buckets/blobs/policies/p"),
+    ("GET", "/dir/assign"),
+    ("GET", "/dir/lookup?volumeId=1"),
+    ("GET", "/vol/status"),
+    ("GET", "/1,0101f96b93"),
+    ("PUT", "/buckets/blobs/forged"),
+    ("POST", "/buckets/blobs/forged"),
+    ("POST", "/buckets/blobs/gone?mv.from=/buckets/blobs/policies"),
+    ("POST", "/submit"),
+    ("POST", "/1,0101f96b93"),
+    ("POST", "/col/delete?collection=blobs"),
+    ("DELETE", "/buckets/blobs/policies?recursive=true"),
+    ("DELETE", "/1,0101f96b93"),
+)
+"""What the filer, the master and the volume server of SeaweedFS would do for anybody."""
+
+
+def _answers(ports: Collection[int]) -> Iterator[tuple[str, httpx.Response]]:
+    """What each port says to each act, by its words; a port of another protocol breaks the connection off."""
+    for port, origin, (method, path) in itertools.product(ports, FROM_ANYWHERE, ACTS):
+        with suppress(httpx.HTTPError):
+            answer = httpx.request(method, f"http://127.0.0.1:{port}{path}", headers=origin, timeout=5.0)
+            yield f"{method} {port}{path} {origin}: {answer.status_code}", answer
+
+
+def test_no_port_of_the_object_store_serves_without_credentials(tmp_path: Path) -> None:
+    planted = b"planted-conversation" * 2000
+    with running_s3(tmp_path) as server:
+        client = s3_client(server)
+        client.create_bucket(Bucket="blobs")
+        client.put_object(Bucket="blobs", Key="policies/p", Body=planted)
+        answers = list(_answers({address.port for address in listening(server)}))
+        assert [words for words, answer in answers if answer.status_code < 400] == []
+        unsigned = [answer.status_code for _, answer in answers if "Volume" in answer.headers.get("Server", "")]
+        assert set(unsigned) == {400, 401}  # a path of no volume; no signature
+        assert [entry["Key"] for entry in client.list_objects_v2(Bucket="blobs")["Contents"]] == ["policies/p"]
+        assert client.get_object(Bucket="blobs", Key="policies/p")["Body"].read() == planted
 
 
 def test_a_command_does_not_wait_for_a_warehouse_that_hangs(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ All listen on loopback only; the executables of the first three come from the pa
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 import sysconfig
 from collections.abc import Collection
@@ -41,8 +42,25 @@ INNER_PORTS = (
 )
 """Ports that SeaweedFS's parts use among themselves: any free ones will do, new ones at every start."""
 
-OFF = ("-webdav=false", "-admin.ui=false", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0")
-"""Parts we do not use, and the report that it would send to its makers."""
+SIGNING_KEYS = (
+    "WEED_JWT_SIGNING_KEY",
+    "WEED_JWT_SIGNING_READ_KEY",
+    "WEED_JWT_FILER_SIGNING_KEY",
+    "WEED_JWT_FILER_SIGNING_READ_KEY",
+)
+"""With these its parts refuse each other's requests that are not signed. They outlive no start, and no other program
+needs them."""
+
+OFF = (
+    "-disableHttp",
+    "-webdav=false",
+    "-admin.ui=false",
+    "-master.telemetry=false",
+    "-s3.port.iceberg=0",
+    "-s3.port.lance=0",
+)
+"""What we do not use: the HTTP of its master and its filer, which would serve and change every object for any web page
+that finds the port; other protocols; and the report that it would send to its makers."""
 
 
 def nats_server(data_dir: Path, port: int, monitor_port: int) -> Program:
@@ -75,7 +93,7 @@ def nats_config(store_dir: Path, port: int, monitor_port: int) -> str:
 
 
 def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str, excluded: Collection[int] = ()) -> Program:
-    """SeaweedFS in one process, with one access key; its credentials beside its data.
+    """SeaweedFS in one process, with one access key; its credentials beside its data. Only the S3 port serves objects.
 
     `excluded` are ports that others will use: its inner ports are not among them.
     """
@@ -97,6 +115,7 @@ def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str, excl
         ready_url=f"http://{LOOPBACK}:{port}/healthz",
         url=f"http://{LOOPBACK}:{port}",
         port=port,
+        env={name: secrets.token_urlsafe(32) for name in SIGNING_KEYS},
         cwd=data_dir,
         directories=(data_dir, blobs),
         files={credentials: s3_credentials(access_key, secret_key)},
