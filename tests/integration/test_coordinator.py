@@ -788,7 +788,9 @@ async def test_odd_values_are_refused_and_nothing_breaks(shared_settings: Shared
         ):
             assert (await workshop.api.get(path)).status_code == 422, path
         plain = {"algorithm": "rloo", "role": ROLE}
-        for uri in ("s3://[::1", "s3://", "s3://bucket", "s3:///key"):
+        ours = f"s3://{shared_settings.s3_bucket}"
+        senseless = (f"{ours}/../../etc/x.json", f"{ours}/a\0b.json", f"{ours}//a.json", "s3://theirs/a.json")
+        for uri in ("s3://[::1", "s3://", "s3://bucket", "s3:///key", *senseless):
             assert (await workshop.api.post("/v1/jobs", json={**plain, "base_model": uri})).status_code == 422, uri
         odd = {"max_trajectory_length": 10**30, "sources": ["a'b\\c"], "date_range": {"start": "0001-01-01T00:00:00Z"}}
         answer = await workshop.api.post(

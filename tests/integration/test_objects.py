@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from ratchet.core.errors import ObjectsUnavailable
+from ratchet.core.errors import ObjectsUnavailable, Rejected
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.objects import RESENT_AFTER, ObjectRef, Objects
 from tests.support.running import prepared_objects
@@ -28,9 +28,13 @@ class Store(BaseHTTPRequestHandler):
     sent: list[str]
     answer = HTTPStatus.OK
     """To what is sent."""
+    asked = HTTPStatus.OK
+    """To what is asked for."""
+    code = ""
+    """Of the error that it is."""
 
     def do_HEAD(self) -> None:
-        self.send_response_only(200)
+        self.send_response_only(self.asked)
         for name, value in self.headers_of_all.items():
             self.send_header(name, value)
         self.end_headers()
@@ -43,18 +47,20 @@ class Store(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_GET(self) -> None:
-        """All but the end."""
+        """All but the end; or the error."""
         self.do_HEAD()
-        self.wfile.write(b"weig")
+        self.wfile.write(f"<Error><Code>{self.code}</Code></Error>".encode() if self.code else b"weig")
 
     def log_message(self, *args: object) -> None:
         """Quiet."""
 
 
 @contextmanager
-def store(headers: dict[str, str], answer: HTTPStatus = HTTPStatus.OK) -> Iterator[tuple[Objects, list[str]]]:
+def store(
+    headers: dict[str, str], answer: HTTPStatus = HTTPStatus.OK, **answers: object
+) -> Iterator[tuple[Objects, list[str]]]:
     sent: list[str] = []
-    kind = type("ThisStore", (Store,), {"headers_of_all": headers, "sent": sent, "answer": answer})
+    kind = type("ThisStore", (Store,), {"headers_of_all": headers, "sent": sent, "answer": answer, **answers})
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
@@ -100,6 +106,36 @@ def test_a_store_that_takes_no_file_is_unavailable(tmp_path: Path, answer: HTTPS
         pytest.raises(ObjectsUnavailable, match="blobs/"),
     ):
         objects.put_file(tmp_path / "file", "blobs")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (HTTPStatus.BAD_REQUEST, Rejected),
+        (HTTPStatus.FORBIDDEN, Rejected),
+        (HTTPStatus.REQUEST_TIMEOUT, ObjectsUnavailable),
+        (HTTPStatus.TOO_MANY_REQUESTS, ObjectsUnavailable),
+        (HTTPStatus.SERVICE_UNAVAILABLE, ObjectsUnavailable),
+    ],
+)
+def test_what_the_store_refuses_is_final_unless_it_passes(answer: HTTPStatus, error: type[Exception]) -> None:
+    empty = {"Content-Length": "0"}
+    with store(empty, asked=answer) as (objects, _), pytest.raises(error, match="refused s3://ratchet/a"):
+        objects.exists("s3://ratchet/a.json")
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("AccessDenied", Rejected), ("SignatureDoesNotMatch", ObjectsUnavailable), ("ExpiredToken", ObjectsUnavailable)],
+)
+def test_a_refusal_of_our_credentials_says_nothing_of_an_object(code: str, error: type[Exception]) -> None:
+    with store({}, asked=HTTPStatus.FORBIDDEN, code=code) as (objects, _), pytest.raises(error, match=code):
+        objects.get("s3://ratchet/a.json")
+
+
+def test_a_store_that_refuses_the_bucket_is_away() -> None:
+    with store({}, asked=HTTPStatus.FORBIDDEN) as (objects, _), pytest.raises(ObjectsUnavailable):
+        objects.ping()
 
 
 def test_a_store_that_breaks_off_within_a_file_is_unavailable_and_leaves_none(tmp_path: Path) -> None:

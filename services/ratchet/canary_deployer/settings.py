@@ -108,8 +108,9 @@ class Settings(ServiceSettings):
     little: each rollout freezes its own horizon at its start, 1.5 times what .99 of stable's outcomes took."""
 
     task_files: TaskFiles = Field(default_factory=dict[str, str])
-    """By role, `*` for all others: the held-out tasks (a path, or an `s3://` uri) that candidate and stable are asked.
-    A JSON object, or one path for all roles. A role without any is compared by its canary alone."""
+    """By role, `*` for all others: the held-out tasks (a path, or an `s3://` uri in Ratchet's bucket) that candidate
+    and stable are asked. A JSON object, or one path for all roles. A role without any is compared by its canary
+    alone."""
     task_temperature: float = Field(default=0, ge=0, le=2)
     """How answers to held-out tasks are drawn: 0 is greedy, which differs less from one run to the next."""
     heldout_tasks: int = Field(default=400, ge=1)

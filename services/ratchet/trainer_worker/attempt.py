@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from ratchet.bus.tasks import end
 from ratchet.core.contract import TrainingDispatch, TrainingStatus
 from ratchet.core.contract.state import Job, JobState
 from ratchet.core.contract.training import Artifacts, TrainingError
-from ratchet.core.errors import ContractError, RatchetError, Rejected, Unavailable
+from ratchet.core.errors import ContractError, ObjectsUnavailable, RatchetError, Rejected, Unavailable
 from ratchet.core.rules.training_options import request_problems
 from ratchet.core.stores.objects import Objects
 from ratchet.trainer_worker import metrics
@@ -74,6 +75,8 @@ class Timing:
     checkpoints take long: twice the longest so far of both."""
     retry_s: float = 1.0
     """Pause after the broker or the object store did not answer."""
+    patience_s: float = 3600.0
+    """How long the object store may be away: the time in which people repair it, while the attempt holds its slot."""
 
 
 TIMING = Timing()
@@ -269,13 +272,17 @@ class Attempt:
             await self._bus.publish(bare, cause=self._cause)
 
     async def _patiently(self, work: Callable[[], T]) -> T:
-        """Run blocking `work` in a thread, again while the object store is away; a stop ends the patience."""
+        """Run blocking `work` in a thread, again while the object store is away; a stop, and time, end the patience."""
+        until = time.monotonic() + self._timing.patience_s
         while True:
             try:
                 return await asyncio.to_thread(work)
             except Unavailable as error:
                 if self._stopping.is_set():
                     raise
+                if time.monotonic() >= until:
+                    waited = f"the object store was away for {self._timing.patience_s:g} s"
+                    raise ObjectsUnavailable(f"{waited}: {error}") from error
                 log.warning("object store is away", job=self.dispatch.training_job_id, reason=str(error))
                 await asyncio.sleep(self._timing.retry_s)
 

@@ -18,7 +18,7 @@ from ratchet.bus.received import Received
 from ratchet.core.contract import Message, TrainingDispatch, TrainingStatus
 from ratchet.core.contract.state import JOBS, Job
 from ratchet.core.contract.training import Hyperparameters
-from ratchet.core.errors import BusUnavailable, InvalidMessage
+from ratchet.core.errors import BusUnavailable, InvalidMessage, ObjectsUnavailable
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.objects import ObjectRef
 from ratchet.trainer_worker.attempt import Attempt, Timing
@@ -172,6 +172,23 @@ async def test_a_training_that_does_not_stop_is_killed_after_its_grace(tmp_path:
     assert slot.child is not None
     assert slot.child.killed.is_set()
     assert [status.status for status in publisher.published] == ["cancelled"]
+
+
+class AwayBlobs(MemoryBlobs):
+    """Gives nothing."""
+
+    def get(self, uri: str, sha256: str | None = None) -> bytes:
+        raise ObjectsUnavailable("connection refused")
+
+
+async def test_patience_with_the_object_store_ends_in_words(tmp_path: Path) -> None:
+    publisher = Publisher()
+    one = training_attempt(tmp_path, publisher, AwayBlobs(), FakeSlot([], []), patience_s=0.03)
+    await asyncio.wait_for(one.run(), 5)
+    (status,) = publisher.published
+    assert status.error is not None
+    assert (status.status, status.error.code) == ("failed", "INFRA")
+    assert status.error.message == "the object store was away for 0.03 s: connection refused"
 
 
 class SlowBlobs(MemoryBlobs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import boto3
 from boto3.exceptions import Boto3Error
@@ -31,6 +31,17 @@ TRASH = "trash/"
 _CLOCK = "clock"
 T = TypeVar("T")
 _MISSING = {"404", "NoSuchKey", "NoSuchBucket", "NotFound"}
+_REFUSALS = frozenset(range(400, 500)) - {408, 409, 429}
+"""Statuses by which a store says that a request will never succeed as it is."""
+_PASSING = {
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "RequestTimeTooSkewed",
+    "RequestTimeout",
+    "SignatureDoesNotMatch",
+}
+"""Errors with such a status that say nothing of what was asked: of a connection, a clock, or our own credentials."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +58,8 @@ class Objects:
 
     A blob that was set aside is still there for readers: the first one takes it back.
 
-    Raises `ObjectsUnavailable` while the store does not answer and `NotFound` for an unknown uri.
+    Raises `ObjectsUnavailable` while the store does not answer, `NotFound` for an unknown uri, and `Rejected` for one
+    that names no object of the bucket, or that the store refuses.
     """
 
     def __init__(self, settings: SharedSettings) -> None:
@@ -71,7 +83,7 @@ class Objects:
 
     def ensure_bucket(self) -> None:
         """Create the bucket unless it exists; another program may create it at the same time."""
-        with _classified(self._bucket):
+        with _classified(self._bucket, refuses=False):
             names = {bucket["Name"] for bucket in self._client.list_buckets().get("Buckets", [])}
             if self._bucket not in names:
                 with suppress(self._client.exceptions.BucketAlreadyOwnedByYou):
@@ -79,7 +91,7 @@ class Objects:
 
     def ping(self) -> None:
         """Raise `ObjectsUnavailable` unless the bucket answers."""
-        with _classified(self._bucket):
+        with _classified(self._bucket, refuses=False):
             self._client.head_bucket(Bucket=self._bucket)
 
     def put(self, blob: bytes, prefix: str, suffix: str = "") -> ObjectRef:
@@ -181,7 +193,7 @@ class Objects:
 
     def set_aside(self, listed: StoredObject) -> bool:
         """Move a blob to where only who looks for it finds it; False when it was written again since it was listed."""
-        bucket, key = _split(listed.uri)
+        bucket, key = self._split(listed.uri)
         head = self._head(bucket, key)
         if head is None or head["LastModified"] != listed.at:
             return False
@@ -200,7 +212,7 @@ class Objects:
 
     def take_back(self, uri: str) -> bool:
         """Put a blob that was set aside where it was; False when it was not. `remove_aside` removes the copy."""
-        bucket, key = _split(uri)
+        bucket, key = self._split(uri)
         try:
             self._copy(bucket, TRASH + key, key)
         except NotFound:
@@ -209,13 +221,13 @@ class Objects:
 
     def get_aside(self, uri: str) -> bytes:
         """The bytes of a blob that was set aside, which stays so."""
-        bucket, key = _split(uri)
+        bucket, key = self._split(uri)
         with _classified(uri):
             return self._client.get_object(Bucket=bucket, Key=TRASH + key)["Body"].read()
 
     def remove_aside(self, listed: StoredObject) -> bool:
         """Remove for good the copy of a blob that was set aside; False when it was set aside since the listing."""
-        bucket, key = _split(listed.uri)
+        bucket, key = self._split(listed.uri)
         head = self._head(bucket, TRASH + key)
         if head is None or head["LastModified"] != listed.at:
             return False
@@ -225,7 +237,7 @@ class Objects:
 
     def _read(self, uri: str, read: Callable[[str, str], T]) -> T:
         """What `read` makes of bucket and key, after the blob was taken back in case it was set aside."""
-        bucket, key = _split(uri)
+        bucket, key = self._split(uri)
         try:
             with _classified(uri):
                 return read(bucket, key)
@@ -246,26 +258,30 @@ class Objects:
         with _classified(source):
             self._client.copy({"Bucket": bucket, "Key": source}, bucket, target)
 
-
-def _split(uri: str) -> tuple[str, str]:
-    try:
-        parts = urlsplit(uri)
-    except ValueError as error:
-        raise Rejected(f"not an s3 uri: {uri}") from error
-    if parts.scheme != "s3" or not parts.netloc or len(parts.path) < 2:
-        raise Rejected(f"not an s3 uri: {uri}")
-    return parts.netloc, parts.path[1:]
+    def _split(self, uri: str) -> tuple[str, str]:
+        """Bucket and key. Raises `Rejected`; of what another bucket holds, nothing is said."""
+        bucket, _, key = uri.removeprefix("s3://").partition("/")
+        if not uri.startswith("s3://") or _CONTROL.search(uri) or {"", ".", ".."} & {bucket, *key.split("/")}:
+            raise Rejected(
+                f"not an s3 uri: {uri!r}; it must be s3://{self._bucket}/<key>, and no part of the key empty"
+            )
+        if bucket != self._bucket:
+            raise Rejected(f"{uri} is in another bucket: this installation reads {self._bucket} alone")
+        return bucket, key
 
 
 @contextmanager
-def _classified(what: str) -> Iterator[None]:
+def _classified(what: str, *, refuses: bool = True) -> Iterator[None]:
+    """`refuses`: the store may say that the request will never succeed; else such an answer passes, too."""
     try:
         yield
     except ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
         if code in _MISSING:
             raise NotFound(f"no such object: {what}") from error
-        raise ObjectsUnavailable(f"object store refused {what}: {error}") from error
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        final = refuses and status in _REFUSALS and code not in _PASSING
+        raise (Rejected if final else ObjectsUnavailable)(f"object store refused {what}: {error}") from error
     except BotoCoreError as error:
         raise ObjectsUnavailable(f"object store does not answer: {error}") from error
     except Boto3Error as error:  # of files: what the store said or did while one was sent or fetched
