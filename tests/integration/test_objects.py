@@ -128,7 +128,7 @@ def test_what_the_store_refuses_is_final_unless_it_passes(answer: HTTPStatus, er
     ("code", "error"),
     [("AccessDenied", Rejected), ("SignatureDoesNotMatch", ObjectsUnavailable), ("ExpiredToken", ObjectsUnavailable)],
 )
-def test_a_refusal_of_our_credentials_says_nothing_of_an_object(code: str, error: type[Exception]) -> None:
+def test_refused_credentials_condemn_no_object(code: str, error: type[Exception]) -> None:
     with store({}, asked=HTTPStatus.FORBIDDEN, code=code) as (objects, _), pytest.raises(error, match=code):
         objects.get("s3://ratchet/a.json")
 
