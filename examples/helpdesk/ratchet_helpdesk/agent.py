@@ -49,7 +49,7 @@ class Agent:
         messages = environment.opening()
         while environment.open:
             try:
-                reply = await self._reply(messages, trajectory_id)
+                reply = await self._reply(messages, task.task_id, trajectory_id)
             except BadRequestError as error:
                 if error.code != TOO_LONG:
                     raise
@@ -57,7 +57,7 @@ class Agent:
             messages += [reply, *environment.answer(reply)]
         return environment.verdict()
 
-    async def _reply(self, messages: list[ChatMessage], trajectory_id: str) -> ChatMessage:
+    async def _reply(self, messages: list[ChatMessage], customer: str, trajectory_id: str) -> ChatMessage:
         """The policy's answer, as the next request repeats it."""
         # `chat.completions.create` makes the same request, but first walks through every message and tool definition,
         # which takes longer than the rest of the call.
@@ -70,6 +70,7 @@ class Agent:
                 "tools": self.world.tools,
                 "temperature": self.temperature,
                 "max_tokens": self.world.max_tokens,
+                "user": customer,
             },
             options={"headers": {"x-ratchet-trajectory": trajectory_id}},
         )

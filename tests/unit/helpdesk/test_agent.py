@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from typing import Any
 
 import httpx
 import openai
@@ -25,12 +26,12 @@ def babble() -> httpx.Response:
     )
 
 
-def an_agent(*answers: httpx.Response) -> tuple[Agent, list[int]]:
-    """An agent whose gateway gives these answers, and the number of messages in each request."""
-    left, asked = list(answers), list[int]()
+def an_agent(*answers: httpx.Response) -> tuple[Agent, list[Any]]:
+    """An agent whose gateway gives these answers, and the body of each request."""
+    left, asked = list(answers), list[Any]()
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(len(json.loads(request.content)["messages"]))
+        asked.append(json.loads(request.content))
         return left.pop(0)
 
     http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
@@ -43,8 +44,15 @@ async def test_a_conversation_that_outgrows_the_policy_is_a_ticket_left_open() -
     agent, asked = an_agent(babble(), refusal("context_length_exceeded"))
     verdict = await agent.play(task, str(uuid.uuid4()))
     assert (verdict.success, verdict.fault, verdict.model_calls) == (False, "no act", 1)
-    first, second = asked
+    first, second = [len(body["messages"]) for body in asked]
     assert first < second
+
+
+async def test_an_agent_names_the_customer_of_its_ticket() -> None:
+    (task,) = draw_tasks(TRAIN, 1, seed=0)
+    agent, asked = an_agent(babble(), refusal("context_length_exceeded"))
+    await agent.play(task, str(uuid.uuid4()))
+    assert [body["user"] for body in asked] == [task.task_id] * 2
 
 
 async def test_any_other_refusal_is_an_error_and_no_verdict() -> None:

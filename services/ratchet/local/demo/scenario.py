@@ -284,9 +284,11 @@ class Scenario:
         self._progress.note(f"v{route.stable.version} on held-out tickets: {'; '.join(solved)}")
 
     def _shift(self, tasks: int | None) -> Shift:
+        """So many tickets, each with its tries; or tickets without end, each once: canaries count customers."""
         self._shifts += 1
+        tries = self._plan.tries if tasks is not None else 1
         seed = 100 * (self._plan.seed + 1) + self._shifts
-        return Shift(self._connections.gateway_url, seed, self._plan.tries, self._plan.agents, tasks, self._world)
+        return Shift(self._connections.gateway_url, seed, tries, self._plan.agents, tasks, self._world)
 
     def _count(self, tally: Tally) -> None:
         self.story.ended += tally.trajectories
