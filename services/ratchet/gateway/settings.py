@@ -153,7 +153,7 @@ class Settings(ServiceSettings):
     """Sites whose pages may call the gateway from a browser (`https://app.example`). A JSON list."""
     user_key: SecretStr | None = None
     """Key of the hash that turns the end user (`user`, `safety_identifier`, `metadata.user_id`) into `user_ref`;
-    without it no turn names one."""
+    without it no turn names one. Starts hash user or session with it, else with `RATCHET_SERVICE_KEY`."""
     body_limit: int = 32 * 1024 * 1024
     """Largest request body in bytes, unpacked; Anthropic's API takes as many. A body of this size keeps other calls
     waiting for 30 ms if it is text and images, and for .13 s at worst; a larger one for as much longer."""

@@ -13,6 +13,7 @@ from ratchet.core.contract import JsonObject, named_id
 from ratchet.core.contract.gateway_notes import AnswerNote
 from ratchet.core.errors import BadRequest
 from ratchet.core.rules.texts import NAME_CHARACTERS
+from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.domain.identity import (
     CLAIMS,
     Asked,
@@ -27,11 +28,14 @@ from ratchet.gateway.domain.identity import (
     trace_of,
     trajectory_id_of,
 )
+from ratchet.gateway.settings import Settings
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 UUID = "0199f3a2-01b8-7f6c-8a55-90d3e7b1c422"
 TRACE_UUID = str(uuid.UUID(TRACE))
+SECRETS: list[Any] = [("u", "s"), ("u", None), (None, "s"), (None, "s"), (None, None)]
+"""A gateway's `user_key`, and its `service_key`."""
 USER: JsonObject = {"role": "user", "content": "hi"}
 HELLO: JsonObject = {"role": "assistant", "content": "hello"}
 MORE: JsonObject = {"role": "user", "content": "more"}
@@ -482,6 +486,16 @@ def test_the_widest_name_that_a_call_has_is_its_subject(asked: dict[str, Any], s
 )
 def test_a_subject_differs_by_name_kind_key_and_secret(other: dict[str, Any]) -> None:
     assert subject(**other) != subject("alice", key="one")
+
+
+def test_gateways_with_one_secret_hash_subjects_alike() -> None:
+    keys = [
+        Settings(user_key=user, shared=SharedSettings(service_key=service)).subject_key for user, service in SECRETS
+    ]
+    assert keys[0] == keys[1]
+    assert keys[2] == keys[3]
+    assert len(set(keys)) == 3
+    assert keys[4] == b""
 
 
 def test_what_names_a_trajectory_alone_is_no_subject() -> None:
