@@ -651,6 +651,16 @@ async def test_a_projection_folds_each_event_once_also_over_a_restart(connect: C
             await eventually(lambda: _stands_at(bus, 6))
 
 
+async def test_a_projection_folds_events_to_which_publishers_gave_one_id(connect: Connect) -> None:
+    async with connect() as bus:
+        for order in orders(1, 2, 2):
+            record = bus.seal(order)
+            await bus.publish_record(msgspec.structs.replace(record, headers={**record.headers, "ce-id": "one"}))
+        async with running(projection := counting(bus)):
+            await projection.wait_for(2, 40)
+            assert projection.states() == {"de": [1, 2]}
+
+
 async def test_two_projections_of_one_name_fold_nothing_twice(connect: Connect) -> None:
     async with connect() as bus:
         first, second = counting(bus), counting(bus)

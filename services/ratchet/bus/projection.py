@@ -354,7 +354,7 @@ class Projection(Generic[S]):
         self._saved, self._saved_at = self._applied, time.monotonic()
 
     def _fold_one(self, key: str, received: Received[Message]) -> bool:
-        mark = blake2b(received.event_id.encode(errors="replace"), digest_size=MARK_BYTES).digest()
+        mark = blake2b(received.identity.encode(errors="replace"), digest_size=MARK_BYTES).digest()
         if mark in self._known:
             return False
         folded = self._folded.get(key)

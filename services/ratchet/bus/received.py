@@ -33,6 +33,13 @@ class Received(Generic[M_co]):
     body: bytes = b""
     """The plain JSON, members that the schema does not know included; of an older version, the upgraded one."""
 
+    @property
+    def identity(self) -> str:
+        """Tells events apart that publishers gave one id: with it goes the one that follows from the message, where
+        that is another."""
+        own = self.message.event_id
+        return self.event_id if own == self.event_id else f"{self.event_id}\x1f{own}"
+
     def as_cause(self) -> Cause:
         """What an answer to this message has to name; small enough to be kept until the answer is published."""
         traceparent = self.headers.get("traceparent")
