@@ -142,15 +142,16 @@ async def queries(warehouse: Explaining, rows: int) -> dict[str, Callable[[], Aw
     facts = Facts(warehouse)
     ledger = Ledger(warehouse, {"RL_TRAJECTORIES": ["trajectories"]})
     batch = [received(trajectory(f"new {n}"), n) for n in range(BATCH)]
-    keys = {one.event_id: ("support", one.message.trajectory_id) for one in batch}
+    ids = {("support", one.message.trajectory_id, one.event_id) for one in batch}
+    keys = [(role, trajectory_id) for role, trajectory_id, _ in ids]
     table = TABLES[Trajectory.TOPIC]
     last = (rows - 1) // WIDTH
     tail, middle = (Gap(w * WIDTH + 1, min(rows, (w + 1) * WIDTH)) for w in (last, last // 2))
     chosen = Trajectories(warehouse, 200_000, timedelta(days=1), lambda: NOW)
     return {
         f"lookup of a batch of {BATCH} (collector)": lambda: facts.known(table, batch),
-        f"lookup of a batch of {BATCH} (reward computer)": lambda: RewardFacts(warehouse).stored("trajectories", keys),
-        f"runs of {BATCH} ends (collector)": lambda: _all_of(facts.runs(keys.values())),
+        f"lookup of a batch of {BATCH} (reward computer)": lambda: RewardFacts(warehouse).stored("trajectories", ids),
+        f"runs of {BATCH} ends (collector)": lambda: _all_of(facts.runs(keys)),
         "audit of the last window": lambda: ledger.balance(ACCOUNT, last, tail, FOREVER),
         "audit of an old window": lambda: ledger.balance(ACCOUNT, last // 2, middle, FOREVER),
         "search for silence (one tick)": lambda: facts.idle(

@@ -58,7 +58,7 @@ async def stored(warehouse: Warehouse, *messages: Turn | Trajectory) -> None:
         some = [received(one, number) for number, one in enumerate(messages, 1) if one.TOPIC == kind.TOPIC]
         rows = [row_of(table, one, "made/0", AT) | {"body": encode(one.message).decode()} for one in some]
         if rows:
-            await Facts(warehouse).insert(table.name, rows)
+            await Facts(warehouse).insert(table, rows)
 
 
 async def read(warehouse: Warehouse, *keys: RunKey, most: Most = MOST) -> dict[RunKey, Run]:

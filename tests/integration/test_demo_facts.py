@@ -33,9 +33,10 @@ def played(name: str, arm: str | None) -> Trajectory:
     return trajectory(name, metadata=metadata, policy=claim)
 
 
-async def store(warehouse: Warehouse, table: str, *messages: Message) -> None:
+async def store(warehouse: Warehouse, *messages: Message) -> None:
+    table = TABLES[messages[0].TOPIC]
     rows: list[Row] = [
-        row_of(TABLES[type(one).TOPIC], received(one, number), "made/1", AT) | {"body": encode(one).decode()}
+        row_of(table, received(one, number), "made/1", AT) | {"body": encode(one).decode()}
         for number, one in enumerate(messages, 1)
     ]
     await Facts(warehouse).insert(table, rows, again=True)
@@ -47,10 +48,10 @@ async def test_held_out_tickets_that_fall_silent_are_none_that_clerks_logged_or_
     live = [played("logged", None), played("stable", "stable"), played("canary", "canary"), played("mixed", "mixed")]
     held_out = played("of the gate", "pinned")
     facts = DemoFacts(warehouse, "support")
-    await store(warehouse, "trajectories", *live, held_out)
-    await store(warehouse, "rewards", *(reward(one, 1.0) for one in (*live[1:], held_out)))
+    await store(warehouse, *live, held_out)
+    await store(warehouse, *(reward(one, 1.0) for one in (*live[1:], held_out)))
     assert await facts.rewarded() == 3  # of the four that are due, though four rewards are stored
-    await store(warehouse, "rewards", reward(live[0], 1.0))
+    await store(warehouse, reward(live[0], 1.0))
     assert await facts.rewarded() == 4
     traffic = await facts.traffic()
     assert (traffic.trajectories, traffic.rewards) == (4, 4)

@@ -11,11 +11,12 @@ from typing import Any
 from nats.js.errors import NotFoundError
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.envelope import Record
 from ratchet.bus.kv import Bucket
 from ratchet.bus.projection import positions
 from ratchet.bus.registry import Bounds
 from ratchet.bus.testing import eventually
-from ratchet.core.contract import Message, Outcome, Reward, decode
+from ratchet.core.contract import DeadLetter, Message, Outcome, Reward, decode, named_id
 from ratchet.core.contract.state import BASELINES
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
@@ -24,6 +25,7 @@ from ratchet.reward_computer.app import projections
 from ratchet.reward_computer.settings import Settings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings, Tuning
+from tests.support.consuming import messages_of
 from tests.support.messages import trajectory
 from tests.support.rewards import feedback
 from tests.support.running import connected, prepared_warehouse, running, running_app
@@ -256,3 +258,43 @@ async def test_messages_that_are_gone_are_noted_and_keep_the_reward_computer_rea
 
             await eventually(noted)
             assert {await check() for check in app.checks.values()} == {None}
+
+
+async def publish_from(bus: Bus, source: str, message: Message) -> None:
+    """Publish an event under the id 1, as publishers in other languages that count their events do."""
+    record = bus.seal(message)
+    headers = {**record.headers, "ce-id": "1", "ce-source": source, "Nats-Msg-Id": named_id(source, message.event_id)}
+    await bus.publish_record(Record(record.subject, headers, record.body))
+
+
+async def test_runs_of_several_sources_under_one_event_id_are_all_rewarded(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
+        for number in range(6):  # they wait for the collector, so that they come in one batch
+            await publish_from(bus, f"agent-{number}", trajectory(str(number)))
+        async with running_app(build_collector(collector_of(shared_settings), tuning=QUICK)):
+            async with running_app(build(settings_of(shared_settings))):
+                await eventually(rewarded(warehouse, 6))
+                await publish_from(bus, "later", trajectory("later"))
+                await eventually(rewarded(warehouse, 7))
+            await publish_from(bus, "while away", trajectory("while away"))
+            async with running_app(build(settings_of(shared_settings))):
+                await eventually(rewarded(warehouse, 8))
+                await eventually(settled(bus, "RL_TRAJECTORIES", "reward-trajectories"))
+        of_runs = [reward.trajectory_id for reward in await rewards(warehouse)]
+        (row,) = await warehouse.rows("SELECT uniqExact(trajectory_id) AS runs, count() AS n FROM trajectories FINAL")
+    assert (len(of_runs), len(set(of_runs)), row["runs"], row["n"]) == (8, 8, 8, 8)
+
+
+async def test_opinions_of_two_sources_under_one_event_id_are_stored_or_dead(shared_settings: SharedSettings) -> None:
+    async with loop(shared_settings) as (bus, warehouse), running_app(build(settings_of(shared_settings))):
+        await bus.publish(trajectory())
+        await eventually(rewarded(warehouse, 1))
+        await publish_from(bus, "web", feedback(1, value=False))
+        await eventually(rewarded(warehouse, 2))
+        await publish_from(bus, "mail", feedback(2, value=True))
+        await eventually(settled(bus, "RL_FEEDBACK", "reward-feedback"))
+        await eventually(settled(bus, "RL_FEEDBACK", "collector-feedback"))
+        (letter,) = await messages_of(bus, DeadLetter)
+        (row,) = await warehouse.rows("SELECT count() AS n, any(feedback_id) AS id FROM feedback FINAL")
+    assert letter.detail.startswith("its event id, 1, is that of another event")
+    assert (row["n"], row["id"]) == (1, feedback(1).feedback_id)

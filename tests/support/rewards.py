@@ -12,6 +12,7 @@ from ratchet.bus.consumer import Done, Outcome
 from ratchet.bus.received import Received
 from ratchet.core.contract import Feedback, Message, Reward, Trajectory, named_id
 from ratchet.core.contract.reward import RewardFunction
+from ratchet.reward_computer.clickhouse_facts import Event
 from ratchet.reward_computer.domain.history import add_trajectory, history_key
 from ratchet.reward_computer.domain.normalization import add_reward, function_of
 from ratchet.reward_computer.domain.reward import RewardSpec
@@ -52,15 +53,17 @@ def received(message: Message, sequence: int = 1, delivered: int = 1) -> Receive
 
 
 class StoredFacts:
-    """The rows of ClickHouse: the first one of every event id. `meanwhile` runs before each read."""
+    """The rows of ClickHouse: the first one of every event. `meanwhile` runs before each read."""
 
     def __init__(self, meanwhile: Callable[[], Any] | None = None) -> None:
-        self._rows: dict[str, dict[str, Message]] = defaultdict(dict)
+        self._rows: dict[str, dict[Event, Message]] = defaultdict(dict)
         self._meanwhile = meanwhile
-        self.dead_letters: set[int] = set()
+        self.ledger: dict[int, str] = {}
+        """Outcomes of messages that have no row."""
 
-    def store(self, message: Message) -> None:
-        self._rows[TABLES[type(message)]].setdefault(message.event_id, message)
+    def store(self, message: Message, event_id: str | None = None) -> None:
+        key = (getattr(message, "role", ""), getattr(message, "trajectory_id", ""))
+        self._rows[TABLES[type(message)]].setdefault((*key, event_id or message.event_id), message)
 
     def all_rewards(self) -> list[Reward]:
         return [message for message in self._rows["rewards"].values() if isinstance(message, Reward)]
@@ -71,12 +74,12 @@ class StoredFacts:
     async def wait_for(self, stream: str, sequences: Iterable[int], deadline_s: float) -> None:
         await self._pause()
 
-    async def stored(self, table: str, event_ids: Iterable[str]) -> set[str]:
+    async def stored(self, table: str, events: Iterable[Event]) -> set[Event]:
         await self._pause()
-        return set(event_ids) & self._rows[table].keys()
+        return set(events) & self._rows[table].keys()
 
-    async def dead(self, stream: str, sequences: Iterable[int]) -> set[int]:
-        return set(sequences) & self.dead_letters
+    async def outcomes(self, stream: str, sequences: Iterable[int]) -> Mapping[int, str]:
+        return {sequence: self.ledger[sequence] for sequence in sequences if sequence in self.ledger}
 
     async def trajectories(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Any]]:
         return await self._of("trajectories", keys)

@@ -32,7 +32,8 @@ from ratchet.reward_computer.settings import Settings, spec_of
 
 NAME = "reward_computer"
 PATIENCE = timedelta(hours=1)
-"""Feedback on a stored trajectory that has no reward by then becomes a dead letter."""
+"""Feedback on a stored trajectory that has no reward by then becomes a dead letter, and so does a message that the
+collector has settled and that has no row by then."""
 
 
 @asynccontextmanager

@@ -17,25 +17,31 @@ Key = tuple[str, str]
 """Role and trajectory id. Feedback under another role is not about this trajectory: permissions are given by role."""
 
 
+Event = tuple[str, str, str]
+"""Role, trajectory id and event id: publishers that number their events give one id to many."""
+
+
 class Facts:
     """Reads. A query sees everything that was stored before it began."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
 
-    async def stored(self, table: str, events: Mapping[str, Key]) -> set[str]:
+    async def stored(self, table: str, events: Collection[Event]) -> set[Event]:
         """Which of these events are stored in `table`. What is read does not grow with the table."""
         rows = await self._warehouse.rows(
-            f"SELECT DISTINCT event_id FROM {table} WHERE (role, trajectory_id) IN"  # noqa: S608 - our own table names
-            " {keys:Array(Tuple(String, String))} AND event_id IN {ids:Array(String)}",
-            {"keys": sorted(set(events.values())), "ids": sorted(events)},
+            f"SELECT DISTINCT role, trajectory_id, event_id FROM {table}"  # noqa: S608 - our own table names
+            " WHERE (role, trajectory_id) IN {keys:Array(Tuple(String, String))} AND event_id IN {ids:Array(String)}",
+            {
+                "keys": sorted({(role, trajectory_id) for role, trajectory_id, _ in events}),
+                "ids": sorted({event_id for _, _, event_id in events}),
+            },
         )
-        return {row["event_id"] for row in rows}
+        return {(row["role"], row["trajectory_id"], row["event_id"]) for row in rows} & set(events)
 
-    async def dead(self, stream: str, sequences: Collection[int]) -> set[int]:
-        """Which of these messages will never be stored: the ledger says that they are dead."""
-        outcomes = await History(self._warehouse).outcomes(stream, sequences)
-        return {sequence for sequence, outcome in outcomes.items() if outcome == "dead"}
+    async def outcomes(self, stream: str, sequences: Collection[int]) -> Mapping[int, str]:
+        """What the ledger says of these messages; those that it does not know are left out."""
+        return await History(self._warehouse).outcomes(stream, sequences)
 
     async def trajectories(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Trajectory]]:
         """The stored trajectories."""

@@ -9,19 +9,20 @@ trajectory and revises. (Of two opinions, the later sees both; see `domain.rewar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
 from ratchet.bus.envelope import source_of
 from ratchet.bus.projection import Projection
 from ratchet.bus.received import Received
-from ratchet.core.contract import Feedback, Message, Reward, Trajectory
+from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.contract.reward import UPDATE
+from ratchet.core.errors import Unavailable
 from ratchet.core.stores.stored_watch import COLLECTOR, StoredWatch
 from ratchet.reward_computer import metrics
-from ratchet.reward_computer.clickhouse_facts import Facts, Key
+from ratchet.reward_computer.clickhouse_facts import Event, Facts, Key
 from ratchet.reward_computer.components import Evidence
 from ratchet.reward_computer.components.user_feedback import score_of
 from ratchet.reward_computer.domain.history import TurnHistory, history_key
@@ -39,6 +40,8 @@ from ratchet.reward_computer.domain.reward import (
 
 WAIT_S = 1.0
 """Longest wait of a batch for the collector, which is usually faster; later, messages are delivered again."""
+STORED = "stored"
+"""The ledger's outcome of a message that must have a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,18 @@ class _Known:
     trajectories: Mapping[Key, Sequence[Trajectory]]
     rewards: Mapping[Key, Sequence[Reward]]
     opinions: Mapping[Key, Sequence[Feedback]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What became of the messages of a batch."""
+
+    events: Collection[Event]
+    """Those with a row."""
+    absent: Collection[int]
+    """The sequences of those that the collector has settled and that have none."""
+    outcomes: Mapping[int, str]
+    """What the ledger says of these."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +79,10 @@ class RewardComputer:
     """Sequence in RL_REWARDS that the windows must have reached before a reward is normalised with them."""
     now: Callable[[], datetime]
     patience: timedelta
-    """How long feedback waits for the first reward of a trajectory that is stored."""
+    """How long feedback waits for the first reward of a trajectory that is stored, and a message that is settled for
+    its row."""
+    _absent_since: dict[tuple[str, int], datetime] = field(default_factory=dict[tuple[str, int], datetime], init=False)
+    """By stream and sequence of a message that was settled and has no row: when that was seen first."""
 
     async def first_rewards(self, batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
         """Reward each trajectory that is stored and has no first reward yet."""
@@ -73,8 +91,7 @@ class RewardComputer:
         stored = await self._stored("trajectories", batch)
         keys = {_key(received.message) for received in batch}
         known = _Known({}, await self.facts.rewards(keys), await self.facts.feedback(keys))
-        outcomes = _each_event_once([self._first_reward(received, stored, known) for received in batch])
-        return await self._without_dead(batch, outcomes)
+        return _each_event_once([self._first_reward(received, stored, known) for received in batch])
 
     async def revisions(self, batch: Sequence[Received[Feedback]]) -> Sequence[Outcome]:
         """Revise the reward of each trajectory that new feedback is about."""
@@ -86,13 +103,10 @@ class RewardComputer:
         )
         updated = {_key(received.message) for received in batch if received.message.kind == UPDATE}
         places = await self.facts.places(updated) if updated else {}
-        outcomes = _each_event_once([self._revision(received, stored, known, places) for received in batch])
-        return await self._without_dead(batch, outcomes)
+        return _each_event_once([self._revision(received, stored, known, places) for received in batch])
 
-    async def _stored(
-        self, table: str, batch: Sequence[Received[Trajectory]] | Sequence[Received[Feedback]]
-    ) -> set[str]:
-        """Which events of the batch are stored. It waits for new ones; one that came before delays no other.
+    async def _stored(self, table: str, batch: Sequence[Received[Trajectory | Feedback]]) -> _Stored:
+        """What of the batch is stored. It waits for new messages; one that came before delays no other.
 
         ClickHouse is asked only about messages that the collector has settled.
         """
@@ -100,26 +114,37 @@ class RewardComputer:
         await self.settled.wait_for(
             stream, {received.sequence for received in batch if received.delivered == 1}, WAIT_S
         )
-        settled = {
-            received.event_id: _key(received.message)
-            for received in batch
-            if self.settled.is_settled(stream, received.sequence)
-        }
-        return await self.facts.stored(table, settled) if settled else set()
+        settled = [received for received in batch if self.settled.is_settled(stream, received.sequence)]
+        try:
+            events = await self.facts.stored(table, {_event(received) for received in settled}) if settled else set()
+            absent = [received.sequence for received in settled if _event(received) not in events]
+            outcomes = await self.facts.outcomes(stream, absent) if absent else {}
+        except Unavailable:
+            self._absent_since.clear()  # waiting for ClickHouse is no fault of a message
+            raise
+        for received in batch:
+            if received.sequence not in absent:
+                self._absent_since.pop((stream, received.sequence), None)
+        return _Stored(events, frozenset(absent), outcomes)
 
-    async def _without_dead(self, batch: Sequence[Received[Message]], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Wait no longer for what the collector could not store; its dead letter reports it already."""
-        pairs = list(zip(batch, outcomes, strict=True))
-        stream = batch[0].stream
-        late = [r.sequence for r, outcome in pairs if isinstance(outcome, Retry) and r.delivered > 1]
-        waiting = {sequence for sequence in late if self.settled.is_settled(stream, sequence)}
-        dead = await self.facts.dead(stream, waiting) if waiting else set[int]()
-        return [Done() if received.sequence in dead else outcome for received, outcome in pairs]
+    def _not_stored(self, received: Received[Trajectory | Feedback], stored: _Stored) -> Outcome:
+        """Wait for what the collector has not settled; what it settled otherwise than by a row never gets one."""
+        waits = Retry(f"message {received.sequence} is not stored yet", delay_s=min(10.0, 0.2 * received.delivered))
+        if received.sequence not in stored.absent:
+            return waits
+        now, place = self.now(), (received.stream, received.sequence)
+        if stored.outcomes.get(received.sequence, STORED) != STORED:  # a dead letter, a duplicate, or counted as gone
+            self._absent_since.pop(place, None)
+            return Done()
+        if now - self._absent_since.setdefault(place, now) <= self.patience:
+            return waits
+        del self._absent_since[place]
+        return Dead("rejected", f"the collector has settled it, and it has not been in ClickHouse for {self.patience}")
 
-    def _first_reward(self, received: Received[Trajectory], stored: set[str], known: _Known) -> Outcome:
+    def _first_reward(self, received: Received[Trajectory], stored: _Stored, known: _Known) -> Outcome:
         trajectory, key = received.message, _key(received.message)
-        if received.event_id not in stored:
-            return _not_stored(received)
+        if _event(received) not in stored.events:
+            return self._not_stored(received, stored)
         own = (reward for reward in known.rewards.get(key, ()) if reward.reward_function == self.spec.function)
         if any(reward.revision == 0 for reward in own):
             return Done()
@@ -131,13 +156,13 @@ class RewardComputer:
         return Done([reward])
 
     def _revision(
-        self, received: Received[Feedback], stored: set[str], known: _Known, places: Mapping[Key, int]
+        self, received: Received[Feedback], stored: _Stored, known: _Known, places: Mapping[Key, int]
     ) -> Outcome:
         key, is_update = _key(received.message), received.message.kind == UPDATE
         if score_of(received.message) is None and not is_update:
             return Done()
-        if received.event_id not in stored:
-            return _not_stored(received)
+        if _event(received) not in stored.events:
+            return self._not_stored(received, stored)
         if not known.trajectories.get(key):
             return Done()
         last = newest(known.rewards.get(key, ()), self.spec.function)
@@ -174,14 +199,14 @@ def _key(message: Trajectory | Feedback) -> Key:
     return message.role, message.trajectory_id
 
 
+def _event(received: Received[Trajectory | Feedback]) -> Event:
+    return (*_key(received.message), received.event_id)
+
+
 def _reported_at(received: Received[Trajectory]) -> datetime:
     """When a stream stored the report: of what the collector assembled the instant of the end, which it alone knows."""
     is_assembled = received.headers.get("ce-source") == source_of(COLLECTOR)
     return (received.message.metadata.reported_at if is_assembled else None) or received.time
-
-
-def _not_stored(received: Received[Message]) -> Retry:
-    return Retry(f"message {received.sequence} is not stored yet", delay_s=min(10.0, 0.2 * received.delivered))
 
 
 def _each_event_once(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:

@@ -13,7 +13,7 @@ from ratchet.bus.received import Received
 from ratchet.core.contract import Trajectory, Turn, decode
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.domain import Report, Run, possible_children, report_of
-from ratchet.trajectory_collector.rows import TABLES, Row, Table, call_of
+from ratchet.trajectory_collector.rows import TABLES, Event, Row, Table, call_of
 
 M = TypeVar("M", Turn, Trajectory)
 
@@ -138,28 +138,46 @@ class Facts:
         self._warehouse = warehouse
         self._most = most
 
-    async def known(self, table: Table, batch: Sequence[Received[Any]]) -> dict[str, Place]:
-        """By event id, the place under which each message of a batch that is stored was stored first."""
+    async def known(self, table: Table, batch: Sequence[Received[Any]]) -> dict[Event, Place]:
+        """The place under which each event of a batch that is stored was stored first."""
         where, parameters = _where(table, batch)
+        event = _columns_of_event(table)
         rows = await self._warehouse.rows(
-            "SELECT event_id, argMin((generation, sequence), ingested_at) AS place"  # noqa: S608 - our own table map
-            f" FROM {table.name} WHERE {where} GROUP BY event_id",
+            f"SELECT {event}, argMin((generation, sequence), ingested_at) AS place"  # noqa: S608 - our own table map
+            f" FROM {table.name} WHERE {where} GROUP BY {event}",
             parameters,
         )
-        return {row["event_id"]: Place(*row["place"]) for row in rows}
+        return {_event_of(table, row): Place(*row["place"]) for row in rows}
 
-    async def reports(self, table: Table, batch: Sequence[Received[Any]]) -> dict[str, Report]:
-        """By event id, how the stored trajectories of these events were reported."""
+    async def strangers(self, table: Table, batch: Sequence[Received[Any]]) -> set[int]:
+        """The sequences of those messages under whose event id, and key, another event is stored."""
+        if not table.own_id or not batch:
+            return set()
         where, parameters = _where(table, batch)
         rows = await self._warehouse.rows(
-            f"SELECT event_id, body, superseded_by FROM {table.name} FINAL WHERE {where}",  # noqa: S608 - our own table map
+            f"SELECT {_columns_of_event(table)}, {table.own_id} FROM {table.name} FINAL WHERE {where}",  # noqa: S608 - our own table map
+            parameters,
+        )
+        stored = {_event_of(table, row): row[table.own_id] for row in rows}
+        return {
+            received.sequence
+            for received in batch
+            if stored.get(table.event_of(received)) not in (None, getattr(received.message, table.own_id))
+        }
+
+    async def reports(self, table: Table, batch: Sequence[Received[Any]]) -> dict[Event, Report]:
+        """How the stored trajectories of these events were reported."""
+        where, parameters = _where(table, batch)
+        rows = await self._warehouse.rows(
+            f"SELECT {_columns_of_event(table)}, body, superseded_by FROM {table.name} FINAL WHERE {where}",  # noqa: S608 - our own table map
             parameters,
         )
         return {
-            row["event_id"]: report_of(decode(row["body"].encode(), Trajectory), row["superseded_by"]) for row in rows
+            _event_of(table, row): report_of(decode(row["body"].encode(), Trajectory), row["superseded_by"])
+            for row in rows
         }
 
-    async def insert(self, table: str, rows: Sequence[Row], *, again: bool = False) -> None:
+    async def insert(self, table: Table, rows: Sequence[Row], *, again: bool = False) -> None:
         """Insert rows in blocks of bounded size; inserting the same events again soon changes nothing.
 
         `again`: their rows are gone although they were inserted, perhaps a moment ago, so these are always written.
@@ -173,13 +191,13 @@ class Facts:
                 size = len(row["body"])
             blocks[-1].append(row)
         for block in blocks:
-            if table == TABLES[Turn.TOPIC].name:
+            if table is TABLES[Turn.TOPIC]:
                 # First: a turn that is stored is not stored again after a crash, and a call may be written twice.
                 await self._warehouse.insert("calls", [call_of(row) for row in block], token=None)
             # Of the whole ordered list: first and last alone would mistake one regrouped block for another.
-            ids = ",".join(row["event_id"] for row in block)
-            token = None if again else hashlib.sha256(f"{table}:{ids}".encode()).hexdigest()
-            await self._warehouse.insert(table, block, token=token)
+            events = ",".join("\x1f".join(_event_of(table, row)) for row in block)
+            token = None if again else hashlib.sha256(f"{table.name}:{events}".encode()).hexdigest()
+            await self._warehouse.insert(table.name, block, token=token)
 
     async def replace(self, table: str, row: Row, by: int) -> None:
         """Replace the stored row by a newer version of it, which came with the message `by`."""
@@ -277,8 +295,16 @@ def _in_blocks(sizes: Mapping[RunKey, int]) -> list[Sequence[RunKey]]:
     return list(blocks)
 
 
+def _columns_of_event(table: Table) -> str:
+    return ", ".join((*table.key, "event_id"))
+
+
+def _event_of(table: Table, row: Row) -> Event:
+    return (*(row[name] for name in table.key), row["event_id"])
+
+
 def _where(table: Table, batch: Sequence[Received[Any]]) -> tuple[str, Mapping[str, Any]]:
-    """The condition that a row belongs to the batch, by primary key first."""
+    """The condition that a row may belong to the batch, by primary key first: keys and ids are those of any of it."""
     keys = sorted({table.key_of(received.message) for received in batch})
     kind = f"Tuple({', '.join(['String'] * len(table.key))})"
     where = f"({', '.join(table.key)},) IN {{keys:Array({kind})}} AND event_id IN {{ids:Array(String)}}"

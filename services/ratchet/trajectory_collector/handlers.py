@@ -35,12 +35,14 @@ from ratchet.trajectory_collector.domain import (
 )
 from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.ledger import DEAD, DUPLICATE, STORED, Account, Entry, ranges
-from ratchet.trajectory_collector.rows import TABLES, Table, row_of
+from ratchet.trajectory_collector.rows import TABLES, Event, Table, row_of
 
 log = structlog.get_logger()
 
 Batch = Sequence[Received[Any]]
 """`Any` because one subscription carries several message types."""
+OF_ANOTHER = "is that of another event: give each an id of its own, and publish it again"
+"""Why an event is dead that came under the id, and the key, of one that is stored."""
 
 
 @dataclass(frozen=True)
@@ -73,25 +75,32 @@ class Collector:
         stream = batch[0].stream
         with self._stopping_the_clock():
             generation = await self.generations.of(self.consumer, batch)
-            places = {received.event_id: Place(generation, received.sequence) for received in reversed(batch)}
+            places = {table.event_of(received): Place(generation, received.sequence) for received in reversed(batch)}
             known = await self.facts.known(table, batch)
             first = places | known
-            repeated = [r for r in batch if first[r.event_id] != Place(generation, r.sequence)]
-            duplicates = {received.sequence for received in repeated}
-            fresh = [r for r in batch if r.event_id not in known and r.sequence not in duplicates]
+            repeated = [r for r in batch if first[table.event_of(r)] != Place(generation, r.sequence)]
+            fates = dict.fromkeys((received.sequence for received in repeated), DUPLICATE)
+            fresh = [r for r in batch if table.event_of(r) not in known and r.sequence not in fates]
             at = self.now()
-            await self.facts.insert(table.name, [row_of(table, r, generation, at) for r in fresh], again=again)
+            await self.facts.insert(table, [row_of(table, r, generation, at) for r in fresh], again=again)
             updates = await self._supersede(table, repeated, first) if table is TABLES[Trajectory.TOPIC] else {}
-            entries = [Entry(r.sequence, DUPLICATE if r.sequence in duplicates else STORED, r.time) for r in batch]
+            fates |= dict.fromkeys(await self.facts.strangers(table, repeated), DEAD)
+            entries = [Entry(r.sequence, fates.get(r.sequence, STORED), r.time) for r in batch]
             await self.ledger.write(Account(stream, self.consumer, generation), entries, self.now())
         for entry in entries:
-            metrics.STORED.labels(stream, entry.outcome).inc()
+            if entry.outcome != DEAD:  # `dead` counts it
+                metrics.STORED.labels(stream, entry.outcome).inc()
         for received in fresh:
             if isinstance(trajectory := received.message, Trajectory):
                 metrics.count_stored(trajectory)
         if stream in AWAITED and not again:
             await self._announce(generation, batch)
-        return [Done(updates.get(received.sequence, ())) for received in batch]
+        return [
+            Dead("rejected", f"its event id, {received.event_id}, {OF_ANOTHER}")
+            if fates.get(received.sequence) == DEAD
+            else Done(updates.get(received.sequence, ()))
+            for received in batch
+        ]
 
     async def _announce(self, generation: str, batch: Batch) -> None:
         """Publish that the batch is stored, before any message of it is acked.
@@ -106,7 +115,7 @@ class Collector:
             log.warning("stored messages are not announced", stream=batch[0].stream, reason=str(error))
 
     async def _supersede(
-        self, table: Table, batch: Batch, first: Mapping[str, Place]
+        self, table: Table, batch: Batch, first: Mapping[Event, Place]
     ) -> Mapping[int, Sequence[Message]]:
         """Replace provisional rows by fuller reports; returns the events that follow, by sequence.
 
@@ -115,11 +124,12 @@ class Collector:
         reports = await self.facts.reports(table, batch) if batch else {}
         events: dict[int, Sequence[Message]] = {}
         for received in batch:
-            stored = reports.get(received.event_id)
+            event = table.event_of(received)
+            stored = reports.get(event)
             if stored is not None and is_fuller(received.message, stored):
-                place = first[received.event_id]
+                place = first[event]
                 row = row_of(table, received, place.generation, self.now()) | {"sequence": place.sequence}
-                stored = reports[received.event_id] = report_of(received.message, superseded_by=received.sequence)
+                stored = reports[event] = report_of(received.message, superseded_by=received.sequence)
                 await self.facts.replace(table.name, row, received.sequence)
                 metrics.SUPERSEDED.inc()
             if stored is not None and stored.superseded_by == received.sequence:

@@ -31,6 +31,8 @@ from ratchet.core.contract.turn import CANCELLED
 
 Row = dict[str, Any]
 """A row by column name; `Any` because each column has its own type."""
+Event = tuple[str, ...]
+"""What makes an event one: the key of its row, then its id. Publishers that number their events give one id to many."""
 EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 """ClickHouse has no earlier instants."""
 
@@ -46,10 +48,16 @@ class Table:
     """The columns, all of them text, that order the table before the event id: queries look rows up by them."""
     client_times: tuple[str, ...] = ()
     """Columns that an agent's clock sets and lists are ordered by: never later than the stream stored the message."""
+    own_id: str = ""
+    """The column that tells events under one key apart, also where publishers give them one event id."""
 
     def key_of(self, message: Message) -> tuple[str, ...]:
         """The key of the message's row."""
         return tuple(str(getattr(message, name)) for name in self.key)
+
+    def event_of(self, received: Received[Message]) -> Event:
+        """The event that the message is, by the id that its publisher gave it."""
+        return (*self.key_of(received.message), received.event_id)
 
 
 def row_of(table: Table, received: Received[Message], generation: str, ingested_at: datetime) -> Row:
@@ -215,7 +223,11 @@ TABLES: Mapping[str, Table] = {
     Turn.TOPIC: Table("turns", turn_columns),
     TrajectoryEnd.TOPIC: Table("trajectory_ends", end_columns),
     Reward.TOPIC: Table("rewards", reward_columns),
-    Feedback.TOPIC: Table("feedback", members("feedback_id", "trajectory_id", "role", "kind", "rater", "source", "at")),
+    Feedback.TOPIC: Table(
+        "feedback",
+        members("feedback_id", "trajectory_id", "role", "kind", "rater", "source", "at"),
+        own_id="feedback_id",
+    ),
     Preference.TOPIC: Table(
         "preferences",
         members("preference_id", "role", "source", "rater", "confidence", "domain"),

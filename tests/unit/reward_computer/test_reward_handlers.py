@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 import msgspec
+import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
@@ -132,14 +133,37 @@ async def test_a_revision_uses_the_baseline_of_the_first_reward() -> None:
     assert revised.reward_components["efficiency"].raw_data == initial.reward_components["efficiency"].raw_data
 
 
-async def test_what_the_collector_could_not_store_is_not_waited_for() -> None:
+@pytest.mark.parametrize("outcome", ["dead", "duplicate", "erased", "lost"])
+async def test_what_was_settled_without_a_row_is_not_waited_for(outcome: str) -> None:
     facts = holding(trajectory("b"))
-    facts.dead_letters.add(1)
-    batch = [received(trajectory("a"), 1, 2), received(trajectory("b"), 2, 2), received(trajectory("c"), 3, 2)]
+    facts.ledger[1] = outcome
+    batch = [received(trajectory("a"), 1), received(trajectory("b"), 2), received(trajectory("c"), 3)]
     never, rewarded, later = await computer(facts).first_rewards(batch)
-    assert never == Done()
+    assert published(never) == []
     assert published(rewarded)
     assert isinstance(later, Retry)
+
+
+@pytest.mark.parametrize("outcome", ["stored", None])
+async def test_a_row_that_is_missing_for_too_long_makes_a_dead_letter(outcome: str | None) -> None:
+    facts, clock = holding(), [AT]
+    if outcome:
+        facts.ledger[1] = outcome
+    patient = computer(facts, now=lambda: clock[0])
+    outcomes: list[Outcome] = []
+    for hours in (24, 24.9, 25.1):  # the first look may be late: the wait begins with it
+        clock[0] = AT + timedelta(hours=hours)
+        outcomes += await patient.first_rewards([received(trajectory())])
+    assert [type(outcome) for outcome in outcomes] == [Retry, Retry, Dead]
+
+
+async def test_runs_under_one_event_id_are_two_runs() -> None:
+    facts = holding()
+    facts.store(trajectory("a"), event_id="1")
+    batch = [replace(received(trajectory(name), number), event_id="1") for number, name in enumerate("ab", 1)]
+    rewarded, unstored = await computer(facts).first_rewards(batch)
+    assert [reward.trajectory_id for reward in published(rewarded)] == [trajectory("a").trajectory_id]
+    assert isinstance(unstored, Retry)
 
 
 async def test_feedback_waits_for_its_own_row_and_for_the_first_reward() -> None:

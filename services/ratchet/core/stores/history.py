@@ -120,7 +120,7 @@ class History:
         A broker that was restored gives its sequences out again; the ledger tells the lives apart.
         """
         sql = """
-            SELECT sequence, any(toString(outcome)) AS outcome FROM ledger_entries
+            SELECT sequence, toString(argMax(outcome, at)) AS outcome FROM ledger_entries
             WHERE stream = {stream:String} AND sequence IN {sequences:Array(UInt64)} AND generation = (
                 SELECT argMax(concat(created, '/', toString(number)), at) FROM stream_generations
                 WHERE stream = {stream:String}
