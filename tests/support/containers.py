@@ -48,7 +48,7 @@ def nats_container() -> ContainerSpec:
         command=tuple(services()["nats"]["command"]),
         ports=(4222, 8222),
         url=f"nats://ratchet:{PASSWORD}@{LOOPBACK}:{{port}}",
-        ready=(8222, "/healthz?js-enabled-only=true"),
+        ready=(8222, "/healthz"),
         env={"NATS_PASSWORD": PASSWORD},
         mounts={"/etc/nats/ratchet.conf": "deploy/nats/compose.conf"},
     )

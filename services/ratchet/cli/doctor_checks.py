@@ -22,6 +22,7 @@ from ratchet.core.service.files import LOW_BYTES, durable_write_s, free_bytes, s
 from ratchet.core.service.readiness import readiness
 from ratchet.core.service.settings_file import find_file
 from ratchet.local.local_stack.configuration import faults_of, kinds, warnings_of
+from ratchet.local.local_stack.member import WELL
 from ratchet.local.local_stack.preflight import START_BYTES, planned
 from ratchet.local.local_stack.process import LOG_BYTES
 from ratchet.local.local_stack.settings import StackSettings
@@ -193,8 +194,8 @@ def _fault_of(name: str, member: MemberRecord) -> str | None:
             return f"{name} (pid {member.pid}) is {process.status()}"
     except psutil.NoSuchProcess:
         return f"{name} (pid {member.pid}) is gone"
-    if member.health_port is None:
-        return None
+    if member.health_port is None:  # a server's state is the one that the supervisor saw last
+        return None if member.state in WELL else f"{name} is {member.state}: {member.reason}"
     reason, _ = readiness(f"http://127.0.0.1:{member.health_port}/readyz", ANSWER_S)
     return None if reason is None else f"{name} is not ready: {reason}"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ratchet.bus.envelope import Record
 from ratchet.bus.spool import Spool
@@ -117,6 +118,15 @@ def test_the_record_of_a_stack_that_is_gone_is_seen(tmp_path: Path) -> None:
     write_record(tmp_path, record)
     gone.communicate()
     assert "of a stack that is gone" in check_stack(nothing_at(tmp_path)).sentence
+
+
+def test_server_that_is_not_ready_is_a_failure_with_its_reason(tmp_path: Path) -> None:
+    endpoints = stack_of(tmp_path, os.getpid())
+    assert endpoints.record is not None
+    broken = replace(endpoints.record.services["nats"], state="not ready", reason="RL_TURNS write error")
+    finding = check_processes(Endpoints(tmp_path, replace(endpoints.record, services={"nats": broken}), {}))
+    assert finding.state == "failure"
+    assert finding.sentence == "nats is not ready: RL_TURNS write error"
 
 
 def test_a_process_that_is_stopped_or_gone_is_named(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from ratchet.core.contract.values import (
 )
 
 POLICIES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS, BASELINES = "policies", "rollouts", "rollout_chunks", "jobs", "baselines"
-KEYS, KEY_USAGE, RESPONSES = "keys", "key_usage", "responses"
+KEYS, KEY_USAGE, RESPONSES, PROBES = "keys", "key_usage", "responses", "probes"
 """Bucket names."""
 
 Zoned = Annotated[datetime, msgspec.Meta(tz=True)]

@@ -20,6 +20,8 @@ class _State(msgspec.Struct):
 
     reasons: dict[str, str] | None = None
     notes: dict[str, str] = {}
+    error: str | None = None
+    """What nats-server says."""
 
 
 def not_ready(url: str, timeout_s: float = 4.0) -> str | None:
@@ -46,6 +48,8 @@ def readiness_of(status: int, body: bytes) -> tuple[str | None, dict[str, str]]:
         state = _State()
     if status == 200:
         return None, state.notes
+    if state.reasons is None and state.error:
+        return state.error, state.notes
     if state.reasons is None:
         return f"{status} {body.decode(errors='replace').strip()}".strip(), state.notes
     return "; ".join(f"{name}: {reason}" for name, reason in state.reasons.items()), state.notes

@@ -11,6 +11,7 @@ from pathlib import Path
 from ratchet.bus.tasks import end
 from ratchet.core.errors import RatchetError
 from ratchet.core.service.discovery import WHEN_NEEDED
+from ratchet.core.service.files import LOW_BYTES, free_bytes
 from ratchet.core.service.readiness import SILENCE, is_silent, not_ready
 from ratchet.local.local_stack.process import Process, StartFailed, ended, not_ready_for
 from ratchet.local.local_stack.program import Program
@@ -58,6 +59,8 @@ class Member:
         self.restarted: str | None = None
         """Why it was started again last."""
         self.process: Process | None = None
+        self.unfit: str | None = None
+        """Why it is not ready although it says so: what the supervisor has seen by itself, of this process."""
         self.ready = asyncio.Event()
         """Set exactly while the state is `READY`."""
         self._env = env
@@ -71,6 +74,8 @@ class Member:
         self._silent_at = 0.0
         """When it will have been silent for too long, if it stays so."""
         self._silent_looks = 0
+        self._refuses_since: float | None = None
+        """Since when it has answered, and said that it is not ready."""
         hasty_s = settings.answer_s if program.silent_s is None else program.silent_s / (SILENT_LOOKS + 1)
         self._answer_s = min(settings.answer_s, hasty_s)
         """The first look asks twice."""
@@ -127,10 +132,16 @@ class Member:
                 await self._look()
                 silent_s = time.monotonic() - self._heard_at
                 if self._silent_looks >= SILENT_LOOKS and time.monotonic() >= self._silent_at:
-                    if self.process is not None:
-                        self.process.kill()
-                        await asyncio.to_thread(self.process.wait)
-                    self._crashed(f"was killed: it answered nothing for {silent_s:.0f} s")
+                    await self._end(f"it answered nothing for {silent_s:.0f} s")
+                elif await asyncio.to_thread(self._is_stuck):
+                    await self._end(str(self.reason))
+
+    async def _end(self, why: str) -> None:
+        """Kill it, so that it is started again."""
+        if self.process is not None:
+            self.process.kill()
+            await asyncio.to_thread(self.process.wait)
+        self._crashed(f"was killed: {why}")
 
     async def stop(self) -> None:
         """End it; it stays down."""
@@ -168,8 +179,9 @@ class Member:
 
     def _launch(self) -> Process:
         self._began_at = time.monotonic()
-        self._heard_at, self._silent_looks = self._began_at, 0
+        self._heard_at, self._silent_looks, self._refuses_since = self._began_at, 0, None
         self._silent_at = self._began_at + self._settings.start_s
+        self.unfit = None
         self.process = Process.start(self.program, self.log, self._env)
         self._enter(MemberState.STARTING, None)
         return self.process
@@ -203,6 +215,9 @@ class Member:
             self._heard()
         else:
             self._silent_looks += 1
+        reason = reason or self.unfit
+        refuses = reason is not None and not self._silent_looks
+        self._refuses_since = (self._refuses_since or time.monotonic()) if refuses else None
         if reason is None:
             self._enter(MemberState.READY, None)
         elif self.state is not MemberState.STARTING or await asyncio.to_thread(self._alive):
@@ -211,6 +226,14 @@ class Member:
     def _heard(self) -> None:
         self._heard_at, self._silent_looks = time.monotonic(), 0
         self._silent_at = self._heard_at + (self.program.silent_s or self._settings.silent_s)
+
+    def _is_stuck(self) -> bool:
+        """Whether only a new start helps: it says for long that it is not ready, and lacks no room."""
+        stuck_s, since = self.program.stuck_s, self._refuses_since
+        if stuck_s is None or since is None or self.state is not MemberState.NOT_READY:
+            return False
+        directory = self.program.cwd or self.log.parent
+        return time.monotonic() - since >= stuck_s and free_bytes(directory) >= LOW_BYTES
 
     def _speaks(self) -> bool:
         return self.program.alive_url is not None and not is_silent(self.program.alive_url, self._answer_s)

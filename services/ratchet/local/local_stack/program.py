@@ -36,5 +36,8 @@ class Program:
     """Files that it leaves behind outside its own directory; removed when it has stopped."""
     silent_s: float | None = None
     """A process that has answered nothing for this long is ended; None: as the stack's settings say."""
+    stuck_s: float | None = None
+    """A process that says for this long that it is not ready, on a disk with room, is started again; None: it may wait
+    for others."""
     stop_s: float = STOP_S
     """From the polite signal to the other one."""

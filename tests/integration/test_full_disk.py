@@ -1,0 +1,58 @@
+"""A disk that was full for a while: the broker takes messages again without a person."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
+from ratchet.core.errors import BusUnavailable
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.settings import SharedSettings
+from ratchet.local.local_stack.member import MemberState
+from ratchet.local.local_stack.settings import StackSettings
+from ratchet.local.local_stack.stack import Stack
+from tests.support.messages import trajectory
+from tests.support.small_disk import filled, small_disk
+
+pytestmark = pytest.mark.slow
+
+
+async def _publishes(bus: Bus, number: int) -> bool:
+    try:
+        await bus.publish(trajectory(f"run {number}"))
+    except BusUnavailable:
+        return False
+    return True
+
+
+async def test_broker_takes_messages_again_after_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        settings = StackSettings(directory=disk / "state", free_ports=True, only=("nats",))
+        async with Stack(settings) as stack:
+            broker = stack.members["nats"]
+            shared = SharedSettings(nats_url=stack.url("nats"))
+            bus = await Bus.connect(shared.bus, name="test", contracts=load_contracts())
+            await bus.ensure_streams()
+            acknowledged = [number for number in range(100) if await _publishes(bus, number)]
+            with filled(disk):
+                refused = 100
+                while await _publishes(bus, refused):  # what fits into the file's last page is taken
+                    acknowledged.append(refused)
+                    refused += 1
+
+                async def named() -> bool:
+                    return broker.state is MemberState.NOT_READY and "RL_TRAJECTORIES" in str(broker.reason)
+
+                await eventually(named, 30)
+                assert "write error" in str(broker.reason)
+                await asyncio.sleep(5)
+                assert broker.restarts == 0  # a new start would find no room either
+            await eventually(lambda: _publishes(bus, refused), 60)
+            assert broker.restarts == 1
+            assert "write error" in str(broker.restarted)
+            assert (await bus.extent("RL_TRAJECTORIES")).last >= len(acknowledged) + 1
+            await bus.close()
