@@ -24,6 +24,8 @@ name, whose id follows from that of the ended one; a header or a path names one 
 remember counts for the same API key only, no longer than a conversation may rest, and must point to one trajectory: of
 two, either may be wrong, so the call begins a new one.
 
+Whose a trajectory is, its subject, its first call alone says (`subject_ref`): nothing is remembered for that.
+
 Each process remembers what it answered and, from their notes, what all others did. A note may still be on its way:
 where that could change what a call belongs to, the answer is not certain yet, and the caller looks again.
 
