@@ -52,8 +52,12 @@ MAX_ESCAPES = 100_000
 """Most backslashes of a body in which halves of characters are looked for: a tenth of a second, while agents wait."""
 STEP_BYTES = 256 * 1024
 """A larger value is read in steps: of its members and items each by itself."""
+PLAIN_ITEMS = 10_000
+"""A list of more items than this, with fewer lists and objects among them, is read at once: token ids, say."""
 STEPS = 6
 """How deep a value is read so: messages, a message, its parts, a part, what it holds, and its members."""
+MAX_MEMBERS = 1_000
+"""Most members of a request: APIs have fewer than a hundred."""
 MAX_MESSAGES = 100_000
 """Most messages of a chat; providers take as many (Anthropic) or fewer."""
 MODEL_CHARACTERS = 200
@@ -201,9 +205,11 @@ def read_fields(body: bytes) -> Fields:
     """The members of a request. U+FFFD stands for each half of a character: JavaScript cuts emoji in two. An integer
     that is written as a float without a fraction becomes one.
 
-    Raises `BadRequest` unless it is a JSON object in UTF-8.
+    Raises `BadRequest` unless it is a JSON object in UTF-8, or where it has more members than an API may have.
     """
     fields = _split(body.removeprefix(codecs.BOM_UTF8))
+    if len(fields) > MAX_MEMBERS:
+        raise BadRequest(f"the body has {len(fields)} members; at most {MAX_MEMBERS} are read", code="too_many_values")
     for name in _INTEGER_MEMBERS & fields.keys():
         raw = bytes(fields[name])
         if b"." in raw or b"e" in raw or b"E" in raw:
@@ -260,7 +266,10 @@ def _decoded_in_steps(raw: msgspec.Raw, steps: int) -> Any:
     if steps == 0 or len(view) <= STEP_BYTES or kind not in (b"[", b"{"):
         return _VALUE.decode(raw)
     if kind == b"[":
-        return [_decoded_in_steps(item, steps - 1) for item in _RAWS.decode(raw)]
+        items = _RAWS.decode(raw)
+        if len(items) > PLAIN_ITEMS and bytes(view).count(b"[") + bytes(view).count(b"{") < PLAIN_ITEMS:
+            return _VALUE.decode(raw)
+        return [_decoded_in_steps(item, steps - 1) for item in items]
     return {name: _decoded_in_steps(member, steps - 1) for name, member in _FIELDS.decode(raw).items()}
 
 

@@ -200,7 +200,7 @@ def _guard(
     answering = Answering(router, cache, recorder, identity, settings.logprob_modes, settings.prices)
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)
     handlers = Handlers(models, recorder, continuing, arms, identity, peer_sync, updates, recording.contracts, utc_now)
-    others = OtherCalls(models, router, settings.prices, quotas.account)
+    others = OtherCalls(reader, models, router, settings.prices, quotas.account)
     find = route_finder(completions, others, handlers, coordinator if settings.coordinator_url else None, quotas)
     api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=constants.bodies_bytes)
     used = partial(updates.used, requests=1)

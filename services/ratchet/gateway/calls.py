@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import uuid_utils
@@ -45,6 +45,7 @@ from ratchet.gateway.engines.base import Engine
 from ratchet.gateway.models import Models
 from ratchet.gateway.peer_sync import PeerSync
 
+T = TypeVar("T")
 TRAJECTORY, SESSION, AGENT = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
 ARM = b"x-ratchet-arm"
 """With the value `pinned`: an evaluation, which stays out of statistics and training whatever model it names."""
@@ -92,10 +93,14 @@ class RequestReader:
 
     async def read(self, dialect: ApiDialect, body: bytes, *, named: bool) -> Read:
         """The request that a body is; `named`: its headers name its trajectory. Raises `BadRequest`."""
+        with_digests = len(body) > LARGE and not named
+        return await self.apply(partial(_read_with_digests if with_digests else _read, dialect), body)
+
+    async def apply(self, read: Callable[[bytes], T], body: bytes) -> T:
+        """What `read` makes of a body; it may raise."""
         if len(body) <= LARGE:
-            return _read(dialect, body)
-        read = _read if named else _read_with_digests
-        return await asyncio.get_running_loop().run_in_executor(self._thread, read, dialect, body)
+            return read(body)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read, body)
 
     def close(self) -> None:
         """Read no more."""

@@ -86,7 +86,7 @@ class Handlers:
 
         Publishes a repeated end like the first one, which may not have arrived.
         """
-        body = request.json_object() if request.body else {}
+        body = request.record() if request.body else {}
         knows_all = await self.peer_sync.catch_up()
         trajectory_id = self._meant_by(trajectory, request)
         known = {arm.role: arm for arm in self.arms.of_trajectory(trajectory_id)}
@@ -129,7 +129,7 @@ class Handlers:
 
         Raises `Forbidden` for a key that may not rate the role, or not say who gave the feedback.
         """
-        body = request.json_object()
+        body = request.record()
         _check_claims(request.caller, body)
         name = body.get("trajectory_id") or trajectory
         if name is None:

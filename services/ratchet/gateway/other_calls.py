@@ -14,7 +14,7 @@ from ratchet.dialects.messages.reading import count_of, estimate
 from ratchet.dialects.requests import ADAPTER_ID, Body, read_fields, value_of
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter
-from ratchet.gateway.calls import passed_headers
+from ratchet.gateway.calls import RequestReader, passed_headers
 from ratchet.gateway.domain.prices import CHARACTERS, FREE, Prices
 from ratchet.gateway.engines.base import EngineError, EngineFailed, relayed_headers
 from ratchet.gateway.models import Models
@@ -28,6 +28,7 @@ COUNTED_BY = b"x-ratchet-count"
 class OtherCalls:
     """One method per route."""
 
+    reader: RequestReader
     models: Models
     router: CallRouter
     prices: Prices
@@ -40,7 +41,7 @@ class OtherCalls:
         Raises `BadRequest`, `NotFound`, `Forbidden`, `EngineError`, and `Unavailable` when the gateway cannot look up a
         version.
         """
-        call = read_call_of(read_fields(request.body), counting=True)
+        call = await self.reader.apply(lambda body: read_call_of(read_fields(body), counting=True), request.body)
         model, version = await self.models.resolve(call.model, request.caller, exact=call.named_by == ADAPTER_ID)
         engine, policy = self.router.serving(model.role, version, call.model)
         count = await engine.count_tokens(call, policy, model.role)

@@ -11,7 +11,8 @@ import pytest
 
 from ratchet.core.errors import InvalidMessage
 from ratchet.core.rules.access import ANYONE
-from ratchet.core.service.asgi import Request, Response
+from ratchet.core.service.asgi import RECORD_BYTES, Request, Response
+from ratchet.core.service.problems import HttpError
 from ratchet.dialects.api_dialect import CHAT
 from tests.support.gateway_alone import Alone, alone, chat_request
 
@@ -85,3 +86,9 @@ async def test_end_with_a_bad_task_names_the_member_that_was_written(tmp_path: P
     async with alone(tmp_path) as here:
         with pytest.raises(InvalidMessage, match=r"^/task: "):
             await ended(here, await called(here, "support"), task={"domain": "shop"})
+
+
+async def test_end_is_no_conversation_and_has_a_bound(tmp_path: Path) -> None:
+    async with alone(tmp_path) as here:
+        with pytest.raises(HttpError, match="larger than 262144 bytes"):
+            await ended(here, await called(here, "support"), labels={"long": "x" * RECORD_BYTES})

@@ -85,7 +85,9 @@ async def test_embeddings_need_the_scope_of_their_models_role_and_count_for_the_
         spent = list[tuple[str, int, float]]()
         prices = Prices(upstreams={"provider": {"*": Price(prompt=10.0, completion=0.0)}})
         router = here.completions.calls.router
-        others = OtherCalls(here.handlers.models, router, prices, lambda *used: spent.append(used))
+        others = OtherCalls(
+            here.completions.calls.reader, here.handlers.models, router, prices, lambda *used: spent.append(used)
+        )
         here.server.may_answer.set()
         for name, role, another in (("openai/embedding-3", "default", "support"), ("support", "support", "default")):
             body = msgspec.json.encode({"model": name, "input": "hi"})

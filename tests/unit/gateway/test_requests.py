@@ -13,6 +13,7 @@ from ratchet.core.service.problems import http_error
 from ratchet.dialects.api_dialect import CHAT, ENGINE_FIELDS, TEXT, ApiDialect
 from ratchet.dialects.messages.dialect import MESSAGES
 from ratchet.dialects.requests import (
+    MAX_MEMBERS,
     MAX_MESSAGES,
     STEP_BYTES,
     CallRequest,
@@ -324,3 +325,9 @@ def test_claude_code_without_an_account_names_its_device() -> None:
     assert first == second
     assert first is not None
     assert '"device_id":"d"' in first
+
+
+def test_a_request_has_at_most_a_thousand_members() -> None:
+    members = {f"member{number}": number for number in range(MAX_MEMBERS + 1)}
+    with pytest.raises(BadRequest, match="the body has 1001 members"):
+        read_fields(msgspec.json.encode(members))

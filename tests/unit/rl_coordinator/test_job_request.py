@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -194,6 +195,13 @@ def test_the_id_is_the_given_one_or_follows_from_the_key_or_is_fresh() -> None:
 def test_a_body_that_breaks_the_schema_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(Rejected):
         request_of(body)
+
+
+def test_body_of_many_values_is_refused_before_it_is_checked() -> None:
+    began = time.process_time()
+    with pytest.raises(Rejected, match="more than 5000 values"):
+        BODY.read(b'{"dataset":{"filter":{"sources":[' + b"{}," * 85_000 + b"{}]}}}")
+    assert time.process_time() - began < 0.2
 
 
 def test_every_member_at_fault_is_named_and_the_first_is_the_param() -> None:

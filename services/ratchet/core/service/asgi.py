@@ -15,6 +15,7 @@ from ratchet.bus.message import decode
 from ratchet.core.errors import BadRequest, RatchetError
 from ratchet.core.rules.access import UNAUTHENTICATED, Caller
 from ratchet.core.service.http_encoding import NotUnpacked, UnknownEncoding, Unpacker
+from ratchet.core.service.json_values import VALUE_BYTES, count_values
 from ratchet.core.service.problems import ErrorJson, HttpError, http_error, internal_error
 
 log = structlog.get_logger()
@@ -37,7 +38,11 @@ _EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-cont
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 """Matches every body with an integer that may not fit into 64 bits: such a value can be read, but not written again."""
 BODIES_LIMIT = 512 * 1024 * 1024
-"""Bytes of all bodies together, unless a service sets its own limit."""
+"""Bytes of all bodies together, and of what they decode to, unless a service sets its own limit."""
+LARGE = 1024 * 1024
+"""Bytes of a body whose values are counted in a thread: other requests wait for less."""
+RECORD_BYTES = 256 * 1024
+"""Most bytes of a body that is no conversation: a request for training, an order, an end, feedback."""
 DRAINED = 8
 """A body that is too large is read, and dropped, up to so many times the limit: a client that still sends while the
 connection closes would never see why."""
@@ -73,6 +78,12 @@ class Request(msgspec.Struct, frozen=True):
         except OverflowError as error:
             raise BadRequest("the body holds an integer of more than 64 bits", code="invalid_json") from error
         return value
+
+    def record(self) -> dict[str, Any]:
+        """The body as a JSON object that is no conversation. Raises `BadRequest`, and `HttpError` for a long one."""
+        if len(self.body) > RECORD_BYTES:
+            raise body_too_large(RECORD_BYTES)
+        return self.json_object()
 
     def json_object(self) -> dict[str, Any]:
         """The body as a JSON object. Raises `BadRequest`."""
@@ -197,9 +208,10 @@ class JsonApi:
             return problem_response(internal_error())
 
     async def _body(self, scope: Scope, receive: Receive, take: Callable[[int], bool]) -> bytes | None:
-        """The whole body, unpacked; None when the client went away.
+        """The whole body, unpacked, with room for what it decodes to; None when the client went away.
 
-        Raises `HttpError` for a body that is too large or cannot be unpacked, and when memory is full.
+        Raises `HttpError` for a body that is too large or cannot be unpacked, and when memory is full; `BadRequest` for
+        one that holds too many values.
         """
         chunks, size, more = list[bytes](), 0, True
         while more and size <= self._body_limit * DRAINED:
@@ -214,9 +226,13 @@ class JsonApi:
                 chunks.append(chunk)
             more = event.get("more_body", False)
         if size > self._body_limit:
-            raise self._too_large()
+            raise body_too_large(self._body_limit)
         encoding = next((value for name, value in scope["headers"] if name == b"content-encoding"), b"")
-        return await self._unpacked(chunks, encoding, take) if encoding else b"".join(chunks)
+        body = await self._unpacked(chunks, encoding, take) if encoding else b"".join(chunks)
+        values = count_values(body) if len(body) <= LARGE else await asyncio.to_thread(count_values, body)
+        if not take(values * VALUE_BYTES):
+            raise _no_room()
+        return body
 
     async def _unpacked(self, packed: Sequence[bytes], encoding: bytes, take: Callable[[int], bool]) -> bytes:
         """The body that was sent packed, within the same bounds; between two parts the loop serves others.
@@ -230,7 +246,7 @@ class JsonApi:
                 for part in unpacker.feed(chunk):
                     size += len(part)
                     if size > self._body_limit:
-                        raise self._too_large()
+                        raise body_too_large(self._body_limit)
                     if not take(len(part)):
                         raise _no_room()
                     parts.append(part)
@@ -243,8 +259,10 @@ class JsonApi:
             raise HttpError(400, f"the body cannot be read: {error}", code="invalid_json") from error
         return b"".join(parts)
 
-    def _too_large(self) -> HttpError:
-        return HttpError(413, f"the body is larger than {self._body_limit} bytes", code="body_too_large")
+
+def body_too_large(limit: int) -> HttpError:
+    """The refusal of a body of more than `limit` bytes."""
+    return HttpError(413, f"the body is larger than {limit} bytes", code="body_too_large")
 
 
 def _no_room() -> HttpError:

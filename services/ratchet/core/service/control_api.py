@@ -35,7 +35,7 @@ from ratchet.bus.message import decode
 from ratchet.core.contract.http.answers import ErrorOut
 from ratchet.core.errors import BadRequest, Forbidden, RatchetError
 from ratchet.core.rules.access import UNAUTHENTICATED, Caller, KeyScope
-from ratchet.core.service.asgi import IDENTIFY, caller_of
+from ratchet.core.service.asgi import IDENTIFY, RECORD_BYTES, body_too_large, caller_of
 from ratchet.core.service.openapi import REFERENCE, Schema, components, reference
 from ratchet.core.service.problems import HttpError, http_error, internal_error
 
@@ -101,7 +101,7 @@ class _Arguments:
         """The arguments of a call. Raises an error of the tree: one line that names every parameter that is wrong."""
         arguments: dict[str, Any] = {}
         if self.body is not None:
-            arguments[self._body] = self._read(await request.body())
+            arguments[self._body] = self._read(await _body_of(request))
         if self._caller:
             arguments[self._caller] = caller_of(request.scope)
         query = {name: value for name, value in request.query_params.items() if name not in self._in_path}
@@ -335,6 +335,18 @@ class _Events(StreamingResponse):
                 except RatchetError:
                     return  # its page asks for another stream, and reads why
                 yield event
+
+
+async def _body_of(request: Request) -> bytes:
+    """The whole body. Raises `HttpError` for one that is too large, once it has been read and dropped."""
+    parts, size = list[bytes](), 0
+    async for part in request.stream():
+        size += len(part)
+        if size <= RECORD_BYTES:
+            parts.append(part)
+    if size > RECORD_BYTES:
+        raise body_too_large(RECORD_BYTES)
+    return b"".join(parts)
 
 
 def _reader(kind: type[msgspec.Struct]) -> Callable[[bytes], Any]:

@@ -286,3 +286,28 @@ async def test_the_query_reaches_the_handler() -> None:
 
     call = await called(handler, [b""], scope(query_string=b"role=a&limit=2"))
     assert call.json == {"query": "role=a&limit=2"}
+
+
+async def test_a_body_of_too_many_values_reaches_no_handler() -> None:
+    handled: list[Request] = []
+
+    async def handler(request: Request) -> Response:
+        handled.append(request)
+        return json_response({})
+
+    call = Call([b"[" + b"{}," * 300_000 + b"1]"])
+    await JsonApi(lambda _, __: handler, 2_000_000)(scope(), call.receive, call.send)
+    assert (call.status, call.json["error"]["code"]) == (400, "too_many_values")
+    assert not handled
+
+
+async def test_a_body_takes_room_for_what_it_decodes_to() -> None:
+    async def handler(_: Request) -> Response:
+        return json_response({})
+
+    statuses: list[int] = []
+    for value in (b"1,", b"12345678,"):
+        call = Call([b"[" + value * (900_000 // len(value)) + b"1]"])
+        await JsonApi(lambda _, __: handler, 2_000_000, bodies_limit=20_000_000)(scope(), call.receive, call.send)
+        statuses.append(call.status)
+    assert statuses == [503, 200]

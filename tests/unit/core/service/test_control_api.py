@@ -125,6 +125,11 @@ async def test_every_error_has_one_shape_and_names_the_wrong_part(
     assert "a bug" not in error["message"]
 
 
+async def test_body_that_is_too_large_is_refused(things: httpx.AsyncClient) -> None:
+    answer = await things.post("/v1/things/x", json={**START, "reason": "because " * 40_000})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+
+
 async def test_the_answer_to_a_wrong_method_names_the_right_ones(things: httpx.AsyncClient) -> None:
     assert "GET" in (await things.delete("/v1/things/known")).headers["allow"]
 

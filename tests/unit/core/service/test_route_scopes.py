@@ -84,7 +84,8 @@ async def test_every_documented_route_of_the_gateway_refuses_a_key_without_its_s
     coordinator = AsyncApiClient(Peer("the coordinator", "http://127.0.0.1:1"))
     quotas = Quotas(UNUSED, FakeClock(), FakeClock().monotonic, PeerUpdates())
     async with alone(tmp_path) as here, coordinator:
-        others = OtherCalls(here.completions.calls.models, here.completions.calls.router, NO_PRICES, quotas.account)
+        calls = here.completions.calls
+        others = OtherCalls(calls.reader, calls.models, calls.router, NO_PRICES, quotas.account)
         find = route_finder(here.completions, others, here.handlers, coordinator, quotas)
         routes = [(path, verb.upper()) for path, verbs in document["paths"].items() for verb in verbs]
         assert len(routes) > 8
