@@ -156,7 +156,7 @@ class Settings(ServiceSettings):
     without it no turn names one. Starts hash user or session with it, else with `RATCHET_SERVICE_KEY`."""
     body_limit: int = 32 * 1024 * 1024
     """Largest request body in bytes, unpacked; Anthropic's API takes as many. A body of this size keeps other calls
-    waiting for 30 ms if it is text and images, and for .13 s at worst; a larger one for as much longer."""
+    waiting for .08 s if it is text and images, and for .2 s at worst; a larger one for as much longer."""
     recorders: int = Field(default=1, ge=1, le=16)
     """Processes that redact, check and pack what agents and engines send."""
     recording_bytes: int = 64 * 1024 * 1024

@@ -16,6 +16,7 @@ from ratchet.core.rules.texts import NAME_CHARACTERS
 from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.domain.identity import (
     CLAIMS,
+    SEARCHED,
     Asked,
     Claim,
     Claims,
@@ -236,6 +237,14 @@ def test_a_conversation_goes_on_where_this_gateway_answered_it() -> None:
     assert (second.trajectory_id, second.by) == (first.trajectory_id, "prefix")
     assert gateway.ask(USER, {"role": "assistant", "content": "never said"}, MORE).by == "new"
     assert gateway.ask(USER, MORE).by == "new"
+
+
+@pytest.mark.parametrize(("answer", "by"), [(HELLO, "prefix"), (called("call_93a9c2d17b"), "tool_call")])
+@pytest.mark.parametrize(("later", "found"), [(SEARCHED - 2, True), (SEARCHED, False)])
+def test_answer_is_looked_for_among_the_newest_messages(answer: JsonObject, by: str, later: int, found: bool) -> None:
+    gateway = Gateway()
+    gateway.complete([USER], answer)
+    assert gateway.ask(USER, answer, *[MORE] * later).by == (by if found else "new")
 
 
 def test_a_conversation_that_two_trajectories_share_word_for_word_belongs_to_neither() -> None:

@@ -43,6 +43,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any, cast
 
 import msgspec
@@ -72,6 +73,8 @@ SUBJECT_BYTES = 8
 """Length of a subject's hash: two of 100,000 subjects share one with a chance of 1 in 3 billion."""
 NAMES = 8192
 """Names whose ids are remembered: an agent sends its name with every call."""
+SEARCHED = 10_000
+"""So many of a conversation's newest messages, and of their tool calls, are looked for: .05 s, while others wait."""
 RANDOM_CHARACTERS = 8
 """Letters and digits of a tool call's id, beside the words in it, from which on it is taken for random. Some engines
 count instead (`call_1`, `functions.search:0`), and such ids come again in every run."""
@@ -410,15 +413,15 @@ class Identity:
         calls of a run too.
         """
         results, system = open_calls(conversation), system_prompt_digest(conversation)
+        newest = islice(reversed(conversation), SEARCHED)
         asked: set[str] = set()
-        for message in reversed(conversation):
-            for call_id in repeated_ids(message):
-                if call_id not in asked:
-                    asked.add(call_id)
-                    mark = _mark("t", scope, call_id) if call_id in results else _system_mark(scope, system, call_id)
-                    claim = self._fresh(self._claim_of(mark))
-                    if claim is not None:
-                        return call_id, claim
+        for call_id in islice((call_id for message in newest for call_id in repeated_ids(message)), SEARCHED):
+            if call_id not in asked:
+                asked.add(call_id)
+                mark = _mark("t", scope, call_id) if call_id in results else _system_mark(scope, system, call_id)
+                claim = self._fresh(self._claim_of(mark))
+                if claim is not None:
+                    return call_id, claim
         return None
 
     def _of_prefix(self, scope: str, conversation: Messages, digests: Sequence[bytes]) -> Claim | None:
@@ -426,7 +429,7 @@ class Identity:
 
         If several trajectories were given that one, so were they everything before it: then it is none of them.
         """
-        for place in range(len(conversation), 0, -1):
+        for place in islice(range(len(conversation), 0, -1), SEARCHED):
             if conversation[place - 1].get("role") == "assistant":
                 claims = self.marks.get_value(_prefix_mark(scope, digests[place]))
                 if claims is not None:
