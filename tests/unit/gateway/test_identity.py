@@ -240,11 +240,11 @@ def test_a_conversation_goes_on_where_this_gateway_answered_it() -> None:
 
 
 @pytest.mark.parametrize(("answer", "by"), [(HELLO, "prefix"), (called("call_93a9c2d17b"), "tool_call")])
-@pytest.mark.parametrize(("later", "found"), [(SEARCHED - 2, True), (SEARCHED, False)])
-def test_answer_is_looked_for_among_the_newest_messages(answer: JsonObject, by: str, later: int, found: bool) -> None:
+@pytest.mark.parametrize(("later", "is_near"), [(SEARCHED - 2, True), (SEARCHED, False)])
+def test_answer_is_looked_for_among_the_newest_messages(answer: JsonObject, by: str, later: int, is_near: bool) -> None:
     gateway = Gateway()
     gateway.complete([USER], answer)
-    assert gateway.ask(USER, answer, *[MORE] * later).by == (by if found else "new")
+    assert gateway.ask(USER, answer, *[MORE] * later).by == (by if is_near else "new")
 
 
 def test_a_conversation_that_two_trajectories_share_word_for_word_belongs_to_neither() -> None:
