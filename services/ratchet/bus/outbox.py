@@ -88,7 +88,7 @@ class Outbox:
         self._queue: deque[Record] = deque()
         self._queued_bytes = 0
         self._lock = threading.Lock()
-        self._in_flight = 0
+        self._in_flight: Sequence[Record] = ()
         self._bus: Bus | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
@@ -100,7 +100,7 @@ class Outbox:
     @property
     def pending(self) -> int:
         """Messages that no stream has stored yet."""
-        return len(self._queue) + self._in_flight + self._spool.pending
+        return len(self._queue) + len(self._in_flight) + self._spool.pending
 
     def put(self, message: Message) -> bool:
         """Queue one message; False, and counted as overflowed, when the queue is full. Raises `InvalidMessage`.
@@ -110,7 +110,11 @@ class Outbox:
         if self._is_full():
             self.stats.overflowed += 1
             return False
-        return self.put_sealed(self._sealer.seal(message))
+        return self.put_sealed(self.seal(message))
+
+    def seal(self, message: Message) -> Record:
+        """Check a message, and make what `put_sealed` takes. Raises `InvalidMessage`."""
+        return self._sealer.seal(message)
 
     def put_sealed(self, record: Record) -> bool:
         """Queue a message that was checked and sealed; False, and counted as overflowed, when the queue is full."""
@@ -155,8 +159,17 @@ class Outbox:
             try:
                 await end(connecting, self._draining)
             finally:
-                while self._queue:
-                    self._keep(self._take())
+                self.keep_rest()
+
+    def keep_rest(self) -> None:
+        """Keep in the spool what is queued and on its way, where no `run` does that any more."""
+        before = self.stats.overflowed
+        in_flight, self._in_flight = self._in_flight, ()
+        self._keep(in_flight)
+        while self._queue:
+            self._keep(self._take())
+        if lost := self.stats.overflowed - before:
+            log.error("not published, and no room on disk", messages=lost)
 
     async def stop(self) -> None:
         """Publish what is queued, once, and return from `run`."""
@@ -198,14 +211,14 @@ class Outbox:
             if away and not self._spool.keeps:
                 return
             batch = self._take()
-            self._in_flight = len(batch)
+            self._in_flight = batch
             try:
                 if away or self._spool.pending:
                     self._keep(batch)
                 else:
                     await self._publish_or_keep(batch)
             finally:
-                self._in_flight = 0
+                self._in_flight = ()
         due = self._spool.pending or self._orphans_due <= asyncio.get_running_loop().time()
         if due and self._is_connected() and (self._draining is None or self._draining.done()):
             self._draining = asyncio.create_task(self._safely(self._drain()))
@@ -241,6 +254,7 @@ class Outbox:
         try:
             await self._publish(batch)
         except BaseException as error:
+            batch = self._in_flight  # none, where `keep_rest` was faster
             if self._spool.keeps:
                 self._keep(batch)
             else:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import structlog
 
+from ratchet.bus.envelope import Record
 from ratchet.bus.outbox import Outbox
 from ratchet.core.contract import Message, encode
 from ratchet.core.rules.redaction import redact_message
@@ -37,13 +39,17 @@ class Preparer:
         self._unfinished_bytes = 0
         self._when_idle: list[Callable[[], object]] = []
         self._lock = threading.Lock()
+        self._handing_on = threading.Lock()
+        """Each message is either handed on or given up. Not `_lock`: the agent's own thread needs that one."""
         self._ending = False
         self._late = False
         self._thread = threading.Thread(target=self._work, name="ratchet-preparer", daemon=True)
 
     def start(self) -> None:
-        """Begin to work on the queue."""
-        self._thread.start()
+        """Begin to work on the queue, once."""
+        with self._lock:
+            if self._thread.ident is None:
+                self._thread.start()
 
     @property
     def pending(self) -> int:
@@ -92,28 +98,61 @@ class Preparer:
     async def close(self, deadline_s: float) -> None:
         """Finish the queue within the deadline; the rest counts as overflowed."""
         self._ending = True
-        if not await self.wait(deadline_s):
+        await self.wait(deadline_s)
+        self.finish(0)
+
+    def finish(self, deadline_s: float) -> None:
+        """The same without a loop: the caller waits, and does the work itself where there is no thread for it."""
+        until = time.monotonic() + deadline_s
+        self._ending = True
+        if self._thread.is_alive():
+            self._idle().wait(deadline_s)
+        else:
+            self._work_until(until)
+        with self._handing_on, self._lock:
             self._late = True
-            with suppress(queue.Empty):
-                while (queued := self._queue.get_nowait()) is not None:
-                    self.overflowed += 1
-                    self._finish(queued[1])
+            lost, self._unfinished = self._unfinished, 0
+            self.overflowed += lost
         self._queue.put(None)
+        if lost:
+            log.error("not recorded: no time was left", messages=lost)
+
+    def _idle(self) -> threading.Event:
+        """Is set once no message is unfinished."""
+        idle = threading.Event()
+        with self._lock:
+            self._when_idle.append(idle.set)
+            if not self._unfinished:
+                idle.set()
+        return idle
 
     def _work(self) -> None:
         while (queued := self._queue.get()) is not None:
-            message, size = queued
-            try:
-                redacted, counts = redact_message(message)
-                self.redactions.update(counts)
-                if self._late:
-                    self.overflowed += 1
-                else:
-                    self._outbox.put(redacted)
-            except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not end the thread
-                self._drop(message, error)
-            finally:
-                self._finish(size)
+            if not self._late:
+                self._prepare(*queued)
+
+    def _work_until(self, deadline: float) -> None:
+        with suppress(queue.Empty):
+            while time.monotonic() < deadline and (queued := self._queue.get_nowait()) is not None:
+                self._prepare(*queued)
+
+    def _prepare(self, message: Message, size: int) -> None:
+        """Redact, check and hand on, unless `finish` has given up and counted the message in the meantime."""
+        prepared: tuple[Record, Mapping[str, int]] | Exception
+        try:
+            redacted, counts = redact_message(message)
+            prepared = self._outbox.seal(redacted), counts
+        except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not end the thread
+            prepared = error
+        with self._handing_on:
+            if self._late:
+                return
+            if isinstance(prepared, Exception):
+                self._drop(message, prepared)
+            else:
+                self._outbox.put_sealed(prepared[0])
+                self.redactions.update(prepared[1])
+            self._finish(size)
 
     def _drop(self, message: Message, error: Exception) -> None:
         self.invalid += 1

@@ -231,6 +231,20 @@ async def test_outbox_cancelled_amid_a_batch_keeps_or_counts_it(open_spool: Open
     assert (outbox.stats.published, outbox.pending, outbox.stats.overflowed) == (0, 20 - lost, lost)
 
 
+async def test_outbox_keeps_what_was_on_its_way_when_its_loop_ended(open_spool: OpenSpool) -> None:
+    broker, spool = fake_broker(), open_spool()
+    outbox = outbox_with(spool)
+    broker.answering.clear()
+    put(outbox, range(20))
+    running = asyncio.create_task(outbox.run(partial(connect, broker)))
+    await eventually(lambda: _true(broker.asked == 20))
+    outbox.put(trajectory("20"))
+    outbox.keep_rest()
+    assert (spool.pending, outbox.pending) == (21, 21)
+    await end(running, again_s=0.01)
+    assert (spool.pending, outbox.pending) == (21, 21)
+
+
 def incompressible(name: str, size: int) -> Any:
     text = Random(name).randbytes(size // 2).hex()
     return trajectory(name, task_context=TaskContext(task_id=name, instructions=text))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import msgspec
 
 from ratchet.bus.outbox import Outbox
@@ -86,8 +88,27 @@ async def test_closing_ends_at_its_deadline_and_counts_the_rest() -> None:
     assert not await preparer.wait(0)
     preparer.start()
     await preparer.close(0)
+    assert (preparer.pending, outbox.pending + preparer.overflowed) == (0, 3)
 
-    async def all_accounted_for() -> bool:  # one message may still be in the worker's hands when closing gives up
-        return outbox.pending + preparer.overflowed == 3
 
-    assert await eventually(all_accounted_for)
+async def test_preparer_counts_a_message_in_its_hands_once() -> None:
+    preparer, outbox = made()
+    preparer.start()
+    preparer.put(trajectory("long", task_context=TaskContext(task_id="t", instructions="word " * 60_000)))
+    await preparer.close(0)
+    assert (preparer.pending, outbox.pending, preparer.overflowed) == (0, 0, 1)
+    await eventually(lambda: ended("ratchet-preparer"))
+    assert (outbox.pending, preparer.overflowed, preparer.invalid) == (0, 1, 0)
+
+
+async def ended(name: str) -> bool:
+    return name not in {thread.name for thread in threading.enumerate()}
+
+
+def test_preparer_finishes_without_a_thread_of_its_own() -> None:
+    preparer, outbox = made()
+    for n in range(3):
+        preparer.put(trajectory(str(n)))
+    preparer.finish(5)
+    preparer.put(trajectory("late"))
+    assert (preparer.pending, outbox.pending, preparer.overflowed) == (0, 3, 1)
