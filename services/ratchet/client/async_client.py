@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from tempfile import gettempdir
@@ -21,12 +23,13 @@ from ratchet.bus.outbox import QUEUE_BYTES, Outbox
 from ratchet.bus.settings import without_user
 from ratchet.bus.spool import NoSpool, Spool
 from ratchet.bus.tasks import end
+from ratchet.client.leaving import at_exit
 from ratchet.client.preparer import Preparer
 from ratchet.client.recording import Recording, Stats, new_id
 from ratchet.client.settings import ClientSettings
 from ratchet.client.training import Listener, ask_over_http, request_of
 from ratchet.client.trajectory import Agent, TrajectoryRecorder
-from ratchet.core.contract import DEFAULT_ROLE, TrainingRequest
+from ratchet.core.contract import DEFAULT_ROLE, Message, TrainingRequest
 from ratchet.core.errors import ConfigError, Unavailable
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.discovery import address
@@ -47,7 +50,8 @@ BROKER_S = 3.0
 class AsyncClient:
     """Records trajectories and feedback in the background; use it as an asynchronous context manager.
 
-    The broker may be away, at the start and later: messages wait in a bounded spool on disk.
+    The broker may be away, at the start and later: messages wait in a bounded spool on disk. What is recorded when
+    nothing runs to publish it (in a forked child, or where it was never closed) goes to the spool as the process ends.
     """
 
     def __init__(  # noqa: PLR0913 - keywords, each with a default
@@ -66,27 +70,17 @@ class AsyncClient:
         self._contracts = load_contracts()
         self._now = now
         self._name = f"client:{agent_id}"
-        self._spool = _open_spool(self._settings)
-        self._outbox = Outbox(
-            self._contracts,
-            self._name,
-            self._spool,
-            queue_limit=QUEUE_LIMIT,
-            queue_bytes=QUEUE_BYTES,
-            now=now,
-        )
-        self._preparer = Preparer(self._outbox, QUEUE_LIMIT, QUEUE_BYTES)
         agent = Agent(
             agent_id=agent_id,
             role=role,
             session_id=session_id or new_id(),
             subordinate_profile=subordinate_profile,
         )
-        self._recording = Recording(agent, self._settings, self._contracts, self._preparer, strict=strict, now=now)
+        self._recording = Recording(agent, self._settings, self._contracts, self._put, strict=strict, now=now)
         self._agent = agent
-        self._bus: Bus | None = None
-        self._connected = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
+        self._forking = threading.Lock()
+        self._closed = False
+        self._begin()
 
     @property
     def stats(self) -> Stats:
@@ -142,6 +136,7 @@ class AsyncClient:
 
     async def flush(self, deadline_s: float) -> bool:
         """Wait until everything is stored; False when the deadline came first."""
+        self.be_here()
         until = time.monotonic() + deadline_s
         if not await self._preparer.wait(deadline_s):
             return False
@@ -149,31 +144,39 @@ class AsyncClient:
 
     async def start(self) -> None:
         """Begin publishing in the background."""
+        self.be_here()
         self._preparer.start()
         self._running = asyncio.create_task(self._outbox.run(self._connect))
 
     async def close(self) -> None:
-        """Publish the queue within `close_s`; the rest stays in the spool for the next start."""
-        running, self._running = self._running, None
-        if running is None:
+        """Publish the queue within `close_s`; the rest stays in the spool for the next start.
+
+        Where this is cancelled, as by Ctrl-C, all goes to the spool within `GRACE_S`, before the cancel goes on.
+        """
+        if self._closing or self._pid != os.getpid():  # in a child that recorded nothing, it is the parent's
             return
-        until = time.monotonic() + self._settings.close_s
-        await self._preparer.close(self._settings.close_s + GRACE_S)  # needs no broker: a busy machine loses nothing
-        await self._outbox.flush(max(0.0, until - time.monotonic()))
-        await self._outbox.stop()
-        await asyncio.wait({running}, timeout=GRACE_S)
-        await end(running)
-        if self._bus is not None:
-            await self._bus.close()
-        elif self.stats.pending or self.stats.overflowed:
-            log.warning(
-                "never reached a broker",
-                url=without_user(_broker_url(self._settings.shared)),
-                pending=self.stats.pending,
-                overflowed=self.stats.overflowed,
-                spool=str(self._spool.directory) if self._spool.directory else "none: nothing could be kept",
-            )
-        self._spool.close()
+        self._closing = True
+        try:
+            if self._running is not None:
+                await self._publish_rest(self._running)
+        finally:
+            try:
+                self._preparer.finish(GRACE_S)
+                await end(self._running)
+                if self._bus is not None:
+                    await self._bus.close()
+            finally:
+                self._keep_rest()
+
+    def be_here(self) -> None:
+        """In a forked child, begin anew, as every use of this client does by itself."""
+        if self._pid == os.getpid() or self._closed:
+            return
+        with self._forking:
+            if self._pid != os.getpid():
+                self._spool.close()  # the child's part of it: the parent's remains open, and locked
+                self._begin()
+                self._preparer.start()
 
     async def __aenter__(self) -> AsyncClient:
         await self.start()
@@ -183,6 +186,65 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _begin(self) -> None:
+        """Make what belongs to one process: no thread and no connection survives a fork, and a spool has one owner."""
+        self._spool = _open_spool(self._settings)
+        self._outbox = Outbox(
+            self._contracts,
+            self._name,
+            self._spool,
+            queue_limit=QUEUE_LIMIT,
+            queue_bytes=QUEUE_BYTES,
+            now=self._now,
+        )
+        self._preparer = Preparer(self._outbox, QUEUE_LIMIT, QUEUE_BYTES)
+        self._bus: Bus | None = None
+        self._connected = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._closing = False
+        self._stay = at_exit(self._leave)
+        self._pid = os.getpid()  # the last: from now on other threads need not wait
+
+    def _put(self, message: Message) -> None:
+        self.be_here()
+        self._preparer.put(message)
+
+    async def _publish_rest(self, running: asyncio.Task[None]) -> None:
+        until = time.monotonic() + self._settings.close_s
+        await self._preparer.close(self._settings.close_s + GRACE_S)  # needs no broker: a busy machine loses nothing
+        await self._outbox.flush(max(0.0, until - time.monotonic()))
+        await self._outbox.stop()
+        await asyncio.wait({running}, timeout=GRACE_S)
+
+    def _leave(self) -> None:
+        """The process ends, and this client was not closed in it."""
+        if self._pid != os.getpid():
+            return
+        loop = self._running.get_loop() if self._running is not None else None
+        if loop is None or not loop.is_running():
+            self._keep_rest()
+            return
+        with suppress(TimeoutError):  # the loop runs on, on another thread
+            asyncio.run_coroutine_threadsafe(self.close(), loop).result(self._settings.close_s + 3 * GRACE_S)
+
+    def _keep_rest(self) -> None:
+        """Take what is still in memory to the spool within `GRACE_S`, or count it, and close the spool."""
+        if self._closed:
+            return
+        self._preparer.finish(GRACE_S)
+        self._outbox.keep_rest()
+        if self._bus is None and (self.stats.pending or self.stats.overflowed):
+            log.warning(
+                "never reached a broker",
+                url=without_user(_broker_url(self._settings.shared)),
+                pending=self.stats.pending,
+                overflowed=self.stats.overflowed,
+                spool=str(self._spool.directory) if self._spool.directory else "none: nothing could be kept",
+            )
+        self._spool.close()
+        self._closed = True
+        self._stay()
 
     async def _connect(self) -> Bus:
         """The bus, as soon as the broker can be reached, for as long as that takes; warns once while it is away."""

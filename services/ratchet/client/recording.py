@@ -16,7 +16,6 @@ import structlog
 import uuid_utils
 
 from ratchet.bus.contracts import Contracts
-from ratchet.client.preparer import Preparer
 from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import Agent, TrajectoryRecorder, plain
 from ratchet.core.contract import Feedback, JsonObject, Message, Preference
@@ -59,7 +58,7 @@ class Recording:
         agent: Agent,
         settings: ClientSettings,
         contracts: Contracts,
-        preparer: Preparer,
+        put: Callable[[Message], None],
         *,
         strict: bool,
         now: Callable[[], datetime],
@@ -69,7 +68,7 @@ class Recording:
         """Turns, chats and feedback of the wrong shape, which became no message."""
         self._settings = settings
         self._contracts = contracts
-        self._preparer = preparer
+        self._put = put
         self._strict = strict
         self._now = now
 
@@ -199,7 +198,7 @@ class Recording:
         """Queue a message. It is redacted and checked in the background; a strict client checks it here as well."""
         if self._strict:
             self._contracts.check_strict(message)
-        self._preparer.put(message)
+        self._put(message)
 
     def _report(self, error: Exception) -> None:
         if self._strict:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import closing, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
 import structlog
 
 from ratchet.client.async_client import GRACE_S, AsyncClient
+from ratchet.client.leaving import at_exit
 from ratchet.client.recording import Stats
 from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import TrajectoryRecorder
@@ -20,7 +21,6 @@ from ratchet.client.trajectory import TrajectoryRecorder
 log = structlog.get_logger()
 
 T = TypeVar("T")
-START_S = 10.0
 TRAIN_S = 60.0
 """Longer than every deadline inside."""
 
@@ -28,18 +28,17 @@ TRAIN_S = 60.0
 class Client:
     """Records trajectories and feedback in the background; use it as a context manager, from any thread.
 
-    The interpreter's exit closes a client that is still open. After a fork, its first use in the child gives the child
-    threads, a connection and a spool of its own.
+    The process's exit closes a client that is still open. After a fork, its first use in the child gives the child
+    threads, a connection and a spool of its own, which the child's exit closes.
     """
 
     def __init__(self, agent_id: str, *, settings: ClientSettings | None = None, **options: Any) -> None:
         """Takes what `AsyncClient` takes."""
         self._settings = settings or ClientSettings()
-        self._make = lambda: AsyncClient(agent_id, settings=self._settings, **options)
+        self._client = AsyncClient(agent_id, settings=self._settings, **options)
         self._open = True
         self._lock = threading.Lock()
         self._begin()
-        atexit.register(self.close)
 
     @property
     def stats(self) -> Stats:
@@ -68,19 +67,23 @@ class Client:
         return self._call(client.flush(deadline_s), deadline_s + GRACE_S)
 
     def close(self) -> None:
-        """Publish the queue within `close_s`; the rest stays in the spool for the next start."""
+        """Publish the queue within `close_s`; the rest stays in the spool for the next start.
+
+        Ctrl-C ends the waiting: all goes to the spool at once.
+        """
         if not self._open or self._pid != os.getpid():
             return
-        self._open = False
-        atexit.unregister(self.close)
         try:
-            self._call(self._client.close(), self._settings.close_s + 3 * GRACE_S)
-        except TimeoutError:
+            self._call_soon(self._ending.set)
+            in_time = self._ended.wait(self._settings.close_s + 3 * GRACE_S)
+        except BaseException:
+            self._call_soon(self._living.cancel)
+            self._ended.wait(2 * GRACE_S)
+            raise
+        self._open = False
+        self._stay()
+        if not in_time:
             log.warning("did not close in time", pending=self._client.stats.pending)
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(GRACE_S)
-        self._loop.close()
 
     def __enter__(self) -> Client:
         return self
@@ -91,16 +94,33 @@ class Client:
         self.close()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._client = self._make()
+        self._client.be_here()  # what it does at the exit comes after `close`
+        self._ending, self._ended = asyncio.Event(), threading.Event()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ratchet-client", daemon=True)
-        self._thread.start()
-        self._call(self._client.start(), START_S)
+        self._living = self._loop.create_task(self._live())
+        threading.Thread(target=self._run, name="ratchet-client", daemon=True).start()
+        self._stay = at_exit(self.close)
+        self._pid = os.getpid()  # the last: from now on other threads need not wait
+
+    def _run(self) -> None:
+        try:
+            with closing(self._loop), suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self._living)
+        finally:
+            self._ended.set()  # `Thread.join` takes a thread for ended when Ctrl-C breaks it off (Python 3.11)
+
+    async def _live(self) -> None:
+        async with self._client:
+            await self._ending.wait()
+
+    def _call_soon(self, callback: Callable[[], object]) -> None:
+        """Call it on the background loop, while there is one."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback)
 
     def _here(self) -> AsyncClient:
         """The client of this process: threads do not survive a fork."""
-        if self._pid != os.getpid():
+        if self._pid != os.getpid() and self._open:
             with self._lock:
                 if self._pid != os.getpid():
                     self._begin()
