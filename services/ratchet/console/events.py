@@ -31,6 +31,8 @@ LIFETIME_S = 300.0
 WAITING = 100
 """Hints that wait for one listener; older ones give way."""
 MOST_LISTENERS = 500
+PER_KEY = 8
+"""Pages that listen with one key; the one that has listened longest gives way, and asks for another stream."""
 BEGIN = b": ratchet\n\n"
 HEARTBEAT = b": still here\n\n"
 
@@ -93,7 +95,8 @@ class Events:
         self._monotonic = monotonic
         self._loop_s = loop_s
         self._hints_s = hints_s
-        self._listeners: set[Listener] = set()
+        self._listeners: dict[Listener, str | None] = {}
+        """With the keys that they came with; first those that have listened longest."""
         self._changed = asyncio.Event()
         """Set when a listener comes or goes, and at the end."""
         self._stopping = False
@@ -101,14 +104,23 @@ class Events:
         self._shown: bytes | None = None
         """The newest picture, while a page listens."""
 
-    def listen(self) -> AsyncGenerator[bytes, None]:
-        """The events for one page. Raises `Unavailable` at once where too many listen, and at the end."""
-        if self._stopping or len(self._listeners) >= MOST_LISTENERS:
+    def listen(self, key_id: str | None = None) -> AsyncGenerator[bytes, None]:
+        """The events for one page, which came with a key. Raises `Unavailable` at once where too many listen, and at
+        the end."""
+        if self._stopping or (len(self._listeners) >= MOST_LISTENERS and not self._of_key(key_id)):
             raise Unavailable("the console stops" if self._stopping else "too many pages listen; try again later")
-        return self._events(Listener())
+        return self._events(Listener(), key_id)
 
-    async def _events(self, listener: Listener) -> AsyncGenerator[bytes, None]:
-        self._listeners.add(listener)
+    def _of_key(self, key_id: str | None) -> list[Listener]:
+        """Those that give way to another one of the same key, if there are too many; without keys there are none."""
+        own = [listener for listener, its in self._listeners.items() if key_id is not None and its == key_id]
+        return own[: len(own) - PER_KEY + 1] if len(own) >= PER_KEY else []
+
+    async def _events(self, listener: Listener, key_id: str | None) -> AsyncGenerator[bytes, None]:
+        for oldest in self._of_key(key_id):
+            del self._listeners[oldest]
+            oldest.end()
+        self._listeners[listener] = key_id
         LISTENERS.set(len(self._listeners))
         if self._shown is not None:
             listener.show(self._shown)
@@ -122,7 +134,7 @@ class Events:
                     return
                 yield events or HEARTBEAT
         finally:
-            self._listeners.discard(listener)
+            self._listeners.pop(listener, None)
             LISTENERS.set(len(self._listeners))
             self._changed.set()
 

@@ -85,10 +85,10 @@ def _add_live(api: ControlApi, loop: Loop, news: Events) -> None:
         """The whole loop at a glance: figures of the last hour, streams, services, roles, and what needs a person."""
         return await loop.current()
 
-    async def events() -> AsyncGenerator[bytes, None]:
+    async def events(caller: Caller) -> AsyncGenerator[bytes, None]:
         """Server-sent events: `loop` every two seconds, `hint` when something changed. The stream ends after five
         minutes: ask again."""
-        return news.listen()
+        return news.listen(caller.key_id)
 
     api.route("GET", "/v1/session", session, scope=None)
     api.route("GET", "/v1/loop", read_loop, scope=KeyScope.VIEW)

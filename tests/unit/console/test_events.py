@@ -14,7 +14,7 @@ import pytest
 from ratchet.bus.message import Message
 from ratchet.bus.testing import FakeClock, eventually
 from ratchet.console.domain.hints import MOST, Hints, hint_of
-from ratchet.console.events import BEGIN, HEARTBEAT, LIFETIME_S, MOST_LISTENERS, WAITING, Events, Listener
+from ratchet.console.events import BEGIN, HEARTBEAT, LIFETIME_S, MOST_LISTENERS, PER_KEY, WAITING, Events, Listener
 from ratchet.core.contract import (
     Alert,
     Feedback,
@@ -162,6 +162,32 @@ async def test_only_so_many_pages_may_listen() -> None:
             await stream.aclose()
         async with listening(world):
             pass
+
+
+async def test_page_of_a_key_with_too_many_gives_way_and_no_other_does() -> None:
+    world = World()
+    async with running(world.events), aclosing(world.events.listen("theirs")) as other:
+        assert await anext(other) == BEGIN
+        streams = [world.events.listen("ours") for _ in range(PER_KEY + 1)]
+        for stream in streams:
+            assert await anext(stream) == BEGIN
+        assert [piece async for piece in streams[0]] == []
+        for stream in (other, *streams[1:]):
+            assert await anext(stream)
+            await stream.aclose()
+
+
+async def test_page_of_a_key_takes_its_own_place_where_too_many_listen() -> None:
+    world = World()
+    async with running(world.events):
+        streams = [world.events.listen("ours") for _ in range(PER_KEY)]
+        streams += [world.events.listen() for _ in range(MOST_LISTENERS - PER_KEY)]
+        for stream in streams:
+            await anext(stream)
+        async with aclosing(world.events.listen("ours")) as another:
+            assert await anext(another) == BEGIN
+        for stream in streams:
+            await stream.aclose()
 
 
 def test_a_heartbeat_is_a_comment() -> None:
