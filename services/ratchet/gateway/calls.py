@@ -20,6 +20,7 @@ import uuid_utils
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Trace
 from ratchet.core.errors import BadRequest, NotFound
+from ratchet.core.rules.access import KeyScope
 from ratchet.core.rules.arms import PINNED, Assignment
 from ratchet.core.rules.chat.links import Digested
 from ratchet.core.rules.texts import NAME_CHARACTERS
@@ -196,6 +197,8 @@ class CallOpener:
             asking = Asked(scope_of(request), names, naming, request.body, lambda: asked.messages, owner)
             recognised = await self.peer_sync.recognise(asking)
             arm = self.arms.open(recognised.trajectory_id, model.role)
+            if caller.key_id is not None and caller.allows(KeyScope.FEEDBACK, model.role):
+                arm.called_by(caller.key_id)
             subject = partial(subject_of, asking, asked, session, self.subject_key)
             engine, assignment = self._assign(recognised, arm, version, asked.model, subject, pinned=pinned)
         except NotFound as error:

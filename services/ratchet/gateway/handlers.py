@@ -22,7 +22,7 @@ from ratchet.gateway.calls import new_id
 from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.peer_updates import PeerUpdates
-from ratchet.gateway.domain.routing import Arms
+from ratchet.gateway.domain.routing import Arm, Arms
 from ratchet.gateway.models import Models
 from ratchet.gateway.peer_sync import PeerSync
 from ratchet.gateway.recorder import Recorder
@@ -84,13 +84,15 @@ class Handlers:
     async def end(self, trajectory: str, request: Request, _: str | None) -> Response:
         """POST /v1/trajectories/{id}/end: in the role that the body names, else in every role of its calls.
 
-        Publishes a repeated end like the first one, which may not have arrived.
+        Publishes a repeated end like the first one, which may not have arrived. Raises `Forbidden` for another key than
+        those that called, where one of those may end it.
         """
         body = request.record() if request.body else {}
         knows_all = await self.peer_sync.catch_up()
         trajectory_id = self._meant_by(trajectory, request)
         known = {arm.role: arm for arm in self.arms.of_trajectory(trajectory_id)}
         roles = _roles(request.caller, body, list(known), knows_all=knows_all)
+        _check_ender(request.caller, [known[role] for role in roles if role in known])
         members = {**body, "trajectory_id": trajectory_id, "timestamp": self.now()}
         if "task" in members:
             members["task_context"] = members.pop("task")
@@ -154,6 +156,19 @@ class Handlers:
         self.recorder.record_feedback(feedback)
         note = None if known else UNKNOWN_TRAJECTORY
         return json_response(FeedbackTaken(feedback_id=feedback.event_id, trajectory_id=trajectory_id, note=note), 202)
+
+
+def _check_ender(caller: Caller, arms: Sequence[Arm]) -> None:
+    """Raises `Forbidden` where the trajectory is another key's to end."""
+    if caller.key_id is None or caller.allows(KeyScope.ANNOTATE):
+        return
+    theirs = next((arm for arm in arms if not arm.may_be_ended_by(caller.key_id)), None)
+    if theirs is not None:
+        message = (
+            f"the calls of this trajectory in the role {theirs.role} came with another key, which may end it: use that"
+            " one, or one with the scope `annotate`, or send feedback"
+        )
+        raise Forbidden(message, code="not_its_caller")
 
 
 def _check_claims(caller: Caller, body: Mapping[str, Any]) -> None:

@@ -16,6 +16,8 @@ ARM_BYTES = 1024
 """Cost of an arm, measured and rounded up."""
 PROCESS_BYTES = 384
 """Cost of the turns that another process counts, measured and rounded up."""
+ENDERS = 8
+"""So many keys of a trajectory's calls are remembered."""
 PROCESSES = 256
 """Most processes whose turns are counted beside those of this one: as many as answer one trajectory, and restarts."""
 LEASE_S = 20.0
@@ -43,11 +45,21 @@ class Arm:
     """Its agent has ended it."""
     has_outcome: bool = False
     """An end gave an outcome, which stands whatever a later end gives."""
+    enders: list[str] = field(default_factory=list[str])
+    """Ids of the keys that have called and may end it, up to `ENDERS`."""
 
     @property
     def turns(self) -> int:
         """Turns that are published, or on their way to the broker, as far as this process knows."""
         return self.own_turns + sum(self.turns_elsewhere.values()) if self.turns_elsewhere else self.own_turns
+
+    def called_by(self, *key_ids: str) -> None:
+        """Keys that may end it have called."""
+        self.enders += [key_id for key_id in key_ids if key_id not in self.enders][: ENDERS - len(self.enders)]
+
+    def may_be_ended_by(self, key_id: str) -> bool:
+        """Whether a key decides how it went: one that called, where any did that may; of more than are known, any."""
+        return not self.enders or len(self.enders) >= ENDERS or key_id in self.enders
 
     def unrecorded_elsewhere(self) -> dict[str, int]:
         """The processes with calls that they have not recorded, and how many they will have recorded then."""
@@ -76,6 +88,7 @@ class Arm:
             mixed=self.mixed,
             ended=self.ended,
             has_outcome=self.has_outcome,
+            enders=self.enders[:],
         )
 
     def learn_recorded(self, process: str, number: int) -> None:
@@ -96,6 +109,7 @@ class Arm:
         if note.turns > known.get(process, 0) and (process in known or len(known) < PROCESSES):
             known[process] = note.turns
         self.ended, self.has_outcome = self.ended or note.ended, self.has_outcome or note.has_outcome
+        self.called_by(*note.enders)
         theirs = Assignment(note.arm, note.weight, note.policy) if note.policy and note.arm else None
         if self.assignment is None or (note.mixed and not self.mixed and theirs is not None):
             self.assignment = theirs
