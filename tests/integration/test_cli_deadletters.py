@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 import structlog
 from nats.aio.msg import Msg
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import each
+from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
-from ratchet.cli.deadletters import Which, drop_letters, matching, newest, read, replay_letter, replay_letters
+from ratchet.cli.deadletters import (
+    StoredLetter,
+    Which,
+    drop_letters,
+    matching,
+    newest,
+    read,
+    replay_letter,
+    replay_letters,
+)
 from ratchet.core.contract import Message, Trajectory
 from ratchet.core.contract.operations import DeadLetter
 from ratchet.core.contract.trajectory import TaskContext
@@ -142,34 +154,70 @@ async def test_dropped_letters_are_gone_and_leave_no_hole_in_the_list(shared_set
             await drop_letters(shared_settings, [3])
 
 
-async def test_a_letter_as_large_as_the_broker_takes_is_replayed_whole(shared_settings: SharedSettings) -> None:
-    """A whole message dies, in parts; what is sent again is the same message."""
-    failing = [True]
+SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+"""Of a form that is taken out of texts."""
+LARGE = random.Random(1).randbytes(7_700_000).hex()
+"""As much as the broker takes of one message: packed it is half as long."""
 
-    async def handle(received: object) -> list[Message]:
-        if failing[0]:
-            raise Rejected("not today")
-        failing.append(False)
-        return []
 
-    large = trajectory(task_context=TaskContext(task_id="t", instructions=random.Random(1).randbytes(7_700_000).hex()))
+@asynccontextmanager
+async def dying_once(bus: Bus) -> AsyncIterator[list[Trajectory]]:
+    """A consumer that gives every message up at first, and takes those that come again."""
+    taken: list[Trajectory] = []
+
+    async def handle(received: Received[Trajectory]) -> list[Message]:
+        if received.sequence > 1:
+            taken.append(received.message)
+            return []
+        raise Rejected("not today")
+
+    async with running(consuming(bus, {Trajectory: each(handle)})):
+        yield taken
+
+
+def instructed(words: str) -> Trajectory:
+    return trajectory(task_context=TaskContext(task_id="t", instructions=words))
+
+
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        (instructed(random.Random(1).randbytes(3_500_000).hex()), "in_stream"),
+        (instructed(f"Use {SECRET}."), "redacted"),
+    ],
+    ids=["large", "with a secret"],
+)
+async def test_a_replay_sends_the_original_that_the_stream_holds(
+    shared_settings: SharedSettings, message: Trajectory, kept: str
+) -> None:
+    async with connected(shared_settings) as bus, dying_once(bus) as taken:
+        await bus.publish(message)
+
+        async def dead() -> list[StoredLetter]:
+            return await newest(shared_settings, 10)
+
+        (one,) = await eventually(dead)
+        shown = await read(shared_settings, one.number)
+        assert (shown.letter.kept, shown.refused, SECRET in decoded(shown)) == (kept, None, False)
+        await replay_letter(shared_settings, one.number, dry_run=False)
+
+        async def handled() -> bool:
+            return bool(taken)
+
+        await eventually(handled)
+    assert taken == [message]
+
+
+def decoded(stored: StoredLetter) -> str:
+    return base64.b64decode(stored.letter.body).decode()
+
+
+async def test_a_letter_whose_original_is_gone_says_what_to_do(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus:
-        async with running(consuming(bus, {Trajectory: each(handle)})):
-            await bus.publish(large)
-
-            async def dead() -> bool:
-                return (await bus.extent("RL_DEADLETTERS")).last >= 2
-
-            await eventually(dead)
-            (one,) = await newest(shared_settings, 10)
-            failing[0] = False
+        await bus.publish(trajectory())
+        record = bus.seal(trajectory())
+        part = letter(record.subject, record.headers, b"", 1)
+        await bus.publish(msgspec.structs.replace(part, kept="in_stream", stored_at=AT))  # of a stream before this one
+        (one,) = await newest(shared_settings, 10)
+        with pytest.raises(Rejected, match=r"RL_TRAJECTORIES no longer holds message 1.*have its sender send it again"):
             await replay_letter(shared_settings, one.number, dry_run=False)
-
-            async def handled() -> bool:
-                return len(failing) > 1
-
-            await eventually(handled)
-        whole = await read(shared_settings, one.number)
-        assert len(whole.numbers) >= 2
-        await drop_letters(shared_settings, [one.number])
-        assert await newest(shared_settings, 10) == []

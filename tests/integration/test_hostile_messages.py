@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,7 +23,6 @@ from ratchet.trajectory_collector.settings import Settings, Tuning
 from tests.support.consuming import consuming, messages_of
 from tests.support.contract_files import CONTRACTS, example
 from tests.support.hostile import HEADERS, broken_bodies, extreme_bodies, valid_bodies
-from tests.support.messages import trajectory
 from tests.support.running import connected, prepared_warehouse, running, running_app
 from tests.support.servers import Broker
 
@@ -46,7 +44,7 @@ def hostile(stream: str) -> Iterator[tuple[str, bytes, dict[str, str]]]:
             yield chance.choice(filters).replace("*", "anybody"), body, chance.choice(HEADERS)
 
 
-def taking(bus: Bus, stream: str, taken: list[int]) -> Consumer:
+def taking(bus: Bus, stream: str, taken: list[int], name: str = "fuzz") -> Consumer:
     """A consumer of all topics of a stream that takes every readable message."""
 
     async def handle(batch: Sequence[Received[Any]]) -> Sequence[Outcome]:
@@ -54,7 +52,7 @@ def taking(bus: Bus, stream: str, taken: list[int]) -> Consumer:
         return [Done()] * len(batch)
 
     handlers = {MESSAGES[topic.name]: handle for topic in CONTRACTS.topics.values() if topic.stream == stream}
-    return consuming(bus, handlers, f"fuzz-{stream}")
+    return consuming(bus, handlers, f"{name}-{stream}")
 
 
 async def letters(bus: Bus, stream: str) -> list[DeadLetter]:
@@ -89,27 +87,24 @@ async def test_every_hostile_message_is_handled_or_dead_with_a_reason(settings: 
     assert dead
 
 
-async def test_a_message_as_large_as_the_broker_takes_is_kept_whole_in_several_dead_letters(
-    settings: SharedSettings,
-) -> None:
-    taken: list[int] = []
-    huge = random.Random(1).randbytes(8 * 1024 * 1024 - 2048)
-    async with connected(settings) as bus:
-        await bus.nc.jetstream().publish(Trajectory.TOPIC, huge, headers={"ce-id": "huge"})
-        await bus.publish(trajectory())
-        async with running(taking(bus, "RL_TRAJECTORIES", taken)):
+async def test_dead_letters_of_large_messages_push_no_older_one_out(settings: SharedSettings) -> None:
+    bound = 1024 * 1024
+    small = settings.model_copy(update={"stream_max_bytes": {"RL_DEADLETTERS": bound}})
+    async with connected(small) as bus:
+        publish = bus.nc.jetstream().publish
+        first = [(await publish(Trajectory.TOPIC, b"{", headers={"ce-id": f"small {n}"})).seq for n in range(5)]
+        huge = random.Random(1).randbytes(bound // 2)
+        large = [(await publish(Trajectory.TOPIC, huge, headers={"ce-id": f"large {n}"})).seq for n in range(14)]
+        async with running(*(taking(bus, "RL_TRAJECTORIES", [], name) for name in ("one", "two"))):
 
-            async def both() -> list[DeadLetter]:
-                parts = await letters(bus, "RL_TRAJECTORIES") if taken else []
-                return parts if len(parts) == 2 else []
+            async def settled() -> bool:
+                readers = await bus.nc.jetstream().consumers_info("RL_TRAJECTORIES")
+                return len(readers) == 2 and not any(one.num_pending or one.num_ack_pending for one in readers)
 
-            parts = await eventually(both)
-    assert taken == [2]
-    assert [(part.sequence, part.part, part.parts, part.headers["ce-id"]) for part in parts] == [
-        (1, 1, 2, "huge"),
-        (1, 2, 2, "huge"),
-    ]
-    assert b"".join(base64.b64decode(part.body) for part in parts) == huge
+            await eventually(settled)
+        dead = await letters(bus, "RL_TRAJECTORIES")
+    assert sorted(letter.sequence for letter in dead) == [*first, *large]
+    assert {letter.sequence for letter in dead if letter.kept == "in_stream"} == set(large)
 
 
 def legal(topic: str) -> Iterator[tuple[str, bytes]]:

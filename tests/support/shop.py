@@ -129,6 +129,6 @@ REGISTRY: Mapping[str, Any] = {
 TYPES: Mapping[str, type[Message]] = {kind.TOPIC: kind for kind in (Order, Bill, Parcel, Undeliverable)}
 
 
-def shop(mask: Callable[[str], str] = str) -> Contracts:
+def shop(mask: Callable[[str], str] = str, redact: Callable[[str], str] = str) -> Contracts:
     """The contracts of the shop."""
-    return Contracts(REGISTRY, SCHEMAS, TYPES, mask=mask)
+    return Contracts(REGISTRY, SCHEMAS, TYPES, mask=mask, redact=redact)

@@ -20,7 +20,8 @@ from nats.js.errors import Error as JetStreamError
 from prometheus_client import Counter, Gauge, Histogram
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.deadletter import with_body
+from ratchet.bus.deadletter import IN_STREAM, LARGEST_KEPT, REDACTED, WHOLE, DeadLetter, with_message
+from ratchet.bus.envelope import Headers, plain_size, unseal
 from ratchet.bus.failures import causes_of, failure, frames, reason_of
 from ratchet.bus.halving import in_halves
 from ratchet.bus.message import Cause, Message
@@ -356,16 +357,20 @@ class Consumer:
 
     async def _dead_letter(self, dead: Sequence[tuple[Msg, Dead]]) -> None:
         """Account for all of them at once, which takes as long as for one; then keep and end each."""
+        if not dead:
+            return
         try:
-            if dead and self._on_dead is not None:
+            if self._on_dead is not None:
                 await self._on_dead([message.metadata.sequence.stream for message, _ in dead])
         except Exception as error:  # noqa: BLE001 - the boundary: the account is the host's own code
             await self._not_settled([message for message, _ in dead], error)
-        else:
-            await asyncio.gather(*(self._keep_and_end(message, why) for message, why in dead))
+            return
+        letters = await asyncio.to_thread(lambda: [self._letter(message, why) for message, why in dead])
+        kept = zip(dead, letters, strict=True)
+        await asyncio.gather(*(self._keep_and_end(message, why, letter) for (message, why), letter in kept))
 
-    async def _keep_and_end(self, message: Msg, dead: Dead) -> None:
-        """Keep a message whole as dead letters, then terminate it."""
+    def _letter(self, message: Msg, dead: Dead) -> DeadLetter:
+        """Runs in a thread: to search thousands of texts for secrets takes a while."""
         meta, headers = message.metadata, dict(message.headers or {})
         letter = self._bus.contracts.dead_letter(
             stream=meta.stream,
@@ -375,19 +380,31 @@ class Consumer:
             reason=dead.reason,
             detail=self._bus.contracts.mask(dead.detail)[:2000],
             at=self._bus.now(),
-            headers=headers,
+            headers={},
             body="",
+            stored_at=meta.timestamp,
         )
+        try:
+            plain = _to_show(headers, message.data)
+            return with_message(letter, headers, message.data, plain, self._bus.contracts.redact)
+        except Exception as error:  # noqa: BLE001 - the boundary: what cannot be searched is not shown, and stops nothing
+            log.error("cannot be shown", consumer=self._spec.name, **failure(error, self._bus.contracts.mask))
+            return msgspec.structs.replace(letter, kept=IN_STREAM)
+
+    async def _keep_and_end(self, message: Msg, dead: Dead, letter: DeadLetter) -> None:
+        """Keep the dead letter of a message, then terminate it."""
+        headers = dict(message.headers or {})
         event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id")
         cause = Cause(event_id=event_id, correlation_id=headers.get("ce-correlationid", event_id)) if event_id else None
         try:
             try:
-                await self._bus.publish_all(with_body(letter, message.data), cause=cause)
+                await self._bus.publish(letter, cause=cause)
             except (ContractError, Rejected) as error:
                 detail = f"{letter.detail[:1000]} (headers left out: {error})"[:2000]
                 reason = dead.reason if _TOKEN.fullmatch(dead.reason) else "rejected"
-                bare = msgspec.structs.replace(letter, reason=reason, headers={}, detail=detail)
-                await self._bus.publish_all(with_body(bare, message.data))
+                kept = REDACTED if letter.kept == WHOLE else letter.kept
+                bare = msgspec.structs.replace(letter, reason=reason, headers={}, detail=detail, kept=kept)
+                await self._bus.publish(bare)
             await message.term()
         except (RatchetError, nats.errors.Error) as error:
             await self._not_settled([message], error)
@@ -414,3 +431,13 @@ class Consumer:
             for message in [*self._at_hand, *self._deliveries.waiting]:
                 with suppress(nats.errors.Error):
                     await message.in_progress()
+
+
+def _to_show(headers: Headers, body: bytes) -> bytes | None:
+    """The body as people read it, unpacked where it can be; None where it is larger than a dead letter keeps."""
+    if max(len(body), plain_size(headers, body)) > LARGEST_KEPT:
+        return None
+    try:
+        return unseal(headers, body)
+    except InvalidMessage:
+        return body

@@ -68,8 +68,10 @@ class Contracts:
         types: Mapping[str, type[Message]],
         upgrades: Upgrades | None = None,
         mask: Callable[[str], str] = str,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        """`types`: topic -> typed mirror. `mask` takes out what must not stand in logs and dead letters.
+        """`types`: topic -> typed mirror. `mask` takes out of a reason what must not stand in logs, and may cut it;
+        `redact` takes secrets out of the texts that dead letters keep.
 
         Raises `ConfigError` for a registry that names what is not there, for a schema that is not one, or cannot be
         opened, for an upgrade that leads out of its stream, where no reader could follow, and for upgrades in a circle.
@@ -83,6 +85,7 @@ class Contracts:
         """What makes streams and buckets, for people who look for one that is missing."""
         self.types = types
         self.mask = mask
+        self.redact = redact
         self.dead_letter = self._check(document.get("dead_letters", ""), schemas)
         self._patterns = [
             (_subject_pattern(subject, document.get("parameters", {})), topic)
@@ -128,11 +131,13 @@ class Contracts:
         types: Mapping[str, type[Message]],
         upgrades: Upgrades | None = None,
         mask: Callable[[str], str] = str,
+        redact: Callable[[str], str] = str,
     ) -> Contracts:
         """Read `topics.json` of `directory` and the schemas it names, which are anywhere below `schemas/`."""
         document = read_document(directory / "topics.json")
         names = sorted(schema_names(specs(Topic, document.get("topics", {})).values()))
-        return cls(document, {name: load_schema(directory, name) for name in names}, types, upgrades, mask)
+        schemas = {name: load_schema(directory, name) for name in names}
+        return cls(document, schemas, types, upgrades, mask, redact)
 
     def bounded(self, max_bytes: Mapping[str, int]) -> Contracts:
         """The same contracts with other bounds in bytes for some streams. Raises `ConfigError`."""

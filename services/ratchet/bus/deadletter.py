@@ -1,9 +1,9 @@
-"""Messages that could not be handled, kept whole."""
+"""Messages that could not be handled: what people see of them, and where the rest is."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, TypeVar
 
@@ -12,12 +12,13 @@ from msgspec.structs import replace
 
 from ratchet.bus.message import Message, named_id
 
-PART_BYTES = 4 * 1024 * 1024
-"""A larger body is kept in several dead letters: base64 of one must fit into a message."""
+LARGEST_KEPT = 64 * 1024
+"""Bytes of a body that a dead letter keeps: a few large ones must not push many others out of their stream."""
+WHOLE, REDACTED, IN_STREAM = "whole", "redacted", "in_stream"
 
 
 class DeadLetter(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that could not be handled, kept whole so that it can be looked at and replayed.
+    """A message that could not be handled, as people may see it, and where it stands: one for all its consumers.
 
     A product gives it a topic of its own, whose subjects end in `<stream>.<reason>`, and names it in its registry.
     """
@@ -25,7 +26,7 @@ class DeadLetter(Message, frozen=True, kw_only=True, omit_defaults=True):
     stream: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,64}$")]
     sequence: Annotated[int, Meta(ge=0)]
     consumer: Annotated[str, Meta(min_length=1)]
-    """Durable consumer that gave up."""
+    """Durable consumer that gave up first."""
     original_subject: Annotated[str, Meta(min_length=1)]
     """Subject it was published on."""
     reason: Annotated[
@@ -37,11 +38,12 @@ class DeadLetter(Message, frozen=True, kw_only=True, omit_defaults=True):
     """When it was given up."""
     headers: dict[str, str]
     body: Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
-    """The original body, or this part of it, base64."""
-    part: Annotated[int, Meta(ge=1)] | None = None
-    """Which part of the body this dead letter holds, 1 for the first; absent when it holds all of it."""
-    parts: Annotated[int, Meta(ge=2)] | None = None
-    """Number of dead letters that the body is split over."""
+    """What is kept of the body, base64."""
+    kept: Annotated[str, Meta(extra_json_schema={"enum": [WHOLE, REDACTED, IN_STREAM]})] = WHOLE
+    """`whole`: headers and body are those of the message; `redacted`: secrets were taken out of them; `in_stream`: the
+    body is large, and stands in its stream alone."""
+    stored_at: datetime | None = None
+    """When its stream stored the message: with the sequence it says which one this is."""
 
     @property
     def subject(self) -> str:
@@ -49,17 +51,24 @@ class DeadLetter(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def event_id(self) -> str:
-        later = (self.part,) if self.part is not None and self.part > 1 else ()
-        return named_id(self.TOPIC, self.stream, self.sequence, self.consumer, *later)
+        """One for each message, whoever gives it up."""
+        return named_id(self.TOPIC, self.stream, self.sequence, self.stored_at)
 
 
 L = TypeVar("L", bound=DeadLetter)
 
 
-def with_body(letter: L, body: bytes) -> Sequence[L]:
-    """The dead letter with its body; a body too large for one message is split over several dead letters."""
-    pieces = [body[start : start + PART_BYTES] for start in range(0, len(body), PART_BYTES)] or [b""]
-    encoded = [base64.b64encode(piece).decode() for piece in pieces]
-    if len(encoded) == 1:
-        return [replace(letter, body=encoded[0])]
-    return [replace(letter, body=piece, part=number, parts=len(encoded)) for number, piece in enumerate(encoded, 1)]
+def with_message(
+    letter: L, headers: Mapping[str, str], body: bytes, plain: bytes | None, redact: Callable[[str], str]
+) -> L:
+    """The dead letter with what it keeps of its message; `plain`: the unpacked body, None where that is large."""
+    shown = {name: redact(value) for name, value in headers.items()}
+    if plain is None:
+        return replace(letter, headers=shown, kept=IN_STREAM)
+    text = plain.decode(errors="replace")
+    redacted = redact(text)
+    if redacted == text and shown == headers:
+        return replace(letter, headers=shown, body=base64.b64encode(body).decode())
+    shown.pop("content-encoding", None)
+    kept = base64.b64encode(redacted.encode(errors="replace")).decode()
+    return replace(letter, headers=shown, body=kept, kept=REDACTED)

@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from ratchet.bus.contracts import Contracts
+from ratchet.bus.deadletter import IN_STREAM, WHOLE
 from ratchet.bus.envelope import Headers, Record, unseal
 from ratchet.cli.connections import connected, message_of, reader, settings_of
 from ratchet.cli.endpoints import locate
@@ -25,7 +26,6 @@ from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, 
 from ratchet.core.contract import decode, named_id
 from ratchet.core.contract.operations import DeadLetter
 from ratchet.core.errors import ContractError, InvalidMessage, NotFound, Rejected
-from ratchet.core.service.contracts import load_contracts
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
@@ -74,7 +74,7 @@ def list_letters(
 
 @app.command()
 def show(number: Number, as_json: AsJson = False, directory: Directory = HERE) -> None:
-    """Show one dead letter whole: reason, headers and body."""
+    """Show one dead letter: reason, headers, and the body unless it is large. Secrets are taken out."""
     shared = settings_of(locate(directory))
     letter = asyncio.run(read(shared, numbered(shared, number)))
     print_answer(letter, as_json, lambda: show_letter(letter, directory))
@@ -112,7 +112,8 @@ def _on_chosen(act: Callable[[SharedSettings, int | Which, bool, bool], None]) -
 def replay(shared: SharedSettings, chosen: int | Which, dry_run: bool, as_json: bool) -> None:
     """Send the message of a dead letter again, or of many, once their cause is fixed.
 
-    Name one by its number, or choose many with --all, --stream, --reason and --since.
+    What a dead letter does not keep, of a large message or of one with secrets, is read in its stream. Name one by its
+    number, or choose many with --all, --stream, --reason and --since.
     """
     if isinstance(chosen, int):
         done = [asyncio.run(replay_letter(shared, chosen, dry_run=dry_run))]
@@ -141,11 +142,12 @@ def drop(shared: SharedSettings, chosen: int | Which, dry_run: bool, as_json: bo
 
 
 class StoredLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter, its number in commands, and the numbers of all letters that hold parts of its body."""
+    """A dead letter and its number in commands."""
 
     number: int
     letter: DeadLetter
-    numbers: tuple[int, ...]
+    refused: str | None = None
+    """Why its message cannot be replayed as it is, where that was looked up."""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,9 +186,8 @@ async def newest(settings: SharedSettings, count: int) -> list[StoredLetter]:
         last = extent.last
         while last >= extent.first and len(newest_first) < count:
             first = max(extent.first, last - AT_ONCE + 1)
-            letters = [one async for one in _between(bus, first, last)]
-            begun = [StoredLetter(number=n, letter=letter, numbers=(n,)) for n, letter in letters if _begins(letter)]
-            newest_first += reversed(begun)
+            letters = [StoredLetter(number=n, letter=letter) async for n, letter in _between(bus, first, last)]
+            newest_first += reversed(letters)
             last = first - 1
     return newest_first[:count]
 
@@ -202,9 +203,11 @@ def numbered(settings: SharedSettings, number: str) -> int:
 
 
 async def read(settings: SharedSettings, number: int) -> StoredLetter:
-    """One dead letter with its whole body. Raises `NotFound`, `Rejected` when a part is gone, or `BusUnavailable`."""
+    """One dead letter, and whether its message can be replayed. Raises `NotFound` or `BusUnavailable`."""
     async with connected(settings) as bus:
-        return await _whole(bus, number, await _required(bus, number))
+        letter = await _required(bus, number)
+        planned = await _replay(bus, number, letter, dry_run=True)
+        return StoredLetter(number=number, letter=letter, refused=planned.refused)
 
 
 async def matching(settings: SharedSettings, which: Which) -> list[int]:
@@ -212,7 +215,7 @@ async def matching(settings: SharedSettings, which: Which) -> list[int]:
     async with connected(settings) as bus:
         extent = await bus.extent(STREAM)
         letters = _between(bus, extent.first, extent.last)
-        return [number async for number, letter in letters if _begins(letter) and which(letter)]
+        return [number async for number, letter in letters if which(letter)]
 
 
 async def replay_letter(settings: SharedSettings, number: int, *, dry_run: bool) -> Replayed:
@@ -238,21 +241,17 @@ async def replay_letters(settings: SharedSettings, numbers: Sequence[int], *, dr
 
 
 async def drop_letters(settings: SharedSettings, numbers: Sequence[int]) -> None:
-    """Delete dead letters for good, with all their parts. Raises `NotFound` or `BusUnavailable`."""
+    """Delete dead letters for good. Raises `NotFound` or `BusUnavailable`."""
     async with connected(settings) as bus:
-        async for number, letter in _named(bus, numbers):
-            for part in await _numbers(bus, number, letter):
-                await bus.nc.jetstream().delete_msg(STREAM, part)
+        async for number, _ in _named(bus, numbers):
+            await bus.nc.jetstream().delete_msg(STREAM, number)
 
 
-def envelope(letter: DeadLetter, number: int) -> tuple[Headers, bytes]:
-    """Headers and body to send: the same event under a new message id, or the broker would drop it as a duplicate."""
-    headers: Headers = dict(letter.headers)
+def sent_again(headers: Headers, letter: DeadLetter, number: int) -> Headers:
+    """The same event under a new message id, or the broker would drop it as a duplicate."""
     known = headers.get("ce-id") or headers.get("Nats-Msg-Id")
-    if known is not None:
-        headers["ce-id"] = known
-    headers["Nats-Msg-Id"] = named_id("replay", number, known or letter.sequence)
-    return headers, base64.b64decode(letter.body)
+    again = headers if known is None else {**headers, "ce-id": known}
+    return {**again, "Nats-Msg-Id": named_id("replay", number, known or letter.sequence)}
 
 
 def complaint(contracts: Contracts, subject: str, headers: Headers, body: bytes) -> str | None:
@@ -264,51 +263,31 @@ def complaint(contracts: Contracts, subject: str, headers: Headers, body: bytes)
     return None
 
 
-async def _replay(bus: Bus, number: int, first: DeadLetter, *, dry_run: bool) -> Replayed:
+async def _replay(bus: Bus, number: int, letter: DeadLetter, *, dry_run: bool) -> Replayed:
     try:
-        letter = (await _whole(bus, number, first)).letter
+        headers, body = await _original(bus, letter)
     except Rejected as error:
-        return Replayed(number=number, subject="", event_id=None, refused=str(error))
-    headers, body = envelope(letter, number)
+        return Replayed(number=number, subject=letter.original_subject, event_id=None, refused=str(error))
+    headers = sent_again(headers, letter, number)
     why = complaint(bus.contracts, letter.original_subject, headers, body)
     if why is None and not dry_run:
         await bus.publish_record(Record(letter.original_subject, headers, body))
     return Replayed(number=number, subject=letter.original_subject, event_id=headers.get("ce-id"), refused=why)
 
 
-async def _whole(bus: Bus, number: int, first: DeadLetter) -> StoredLetter:
-    """A letter with the body of all its parts."""
-    numbers = await _numbers(bus, number, first)
-    if len(numbers) != (first.parts or 1):
-        raise Rejected(f"dead letter {number} is not whole: {len(numbers)} of {first.parts} parts are there")
-    if len(numbers) == 1:
-        return StoredLetter(number=number, letter=first, numbers=tuple(numbers))
-    pieces = [base64.b64decode((await _required(bus, part)).body) for part in numbers]
-    whole = msgspec.structs.replace(first, body=base64.b64encode(b"".join(pieces)).decode(), part=None, parts=None)
-    return StoredLetter(number=number, letter=whole, numbers=tuple(numbers))
-
-
-async def _numbers(bus: Bus, number: int, first: DeadLetter) -> list[int]:
-    """The numbers of the letter and of its other parts, which follow it."""
-    if first.parts is None:
-        return [number]
-    if not _begins(first):
-        raise Rejected(f"dead letter {number} is part {first.part} of another one before it")
-    last = min((await bus.extent(STREAM)).last, number + AT_ONCE)
-    numbers = {1: number}
-    async with aclosing(_between(bus, number + 1, last)) as following:
-        async for later, letter in following:
-            same = (letter.stream, letter.sequence, letter.consumer) == (first.stream, first.sequence, first.consumer)
-            if same and letter.part is not None and letter.part > 1:
-                numbers.setdefault(letter.part, later)
-            if len(numbers) == first.parts:
-                break
-    return [numbers[part] for part in sorted(numbers)]
-
-
-def _begins(letter: DeadLetter) -> bool:
-    """Whether it is a whole letter, or the first of several parts."""
-    return letter.part in (None, 1)
+async def _original(bus: Bus, letter: DeadLetter) -> tuple[Headers, bytes]:
+    """The message as it was sent. Raises `Rejected` where neither the dead letter nor the stream has it."""
+    if letter.kept == WHOLE:
+        return dict(letter.headers), base64.b64decode(letter.body)
+    async with aclosing(reader(bus, letter.stream, start=max(letter.sequence, 1)).to_end(letter.sequence)) as batches:
+        async for batch in batches:
+            for message in batch:
+                if message.metadata.timestamp == letter.stored_at:
+                    return dict(message.headers or {}), message.data
+    raise Rejected(
+        f"{letter.stream} no longer holds message {letter.sequence}, and the dead letter keeps only a part of it:"
+        " have its sender send it again"
+    )
 
 
 async def _required(bus: Bus, number: int) -> DeadLetter:
@@ -378,14 +357,17 @@ def show_letter(stored: StoredLetter, directory: Path) -> None:
             "header": letter.headers,
         }
     )
-    console.print(f"\n{readable(letter.headers, base64.b64decode(letter.body))}\n", markup=False)
-    why = complaint(load_contracts(), letter.original_subject, letter.headers, base64.b64decode(letter.body))
+    if letter.kept == IN_STREAM:
+        place = f"message {letter.sequence} of {letter.stream}"
+        console.print(f"\nIts body is large, and stands in {place} alone\n", markup=False)
+    else:
+        console.print(f"\n{readable(letter.headers, base64.b64decode(letter.body))}\n", markup=False)
     again = follow_up("deadletters", "replay", str(stored.number), directory=directory)
-    if why is None:
+    if stored.refused is None:
         console.print(f"`{again}` sends it again", markup=False)
     else:
         gone = follow_up("deadletters", "drop", str(stored.number), directory=directory)
-        console.print(f"It cannot be replayed as it is ({why}); `{gone}` deletes it", markup=False)
+        console.print(f"It cannot be replayed as it is ({stored.refused}); `{gone}` deletes it", markup=False)
 
 
 def show_replayed(done: Sequence[Replayed]) -> None:

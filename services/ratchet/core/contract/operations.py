@@ -65,6 +65,6 @@ class Stored(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeadLetter(deadletter.DeadLetter, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that could not be handled, kept whole for people to look at and to replay."""
+    """A message that could not be handled, for people to look at and to replay."""
 
     TOPIC: ClassVar[str] = "agent.rl.deadletter.v1"

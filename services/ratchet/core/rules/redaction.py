@@ -189,6 +189,11 @@ def _plain(text: str, search: _Search, _depth: int) -> str:
     raise Rejected(f"cannot redact: still finding secrets after {MAX_PASSES} passes")
 
 
+def redacted(text: str) -> str:
+    """A text without secrets and personal data; one that cannot be searched to its end is a placeholder."""
+    return str(redact(text).value)
+
+
 LONGEST = 2000
 """Characters of one text of a log line."""
 
@@ -196,7 +201,4 @@ LONGEST = 2000
 def masked(text: str) -> str:
     """A text that may stand in a log: without secrets that are known by their form, at most `LONGEST` characters."""
     cut = text if len(text) <= LONGEST else text[:LONGEST] + "…"
-    try:
-        return str(redact(cut).value)
-    except Rejected:
-        return "[not shown]"
+    return redacted(cut)

@@ -7,7 +7,7 @@ import functools
 from ratchet.bus.contracts import Contracts, Upgrades
 from ratchet.core.contract import MESSAGES
 from ratchet.core.resources import resource_dir
-from ratchet.core.rules.redaction import masked
+from ratchet.core.rules.redaction import masked, redacted
 
 UPGRADES: Upgrades = {}
 """The functions that turn bodies of older topics into newer ones: every topic still has its first version."""
@@ -16,4 +16,4 @@ UPGRADES: Upgrades = {}
 @functools.cache
 def load_contracts() -> Contracts:
     """Topics, streams, buckets and schemas of the running version, read once a process: nothing in them changes."""
-    return Contracts.load(resource_dir("contracts"), MESSAGES, UPGRADES, masked)
+    return Contracts.load(resource_dir("contracts"), MESSAGES, UPGRADES, masked, redacted)
