@@ -8,6 +8,7 @@ RL_FEEDBACK     │   generations.Generations: which generation of a stream a se
 RL_TRAINING     │   audit.Auditor: ledger against the ack floor and the rows; restore.Restorer reads again
 RL_DEPLOYMENTS  ┘   trim.Trimmer: streams that fill, down to what every reader needs
                     idle.IdleAssembler: silent trajectories -> Trajectory (published here)
+RL_DEADLETTERS ──── dead_letters.DeadLetterWatch: alerts before it is full
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ratchet.trajectory_collector.audit import Auditor
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Most
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
 from ratchet.trajectory_collector.clickhouse_retention import LEDGER_TTL_DAYS, RETENTION_INTERVAL_S, Retention
+from ratchet.trajectory_collector.dead_letters import DeadLetterWatch
 from ratchet.trajectory_collector.domain import Inference
 from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.handlers import Collector
@@ -121,6 +123,7 @@ def assembled(
         *(subscribed(bus, spec, collectors[stream], bounds) for stream, spec in specs.items()),
         Periodic(tuning.audit_interval_s, auditor.tick, "audit"),
         Periodic(tuning.audit_interval_s, trimmer.tick, "trim"),
+        Periodic(tuning.audit_interval_s, DeadLetterWatch(streams, alerts).tick, "dead letters"),
         Periodic(tuning.idle_interval_s, idle.tick, "idle trajectories"),
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
     ]

@@ -60,16 +60,16 @@ class Streams:
         """How often the connection was made again: a broker cannot be replaced without breaking it."""
         return int(self._bus.nc.stats["reconnects"])
 
-    async def progress(self, stream: str, consumer: str) -> Progress:
+    async def progress(self, stream: str, consumer: str | None = None) -> Progress:
         """How far the consumer is. Asks for its floor first, so that it is never ahead of the stream.
 
-        A consumer that does not exist yet, at the very first start, has settled nothing.
+        A consumer that does not exist yet, at the very first start, has settled nothing, and neither has None.
         """
+        floor = 0
         with _classified(stream):
-            try:
-                floor = (await self._jetstream.consumer_info(stream, consumer)).ack_floor.stream_seq
-            except NotFoundError:
-                floor = 0
+            with suppress(NotFoundError):
+                if consumer is not None:
+                    floor = (await self._jetstream.consumer_info(stream, consumer)).ack_floor.stream_seq
             info = await self._jetstream.stream_info(stream)
         state, bounds = info.state, info.config
         return Progress(

@@ -31,7 +31,7 @@ class Broker(Streams):
         self.first = first
         self.asked = 0
 
-    async def progress(self, stream: str, consumer: str) -> Progress:
+    async def progress(self, stream: str, consumer: str | None = None) -> Progress:
         self.asked += 1
         if stream == BROKEN and self._fault:
             raise self._fault
