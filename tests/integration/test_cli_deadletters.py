@@ -212,7 +212,7 @@ def decoded(stored: StoredLetter) -> str:
     return base64.b64decode(stored.letter.body).decode()
 
 
-async def test_a_letter_whose_original_is_gone_says_what_to_do(shared_settings: SharedSettings) -> None:
+async def test_a_letter_whose_original_is_gone_is_refused_with_words(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus:
         await bus.publish(trajectory())
         record = bus.seal(trajectory())

@@ -51,7 +51,7 @@ class DeadLetter(Message, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def event_id(self) -> str:
-        """One for each message, whoever gives it up."""
+        """One for each message, whichever consumer gives it up."""
         return named_id(self.TOPIC, self.stream, self.sequence, self.stored_at)
 
 

@@ -57,7 +57,7 @@ async def test_watch_counts_and_alerts_what_a_full_stream_drops() -> None:
     assert ("dead letters dropped", False) in alerts[-1]
 
 
-async def test_watch_takes_deleting_for_no_loss_and_says_when_there_is_room() -> None:
+async def test_watch_takes_deleting_for_no_loss_and_clears_its_alert() -> None:
     scene, before = Scene(), DROPPED._value.get()
     await scene.with_letters(MOST)
     scene.stream.deleted = MOST - 10
