@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,7 +99,7 @@ async def test_children_lose_no_run_while_a_broker_answers(nats: Broker, tmp_pat
         pass
     ended = agent(kind, nats.url, tmp_path)
     assert ended.returncode == 0, ended.stderr
-    kept = Counter(await stored(shared) + await spooled(tmp_path))
+    kept = {*await stored(shared), *await spooled(tmp_path)}
     assert sorted(kept) == sorted(expected(kind)), ended.stderr
 
 
