@@ -139,6 +139,7 @@ class FakeTraffic:
     """`per_day` trajectories have started in the last day."""
 
     per_day: int = 0
+    subjects: tuple[str | None, ...] = ()
 
 
 @dataclass
@@ -218,6 +219,9 @@ class FakeSource:
 
     async def recent_starts(self, role: str, now: datetime) -> tuple[int, float]:
         return self.traffic.per_day, 86400.0
+
+    async def recent_subjects(self, role: str, now: datetime) -> list[str | None]:
+        return list(self.traffic.subjects)
 
 
 class CanaryWorld:

@@ -30,6 +30,7 @@ from ratchet.core.contract.http.rollouts import (
     RolloutOut,
     RolloutsOut,
     ShareDifferenceOut,
+    SubjectsOut,
     TrailOut,
 )
 from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
@@ -97,6 +98,7 @@ def support(now: datetime) -> RolloutOut:
         parked=False,
         forecast=ForecastOut(
             trajectories_per_day=24_100.0,
+            subjects_per_day=9_640.0,
             seen_in_s=86_400.0,
             expected_days=3.4,
             expected_days_by_stage=[0.8, 1.0, 1.6],
@@ -122,9 +124,11 @@ def support(now: datetime) -> RolloutOut:
         differences={name: difference(name, value, 1.0) for name, value in DIFFERENCES.items()},
         coverage={"stable": 0.931, "canary": 0.79},
         run=0.21,
+        run_of_trajectories=0.08,
         thresholds=THRESHOLDS,
         budget={"evidence": 0.03, "first_call": 0.01, "run": 0.005, "safety": 0.005},
         pending=118,
+        subjects=SubjectsOut(seen=17_120, before=412, starts_before=1000, split=1, note=None),
         noticed=[],
         e_values=e_values(POINTS),
         margin=0.05,
@@ -157,7 +161,9 @@ def triage(now: datetime) -> RolloutOut:
         coverage={},
         e_values={},
         pending=0,
+        subjects=SubjectsOut(seen=0, before=1000, starts_before=1000, split=0, note=None),
         run=1.0,
+        run_of_trajectories=1.0,
         decisions=0,
         last_hash=None,
     )
@@ -246,7 +252,8 @@ def e_values(place: float) -> dict[str, dict[str, float]]:
     promotion = {"failure": math.exp(place / 13), "reward": math.exp(place / 16 + 0.2 * wave)}
     return {
         "rollback": {**rollback, "combined": sum(rollback.values()) / 3},
-        "promotion": {**promotion, "combined": min(promotion.values())},
+        "promotion": {**promotion, "combined": min(promotion.values()), "trajectories": 1.7 * min(promotion.values())},
+        "suspension": {"combined": sum(rollback.values()) / 2, "first_call": 0.9 + 0.1 * wave, "safety": 1.0},
         "tests": {"first_call": 0.8 + 0.1 * wave, "safety": 1.0, "sample_ratio": 1.4 + 0.9 * wave},
     }
 

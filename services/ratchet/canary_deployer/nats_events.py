@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -20,6 +21,7 @@ from nats.js.errors import Error as JetStreamError, NotFoundError
 from ratchet.bus.connection import Bus, Extent
 from ratchet.bus.ordered_reader import PATIENCE_S, OrderedReader, fetch, read_summary
 from ratchet.bus.pull_consumer import ANSWER_S, ask
+from ratchet.canary_deployer.domain.subjects import RECENT_STARTS
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
 from ratchet.core.contract import Alert, Message, Reward, Start, Turn, named_id
 from ratchet.core.contract.roles import role_subject
@@ -112,6 +114,10 @@ class EventSource(Protocol):
         """How many trajectories have started lately, and in how many seconds. Raises `Unavailable`."""
         ...
 
+    async def recent_subjects(self, role: str, now: datetime) -> list[str | None]:
+        """The subjects of the latest starts, at most `RECENT_STARTS`; None: its own. Raises `Unavailable`."""
+        ...
+
 
 class NatsEventSource:
     """The broker's streams."""
@@ -165,6 +171,29 @@ class NatsEventSource:
             raise BusUnavailable(f"cannot count the starts of {role}: {error!r}") from error
         began = max(since, first.time) if first.time is not None else since
         return counted.num_pending, max(0.0, (now - began).total_seconds())
+
+    async def recent_subjects(self, role: str, now: datetime) -> list[str | None]:
+        """Of the last day, too. As far back as the mean rate asks; four times as far where that was not enough."""
+        count, span_s = await self.recent_starts(role, now)
+        wanted, share = min(count, RECENT_STARTS), min(1.0, RECENT_STARTS / max(count, 1))
+        while True:
+            subjects = await self._subjects_since(role, now - timedelta(seconds=span_s * share + 1))
+            if len(subjects) >= wanted or share >= 1:
+                return list(subjects)
+            share = min(1.0, 4 * share)
+
+    async def _subjects_since(self, role: str, since: datetime) -> deque[str | None]:
+        latest = deque[str | None](maxlen=RECENT_STARTS)
+        reader = OrderedReader(self._bus, STARTS, [role_subject(Start.TOPIC, role)], start=since)
+        async with aclosing(reader.to_end()) as batches:
+            async for batch in batches:
+                for message in batch:
+                    try:
+                        start = self._bus.read(message)[0].message
+                    except ContractError:
+                        continue  # the fold skips it too
+                    latest.append(start.subject_ref if isinstance(start, Start) else None)
+        return latest
 
     async def _extents(self) -> list[Extent]:
         return [await self._bus.extent(stream) for stream in (STARTS, TURNS, REWARDS)]

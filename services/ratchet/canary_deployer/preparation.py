@@ -13,6 +13,7 @@ from ratchet.canary_deployer.domain.estimates import Forecast, Horizon, forecast
 from ratchet.canary_deployer.domain.operators import Order
 from ratchet.canary_deployer.domain.rollout import Decision, GateResult, Rollout, Verdict
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
+from ratchet.canary_deployer.domain.subjects import SubjectsBefore, subjects_before
 from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Conflict, Rejected, Unavailable
@@ -36,7 +37,8 @@ class Preparation:
         if stable is not None and stable.version == policy.version:
             raise Conflict(f"{policy.name} is already the stable policy of {self.context.role}")
         rollout = decisions.new_rollout(policy, stable, before, decision, self.context.now())
-        rollout = msgspec.structs.replace(rollout, forecast=await self._forecast())
+        expected, before_it = await self._expected()
+        rollout = msgspec.structs.replace(rollout, forecast=expected, subjects_before=before_it)
         if order is None:
             return rollout
         waived = (
@@ -84,17 +86,22 @@ class Preparation:
         `approved`: the operator's decision that stands in for gates which could not decide.
         """
         decision, strategy = gating.gates_decision(rollout, self.context.strategy, self.context.rules, approved)
-        expected = rollout.forecast if approved is None and rollout.forecast else await self._forecast()
-        rollout = msgspec.structs.replace(rollout, strategy=strategy, forecast=expected)
+        expected, before_it = await self._expected()
+        if approved is None and rollout.forecast:
+            expected = rollout.forecast
+        rollout = msgspec.structs.replace(rollout, strategy=strategy, forecast=expected, subjects_before=before_it)
         rollout, decision = gating.timely_decision(rollout, decision, self.context.rules, approved)
         if decision.verdict is Verdict.START and rollout.stable is not None:
             rollout = msgspec.structs.replace(rollout, horizon=await self._horizon(rollout, rollout.stable.version))
         places = msgspec.structs.asdict(await self.context.source.newest_places())
         return msgspec.structs.replace(rollout, statistics=Statistics(), **places), decision
 
-    async def _forecast(self) -> Forecast | None:
-        starts, span_s = await self.context.source.recent_starts(self.context.role, self.context.now())
-        return forecast(starts, span_s, self.context.rules)
+    async def _expected(self) -> tuple[Forecast | None, SubjectsBefore]:
+        """How long a rollout that begins now will take, and what is known of the role's subjects."""
+        role, now, rules = self.context.role, self.context.now(), self.context.rules
+        starts, span_s = await self.context.source.recent_starts(role, now)
+        before = subjects_before(await self.context.source.recent_subjects(role, now))
+        return forecast(starts, span_s, rules, before), before
 
     async def _horizon(self, rollout: Rollout, stable: int) -> Horizon:
         """The rollout's horizon, from how long outcomes of version `stable` took; else the setting, and why."""

@@ -145,7 +145,7 @@ class RolloutStore:
     def folded(self, rollout: Rollout, read: Read) -> Rollout:
         """The rollout with the events that were read. The trajectories change in place; `save` writes them."""
         if self._live is None or self._live[0] != rollout.rollout_id:
-            self._live = (rollout.rollout_id, LiveStatistics(rollout.statistics, [], self.context.rules))
+            self._live = (rollout.rollout_id, LiveStatistics(rollout.statistics, [], rollout.under(self.context.rules)))
             self._chunk_store.begin()
         live = self._live[1]
         live.fold(read.batch, rollout.compared, rollout.under(self.context.rules))
@@ -195,7 +195,7 @@ class RolloutStore:
             if now is None or now.revision != self._revision:
                 raise BusUnavailable("the record has changed meanwhile: reading it again") from error
             return None, str(error)
-        return (rollout.rollout_id, LiveStatistics(rollout.statistics, chunks, self.context.rules)), None
+        return (rollout.rollout_id, LiveStatistics(rollout.statistics, chunks, rollout.under(self.context.rules))), None
 
 
 class ChunkStore:

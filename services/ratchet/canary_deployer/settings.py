@@ -101,6 +101,11 @@ class Settings(ServiceSettings):
     """What the rollback test compares: `failure` (known ones), `missing` (outcomes), `reward`, `latency`."""
     roles_without_outcomes: Names = ()
     """Roles without outcomes: compared on reward, latency and first calls; a person promotes."""
+    roles_that_lose_users: Names = ()
+    """Roles whose users leave after a failure: only the first trajectory of each user, else session, is evidence."""
+    roles_kept_small: Names = ()
+    """Roles whose suspended canary keeps the first stage's share of traffic, so that it may still be decided, and loses
+    it when it is far worse."""
     margin: float = Field(default=0.05, ge=0, lt=0.5)
     """How much worse in failure rate and in mean reward (both 0..1) still counts as not worse."""
     horizon_s: float = Field(default=1800, gt=0, le=HORIZON_MAX_S)
@@ -182,6 +187,8 @@ class Settings(ServiceSettings):
             longest_days=self.longest_days,
             metrics=self.metrics,
             roles_without_outcomes=frozenset(self.roles_without_outcomes),
+            roles_that_lose_users=frozenset(self.roles_that_lose_users),
+            roles_kept_small=frozenset(self.roles_kept_small),
             margin=self.margin,
             horizon_s=self.horizon_s,
             horizon_min_s=min(HORIZON_MIN_S, self.horizon_s),

@@ -99,6 +99,8 @@ STYLES = {
     "expired": "dim",
     "revoked": "red",
     "rolled_back": "red",
+    "suspended": "red",
+    "withdrawn": "red",
     "reverted": "red",
     "superseded": "dim",
     "awaiting_approval": "yellow",

@@ -19,7 +19,7 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import LATEST
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument, checked_role
 from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_section, print_table
-from ratchet.core.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut
+from ratchet.core.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut, SubjectsOut
 from ratchet.core.errors import Conflict, NotFound
 from ratchet.core.stores.history import Decision, History
 
@@ -287,10 +287,12 @@ def show_one(rollout: RolloutOut) -> None:
     if (expected := rollout.forecast) is not None:
         stages = ", ".join(f"{days:g}" for days in expected.expected_days_by_stage)
         days, rate = f"{expected.expected_days:g} days", f"{expected.trajectories_per_day:g} trajectories a day"
+        rate = f"{rate} of {expected.subjects_per_day:g} subjects"
         console.print(f"expected: {days} for a policy equal to stable, at {rate} ({stages} by stage)", markup=False)
     if (horizon := rollout.horizon) is not None:
         basis = f"an outcome that has not come after {horizon.seconds:g} s is missing ({horizon.basis})"
         console.print(f"horizon: {basis}", markup=False)
+    show_subjects(rollout.subjects)
     if rollout.parked:
         console.print(f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on", markup=False)
     print_section(("gate", "outcome", "reason"), [(gate.gate, gate.outcome, gate.reason) for gate in rollout.gates])
@@ -303,6 +305,15 @@ def show_one(rollout: RolloutOut) -> None:
         console.print(rollout.late, markup=False)
     for reason in rollout.waiting_for:
         console.print(f"waiting for {reason}", markup=False)
+
+
+def show_subjects(subjects: SubjectsOut) -> None:
+    """Whose trajectories the evidence is about."""
+    split = f"; {subjects.split} with more than 5 % of them count by trajectory" if subjects.split else ""
+    before = f"before it {subjects.before} in {subjects.starts_before} starts{split}"
+    console.print(f"subjects: {subjects.seen} seen in this rollout, {before}", markup=False)
+    if subjects.note is not None:
+        console.print(subjects.note, markup=False)
 
 
 def show_audit(log: AuditOut) -> None:

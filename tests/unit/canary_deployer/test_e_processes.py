@@ -24,6 +24,24 @@ WEIGHTS = (MIN_WEIGHT, 0.1, 0.25, 0.5, 0.95, 1 - MIN_WEIGHT)
 BOTH = np.array([False, True])
 
 
+def rollback(weight: Floats, harm: Floats, centre: Floats, margin: float) -> Floats:
+    """Rollback factors of one harm, [arm, stakes]."""
+    gain = e_processes.weighted_difference(BOTH, weight, harm, centre) - margin
+    return rollback_factors(weight, centre, gain, margin)
+
+
+def promotion(weight: Floats, harm: Floats, centre: Floats, margin: float) -> Floats:
+    """Promotion factors of one harm, [arm, stakes]."""
+    gain = margin - e_processes.weighted_difference(BOTH, weight, harm, centre)
+    return promotion_factors(weight, centre, gain, margin)
+
+
+def thinning(weight: Floats, harm: Floats, margin: float) -> Floats:
+    """Thinning's factors of one harm, [arm, stakes]."""
+    gain = e_processes.weighted_difference(BOTH, weight, harm, np.zeros(2)) - margin
+    return thinning_factors(weight, gain, margin)
+
+
 def expected(factors: Floats, weight: float) -> Floats:
     """The mean over the arm, [stakes], of factors [arm, stakes]."""
     return (1 - weight) * factors[0] + weight * factors[1]
@@ -39,10 +57,10 @@ def test_factors_are_positive_and_their_mean_is_at_most_1_under_their_null_whate
     w, m = np.full(2, weight), np.full(2, centre)
     for stable in (0.0, 0.4, 1 - margin):
         harm = np.array([stable, stable + margin])
-        for factors in (rollback_factors(BOTH, w, harm, m, margin), promotion_factors(BOTH, w, harm, m, margin)):
+        for factors in (rollback(w, harm, m, margin), promotion(w, harm, m, margin)):
             assert (factors > 0).all()
             assert expected(factors, weight) == pytest.approx(np.ones(factors.shape[-1]), abs=1e-9)
-        thinned = thinning_factors(BOTH, w, harm, margin)
+        thinned = thinning(w, harm, margin)
         assert (thinned > 0).all()
         assert (expected(thinned, weight) <= 1 + 1e-9).all()
 
@@ -52,9 +70,9 @@ def test_the_worst_trajectory_leaves_a_part_of_the_wealth(weight: float) -> None
     w = np.full(2, weight)
     for centre, harms in itertools.product((0.0, 0.5, 1.0), itertools.product((0.0, 1.0), repeat=2)):
         m, harm = np.full(2, centre), np.array(harms)
-        assert rollback_factors(BOTH, w, harm, m, 0.05).min() >= 0.05 - 1e-9
-        assert promotion_factors(BOTH, w, harm, m, 0.05).min() >= 0.05 - 1e-9
-        assert thinning_factors(BOTH, w, harm, 0.05).min() >= 0.05 - 1e-9
+        assert rollback(w, harm, m, 0.05).min() >= 0.05 - 1e-9
+        assert promotion(w, harm, m, 0.05).min() >= 0.05 - 1e-9
+        assert thinning(w, harm, 0.05).min() >= 0.05 - 1e-9
 
 
 def test_rollback_factors_rise_with_the_canarys_harm_and_fall_with_stables() -> None:
@@ -62,8 +80,8 @@ def test_rollback_factors_rise_with_the_canarys_harm_and_fall_with_stables() -> 
     for weight, margin in itertools.product(WEIGHTS, (0.0, 0.1)):
         w, m = np.full(2, weight), np.full(2, 0.3)
         for make in (
-            lambda h, w=w, m=m, d=margin: rollback_factors(BOTH, w, h, m, d),
-            lambda h, w=w, d=margin: thinning_factors(BOTH, w, h, d),
+            lambda h, w=w, m=m, d=margin: rollback(w, h, m, d),
+            lambda h, w=w, d=margin: thinning(w, h, d),
         ):
             low, high = make(np.zeros(2)), make(np.ones(2))
             assert (low[1] < high[1]).all()
@@ -72,9 +90,9 @@ def test_rollback_factors_rise_with_the_canarys_harm_and_fall_with_stables() -> 
 
 def test_without_a_margin_thinning_is_the_likelihood_ratio_of_the_arm() -> None:
     w = np.full(2, 0.25)
-    assert thinning_factors(BOTH, w, np.ones(2), 0.0)[1] == pytest.approx(RISK_RATIOS / (0.25 * RISK_RATIOS + 0.75))
-    assert thinning_factors(BOTH, w, np.ones(2), 0.0)[0] == pytest.approx(1 / (0.25 * RISK_RATIOS + 0.75))
-    assert thinning_factors(BOTH, w, np.zeros(2), 0.0) == pytest.approx(np.ones((2, len(RISK_RATIOS))))
+    assert thinning(w, np.ones(2), 0.0)[1] == pytest.approx(RISK_RATIOS / (0.25 * RISK_RATIOS + 0.75))
+    assert thinning(w, np.ones(2), 0.0)[0] == pytest.approx(1 / (0.25 * RISK_RATIOS + 0.75))
+    assert thinning(w, np.zeros(2), 0.0) == pytest.approx(np.ones((2, len(RISK_RATIOS))))
 
 
 def test_the_sample_ratio_test_has_mean_1_when_arms_get_their_weights() -> None:

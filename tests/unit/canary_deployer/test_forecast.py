@@ -42,7 +42,7 @@ def test_too_few_starts_give_no_forecast() -> None:
 def test_one_sentence_has_the_figures_and_the_bound() -> None:
     expected = forecast(20, DAY_S, RULES)
     assert expected is not None
-    assert "at 20 trajectories a day a policy equal to stable takes about" in expected.sentence(RULES)
+    assert "at 20 trajectories of 20 subjects a day a policy equal to stable takes about" in expected.sentence(RULES)
     assert expected.sentence(RULES).endswith("the bound is 14")
 
 
@@ -62,8 +62,8 @@ async def test_past_the_bound_an_operator_is_asked_at_once_and_may_start_it() ->
     world.traffic.per_day = 20
     await world.with_policies(1, 2)
     rollout = await world.until("awaiting_approval")
-    assert "at 20 trajectories a day" in rollout.reason
-    assert "at 20 trajectories a day" in world.bus.published(Alert)[-1].summary
+    assert "at 20 trajectories of 20 subjects a day" in rollout.reason
+    assert "at 20 trajectories of 20 subjects a day" in world.bus.published(Alert)[-1].summary
     assert (await world.route()).canary is None
     await world.operators.act(Act.APPROVE, Order("ann", "we have time"))
     rollout = await world.rollout()

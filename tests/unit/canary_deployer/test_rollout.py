@@ -63,7 +63,8 @@ def aged(rollout: Rollout, seconds: float) -> Rollout:
     return msgspec.structs.replace(rollout, **passed)
 
 
-PROVEN = {"promotion": {"failure": 50.0, "reward": 40.0}, "varies": True}
+LARGE = {"failure": 50.0, "reward": 40.0}
+PROVEN = {"promotion": LARGE, "promotion_by_trajectory": LARGE, "varies": True}
 """All the evidence for promotion."""
 
 
@@ -157,8 +158,87 @@ def test_promotion_is_decided_in_the_last_stage_only_and_then_soaks() -> None:
 
 
 def test_every_promotion_metric_must_be_proven() -> None:
-    rollout = with_canary(last_stage(), 200, promotion={"failure": 50.0}, varies=True)
+    failure = {"failure": 50.0}
+    rollout = with_canary(last_stage(), 200, promotion=failure, promotion_by_trajectory=failure, varies=True)
     assert waiting_for(aged(rollout, 500), RULES) == ["promotion e-value of reward 1 of 20"]
+
+
+@pytest.mark.parametrize(
+    ("short", "unit"), [("promotion", " by subject"), ("promotion_by_trajectory", "")], ids=["subjects", "trajectories"]
+)
+def test_promotion_needs_evidence_by_subject_and_by_trajectory(short: str, unit: str) -> None:
+    rollout = with_canary(last_stage(), 200, **(PROVEN | {short: {"failure": 19.0, "reward": 40.0}}))
+    assert waiting_for(aged(rollout, 500), RULES) == [f"promotion e-value of failure{unit} 19 of 20"]
+
+
+SUSPICIONS = [
+    ({"suspension": {"combined": 34.0}}, "worse than the margin, for the traffic so far: 34 reached 33.33"),
+    ({"suspension": {"first_call": 101.0}}, "first calls fail, for the traffic so far: 101 reached 100"),
+    ({"suspension": {"safety": 201.0}}, "safety violations, for the traffic so far: 201 reached 200"),
+    ({"run_of_trajectories": 0.004}, "canary trajectories fail one after the other, for the traffic so far"),
+]
+
+
+@pytest.mark.parametrize(("shown", "reason"), SUSPICIONS)
+def test_what_trajectories_show_suspends_and_asks_with_the_subjects_seen(shown: dict[str, object], reason: str) -> None:
+    decision = decide(with_canary(running(), 1, **shown), RULES)
+    assert decision.verdict is Verdict.SUSPEND
+    assert decision.reason.startswith(reason)
+    assert "0 subjects seen in 0 trajectories: a person has to look" in decision.reason
+
+
+def suspended(**rules: object) -> Rollout:
+    rollout = with_canary(running(), 1, suspension={"combined": 34.0})
+    moved = decisions.apply_decision(
+        rollout, decide(rollout, RULES), quick_rules(**rules), ANNOUNCER, CANDIDATE, FakeClock()()
+    )
+    assert moved.state is State.SUSPENDED
+    return moved
+
+
+def test_a_suspended_canary_has_no_traffic_and_no_route() -> None:
+    rollout = suspended()
+    assert rollout.weight == 0
+    assert expected_route(Route(role="support"), rollout).canary is None
+    assert '"severity":"critical"' in rollout.outbox[-1].body
+
+
+def test_a_suspended_canary_is_rolled_back_once_subjects_show_it() -> None:
+    shown = with_canary(suspended(), 2, suspension={"combined": 34.0}, rollback={"combined": 34.0})
+    assert decide(shown, RULES).verdict is Verdict.ROLL_BACK
+
+
+def test_a_suspended_canary_is_withdrawn_at_its_deadline_and_never_promoted() -> None:
+    proven = with_canary(suspended(), 200, suspension={"combined": 34.0}, **PROVEN)
+    assert decide(aged(proven, RULES.deadline_s - 1), RULES) is None
+    ended = take(aged(proven, RULES.deadline_s), Verdict.WITHDRAW)
+    assert decide(aged(proven, RULES.deadline_s), RULES).verdict is Verdict.WITHDRAW
+    assert (ended.state, ended.weight) == (State.WITHDRAWN, 0.0)
+
+
+def test_a_canary_that_was_let_go_on_is_suspended_again_by_as_much_evidence() -> None:
+    resumed = take(suspended(), Verdict.RESUME)
+    assert (resumed.state, resumed.weight) == (State.RUNNING, 0.1)
+    again = 34.0 * 34.0
+    assert decide(with_canary(resumed, 2, suspension={"combined": 33 * 34.0}), RULES) is None
+    assert decide(with_canary(resumed, 2, suspension={"combined": again}), RULES).verdict is Verdict.SUSPEND
+
+
+def test_a_canary_suspended_in_its_soak_goes_back_to_it() -> None:
+    rollout = with_canary(soaking(), 50, suspension={"combined": 34.0})
+    assert decide(rollout, RULES).verdict is Verdict.SUSPEND
+    resumed = take(take(rollout, Verdict.SUSPEND), Verdict.RESUME)
+    assert (resumed.state, resumed.weight) == (State.SOAKING, 0.95)
+
+
+def test_a_role_may_keep_the_first_weight_until_a_second_threshold() -> None:
+    rollout = suspended(kept_small=True)
+    assert rollout.weight == 0.1
+    assert decide(with_canary(rollout, 2, suspension={"combined": 34.0, "far_worse": 199.0}), RULES) is None
+    far = with_canary(rollout, 2, suspension={"combined": 34.0, "far_worse": 201.0})
+    decision = decide(far, RULES)
+    assert decision.verdict is Verdict.SUSPEND
+    assert take(far, Verdict.SUSPEND).weight == 0
 
 
 def test_a_metric_that_looks_worse_than_its_margin_vetoes_promotion() -> None:
@@ -198,14 +278,15 @@ def test_harm_that_is_the_same_for_every_trajectory_proves_nothing() -> None:
 def test_a_role_without_outcomes_asks_an_operator_for_the_promotion() -> None:
     rules = quick_rules(roles_without_outcomes=frozenset({"support"})).for_role("support")
     assert (rules.metrics, rules.promotion_metrics) == (("reward", "latency"), ("reward", "latency"))
-    shown = {"promotion": {"reward": 30.0, "latency": 25.0}, "varies": True, "coverage": {}}
+    large = {"reward": 30.0, "latency": 25.0}
+    shown = {"promotion": large, "promotion_by_trajectory": large, "varies": True, "coverage": {}}
     decision = decide(aged(with_canary(last_stage(), 200, **shown), 500), rules)
     assert decision.verdict is Verdict.HOLD
     assert decision.reason.endswith("the role has no outcomes, a person decides")
 
 
 def test_a_concern_holds_once_and_never_rolls_back() -> None:
-    uneven = with_canary(running(), 1, rollback={"sample_ratio": 1e9})
+    uneven = with_canary(running(), 1, suspension={"sample_ratio": 1e9})
     asked = decide(uneven, RULES)
     assert (asked.verdict, asked.reason) == (
         Verdict.HOLD,
@@ -281,7 +362,8 @@ def soaking() -> Rollout:
 
 
 def test_evidence_lost_in_the_soak_ends_no_promotion_and_an_operator_is_asked_at_the_deadline() -> None:
-    lost = with_canary(soaking(), 50, varies=True, promotion={"failure": 5.0, "reward": 40.0})
+    small = {"failure": 5.0, "reward": 40.0}
+    lost = with_canary(soaking(), 50, varies=True, promotion=small, promotion_by_trajectory=small)
     assert decide(lost, RULES) is None
     assert waiting_for(lost, RULES) == ["promotion e-value of failure 5 of 20"]
     late = aged(lost, RULES.deadline_s)

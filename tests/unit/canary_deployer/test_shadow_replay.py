@@ -301,7 +301,7 @@ async def test_blue_green_does_not_send_all_traffic_on_a_replay() -> None:
 async def test_without_a_passed_replay_an_operator_is_asked_at_once_with_the_reason(outcome: str) -> None:
     world = await slow_world(outcome, "the coordinator does not answer")
     rollout = await world.until("awaiting_approval")
-    assert "at 20 trajectories a day" in rollout.reason
+    assert "at 20 trajectories of 20 subjects a day" in rollout.reason
     assert rollout.reason.endswith("shadow_replay: the coordinator does not answer")
     assert "shadow_replay: the coordinator" in world.bus.published(Alert)[-1].summary
     await world.operators.act(Act.APPROVE, Order("ann", "we have time"))

@@ -104,15 +104,21 @@ def test_the_interval_is_clopper_and_pearsons(hits: int, runs: int, low: float, 
     assert exact_interval(hits, runs) == pytest.approx((low, high), abs=1e-4)
 
 
-def history(seed: int, count: int) -> list[Batch]:
-    """A random history: calls that fail, fall back, hang or repeat, outcomes late, twice or never, a lapsed lease."""
+def history(seed: int, count: int, subjects: int = 0) -> list[Batch]:
+    """A random history: calls that fail, fall back, hang or repeat, outcomes late, twice or never, a lapsed lease.
+
+    `subjects`: so many are active at a time, a tenth of the starts without a name.
+    """
     draw = random.Random(seed)
     timed: list[tuple[float, int, Event]] = []
     for number in range(count):
         name, at, canary = f"t{number}", float(number), draw.random() < 0.4
         arm, version = ("canary", 2) if canary else ("stable", 1)
         terms = Terms(round(draw.random(), 1), 0.4, 0.3, 0.5, draw.choice([None, 800.0]))
-        timed.append((at, 0, Started(name, at, arm, version, draw.choice([0.25, 0.5]), "r", terms)))
+        weight, subject = draw.choice([0.25, 0.5]), None
+        if subjects and draw.random() < 0.9:
+            weight, subject = 0.25 if number < count / 2 else 0.5, f"{number // 60 + draw.randrange(subjects):016x}"
+        timed.append((at, 0, Started(name, at, arm, version, weight, "r", terms, subject)))
         when = at + draw.expovariate(0.2)
         for index in range(draw.randrange(4)):
             error, hung = draw.random() < 0.1, draw.random() < 0.05
@@ -136,10 +142,13 @@ def history(seed: int, count: int) -> list[Batch]:
     return [*batches, Batch([], 1e9)]
 
 
+@pytest.mark.parametrize("subjects", [0, 5])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_restart_at_any_moment_changes_nothing_and_folding_equals_evaluating_all_at_once(seed: int) -> None:
-    rules = quick_rules(horizon_s=100.0)
-    batches = history(seed, 700)
+def test_a_restart_at_any_moment_changes_nothing_and_folding_equals_evaluating_all_at_once(
+    seed: int, subjects: int
+) -> None:
+    rules = quick_rules(horizon_s=100.0, mean_share=0.5)
+    batches = history(seed, 700, subjects)
     straight, often = LiveStatistics(Statistics(), [], rules), LiveStatistics(Statistics(), [], rules)
     for batch in batches:
         straight.fold(batch, PAIR, rules)
@@ -151,20 +160,23 @@ def test_a_restart_at_any_moment_changes_nothing_and_folding_equals_evaluating_a
         often = LiveStatistics(record, chunks, rules)
     assert straight.window.closed == 5
     unclosed = LiveStatistics(Statistics(), straight.window.chunks, rules)
+    unclosed.window.fold(Batch([], 1e9), PAIR, rules)
     assert unclosed.record(0.5).evidence.rollback == pytest.approx(straight.record(0.5).evidence.rollback, rel=1e-9)
     assert unclosed.record(0.5).evidence.promotion == pytest.approx(straight.record(0.5).evidence.promotion, rel=1e-9)
 
 
-def test_rollback_evidence_is_never_larger_than_once_all_outcomes_are_known() -> None:
-    """Pending harms stand at their bounds: that is why the tests need not wait."""
-    rules = quick_rules(horizon_s=100.0)
+@pytest.mark.parametrize("subjects", [0, 5])
+def test_rollback_evidence_is_never_larger_than_once_all_is_known(subjects: int) -> None:
+    """Pending harms, and trajectories that may still start, stand at their bounds: the tests need not wait."""
+    rules = quick_rules(horizon_s=100.0, mean_share=0.5)
     for seed in range(5):
-        live, seen = LiveStatistics(Statistics(), [], rules), []
-        for batch in history(seed, 400):
+        live, seen = LiveStatistics(Statistics(), [], rules), list[dict[str, float]]()
+        for batch in history(seed, 400, subjects):
             live.fold(batch, PAIR, rules)
-            seen.append(live.record(0.5).evidence.rollback)
+            shown = live.record(0.5).evidence
+            seen.append({f"{name} by subject": value for name, value in shown.rollback.items()} | shown.suspension)
         for test, last in seen[-1].items():
-            assert all(one[test] <= last + 1e-9 for one in seen), test
+            assert all(values[test] <= last + 1e-9 for values in seen), test
 
 
 @pytest.mark.parametrize(

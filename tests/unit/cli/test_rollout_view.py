@@ -76,7 +76,8 @@ def test_a_rollout_is_shown_with_its_evidence(capsys: pytest.CaptureFixture[str]
     show_one(rollout())
     output = " ".join(capsys.readouterr().out.split())
     for words in (
-        "expected: 2.4 days for a policy equal to stable, at 1200 trajectories a day (0.5, 1.4 by stage)",
+        "expected: 2.4 days for a policy equal to stable, at 1200 trajectories a day of 480 subjects (0.5,",
+        "subjects: 212 seen in this rollout, before it 400 in 1000 starts",
         "horizon: an outcome that has not come after 1800 s is missing (the setting",
         "the queue is parked: `ratchet rollout resume support` lets it go on",
         "heldout_tasks passed 0.81 against 0.78",

@@ -42,6 +42,7 @@ DEPLOYED_STATE: dict[Verdict, str] = {
     Verdict.ROLL_BACK: "rolled_back",
     Verdict.REFUSE: "aborted",
     Verdict.ABORT: "aborted",
+    Verdict.WITHDRAW: "rolled_back",
     Verdict.SUPERSEDE: "superseded",
     Verdict.REVERT: "promoted",
 }
@@ -52,6 +53,8 @@ UNKNOWN = "unknown"
 
 SEVERITY = {
     Verdict.ROLL_BACK: "critical",
+    Verdict.SUSPEND: "critical",
+    Verdict.WITHDRAW: "warning",
     Verdict.REFUSE: "warning",
     Verdict.HOLD: "warning",
     Verdict.REVERT: "warning",
@@ -221,6 +224,8 @@ def _alert(rollout: Rollout, decision: Decision, now: datetime) -> Alert:
         Verdict.ROLL_BACK: f"{name} was rolled back",
         Verdict.REFUSE: f"{name} was refused by a gate",
         Verdict.HOLD: f"{name} needs a decision",
+        Verdict.SUSPEND: f"{name} is suspended and needs a decision",
+        Verdict.WITHDRAW: f"{name} was withdrawn",
         Verdict.REVERT: f"the promotion of {rollout.stable.name if rollout.stable else name} was undone",
     }[decision.verdict]
     return Alert(

@@ -1,5 +1,7 @@
 """Consecutive trajectories as arrays, and the value that each test takes for their harms, known or pending.
 
+With them come the units of the subjects that they opened (`subjects.py`): the same arrays, of what counts in each.
+
 Arrays are [..., n]: n trajectories in the order of their starts. The product has one rollout; simulations put many
 rollouts in front, through the same code. A harm that is pending is NaN until `for_rollback` puts the bound in its
 place.
@@ -22,13 +24,25 @@ policy that breaks it does so alone. Promotion takes these trajectories as it ta
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ratchet.canary_deployer.domain.e_processes import Flags, Floats
+from ratchet.canary_deployer.domain.e_processes import Flags, Floats, lowest_difference, weighted_difference
 from ratchet.canary_deployer.domain.rules import FAILURE, LATENCY, MISSED, REWARD
-from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, PENDING, UNSCORED, Chunk, Trajectory
+from ratchet.canary_deployer.domain.subjects import FIRST, Unit
+from ratchet.canary_deployer.domain.trajectories import (
+    FAILED,
+    MISSING,
+    MOVED,
+    PENDING,
+    UNSCORED,
+    Chunk,
+    Terms,
+    Trajectory,
+)
 
 FIRST_CALL, SAFETY = "first_call", "safety"
 
@@ -53,6 +67,10 @@ class Cohort:
     """An engine broke over one of the calls."""
     centres: dict[str, Floats]
     """`reward` and `latency` for rollback, `failure`, `loss` and `latency` for promotion."""
+    opens: Flags
+    """Whether it opened its subject's unit."""
+    units: Units | None = None
+    """What counts in the units that these trajectories opened; None where each unit is its opener alone."""
 
     @property
     def settled(self) -> Flags:
@@ -65,12 +83,61 @@ class Cohort:
         return (self.outcome == MOVED) | (self.outcome == UNSCORED)
 
 
-def cohort_of(chunk: Chunk) -> Cohort:
-    """A chunk as arrays."""
-    trajectories, terms = chunk.trajectories, chunk.terms
-    place = np.array([trajectory.terms for trajectory in trajectories], dtype=np.intp)
-    scales = np.array([term.scale_ms or np.nan for term in terms])
-    names = ("reward", "loss", "failure", "latency")
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The units that a cohort's trajectories opened, [..., n] by opener; `members` are flat, [m]."""
+
+    members: Cohort
+    """All that counts so far, the openers too; with the centres of their unit."""
+    opener: NDArray[np.intp]
+    """Of each member: the place of its unit's opener in the cohort, rollouts and trajectories flattened."""
+    coming: Floats
+    """How many trajectories may still count; 0 where none was opened."""
+
+    def total(self, values: Floats) -> Floats:
+        """Sums of the members' values by unit, [..., n]."""
+        totals = np.bincount(self.opener, values, minlength=self.coming.size).astype(np.float64)
+        return totals.reshape(self.coming.shape)
+
+    @property
+    def settled(self) -> Flags:
+        """Units whose outcome will not change any more."""
+        return (self.coming == 0) & (self.total((~self.members.settled).astype(np.float64)) == 0)
+
+
+def cohort_of(chunk: Chunk, units: Mapping[str, Unit] | None = None) -> Cohort:
+    """A chunk as arrays; with the units that it opened, where `units` are given, by subject."""
+    trajectories = chunk.trajectories
+    terms = [chunk.terms[trajectory.terms] for trajectory in trajectories]
+    named = [one for one in trajectories if units and one.subject and one.place == 0]
+    opened = _units(chunk, units) if units and named else None
+    return _cohort(trajectories, terms, terms, opened)
+
+
+def _units(chunk: Chunk, units: Mapping[str, Unit]) -> Units:
+    opener, coming = list[int](), np.zeros(len(chunk.trajectories))
+    members, terms, centres = list[Trajectory](), list[Terms](), list[Terms]()
+    for place, trajectory in enumerate(chunk.trajectories):
+        if trajectory.place != 0:
+            continue
+        opening = chunk.terms[trajectory.terms]
+        counted = [(trajectory, opening)]
+        if trajectory.subject:
+            unit = units[trajectory.subject]
+            counted, coming[place] = unit.members, unit.coming
+        for member, own in counted:
+            members.append(member)
+            terms.append(own)
+        opener += [place] * len(counted)
+        centres += [opening] * len(counted)
+    return Units(_cohort(members, terms, centres), np.array(opener, dtype=np.intp), coming)
+
+
+def _cohort(
+    trajectories: Sequence[Trajectory], terms: Sequence[Terms], centres: Sequence[Terms], units: Units | None = None
+) -> Cohort:
+    """Trajectories with their own terms as arrays; `centres` are those that each is tested with."""
+    scales = [term.scale_ms for term in terms]
     return Cohort(
         canary=np.array([trajectory.canary for trajectory in trajectories], dtype=np.bool_),
         weight=np.array([trajectory.weight for trajectory in trajectories]),
@@ -82,12 +149,51 @@ def cohort_of(chunk: Chunk) -> Cohort:
             [np.nan if trajectory.reward is None else trajectory.reward for trajectory in trajectories],
             dtype=np.float64,
         ),
-        latency=np.array([_latency(trajectory, terms[trajectory.terms].scale_ms) for trajectory in trajectories]),
-        timed=~np.isnan(scales[place]),
+        latency=np.array(
+            [_latency(trajectory, scale_ms) for trajectory, scale_ms in zip(trajectories, scales, strict=True)]
+        ),
+        timed=np.array([scale_ms is not None for scale_ms in scales], dtype=np.bool_),
         violation=np.array([float(trajectory.violation) for trajectory in trajectories]),
         broken_off=np.array([trajectory.broken_off for trajectory in trajectories], dtype=np.bool_),
-        centres={name: np.array([getattr(term, name) for term in terms])[place] for name in names},
+        centres={
+            "reward": np.array([term.reward for term in centres]),
+            "loss": np.array([term.loss for term in centres]),
+            "failure": np.array([term.failure for term in centres]),
+            "latency": np.array([term.latency for term in centres]),
+        },
+        opens=np.array([trajectory.place == 0 for trajectory in trajectories], dtype=np.bool_),
+        units=units,
     )
+
+
+def rollback_gain(cohort: Cohort, metric: str, centre: str | None, margin: float) -> Floats:
+    """Z - margin of each trajectory [..., n], pending harms at their bound; `centre`: its name, None for 0."""
+    harm = for_rollback(cohort, metric)
+    gain = weighted_difference(cohort.canary, cohort.weight, harm, _centre(cohort, centre)) - margin
+    return np.where(cohort.timed, gain, 0.0) if metric == LATENCY else gain
+
+
+def promotion_gain(cohort: Cohort, metric: str, margin: float) -> Floats:
+    """Margin - Z of each trajectory [..., n]; of a pending one it means nothing."""
+    centre = centre_for_promotion(cohort, metric)
+    gain = margin - weighted_difference(cohort.canary, cohort.weight, for_promotion(cohort, metric), centre)
+    return np.where(cohort.timed, gain, 0.0) if metric == LATENCY else gain
+
+
+def mean_rollback_gain(cohort: Cohort, metric: str, centre: str | None, margin: float) -> Floats:
+    """G of each unit for k = 20, at its opener's place [..., n]; what is open counts at its bound."""
+    units = cohort.units
+    if units is None:
+        return rollback_gain(cohort, metric, centre, margin) / FIRST
+    known = units.total(rollback_gain(units.members, metric, centre, margin))
+    return (known + units.coming * (lowest_difference(cohort.weight, _centre(cohort, centre)) - margin)) / FIRST
+
+
+def mean_promotion_gain(cohort: Cohort, metric: str, margin: float) -> Floats:
+    """-G of each unit for k = 20, at its opener's place [..., n]; of one that is open it means nothing."""
+    if cohort.units is None:
+        return promotion_gain(cohort, metric, margin) / FIRST
+    return cohort.units.total(promotion_gain(cohort.units.members, metric, margin)) / FIRST
 
 
 def for_rollback(cohort: Cohort, metric: str) -> Floats:
@@ -127,9 +233,19 @@ def centre_for_promotion(cohort: Cohort, metric: str) -> Floats:
     return cohort.centres["loss" if metric == REWARD else metric]
 
 
-def before_watermark(cohort: Cohort) -> Flags:
-    """Which trajectories started before the oldest one whose outcome is pending."""
-    return np.logical_and.accumulate(cohort.settled, axis=-1)
+def _centre(cohort: Cohort, name: str | None) -> Floats:
+    return np.zeros(cohort.weight.shape) if name is None else cohort.centres[name]
+
+
+def units_settled(cohort: Cohort, k: int) -> Flags:
+    """Whether the unit that a trajectory opened is settled [..., n]; True for one that opened none."""
+    settled = cohort.settled if k == 1 or cohort.units is None else cohort.units.settled
+    return settled | ~cohort.opens
+
+
+def before_watermark(settled: Flags) -> Flags:
+    """What comes before the first one that is pending."""
+    return np.logical_and.accumulate(settled, axis=-1)
 
 
 def _latency(trajectory: Trajectory, scale_ms: float | None) -> float:

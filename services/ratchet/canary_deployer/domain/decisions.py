@@ -25,7 +25,7 @@ from ratchet.canary_deployer.domain.rollout import (
     checked_move,
 )
 from ratchet.canary_deployer.domain.rules import Rules
-from ratchet.canary_deployer.domain.verdicts import concerns, in_soak
+from ratchet.canary_deployer.domain.verdicts import concerns, in_soak, suspicions
 from ratchet.core.contract import encode, named_id
 from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy, WeightStep
 
@@ -33,6 +33,7 @@ WHY_SUPERSEDED = {
     State.GATING: "before it met traffic",
     State.AWAITING_APPROVAL: "before it met traffic",
     State.HELD: "after its deadline",
+    State.SUSPENDED: "while it was suspended",
     State.RUNNING: "because it would have taken too long",
 }
 """The states in which a newer candidate may take the place of an older one."""
@@ -43,7 +44,7 @@ def may_be_superseded(rollout: Rollout, rules: Rules) -> bool:
     if rollout.actor != ITSELF:
         return False
     match rollout.state:
-        case State.GATING | State.AWAITING_APPROVAL:
+        case State.GATING | State.AWAITING_APPROVAL | State.SUSPENDED:
             return True
         case State.HELD:
             return rollout.age_s >= rules.deadline_s
@@ -118,7 +119,7 @@ def apply_decision(
         parked=rollout.parked and decision.verdict is not Verdict.RESUME,
         noticed=noticed,
     )
-    moved = _staged(moved, decision.verdict, rules, now)
+    moved = _staged(moved, rollout, decision.verdict, rules, now)
     announced, *others = announcer.announcements(moved, decision, rules, policies, now)
     correlation = rollout.cause.correlation_id if rollout.cause else announced.event_id
     cause = Cause(event_id=announced.event_id, correlation_id=correlation)
@@ -153,14 +154,19 @@ _PLAIN_TARGET = {
     Verdict.ROLL_BACK: State.ROLLED_BACK,
     Verdict.REFUSE: State.REFUSED,
     Verdict.ABORT: State.ABORTED,
+    Verdict.SUSPEND: State.SUSPENDED,
+    Verdict.WITHDRAW: State.WITHDRAWN,
     Verdict.SUPERSEDE: State.SUPERSEDED,
     Verdict.REVERT: State.REVERTED,
 }
 
 
-def _staged(rollout: Rollout, verdict: Verdict, rules: Rules, now: datetime) -> Rollout:
+def _staged(rollout: Rollout, before: Rollout, verdict: Verdict, rules: Rules, now: datetime) -> Rollout:
+    """The rollout with the stage and the weight of its new state; `before`: as it was."""
+    if verdict is Verdict.SUSPEND:
+        return _suspended(rollout, before, rules, now)
     if verdict is Verdict.RESUME and rollout.active:
-        return msgspec.structs.replace(rollout, age_s=0.0)
+        return _resumed(rollout, before, rules, now)
     if rollout.state is State.SOAKING:
         return _entered(rollout, len(rules.stages), rules.full_weight, rules, now)
     if verdict is Verdict.START:
@@ -170,7 +176,35 @@ def _staged(rollout: Rollout, verdict: Verdict, rules: Rules, now: datetime) -> 
     return rollout
 
 
+def _suspended(rollout: Rollout, before: Rollout, rules: Rules, now: datetime) -> Rollout:
+    """At the weight of a suspended canary, at 0 the second time; its deadline begins with the first."""
+    if before.state is State.SUSPENDED:
+        return _weighted(rollout, 0.0, rules, now)
+    return msgspec.structs.replace(_weighted(rollout, rules.suspended_weight, rules, now), age_s=0.0)
+
+
+def _resumed(rollout: Rollout, before: Rollout, rules: Rules, now: datetime) -> Rollout:
+    """As before it was stopped; a canary that was suspended begins its stage again."""
+    resumed = msgspec.structs.replace(rollout, age_s=0.0)
+    if before.state is not State.SUSPENDED:
+        return resumed
+    weight = rules.full_weight if rollout.state is State.SOAKING else rules.stages[rollout.stage].weight
+    return _entered(msgspec.structs.replace(resumed, overruled=suspicions(before)), rollout.stage, weight, rules, now)
+
+
 def _entered(rollout: Rollout, stage: int, weight: float, rules: Rules, now: datetime) -> Rollout:
+    """The rollout at the beginning of a stage."""
+    weighted = _weighted(rollout, weight, rules, now)
+    return msgspec.structs.replace(
+        weighted,
+        stage=stage,
+        stage_since=weighted.schedule[-1].at,
+        stage_age_s=0.0,
+        stage_base=rollout.statistics.canary.trajectories,
+    )
+
+
+def _weighted(rollout: Rollout, weight: float, rules: Rules, now: datetime) -> Rollout:
     """The new weight holds from a little later on, so that no gateway learns of it after it began.
 
     It never begins before the weight that it replaces: a deployer whose clock was set back would else decide a weight
@@ -179,11 +213,4 @@ def _entered(rollout: Rollout, stage: int, weight: float, rules: Rules, now: dat
     since = now + timedelta(seconds=rules.lead_s)
     if rollout.schedule:
         since = max(since, rollout.schedule[-1].at + timedelta(milliseconds=1))
-    return msgspec.structs.replace(
-        rollout,
-        stage=stage,
-        stage_since=since,
-        stage_age_s=0.0,
-        stage_base=rollout.statistics.canary.trajectories,
-        schedule=(*rollout.schedule, WeightStep(at=since, weight=weight)),
-    )
+    return msgspec.structs.replace(rollout, schedule=(*rollout.schedule, WeightStep(at=since, weight=weight)))

@@ -55,6 +55,11 @@ Each stake's wealth is cut at `ceiling` after every trajectory: min(V f, c) <= V
 its null, and an early good hour can bank no more than the ceiling. A canary that was better and is now worse loses it
 within a few hundred trajectories (ADR 23 compares ceilings: a lower one forgets sooner and promotes an equal canary
 later).
+
+**The unit may be a subject.** All of the above asks D <= d given everything before, *at every trajectory*: the
+trajectories of one user whose tasks the canary does worse break that though it is equal on average. `subjects.py` makes
+one factor of a subject's first trajectories, with the same stakes. Those factors are final, those of single
+trajectories only suspend.
 """
 
 from __future__ import annotations
@@ -81,26 +86,22 @@ MIN_WEIGHT = 1e-3
 """A weight this close to 0 or 1 leaves nothing to compare: such trajectories are not tested."""
 
 
-def thinning_factors(canary: Flags, weight: Floats, harm: Floats, margin: float) -> Floats:
-    """Rollback factors [..., n, stakes] of rare events: conditional thinning beyond a margin."""
+def thinning_factors(weight: Floats, gain: Floats, margin: float) -> Floats:
+    """Rollback factors [..., n, stakes] of rare events: conditional thinning; the gain is Z - margin."""
     weights, place = np.unique(weight, return_inverse=True)
     stakes = (weights * (1 - weights))[:, None] * (RISK_RATIOS - 1) / (weights[:, None] * (RISK_RATIOS - 1) + 1)
     largest = LARGEST_STAKE / (1 / (1 - weights) + margin)
-    gain = weighted_difference(canary, weight, harm, np.zeros_like(weight)) - margin
     return 1 + np.minimum(stakes, largest[:, None])[place.reshape(weight.shape)] * gain[..., None]
 
 
-def rollback_factors(canary: Flags, weight: Floats, harm: Floats, centre: Floats, margin: float) -> Floats:
-    """Rollback factors [..., n, stakes] of a bounded harm."""
-    worst = np.maximum(centre / weight, (1 - centre) / (1 - weight)) + margin
-    gain = weighted_difference(canary, weight, harm, centre) - margin
-    return 1 + _stakes(weight, worst) * gain[..., None]
+def rollback_factors(weight: Floats, centre: Floats, gain: Floats, margin: float) -> Floats:
+    """Rollback factors [..., n, stakes] of a bounded harm; the gain is Z - margin."""
+    return 1 + _stakes(weight, -lowest_difference(weight, centre) + margin) * gain[..., None]
 
 
-def promotion_factors(canary: Flags, weight: Floats, harm: Floats, centre: Floats, margin: float) -> Floats:
-    """Promotion factors [..., n, stakes] of a bounded harm."""
+def promotion_factors(weight: Floats, centre: Floats, gain: Floats, margin: float) -> Floats:
+    """Promotion factors [..., n, stakes] of a bounded harm; the gain is margin - Z."""
     worst = np.maximum((1 - centre) / weight, centre / (1 - weight)) - margin
-    gain = margin - weighted_difference(canary, weight, harm, centre)
     return 1 + _stakes(weight, worst) * gain[..., None]
 
 
@@ -113,6 +114,11 @@ def ratio_factors(canary: Flags, weight: Floats) -> Floats:
 def weighted_difference(canary: Flags, weight: Floats, harm: Floats, centre: Floats) -> Floats:
     """Z of the module's docstring."""
     return np.where(canary, (harm - centre) / weight, (centre - harm) / (1 - weight))
+
+
+def lowest_difference(weight: Floats, centre: Floats) -> Floats:
+    """The smallest Z that a trajectory can have, whichever arm it draws."""
+    return -np.maximum(centre / weight, (1 - centre) / (1 - weight))
 
 
 def _stakes(weight: Floats, worst: Floats) -> Floats:

@@ -7,8 +7,11 @@ a failure. So
 
     sum over stages of n w (1 - w) = 2 v ln(threshold) / margin^2
 
-trajectories are needed, of both arms together: 599 weighted ones at the default margin and threshold, that is 2,400 at
-half of the traffic. Of simulated rollouts of an equal policy half needed 2,400 or fewer, 90 % of them 5,750 (ADR 23).
+subjects are needed, which are trajectories where each is its own subject (`subjects.py`): else the threshold is that of
+their first trajectories, and they come at the rate of new subjects in the role's latest starts, which is too high where
+the same few come back for days. At the default margin and threshold that is 599 weighted ones of both arms together,
+2,400 at half of the traffic; where subjects come back 738, and 2,950. Of simulated rollouts of an equal policy half
+needed 2,400 or fewer, 90 % of them 5,750 (ADR 23).
 A better policy takes less, a worse one is rolled back sooner.
 
 **The horizon** is the time after which an unknown outcome is missing: 1.5 times the .99 quantile of the times that
@@ -27,8 +30,11 @@ from msgspec.structs import replace
 
 from ratchet.bus.message import JsonObject, Value
 from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.domain.subjects import SubjectsBefore
 
 DAY_S = 86400.0
+UNKNOWN = SubjectsBefore()
+"""Nothing is known of the role's subjects: each trajectory is taken for one."""
 LARGEST_VARIANCE = 0.25
 FEWEST_STARTS = 5
 """Fewer starts say nothing about a role's traffic."""
@@ -52,6 +58,8 @@ class Forecast(Value, frozen=True, kw_only=True):
     """Days of the soak."""
     seen_in_s: float = 0.0
     """The time in which `per_day` was measured."""
+    subjects_per_day: float = 0.0
+    """Subjects that start in a day, each of which is one unit of evidence."""
 
     @property
     def days(self) -> float:
@@ -63,6 +71,7 @@ class Forecast(Value, frozen=True, kw_only=True):
         return {
             "trajectories_per_day": round(self.per_day, 1),
             "seen_in_s": round(self.seen_in_s),
+            "subjects_per_day": round(self.subjects_per_day, 1),
             "expected_days": round(self.days, 2),
             "expected_days_by_stage": [round(days, 2) for days in self.stages],
         }
@@ -71,30 +80,37 @@ class Forecast(Value, frozen=True, kw_only=True):
         """The figures in one line, with the bound of the settings."""
         stages = ", ".join(f"{days:.1f}" for days in self.stages)
         return (
-            f"at {self.per_day:.0f} trajectories a day a policy equal to stable takes about {self.days:.0f} days "
+            f"at {self.per_day:.0f} trajectories of {self.subjects_per_day:.0f} subjects a day "
+            f"a policy equal to stable takes about {self.days:.0f} days "
             f"({stages} by stage), the bound is {rules.longest_days:g}"
         )
 
 
-def forecast(starts: int, span_s: float, rules: Rules) -> Forecast | None:
+def forecast(starts: int, span_s: float, rules: Rules, before: SubjectsBefore = UNKNOWN) -> Forecast | None:
     """From the number of starts in `span_s` seconds; None when they are too few to say anything."""
     if starts < FEWEST_STARTS or span_s <= 0:
         return None
-    return replace(forecast_at_rate(starts / span_s, rules), seen_in_s=span_s)
+    return replace(forecast_at_rate(starts / span_s, rules, before), seen_in_s=span_s)
 
 
-def forecast_at_rate(per_s: float, rules: Rules, first_stage: int = 0) -> Forecast:
-    """With `per_s` starts a second, for a rollout that begins in this stage."""
-    needed = 2 * LARGEST_VARIANCE * math.log(rules.promotion_threshold) / max(rules.margin, 1e-3) ** 2
+def forecast_at_rate(per_s: float, rules: Rules, before: SubjectsBefore = UNKNOWN, first_stage: int = 0) -> Forecast:
+    """With `per_s` starts a second of subjects like those `before`, for a rollout that begins in this stage."""
+    threshold = rules.promotion_threshold / (1 - before.mean_share)
+    needed = 2 * LARGEST_VARIANCE * math.log(threshold) / max(rules.margin, 1e-3) ** 2
     days = [0.0] * first_stage
     for index, stage in enumerate(rules.stages[first_stage:], first_stage):
-        weighted_per_s = stage.weight * (1 - stage.weight) * per_s
+        weighted_per_s = stage.weight * (1 - stage.weight) * per_s * before.each
         seconds = max(stage.min_s, stage.min_trajectories / (stage.weight * per_s))
         if index == len(rules.stages) - 1:
             seconds = max(seconds, needed / weighted_per_s)
         needed = max(0.0, needed - weighted_per_s * seconds)
         days.append(seconds / DAY_S)
-    return Forecast(per_day=per_s * DAY_S, stages=tuple(days), soak=rules.soak_s / DAY_S if rules.soaks else 0.0)
+    return Forecast(
+        per_day=per_s * DAY_S,
+        stages=tuple(days),
+        soak=rules.soak_s / DAY_S if rules.soaks else 0.0,
+        subjects_per_day=per_s * DAY_S * before.each,
+    )
 
 
 def takes_too_long(expected: Forecast | None, rules: Rules) -> bool:

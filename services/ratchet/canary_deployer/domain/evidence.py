@@ -1,13 +1,16 @@
 """What the trajectories show: every test over closed blocks and the open window behind them.
 
-A block is closed when nothing in it is pending; it is folded into `ProcessState` once and for good. The open blocks are
-evaluated anew every time, pending harms at their bounds. Both go through the same functions, on arrays [..., n] whose
-leading axes are rollouts: none in the product, many in simulations.
+A block is closed when nothing in it, and in the units that it opened, is pending; it is folded into `ProcessState` once
+and for good. The open blocks are evaluated anew every time, pending harms at their bounds. Both go through the same
+functions, on arrays [..., n] whose leading axes are rollouts: none in the product, many in simulations.
+
+Every test is made twice: by trajectory, and by subject (`subjects.py`), where each unit's factor stands at the place of
+the trajectory that opened it. What is by subject is final.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,6 +26,11 @@ from ratchet.canary_deployer.domain.cohorts import (
     centre_for_promotion,
     for_promotion,
     for_rollback,
+    mean_promotion_gain,
+    mean_rollback_gain,
+    promotion_gain,
+    rollback_gain,
+    units_settled,
 )
 from ratchet.canary_deployer.domain.confidence import Limits, ShareArms, ShareDifference, limits_of, share_difference
 from ratchet.canary_deployer.domain.e_processes import (
@@ -44,9 +52,12 @@ from ratchet.canary_deployer.domain.e_processes import (
 )
 from ratchet.canary_deployer.domain.failure_streak import Run
 from ratchet.canary_deployer.domain.rules import FAILURE, LATENCY, MISSED, PROMOTION_METRICS, REWARD, SHARES, Rules
+from ratchet.canary_deployer.domain.subjects import FIRST
 from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, SUCCESS
 
 COMBINED, SAMPLE_RATIO = "combined", "sample_ratio"
+FAR_WORSE = "far_worse"
+"""Failures beyond `Rules.far_margin`, by trajectory: takes the last traffic from a canary that is suspended."""
 KNOWN_REWARD = "known_reward"
 """Lost reward as rollback counts it: an unknown one costs nothing."""
 RARE = (FAILURE, MISSED, FIRST_CALL, SAFETY)
@@ -75,15 +86,21 @@ class ProcessState:
     peaks: Floats
     """Largest e-value of any prefix, per test."""
     wealth: Floats
-    """Promotion's, per stake."""
+    """Promotion's by trajectory, per stake."""
+    unit_wealth: Floats
+    """Promotion's by subject, per k, metric and stake."""
     strata: dict[float, Stratum]
     low: Floats
     """Smallest harm so far, per promotion metric."""
     high: Floats
     run: tuple[Run, ...]
-    """One per rollout."""
+    """One per rollout: of trajectories, ..."""
+    unit_run: tuple[Run, ...]
+    """... and of the first ones of subjects."""
     spent: Floats
-    """Smallest share that any run has used up, [...]."""
+    """Smallest share that any run has used up, [...], ..."""
+    unit_spent: Floats
+    """... and any run of subjects."""
 
 
 class SequentialTests:
@@ -91,19 +108,31 @@ class SequentialTests:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.names = (COMBINED, *rules.metrics, FIRST_CALL, SAFETY, SAMPLE_RATIO)
-        """In the order of the last axis of e-values."""
-        stakes = [(name, len(RISK_RATIOS if name in RARE else SHARPNESS)) for name in rules.metrics]
-        stakes += [(FIRST_CALL, len(RISK_RATIOS)), (SAFETY, len(RISK_RATIOS)), (SAMPLE_RATIO, len(SHIFTS))]
-        shares = sum(SHARES[name] for name in rules.metrics)
-        self._mixtures = np.zeros((sum(count for _, count in stakes), len(self.names)))
+        self.unit_names = (COMBINED, *rules.metrics, FIRST_CALL, SAFETY)
+        """Tests by subject, in the order of the last axis of e-values; behind them ..."""
+        self.names = (*self.unit_names, SAMPLE_RATIO, FAR_WORSE)
+        """... those by trajectory."""
+        self._compared = (*rules.metrics, FIRST_CALL, SAFETY)
+        self.shares = {1: 1 - rules.mean_share} | ({FIRST: rules.mean_share} if rules.mean_share else {})
+        """Of each k in the tests by subject."""
+        self._mixtures = self._made_mixtures()
         """[stakes, tests]: how much of each test's capital is on each stake. Columns sum to 1."""
-        row = 0
-        for name, count in stakes:
-            self._mixtures[row : row + count, self.names.index(name)] = 1 / count
-            if name in rules.metrics:
-                self._mixtures[row : row + count, 0] = SHARES[name] / shares / count
-            row += count
+
+    def _made_mixtures(self) -> Floats:
+        """Stakes stand as in `products`: by subject for each k, then by trajectory."""
+        units, shares = len(self.unit_names), sum(SHARES[name] for name in self.rules.metrics)
+        rows: list[tuple[int, Floats]] = []
+        for offset, share in (*((0, share) for share in self.shares.values()), (units, 1.0)):
+            for name in self._compared:
+                column = np.zeros(units + len(self.names))
+                column[offset + self.unit_names.index(name)] = share
+                column[offset] = share * SHARES[name] / shares if name in self.rules.metrics else 0.0
+                rows.append((len(RISK_RATIOS if name in RARE else SHARPNESS), column))
+        for name, count in ((SAMPLE_RATIO, len(SHIFTS)), (FAR_WORSE, len(RISK_RATIOS))):
+            column = np.zeros(units + len(self.names))
+            column[units + self.names.index(name)] = 1.0
+            rows.append((count, column))
+        return np.concatenate([np.tile(column / count, (count, 1)) for count, column in rows])
 
     def initial_state(self, *shape: int) -> ProcessState:
         """Before the first start, in rollouts of this shape."""
@@ -111,40 +140,59 @@ class SequentialTests:
         return ProcessState(
             block=0,
             capital=np.full((*shape, len(self._mixtures)), FIRST_CAPITAL),
-            peaks=np.ones((*shape, len(self.names))),
+            peaks=np.ones((*shape, self._mixtures.shape[1])),
             wealth=np.ones((*shape, promoting * len(SHARPNESS))),
+            unit_wealth=np.ones((*shape, len(self.shares) * promoting * len(SHARPNESS))),
             strata={},
             low=np.full((*shape, promoting), np.inf),
             high=np.full((*shape, promoting), -np.inf),
             run=(Run(),) * int(np.prod(shape, dtype=np.intp)),
+            unit_run=(Run(),) * int(np.prod(shape, dtype=np.intp)),
             spent=np.ones(shape),
+            unit_spent=np.ones(shape),
         )
 
     def products(self, cohort: Cohort) -> Floats:
         """Running products of the rollback family's factors, [..., n, stakes]: the costly part, worth keeping."""
-        rules, parts = self.rules, list[Floats]()
-        for name in (*rules.metrics, FIRST_CALL, SAFETY):
-            harm = for_rollback(cohort, name)
-            margin = 0.0 if name == SAFETY else rules.margin_of(name)
-            if name in RARE:
-                parts.append(thinning_factors(cohort.canary, cohort.weight, harm, margin))
-                continue
-            factors = rollback_factors(cohort.canary, cohort.weight, harm, cohort.centres[name], margin)
-            parts.append(np.where(cohort.timed[..., None], factors, 1.0) if name == LATENCY else factors)
+        alone = self._factors(cohort, rollback_gain)
+        opens = cohort.opens[..., None]
+        parts = list[Floats]()
+        for k in self.shares:
+            of_units = alone if k == 1 else self._factors(cohort, mean_rollback_gain)
+            parts += [np.where(opens, factors, 1.0) for factors in of_units]
+        far = rollback_gain(cohort, FAILURE, None, self.rules.far_margin)
+        parts += alone
         parts.append(ratio_factors(cohort.canary, cohort.weight))
+        parts.append(thinning_factors(cohort.weight, far, self.rules.far_margin))
         return running_products(np.concatenate(parts, axis=-1))
+
+    def _factors(self, cohort: Cohort, gain: Callable[[Cohort, str, str | None, float], Floats]) -> list[Floats]:
+        """The rollback factors of every compared harm, [..., n, stakes] each."""
+        parts = list[Floats]()
+        for name in self._compared:
+            margin = 0.0 if name == SAFETY else self.rules.margin_of(name)
+            if name in RARE:
+                parts.append(thinning_factors(cohort.weight, gain(cohort, name, None, margin), margin))
+            else:
+                gained = gain(cohort, name, name, margin)
+                parts.append(rollback_factors(cohort.weight, cohort.centres[name], gained, margin))
+        return parts
 
     def close_block(self, state: ProcessState, cohort: Cohort, products: Floats) -> ProcessState:
         """The state after a full block in which nothing is pending."""
         values = prefix_values(products, state.capital, self._mixtures, state.block)
         spent, runs = self._runs(state.run, [cohort])
+        unit_spent, unit_runs = self._runs(state.unit_run, [cohort], of_units=True)
         return replace(
             self._up_to_watermark(state, cohort),
             block=state.block + 1,
             capital=grown_capital(state.capital, products[..., -1, :], state.block),
             peaks=np.maximum(state.peaks, values.max(axis=-2)),
+            unit_wealth=self._unit_wealth(state.unit_wealth, [cohort]),
             run=runs,
+            unit_run=unit_runs,
             spent=np.minimum(state.spent, spent),
+            unit_spent=np.minimum(state.unit_spent, unit_spent),
         )
 
     def evaluate(self, state: ProcessState, cohorts: Sequence[Cohort], products: Sequence[Floats]) -> Evaluation:
@@ -160,20 +208,47 @@ class SequentialTests:
             known = self._up_to_watermark(known, cohort)
             if not cohort.settled.all(axis=-1).any():
                 break
-        spent = np.minimum(state.spent, self._runs(state.run, cohorts)[0]) if cohorts else state.spent
-        return Evaluation(self.rules, self.names, np.maximum(state.peaks, largest), largest[..., 0], known, spent)
+        if cohorts:
+            spent = np.minimum(state.spent, self._runs(state.run, cohorts)[0])
+            unit_spent = np.minimum(state.unit_spent, self._runs(state.unit_run, cohorts, of_units=True)[0])
+            known = replace(known, spent=spent, unit_spent=unit_spent)
+        known = replace(known, peaks=np.maximum(state.peaks, largest))
+        unit_wealth = self._unit_wealth(state.unit_wealth, cohorts)
+        return Evaluation(self, replace(known, unit_wealth=unit_wealth), largest[..., len(self.unit_names)])
+
+    def _unit_wealth(self, wealth: Floats, cohorts: Sequence[Cohort]) -> Floats:
+        """Promotion's wealth by subject, up to the first unit that is not settled."""
+        width, parts = wealth.shape[-1] // len(self.shares), list[Floats]()
+        for number, (k, share) in enumerate(self.shares.items()):
+            part = wealth[..., number * width : (number + 1) * width]
+            for cohort in cohorts:
+                settled = units_settled(cohort, k)
+                counts = (before_watermark(settled) & cohort.opens)[..., None]
+                factors = [np.where(counts, values, 1.0) for values in self._promotion_factors(cohort, k)]
+                part = capped_wealth(part, np.concatenate(factors, axis=-1), self.rules.ceiling / share)
+                if not settled.all(axis=-1).any():
+                    break
+            parts.append(part)
+        return np.concatenate(parts, axis=-1)
+
+    def _promotion_factors(self, cohort: Cohort, k: int) -> list[Floats]:
+        gain = promotion_gain if k == 1 else mean_promotion_gain
+        return [
+            promotion_factors(
+                cohort.weight,
+                centre_for_promotion(cohort, name),
+                gain(cohort, name, self.rules.margin_of(name)),
+                self.rules.margin_of(name),
+            )
+            for name in self.rules.promotion_metrics
+        ]
 
     def _up_to_watermark(self, state: ProcessState, cohort: Cohort) -> ProcessState:
         """Promotion's wealth, strata and extremes with the trajectories of a cohort that are before the watermark."""
-        rules, before = self.rules, before_watermark(cohort)
+        rules, before = self.rules, before_watermark(cohort.settled)
         harms = {name: for_promotion(cohort, name) for name in PROMOTION_METRICS}
         harms[KNOWN_REWARD] = for_rollback(cohort, REWARD)
-        parts = list[Floats]()
-        for name in rules.promotion_metrics:
-            centre = centre_for_promotion(cohort, name)
-            factors = promotion_factors(cohort.canary, cohort.weight, harms[name], centre, rules.margin_of(name))
-            counts = before & cohort.timed if name == LATENCY else before
-            parts.append(np.where(counts[..., None], factors, 1.0))
+        parts = [np.where(before[..., None], values, 1.0) for values in self._promotion_factors(cohort, 1)]
         chosen = np.stack([harms[name] for name in rules.promotion_metrics], axis=-1)
         return replace(
             state,
@@ -183,16 +258,25 @@ class SequentialTests:
             high=np.maximum(state.high, np.where(before[..., None], chosen, -np.inf).max(axis=-2)),
         )
 
-    def _runs(self, before: tuple[Run, ...], cohorts: Sequence[Cohort]) -> tuple[Floats, tuple[Run, ...]]:
-        """The share that failure streaks use up in each rollout, and the run that is under way after the cohorts."""
+    def _runs(
+        self, before: tuple[Run, ...], cohorts: Sequence[Cohort], *, of_units: bool = False
+    ) -> tuple[Floats, tuple[Run, ...]]:
+        """The share that failure streaks use up in each rollout, and the run that is under way after the cohorts.
+
+        `of_units`: among trajectories that opened a unit.
+        """
         canary = np.concatenate([cohort.canary for cohort in cohorts], axis=-1)
         outcome = np.concatenate([cohort.outcome for cohort in cohorts], axis=-1)
         shape, n = canary.shape[:-1], canary.shape[-1]
         broken_off = np.concatenate([cohort.broken_off for cohort in cohorts], axis=-1)
-        failed = ((outcome == FAILED) | ((outcome == MOVED) & broken_off)).reshape(-1, n)
-        spared = (((outcome == SUCCESS) | (outcome == MISSING)) & ~broken_off).reshape(-1, n)
-        rollouts = zip(before, canary.reshape(-1, n), failed, spared, strict=True)
-        results = [failure_streak.runs(*rollout, margin=self.rules.margin) for rollout in rollouts]
+        counts = np.concatenate([cohort.opens for cohort in cohorts], axis=-1) | (not of_units)
+        failed = (outcome == FAILED) | ((outcome == MOVED) & broken_off)
+        spared = ((outcome == SUCCESS) | (outcome == MISSING)) & ~broken_off
+        rollouts = zip(before, *(rows.reshape(-1, n) for rows in (counts, canary, failed, spared)), strict=True)
+        results = [
+            failure_streak.runs(run, *(row[rows] for row in of_rollout), margin=self.rules.margin)
+            for run, rows, *of_rollout in rollouts
+        ]
         return np.array([spent for spent, _ in results]).reshape(shape), tuple(run for _, run in results)
 
 
@@ -200,23 +284,24 @@ class SequentialTests:
 class Evaluation:
     """The results of all tests at one moment, in one rollout or in many."""
 
-    rules: Rules
-    names: tuple[str, ...]
-    """Of the tests."""
-    peaks: Floats
-    """Largest e-value of any prefix, per test."""
-    caution: Floats
-    """Largest combined rollback e-value of a prefix that reaches into the open window."""
+    tests: SequentialTests
     known: ProcessState
-    """Closed blocks and the trajectories before the watermark."""
-    spent: Floats
-    """Smallest share that any run of failing canary trajectories has used up."""
+    """Closed blocks and what is before the watermarks; `peaks` and `spent` of everything."""
+    caution: Floats
+    """Largest combined rollback e-value by trajectory of a prefix that reaches into the open window."""
 
     @cached_property
-    def promotion(self) -> Floats:
+    def promotion_by_trajectory(self) -> Floats:
         """Present e-values, [..., promotion metrics]."""
         wealth = self.known.wealth
         return wealth.reshape(*wealth.shape[:-1], -1, len(SHARPNESS)).mean(axis=-1, dtype=np.float64)
+
+    @cached_property
+    def promotion(self) -> Floats:
+        """Present e-values by subject, [..., promotion metrics]: of each k with its share of the error, the larger."""
+        wealth, shares = self.known.unit_wealth, np.array([*self.tests.shares.values()])
+        by_k = wealth.reshape(*wealth.shape[:-1], len(shares), -1, len(SHARPNESS)).mean(axis=-1, dtype=np.float64)
+        return (by_k * shares[:, None]).max(axis=-2)
 
     @cached_property
     def count(self) -> Floats:
@@ -237,7 +322,7 @@ class Evaluation:
         """
         differences: dict[str, Floats] = {}
         for metric in PROMOTION_METRICS:
-            total, size = np.zeros(self.spent.shape), np.zeros(self.spent.shape)
+            total, size = np.zeros(self.caution.shape), np.zeros(self.caution.shape)
             for stratum in self.known.strata.values():
                 both = (stratum.count > 0).all(axis=-1)
                 means = stratum.harm[metric] / np.maximum(stratum.count, 1)
@@ -261,22 +346,27 @@ class Evaluation:
 
     def evidence(self, place: tuple[int, ...] = ()) -> Evidence:
         """The evidence of one rollout for its verdict; its place is `()` when there is only one."""
-        metrics = self.rules.promotion_metrics
-        flat = self.known.low[place] >= self.known.high[place] - ROUNDING
-        positive = flat & (self.known.high[place] > ROUNDING)
+        tests, state = self.tests, self.known
+        metrics = tests.rules.promotion_metrics
+        flat = state.low[place] >= state.high[place] - ROUNDING
+        positive = flat & (state.high[place] > ROUNDING)
         coverage = dict(zip(("stable", "canary"), self.coverage[place].tolist(), strict=True))
         differences = {name: float(values[place]) for name, values in self.differences.items()}
         known = {name: self._arms(name, place) for name, value in differences.items() if not np.isnan(value)}
+        peaks, units = state.peaks[place].tolist(), len(tests.unit_names)
         return Evidence(
-            rollback=dict(zip(self.names, self.peaks[place].tolist(), strict=True)),
+            rollback=dict(zip(tests.unit_names, peaks[:units], strict=True)),
+            suspension=dict(zip(tests.names, peaks[units:], strict=True)),
             caution=float(self.caution[place]),
             promotion=dict(zip(metrics, self.promotion[place].tolist(), strict=True)),
+            promotion_by_trajectory=dict(zip(metrics, self.promotion_by_trajectory[place].tolist(), strict=True)),
             differences={name: differences[name] for name in known},
             coverage={arm: share for arm, share in coverage.items() if not np.isnan(share)},
             counted={name: int(n) for name, n in zip(("stable", "canary"), self.count[place].tolist(), strict=True)},
             constant=tuple(name for name, is_so in zip(metrics, positive.tolist(), strict=True) if is_so),
             varies=not bool(flat.all()),
-            run=float(self.spent[place]),
+            run=float(state.unit_spent[place]),
+            run_of_trajectories=float(state.spent[place]),
             limits={name: limits_of(shares) for name, shares in known.items()},
             by_share={name: tuple(share_difference(share) for share in shares) for name, shares in known.items()},
         )
@@ -290,18 +380,22 @@ class Evaluation:
         return [arms for arms in both if all(arms.count)]
 
     def _total(self, parts: Sequence[Floats]) -> Floats:
-        return np.sum(parts, axis=0) if parts else np.zeros((*self.spent.shape, 2))
+        return np.sum(parts, axis=0) if parts else np.zeros((*self.caution.shape, 2))
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """The results of all tests of one rollout when it was last evaluated."""
 
     rollback: dict[str, float] = {}
-    """Largest e-value of any prefix: `combined` and its metrics, `first_call`, `safety`, `sample_ratio`."""
+    """By subject, largest e-value of any prefix: `combined` and its metrics, `first_call`, `safety`."""
+    suspension: dict[str, float] = {}
+    """The same by trajectory, with `sample_ratio` and `far_worse`."""
     caution: float = 1.0
-    """Largest combined rollback e-value of a recent prefix."""
+    """Largest combined rollback e-value by trajectory of a recent prefix."""
     promotion: dict[str, float] = {}
-    """E-value at the present watermark, by metric."""
+    """By subject, e-value at the present watermark, by metric."""
+    promotion_by_trajectory: dict[str, float] = {}
+    """The same by trajectory."""
     differences: dict[str, float] = {}
     """Canary minus stable before the watermark, stratified by stage; absent while unknown."""
     coverage: dict[str, float] = {}
@@ -313,7 +407,9 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     varies: bool = False
     """Whether any promotion metric was not the same throughout."""
     run: float = 1.0
-    """Smallest share of false alarms that a run of failing canary trajectories has used up."""
+    """Smallest share of false alarms that a run of subjects has used up, whose first canary trajectories fail."""
+    run_of_trajectories: float = 1.0
+    """The same of trajectories."""
     limits: dict[str, Limits] = {}
     """Of each difference, at every moment at once (`confidence.py`)."""
     by_share: dict[str, tuple[ShareDifference, ...]] = {}

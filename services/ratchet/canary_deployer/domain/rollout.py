@@ -13,6 +13,7 @@ from ratchet.bus.message import Cause, JsonObject, Value, decode
 from ratchet.canary_deployer.domain.estimates import Forecast, Horizon
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.domain.subjects import SubjectsBefore
 from ratchet.canary_deployer.domain.trajectories import Compared
 from ratchet.core.contract.state import ServedPolicy, WeightStep
 from ratchet.core.contract.values import OPAQUE, Amount, Count, Role, Sha256, Text, Uuid, listed
@@ -32,6 +33,9 @@ class State(StrEnum):
     """An operator froze the stage; a rollback is still possible."""
     HELD = "held"
     """Undecided at the deadline, or the figures raise a concern; an operator decides."""
+    SUSPENDED = "suspended"
+    """Worse for the traffic so far, by single trajectories: without traffic until an operator decides, or subjects have
+    shown that it is worse."""
     SOAKING = "soaking"
     """The evidence suffices for promotion; the tests still compare with the hold-back, and it has to last."""
     PROMOTED = "promoted"
@@ -39,6 +43,8 @@ class State(StrEnum):
     REFUSED = "refused"
     ABORTED = "aborted"
     """An operator withdrew the candidate before it had traffic."""
+    WITHDRAWN = "withdrawn"
+    """It was suspended, and no operator decided before the deadline."""
     SUPERSEDED = "superseded"
     """A newer candidate took its place before a verdict."""
     REVERTED = "reverted"
@@ -57,6 +63,8 @@ class Verdict(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     ABORT = "abort"
+    SUSPEND = "suspend"
+    WITHDRAW = "withdraw"
     SUPERSEDE = "supersede"
     REVERT = "revert"
 
@@ -82,6 +90,7 @@ OPERATORS_MAY: dict[State, tuple[str, ...]] = {
     State.RUNNING: ("pause", "promote", "rollback", "revert"),
     State.PAUSED: ("resume", "promote", "rollback", "revert"),
     State.HELD: ("resume", "promote", "rollback", "revert"),
+    State.SUSPENDED: ("resume", "promote", "rollback", "revert"),
     State.SOAKING: ("promote", "rollback", "revert"),
 }
 """The verbs of `ratchet rollout` by state. Once a rollout has ended: `start`, and `revert` of the last promotion."""
@@ -103,29 +112,47 @@ MOVES: dict[tuple[State, Verdict], frozenset[State]] = {
     (State.RUNNING, Verdict.HOLD): frozenset({State.HELD}),
     (State.RUNNING, Verdict.PROMOTE): frozenset({State.SOAKING, State.PROMOTED}),
     (State.RUNNING, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
+    (State.RUNNING, Verdict.SUSPEND): frozenset({State.SUSPENDED}),
     (State.RUNNING, Verdict.SUPERSEDE): frozenset({State.SUPERSEDED}),
     (State.PAUSED, Verdict.RESUME): frozenset({State.RUNNING}),
     (State.PAUSED, Verdict.PROMOTE): frozenset({State.PROMOTED}),
     (State.PAUSED, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
+    (State.PAUSED, Verdict.SUSPEND): frozenset({State.SUSPENDED}),
     (State.HELD, Verdict.RESUME): frozenset({State.RUNNING, State.SOAKING}),
     (State.HELD, Verdict.PROMOTE): frozenset({State.PROMOTED}),
     (State.HELD, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
+    (State.HELD, Verdict.SUSPEND): frozenset({State.SUSPENDED}),
     (State.HELD, Verdict.SUPERSEDE): frozenset({State.SUPERSEDED}),
+    (State.SUSPENDED, Verdict.RESUME): frozenset({State.RUNNING, State.SOAKING}),
+    (State.SUSPENDED, Verdict.PROMOTE): frozenset({State.PROMOTED}),
+    (State.SUSPENDED, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
+    (State.SUSPENDED, Verdict.SUSPEND): frozenset({State.SUSPENDED}),
+    (State.SUSPENDED, Verdict.WITHDRAW): frozenset({State.WITHDRAWN}),
+    (State.SUSPENDED, Verdict.SUPERSEDE): frozenset({State.SUPERSEDED}),
     (State.SOAKING, Verdict.HOLD): frozenset({State.HELD}),
     (State.SOAKING, Verdict.PROMOTE): frozenset({State.PROMOTED}),
     (State.SOAKING, Verdict.ROLL_BACK): frozenset({State.ROLLED_BACK}),
+    (State.SOAKING, Verdict.SUSPEND): frozenset({State.SUSPENDED}),
     (State.REVERTED, Verdict.RESUME): frozenset({State.REVERTED}),
     (State.ROLLED_BACK, Verdict.RESUME): frozenset({State.ROLLED_BACK}),
 }
 """Every legal move: in this state, this verdict leads to one of these. An ended rollout can only be unparked."""
 
 TERMINAL = frozenset(
-    {State.PROMOTED, State.ROLLED_BACK, State.REFUSED, State.ABORTED, State.SUPERSEDED, State.REVERTED}
+    {
+        State.PROMOTED,
+        State.ROLLED_BACK,
+        State.REFUSED,
+        State.ABORTED,
+        State.WITHDRAWN,
+        State.SUPERSEDED,
+        State.REVERTED,
+    }
 )
 """No verdict leads out of these."""
 
-WITH_TRAFFIC = frozenset({State.RUNNING, State.PAUSED, State.HELD, State.SOAKING})
-"""The canary has a weight, and its lease is renewed."""
+WITH_TRAFFIC = frozenset({State.RUNNING, State.PAUSED, State.HELD, State.SUSPENDED, State.SOAKING})
+"""The canary has a weight, which may be 0 while it is suspended; its lease is renewed, and its evidence grows."""
 
 
 class IllegalMove(WrongState):
@@ -218,6 +245,10 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     age_s: Amount = 0.0
     """For how long a deployer has watched the rollout since it began, or was last resumed."""
     statistics: Annotated[Statistics, OPAQUE] = msgspec.field(default_factory=Statistics)
+    subjects_before: Annotated[SubjectsBefore, OPAQUE] = SubjectsBefore()
+    """What the role's starts before the rollout say about its subjects; frozen when it starts."""
+    overruled: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    """How far each test by trajectory had come when an operator let a suspended canary go on."""
     noticed: tuple[str, ...] = ()
     """Concerns that the deployer has asked an operator about (`verdicts.concerns`)."""
     start_seq: Count = 0
@@ -258,17 +289,25 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
         return self.state not in TERMINAL
 
     def under(self, rules: Rules) -> Rules:
-        """The rules as they hold for this rollout: with the horizon that was frozen at its start."""
-        return rules if self.horizon is None else replace(rules, horizon_s=self.horizon.seconds)
+        """The rules as they hold for this rollout: with what was frozen at its start."""
+        share = 0.0 if rules.first_alone else self.subjects_before.mean_share
+        horizon_s = rules.horizon_s if self.horizon is None else self.horizon.seconds
+        return replace(rules, horizon_s=horizon_s, mean_share=share)
 
     @property
     def compared(self) -> Compared:
         """The versions and weights whose trajectories count."""
         weights = frozenset(step.weight for step in self.schedule)
-        return Compared(self.rollout_id, self.stable.version if self.stable else 0, self.candidate.version, weights)
+        return Compared(
+            rollout_id=self.rollout_id,
+            stable_version=self.stable.version if self.stable else 0,
+            canary_version=self.candidate.version,
+            weights=weights,
+            split=frozenset(self.subjects_before.split),
+        )
 
 
-STATISTICS = frozenset({"statistics", "forecast", "horizon"})
+STATISTICS = frozenset({"statistics", "forecast", "horizon", "subjects_before"})
 """JSON members of a record whose shapes change from version to version. The decisions stand in the others."""
 
 

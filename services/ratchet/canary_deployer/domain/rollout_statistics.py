@@ -17,6 +17,7 @@ from ratchet.canary_deployer.domain.e_processes import Floats
 from ratchet.canary_deployer.domain.evidence import Evidence, ProcessState, SequentialTests, Stratum
 from ratchet.canary_deployer.domain.failure_streak import Run
 from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.domain.subjects import FIRST
 from ratchet.canary_deployer.domain.trail import Trail
 from ratchet.canary_deployer.domain.trajectories import ArmCounts, Batch, Chunk, Compared, Window
 
@@ -40,11 +41,14 @@ class StoredState(msgspec.Struct, frozen=True, omit_defaults=True):
     capital: list[float] = []
     peaks: list[float] = []
     wealth: list[float] = []
+    unit_wealth: list[float] = []
     strata: list[StoredStratum] = []
     low: list[float | None] = []
     high: list[float | None] = []
     run: Run = Run()
+    unit_run: Run = Run()
     spent: float = 1.0
+    unit_spent: float = 1.0
 
     @classmethod
     def of_state(cls, state: ProcessState) -> StoredState:
@@ -63,11 +67,14 @@ class StoredState(msgspec.Struct, frozen=True, omit_defaults=True):
             capital=state.capital.tolist(),
             peaks=state.peaks.tolist(),
             wealth=state.wealth.tolist(),
+            unit_wealth=state.unit_wealth.tolist(),
             strata=strata,
             low=[value if np.isfinite(value) else None for value in state.low.tolist()],
             high=[value if np.isfinite(value) else None for value in state.high.tolist()],
             run=state.run[0],
+            unit_run=state.unit_run[0],
             spent=float(state.spent),
+            unit_spent=float(state.unit_spent),
         )
 
     def state(self) -> ProcessState:
@@ -85,11 +92,14 @@ class StoredState(msgspec.Struct, frozen=True, omit_defaults=True):
             capital=np.array(self.capital),
             peaks=np.array(self.peaks),
             wealth=np.array(self.wealth),
+            unit_wealth=np.array(self.unit_wealth),
             strata=strata,
             low=np.array([np.inf if value is None else value for value in self.low]),
             high=np.array([-np.inf if value is None else value for value in self.high]),
             run=(self.run,),
+            unit_run=(self.unit_run,),
             spent=np.asarray(self.spent),
+            unit_spent=np.asarray(self.unit_spent),
         )
 
 
@@ -112,6 +122,8 @@ class Statistics(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many of the chunks are folded for good."""
     pending: int = 0
     """Trajectories whose outcome is not settled."""
+    subjects: int = 0
+    """Subjects that have started, each of which is one unit of evidence."""
     centres: dict[str, float] = {}
     """Published in the route for trajectories that start from now on (see `Evaluation.centres`)."""
     latency_scale_ms: float | None = None
@@ -124,7 +136,7 @@ class LiveStatistics:
 
     def __init__(self, statistics: Statistics, chunks: Sequence[Chunk], rules: Rules) -> None:
         stable, canary = msgspec.structs.replace(statistics.stable), msgspec.structs.replace(statistics.canary)
-        self.window = Window(list(chunks), statistics.closed, stable, canary)
+        self.window = Window(list(chunks), statistics.closed, stable, canary, subjects=statistics.subjects)
         self._tests = SequentialTests(rules)
         stored = statistics.tests
         self._state = stored.state() if stored.capital else self._tests.initial_state()
@@ -158,6 +170,7 @@ class LiveStatistics:
             chunks=names,
             closed=self.window.closed,
             pending=self.window.pending,
+            subjects=self.window.subjects,
             centres={name: round(float(value), DECIMALS) for name, value in centres.items()},
             latency_scale_ms=None if scale_ms is None else float(f"{scale_ms:.{DECIMALS}g}"),
         )
@@ -165,6 +178,6 @@ class LiveStatistics:
     def _cohort_and_products(self, chunk: Chunk) -> tuple[Cohort, Floats]:
         known = self._computed.get(chunk.number)
         if known is None:
-            cohort = cohort_of(chunk)
+            cohort = cohort_of(chunk, self.window.units if FIRST in self._tests.shares else None)
             known = self._computed[chunk.number] = (cohort, self._tests.products(cohort))
         return known

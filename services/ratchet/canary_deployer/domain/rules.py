@@ -97,6 +97,18 @@ class Rules:
     outcomes: bool = True
     """False: the role has no outcomes; the tests compare reward, latency and first calls, and an operator promotes."""
     roles_without_outcomes: frozenset[str] = frozenset()
+    roles_that_lose_users: frozenset[str] = frozenset()
+    """Roles whose users leave after a failure: only the first trajectory of each subject counts."""
+    first_alone: bool = False
+    roles_kept_small: frozenset[str] = frozenset()
+    """Roles whose suspended canary keeps the first stage's weight."""
+    kept_small: bool = False
+    mean_share: float = 0.0
+    """Share of the error that the mean of a subject's first trajectories has (`subjects.py`). A rollout freezes it."""
+    far_margin: float = 0.4
+    """A canary that is kept small loses the rest of its traffic when it fails so much more often, ..."""
+    far_threshold: float = 200.0
+    """... by this e-value: of equal policies whose sessions differ by .3, 0 of 1,800 reached it."""
     longest_days: float = 14.0
     """An operator decides before a rollout that is expected to take longer."""
     replay_weight: float = 0.25
@@ -108,9 +120,15 @@ class Rules:
 
     def for_role(self, role: str) -> Rules:
         """The rules of one role."""
+        rules = replace(self, first_alone=role in self.roles_that_lose_users, kept_small=role in self.roles_kept_small)
         if role not in self.roles_without_outcomes:
-            return self
-        return replace(self, outcomes=False, metrics=(REWARD, LATENCY), promotion_metrics=(REWARD, LATENCY))
+            return rules
+        return replace(rules, outcomes=False, metrics=(REWARD, LATENCY), promotion_metrics=(REWARD, LATENCY))
+
+    @property
+    def suspended_weight(self) -> float:
+        """The canary's share of traffic while it is suspended."""
+        return self.stages[0].weight if self.kept_small else 0.0
 
     def margin_of(self, metric: str) -> float:
         """How much more harm still counts as not worse."""

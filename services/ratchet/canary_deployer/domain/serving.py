@@ -18,11 +18,13 @@ CANDIDATE_STAGE: dict[State, PolicyStage] = {
     State.RUNNING: PolicyStage.CANARY,
     State.PAUSED: PolicyStage.CANARY,
     State.HELD: PolicyStage.CANARY,
+    State.SUSPENDED: PolicyStage.CANARY,
     State.SOAKING: PolicyStage.CANARY,
     State.PROMOTED: PolicyStage.STABLE,
     State.ROLLED_BACK: PolicyStage.ROLLED_BACK,
     State.REFUSED: PolicyStage.REFUSED,
     State.ABORTED: PolicyStage.ROLLED_BACK,
+    State.WITHDRAWN: PolicyStage.ROLLED_BACK,
     State.SUPERSEDED: PolicyStage.SUPERSEDED,
     State.REVERTED: PolicyStage.STABLE,
 }
@@ -35,7 +37,7 @@ def expected_route(route: Route, rollout: Rollout) -> Route:
         stable, previous = rollout.candidate, None
     elif rollout.state is State.PROMOTED:
         stable, previous = rollout.candidate, rollout.stable
-    elif rollout.state in WITH_TRAFFIC:
+    elif rollout.state in WITH_TRAFFIC and rollout.weight > 0:
         same = route.canary is not None and route.canary.rollout_id == rollout.rollout_id
         canary = CanaryRoute(
             rollout_id=rollout.rollout_id,

@@ -17,6 +17,9 @@ from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import waiting_for
 from ratchet.core.contract.http.rollouts import EvidenceSampleOut, RolloutOut, TrailOut
 
+TRAJECTORIES = "trajectories"
+FEWEST_SUBJECTS = 10
+"""Fewer subjects cannot decide: a factor is at most about 2, and 20 takes five of those in a row on one metric."""
 LARGEST_SHOWN = 1e12
 """Beyond it an e-value says nothing more."""
 
@@ -29,6 +32,7 @@ def summary(rollout: Rollout, rules: Rules, fault: str | None = None, late: str 
     `deadline_in_s`: for how long it may go on undecided; None when it does not gather evidence.
     """
     running = rollout.state is State.RUNNING
+    undecided = running or rollout.state is State.SUSPENDED
     members = {
         "rollout_id": rollout.rollout_id,
         "role": rollout.role,
@@ -52,10 +56,11 @@ def summary(rollout: Rollout, rules: Rules, fault: str | None = None, late: str 
         "horizon": msgspec.to_builtins(rollout.horizon),
         "waiting_for": waiting_for(rollout, rules) if running or rollout.state is State.SOAKING else [],
         "stage_age_s": round(rollout.stage_age_s, 1),
-        "deadline_in_s": round(max(0.0, rules.deadline_s - rollout.age_s), 1) if running else None,
+        "deadline_in_s": round(max(0.0, rules.deadline_s - rollout.age_s), 1) if undecided else None,
         "gates": [msgspec.to_builtins(result) for result in rollout.gates],
         **comparison(rollout.statistics, rules),
         "pending": rollout.statistics.pending,
+        "subjects": subjects(rollout, rules),
         "e_values": e_values(rollout.statistics, rules),
         "margin": rules.margin,
         "fault": fault,
@@ -98,6 +103,7 @@ def comparison(statistics: Statistics, rules: Rules) -> JsonObject:
         },
         "coverage": {arm: round(known, 4) for arm, known in shown.coverage.items()},
         "run": shown.run,
+        "run_of_trajectories": shown.run_of_trajectories,
         "thresholds": {
             "rollback": threshold(budget.evidence),
             FIRST_CALL: threshold(budget.first_call),
@@ -109,6 +115,27 @@ def comparison(statistics: Statistics, rules: Rules) -> JsonObject:
         },
         "budget": dataclasses.asdict(budget),
     }
+
+
+def subjects(rollout: Rollout, rules: Rules) -> JsonObject:
+    """How many subjects the evidence is about, and what is known of them from before."""
+    before, seen = rollout.subjects_before, rollout.statistics.subjects
+    few = seen < FEWEST_SUBJECTS and bool(rollout.schedule)
+    return {
+        "seen": seen,
+        "before": before.subjects,
+        "starts_before": before.starts,
+        "split": len(before.split),
+        "note": few_subjects(seen, rules) if few else None,
+    }
+
+
+def few_subjects(seen: int, rules: Rules) -> str:
+    """What so few subjects can show."""
+    return (
+        f"{seen} subjects seen: fewer than {FEWEST_SUBJECTS} show nothing of others and decide nothing; a margin of "
+        f"{rules.margin:g} takes hundreds"
+    )
 
 
 def _interval(shown: Evidence, metric: str) -> JsonObject:
@@ -129,14 +156,19 @@ def _interval(shown: Evidence, metric: str) -> JsonObject:
 def e_values(statistics: Statistics, rules: Rules) -> dict[str, dict[str, float]]:
     """By family, then by metric, with the combined value that decides; `tests` are those that belong to no metric.
 
-    Four digits, and never above LARGEST_SHOWN.
+    `rollback`, `promotion` and the tests that roll back count subjects; `suspension` counts trajectories, and so does
+    `sample_ratio`. Four digits, and never above LARGEST_SHOWN.
     """
-    largest, promotion = statistics.evidence.rollback, statistics.evidence.promotion
+    shown = statistics.evidence
+    largest, promotion = shown.rollback, shown.promotion
     metrics = {name: promotion.get(name, 1.0) for name in rules.promotion_metrics}
+    singly = [shown.promotion_by_trajectory.get(name, 1.0) for name in rules.promotion_metrics]
     families = {
         "rollback": {name: largest.get(name, 1.0) for name in (*rules.metrics, COMBINED)},
-        "promotion": metrics | {COMBINED: min(metrics.values())},
-        "tests": {name: largest.get(name, 1.0) for name in (FIRST_CALL, SAFETY, SAMPLE_RATIO)},
+        "promotion": metrics | {COMBINED: min(metrics.values()), TRAJECTORIES: min(singly)},
+        "suspension": {name: shown.suspension.get(name, 1.0) for name in (COMBINED, FIRST_CALL, SAFETY)},
+        "tests": {name: largest.get(name, 1.0) for name in (FIRST_CALL, SAFETY)}
+        | {SAMPLE_RATIO: shown.suspension.get(SAMPLE_RATIO, 1.0)},
     }
     return {
         family: {name: float(f"{min(value, LARGEST_SHOWN):.4g}") for name, value in values.items()}

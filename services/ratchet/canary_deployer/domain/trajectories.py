@@ -18,7 +18,9 @@ one whose start comes twice counts at its first. From then on
   *unscored*, with the values that are worst for the claim. An outage hits both arms, but the slower one loses
   more outcomes to it: counted as missing these would be evidence against it. A bound is evidence for nothing;
 - a trajectory that was **moved** without a failure of its arm (a lapsed lease) stays, with the values that are worst
-  for the claim (`cohorts.py`).
+  for the claim (`cohorts.py`);
+- its **subject** decides which unit it counts in, if any (`subjects.py`); a block is not folded for good while a unit
+  that was opened in it may change.
 
 Time is the time at which the stream stored a message; `Batch` says until when outcomes are known.
 """
@@ -34,6 +36,7 @@ import msgspec
 
 from ratchet.canary_deployer.domain.e_processes import BLOCK, MIN_WEIGHT
 from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.domain.subjects import UNCOUNTED, SubjectFilter, Unit
 from ratchet.core.contract import Reward, Start
 from ratchet.core.contract.turn import BROKE, UNSERVED, TurnSummary
 from ratchet.core.rules.arms import CANARY, STABLE
@@ -63,6 +66,8 @@ class Started:
     weight: float
     rollout_id: str | None
     terms: Terms
+    subject: str | None = None
+    """16 hexadecimal digits; None: it is its own subject."""
 
 
 class Terms(msgspec.Struct, frozen=True, array_like=True):
@@ -148,6 +153,10 @@ class Trajectory(msgspec.Struct, array_like=True):
     """An engine failed one of its calls."""
     broken_off: bool = False
     """An engine broke over one of its calls, before the outcome was known."""
+    subject: str = ""
+    """Empty: it is its own."""
+    place: int = 0
+    """In its subject's unit; 0 opened it, `UNCOUNTED` counts in none."""
 
     @property
     def done(self) -> bool:
@@ -222,6 +231,8 @@ class Chunk(msgspec.Struct):
     number: int
     terms: list[Terms]
     trajectories: list[Trajectory]
+    forgotten: SubjectFilter = SubjectFilter()
+    """The subjects of all chunks before it that are not remembered any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +244,8 @@ class Compared:
     canary_version: int
     weights: frozenset[float]
     """Every weight that the canary has had: no gateway that knows the route announces a start with another one."""
+    split: frozenset[str] = frozenset()
+    """Subjects whose trajectories are their own subjects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +273,7 @@ def started_of(start: Start, stored_at: float) -> Started:
         weight=start.policy.weight,
         rollout_id=start.rollout_id,
         terms=Terms(**centres, scale_ms=start.latency_scale_ms),
+        subject=start.subject_ref,
     )
 
 
@@ -317,11 +331,18 @@ class Window:
     most_open: int = MOST_OPEN
     stale: set[int] = field(default_factory=set[int])
     """Numbers of chunks whose tests have to be computed anew."""
+    subjects: int = 0
+    """Units that were opened: what the evidence about subjects counts."""
 
     def __post_init__(self) -> None:
-        self._places = {
-            trajectory.key: (chunk, trajectory) for chunk in self.chunks for trajectory in chunk.trajectories
-        }
+        self._places = dict[str, tuple[Chunk, Trajectory]]()
+        self.units = dict[str, Unit]()
+        """By subject: those that the remembered chunks name."""
+        for chunk in self.chunks:
+            for trajectory in chunk.trajectories:
+                self._places[trajectory.key] = (chunk, trajectory)
+                if trajectory.subject:
+                    self._count_in_unit(chunk, trajectory)
 
     @property
     def open(self) -> list[Chunk]:
@@ -341,7 +362,7 @@ class Window:
         """Take in a batch, then settle trajectories that are past the horizon."""
         for event in batch.events:
             if isinstance(event, Started):
-                self._fold_start(event, compared)
+                self._fold_start(event, compared, rules)
             elif isinstance(event, Call):
                 self._fold_call(event, compared, rules)
             else:
@@ -351,18 +372,35 @@ class Window:
     def close(self, keep: int) -> Iterable[Chunk]:
         """Take full chunks in which nothing is pending as folded, oldest first, and forget more than `keep` of them."""
         for chunk in self.open:
-            if len(chunk.trajectories) < BLOCK or not all(trajectory.done for trajectory in chunk.trajectories):
+            if len(chunk.trajectories) < BLOCK or not all(map(self._is_final, chunk.trajectories)):
                 break
             yield chunk
             self.closed += 1
         while self.closed * BLOCK > max(keep, BLOCK):
-            forgotten = self.chunks.pop(0)
-            self.closed -= 1
-            self.changed.discard(forgotten.number)
-            for trajectory in forgotten.trajectories:
-                del self._places[trajectory.key]
+            self._forget_oldest()
 
-    def _fold_start(self, start: Started, compared: Compared) -> None:
+    def _is_final(self, trajectory: Trajectory) -> bool:
+        """Whether no value of the trajectory, or of the unit that it opened, will change any more."""
+        opened = bool(trajectory.subject) and trajectory.place == 0
+        return trajectory.done and not (opened and not self.units[trajectory.subject].complete)
+
+    def _forget_oldest(self) -> None:
+        """Forget the oldest chunk; the next one remembers its subjects."""
+        oldest = self.chunks.pop(0)
+        self.closed -= 1
+        self.changed.discard(oldest.number)
+        subjects: list[str] = []
+        for trajectory in oldest.trajectories:
+            del self._places[trajectory.key]
+            if trajectory.subject and trajectory.place == 0:
+                subjects.append(trajectory.subject)
+                del self.units[trajectory.subject]
+        forgotten = oldest.forgotten.with_subjects(subjects)
+        if forgotten.bits:
+            self.chunks[0].forgotten = forgotten
+            self.changed.add(self.chunks[0].number)
+
+    def _fold_start(self, start: Started, compared: Compared, rules: Rules) -> None:
         versions = {STABLE: compared.stable_version, CANARY: compared.canary_version}
         drawn = start.rollout_id == compared.rollout_id and start.weight in compared.weights
         comparable = drawn and MIN_WEIGHT <= start.weight <= 1 - MIN_WEIGHT
@@ -376,11 +414,40 @@ class Window:
         chunk = self.chunks[-1]
         if start.terms not in chunk.terms:
             chunk.terms.append(start.terms)
-        one = Trajectory(key, start.arm == CANARY, start.weight, start.at, chunk.terms.index(start.terms))
-        chunk.trajectories.append(one)
-        self._places[key] = (chunk, one)
-        self.arm(one.canary).started += 1
-        self._touch(chunk)
+        trajectory = Trajectory(key, start.arm == CANARY, start.weight, start.at, chunk.terms.index(start.terms))
+        chunk.trajectories.append(trajectory)
+        self._places[key] = (chunk, trajectory)
+        self.arm(trajectory.canary).started += 1
+        if start.subject is not None and start.subject not in compared.split:
+            trajectory.subject = start.subject
+            trajectory.place = self._place_in_unit(trajectory, rules)
+            self._count_in_unit(chunk, trajectory)
+        self.subjects += trajectory.place == 0
+        self._touch(chunk, trajectory)
+
+    def _place_in_unit(self, trajectory: Trajectory, rules: Rules) -> int:
+        """The place of a trajectory that has just started, of a subject with a name."""
+        unit = self.units.get(trajectory.subject)
+        if unit is None:
+            return UNCOUNTED if trajectory.subject in self.chunks[0].forgotten else 0
+        was_open = unit.open
+        if unit.takes(trajectory.since, trajectory.weight, rules.horizon_s):
+            return len(unit.members)
+        if was_open:
+            self.stale.add(unit.chunk)
+        return UNCOUNTED
+
+    def _count_in_unit(self, chunk: Chunk, trajectory: Trajectory) -> None:
+        """Put a trajectory into the unit in which it counts, if any; one that does not count ends the unit."""
+        if trajectory.place == 0:
+            self.units[trajectory.subject] = Unit(chunk.number, trajectory)
+        unit = self.units.get(trajectory.subject)
+        if unit is None:
+            return
+        if trajectory.place == UNCOUNTED:
+            unit.open = False
+        else:
+            unit.add(trajectory, chunk.terms[trajectory.terms])
 
     def _fold_call(self, call: Call, compared: Compared, rules: Rules) -> None:
         """When another policy answers, that is a failure of the arm if a call of its own failed and no engine was at
@@ -413,7 +480,7 @@ class Window:
             one.first = int(call.error or call.hung)
         if one.outcome == PENDING:
             one.count(call)
-        self._touch(chunk)
+        self._touch(chunk, one)
 
     def _fold_score(self, score: Score, rules: Rules) -> None:
         """Feedback and safety count once each, also those of trajectories that have settled."""
@@ -438,7 +505,7 @@ class Window:
             self._settle(chunk, one, FAILED if score.success is False else SUCCESS, score.reward)
         elif one.reward is None:
             one.reward = score.reward
-            self._touch(chunk)
+            self._touch(chunk, one)
 
     def _settle(self, chunk: Chunk, one: Trajectory, outcome: int, reward: float | None) -> None:
         one.outcome = outcome
@@ -455,7 +522,7 @@ class Window:
         if one.calls:
             counts.timed += 1
             counts.log_latency += math.log(max(one.latency_ms / one.calls, SHORTEST_MS))
-        self._touch(chunk)
+        self._touch(chunk, one)
 
     def _settle_overdue(self, batch: Batch, rules: Rules) -> None:
         """Settle trajectories that are past the horizon. Chunks are in the order of starts."""
@@ -465,16 +532,30 @@ class Window:
             if chunk.trajectories[0].since >= overdue:
                 return
             for trajectory in chunk.trajectories:
-                if trajectory.since >= overdue or trajectory.done:
+                if trajectory.since >= overdue:
+                    continue
+                if trajectory.subject and trajectory.place == 0:
+                    self._end_unit(trajectory)
+                if trajectory.done:
                     continue
                 if trajectory.first is None:
                     trajectory.first = 1
-                    self._touch(chunk)
+                    self._touch(chunk, trajectory)
                 if trajectory.outcome == PENDING and trajectory.since < scored:
                     self._settle(chunk, trajectory, MISSING, None)
                 elif trajectory.outcome == PENDING and trajectory.since < now - rules.patience_s:
                     self._settle(chunk, trajectory, UNSCORED, None)
 
-    def _touch(self, chunk: Chunk) -> None:
+    def _end_unit(self, opener: Trajectory) -> None:
+        """Nothing more counts in a unit whose horizon is over."""
+        unit = self.units[opener.subject]
+        if unit.open:
+            unit.open = False
+            self.stale.add(unit.chunk)
+
+    def _touch(self, chunk: Chunk, trajectory: Trajectory) -> None:
+        """The trajectory has changed, and with it the unit in which it counts."""
         self.changed.add(chunk.number)
         self.stale.add(chunk.number)
+        if trajectory.subject and trajectory.place > 0:
+            self.stale.add(self.units[trajectory.subject].chunk)

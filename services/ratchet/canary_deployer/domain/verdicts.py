@@ -1,14 +1,17 @@
 """The verdict that is due for a rollout, from its evidence, its stage and its age.
 
-Two claims, two rules. A rollback needs one of four tests to use up its share of the budget (`rules.Budget`); it comes
-before everything else and nothing blocks it. A promotion needs the present e-value of every promotion metric, enough
-known outcomes on both arms, harm that varies, a stratified difference within every margin, and no rollback evidence
-above the caution level. When the soak is over, a promotion needs all but the last once more: the present watermark has
-then passed the trajectories that were pending, and unseen, when the soak began, so a canary that had just turned worse
-loses its promotion. Asking twice only lowers the chance of a false promotion. A concern is no proof (a safety
-violation, complaints, arms that do not get their shares): it holds the rollout once, in a stage or in the soak, and an
-operator decides. A canary of which an engine fails far more calls than of stable leaves no soak by itself, whatever its
-strategy asks: an operator may promote it.
+Three claims, three rules. A rollback needs one of four tests by subject to use up its share of the budget
+(`rules.Budget`); it comes before everything else and nothing blocks it. The same tests by trajectory see most harm
+sooner, but what they show holds for the traffic so far alone, which may be few subjects: they suspend the canary and
+ask an operator. One who lets it go on overrules what a test had reached; to suspend it again the test must come as far
+once more. A promotion needs the present e-value of every promotion metric by subject and by trajectory, enough known
+outcomes on both arms, harm that varies, a stratified difference within every margin, and no rollback evidence above the
+caution level; a canary that is suspended is never promoted by itself. When the soak is over, a promotion needs all but
+the last once more: the present watermark has then passed the trajectories that were pending, and unseen, when the soak
+began, so a canary that had just turned worse loses its promotion. Asking twice only lowers the chance of a false
+promotion. A concern is no proof (a safety violation, complaints, arms that do not get their shares): it holds the
+rollout once, in a stage or in the soak, and an operator decides. A canary of which an engine fails far more calls than
+of stable leaves no soak by itself, whatever its strategy asks: an operator may promote it.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
-from ratchet.canary_deployer.domain.evidence import COMBINED, SAMPLE_RATIO
+from ratchet.canary_deployer.domain.evidence import COMBINED, FAR_WORSE, SAMPLE_RATIO
 from ratchet.canary_deployer.domain.gating import STRATEGIES
 from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules, threshold
 
 FEEDBACK, UNANNOUNCED = "negative_feedback", "unannounced"
+STREAK = "streak"
+LEAST_SHARE = 1e-300
+"""A streak's share of the budget is at least this: its inverse stays a number."""
 ENGINE = "engine"
 FEWEST_FAULTED, FAULTED_RATIO, FAULTED_SHARE = 10, 2.0, 0.05
 """Trajectories of the canary of which an engine failed a call; how many times as often as of stable's; and their share:
@@ -35,8 +41,16 @@ def decide(rollout: Rollout, rules: Rules) -> Decision | None:
     alarm = _alarm(rollout, rules)
     if alarm is not None:
         return Decision(Verdict.ROLL_BACK, alarm, ITSELF)
-    if rollout.state not in (State.RUNNING, State.SOAKING):
-        return None
+    if rollout.state is State.SUSPENDED:
+        return _while_suspended(rollout, rules)
+    suspicion = _suspicion(rollout, rules)
+    if suspicion is not None:
+        return Decision(Verdict.SUSPEND, f"{suspicion}; {subjects_seen(rollout)}: a person has to look", ITSELF)
+    return _onwards(rollout, rules) if rollout.state in (State.RUNNING, State.SOAKING) else None
+
+
+def _onwards(rollout: Rollout, rules: Rules) -> Decision | None:
+    """The decision of a canary that no test speaks against: to hold it, or to go on."""
     new = [why for name, why in concerns(rollout, rules).items() if name not in rollout.noticed]
     if new:
         return Decision(Verdict.HOLD, f"a person has to look: {'; '.join(new)}", ITSELF)
@@ -100,7 +114,7 @@ def concerns(rollout: Rollout, rules: Rules) -> Mapping[str, str]:
             reasons[FEEDBACK] = f"{share:.0%} of the canary's feedback is negative, {usual:.0%} of stable's"
     for seen in _engine_faults(rollout):
         reasons[ENGINE] = f"{seen}: does the policy make it fail?"
-    ratio = rollout.statistics.evidence.rollback.get(SAMPLE_RATIO, 1.0)
+    ratio = rollout.statistics.evidence.suspension.get(SAMPLE_RATIO, 1.0)
     if ratio >= threshold(rules.ratio_error):
         reasons[SAMPLE_RATIO] = f"the arms do not get the shares that were drawn: e-value {ratio:.3g}"
     if canary.unannounced >= max(FEWEST_UNANNOUNCED, canary.started):
@@ -121,19 +135,63 @@ def _engine_faults(rollout: Rollout) -> list[str]:
     return [f"the engine failed calls of {seen}"]
 
 
+def subjects_seen(rollout: Rollout) -> str:
+    """How many subjects the evidence is about, in words."""
+    counted = rollout.statistics
+    started = counted.stable.started + counted.canary.started
+    return f"{counted.subjects} subjects seen in {started} trajectories"
+
+
+def suspicions(rollout: Rollout) -> dict[str, float]:
+    """How far the tests by trajectory have come: e-values, and of the streak the inverse of its share."""
+    evidence = rollout.statistics.evidence
+    values = {name: evidence.suspension.get(name, 1.0) for name in (COMBINED, FIRST_CALL, SAFETY)}
+    return values | {STREAK: 1 / max(evidence.run_of_trajectories, LEAST_SHARE)}
+
+
 def _alarm(rollout: Rollout, rules: Rules) -> str | None:
-    """Why the rollout has to be rolled back; None without a test that has used up its share of the budget."""
-    evidence, budget = rollout.statistics.evidence, rules.budget
-    for test, share, claim in (
-        (COMBINED, budget.evidence, "worse than the margin"),
-        (FIRST_CALL, budget.first_call, "first calls fail"),
-        (SAFETY, budget.safety, "safety violations"),
-    ):
+    """Why the rollout has to be rolled back; None without a test by subject that has used up its share."""
+    evidence = rollout.statistics.evidence
+    for test, (share, claim) in _claims(rules).items():
         value = evidence.rollback.get(test, 1.0)
         if value >= threshold(share):
             return f"{claim}: e-value {value:.3g} reached {threshold(share):.4g}"
-    if evidence.run <= budget.run:
-        return f"canary trajectories fail one after the other: chance at most {evidence.run:.2g} of {budget.run:g}"
+    if evidence.run <= rules.budget.run:
+        return (
+            f"canary trajectories fail one after the other: chance at most {evidence.run:.2g} of {rules.budget.run:g}"
+        )
+    return None
+
+
+def _suspicion(rollout: Rollout, rules: Rules) -> str | None:
+    """Why the canary has to be suspended; None where no test by trajectory has come far enough."""
+    shares = _claims(rules) | {STREAK: (rules.budget.run, "canary trajectories fail one after the other")}
+    for test, value in suspicions(rollout).items():
+        share, claim = shares[test]
+        needed = threshold(share) * rollout.overruled.get(test, 1.0)
+        if value >= needed:
+            return f"{claim}, for the traffic so far: {value:.3g} reached {needed:.4g}"
+    return None
+
+
+def _claims(rules: Rules) -> dict[str, tuple[float, str]]:
+    """By test: its share of the budget, and what it shows."""
+    budget = rules.budget
+    return {
+        COMBINED: (budget.evidence, "worse than the margin"),
+        FIRST_CALL: (budget.first_call, "first calls fail"),
+        SAFETY: (budget.safety, "safety violations"),
+    }
+
+
+def _while_suspended(rollout: Rollout, rules: Rules) -> Decision | None:
+    """Far worse takes what weight is left; the deadline ends it."""
+    if rollout.age_s >= rules.deadline_s:
+        return Decision(Verdict.WITHDRAW, "suspended, and nobody decided before the deadline", ITSELF)
+    value = rollout.statistics.evidence.suspension.get(FAR_WORSE, 1.0)
+    if rollout.weight and value >= rules.far_threshold:
+        claim = f"worse by more than {rules.far_margin:g}: e-value {value:.3g} reached {rules.far_threshold:g}"
+        return Decision(Verdict.SUSPEND, f"{claim}; {subjects_seen(rollout)}: a person has to look", ITSELF)
     return None
 
 
@@ -173,12 +231,12 @@ def _missing_coverage(rollout: Rollout, rules: Rules) -> list[str]:
 
 def _missing_proof(rollout: Rollout, rules: Rules) -> list[str]:
     evidence = rollout.statistics.evidence
-    values = {name: evidence.promotion.get(name, 1.0) for name in rules.promotion_metrics}
-    small = [
-        f"promotion e-value of {name} {value:.3g} of {rules.promotion_threshold:g}"
-        for name, value in values.items()
-        if value < rules.promotion_threshold
-    ]
+    small: list[str] = []
+    for name in rules.promotion_metrics:
+        by_subject, singly = evidence.promotion.get(name, 1.0), evidence.promotion_by_trajectory.get(name, 1.0)
+        if (value := min(by_subject, singly)) < rules.promotion_threshold:
+            unit = " by subject" if by_subject < singly else ""
+            small.append(f"promotion e-value of {name}{unit} {value:.3g} of {rules.promotion_threshold:g}")
     flat = [f"{name}: every trajectory did the same harm, which shows nothing" for name in evidence.constant]
     if not evidence.varies:
         flat.append("any trajectory that differs from the others")

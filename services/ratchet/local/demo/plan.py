@@ -264,7 +264,11 @@ _FORMATS = {"bf16": "bfloat16", "fp32": "float32"}
 
 def stack_environment(plan: Plan, directory: Path) -> Mapping[str, str]:
     """Settings of the services for this plan; `directory` is the demo's."""
-    return {**_PATIENCE, **plan.environment, **deployer_environment(plan.rollouts, directory / HELD_OUT)}
+    return {
+        **_PATIENCE,
+        **plan.environment,
+        **deployer_environment(plan.world.role, plan.rollouts, directory / HELD_OUT),
+    }
 
 
 def write_held_out(plan: Plan, directory: Path) -> None:
@@ -278,8 +282,8 @@ _PATIENCE = {"RATCHET_COLLECTOR_LINGER_S": "0.4", "RATCHET_REWARD_LINGER_S": "0.
 """Fewer and larger inserts: two cores have better things to do, and nothing waits for half a second."""
 
 
-def deployer_environment(rollouts: Rollouts, tasks: Path) -> Mapping[str, str]:
-    """The deployer's settings for these rollouts, whose held-out tickets are in the file `tasks`."""
+def deployer_environment(role: str, rollouts: Rollouts, tasks: Path) -> Mapping[str, str]:
+    """The deployer's settings for these rollouts of the role, whose held-out tickets are in the file `tasks`."""
     return {
         "RATCHET_CANARY_STAGES": _listed(rollouts.stages),
         "RATCHET_CANARY_STAGE_MIN_S": _listed(rollouts.stage_min_s),
@@ -287,6 +291,8 @@ def deployer_environment(rollouts: Rollouts, tasks: Path) -> Mapping[str, str]:
         "RATCHET_CANARY_MARGIN": str(rollouts.margin),
         # Latency says nothing here: the engine shares two cores with the agents and the trainer.
         "RATCHET_CANARY_METRICS": "failure,reward",
+        # While a canary runs no customer writes twice; those of the cycles before it come back for their other tries.
+        "RATCHET_CANARY_ROLES_THAT_LOSE_USERS": role,
         "RATCHET_CANARY_SOAK_S": str(rollouts.soak_s),
         "RATCHET_CANARY_HORIZON_S": str(rollouts.horizon_s),
         "RATCHET_CANARY_HELDOUT_TASKS": str(rollouts.heldout_tasks),

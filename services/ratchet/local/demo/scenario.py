@@ -37,7 +37,7 @@ U = TypeVar("U")
 POLL_S = 0.25
 JOB_S, GATE_S, STORED_S = 1800.0, 900.0, 900.0
 """Longest waits for a job, for the gates, and until everything published has its reward: room for a busy machine."""
-DECIDED = {"promoted", "rolled_back", "refused", "aborted"}
+DECIDED = {"promoted", "rolled_back", "refused", "aborted", "suspended", "withdrawn"}
 WITH_TRAFFIC = {"running", "soaking"}
 OPERATOR = "demo operator"
 MODES = (GREEDY, SAMPLED)

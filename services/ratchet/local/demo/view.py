@@ -43,6 +43,7 @@ STAGE_STYLES = {
     "archived": "dim",
     "refused": "red",
     "rolled_back": "red",
+    "suspended": "red",
 }
 HELDOUT_GATE = "heldout_tasks"
 _ACTIVE = {"running", "paused", "held", "soaking"}

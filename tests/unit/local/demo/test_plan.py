@@ -50,7 +50,7 @@ def test_the_coordinator_takes_every_job(plan: Plan) -> None:
 @PLANS
 def test_the_deployer_takes_the_rollouts(plan: Plan) -> None:
     before = dict(os.environ)
-    os.environ.update(deployer_environment(plan.rollouts, Path("some where", "held_out.jsonl")))
+    os.environ.update(deployer_environment(plan.world.role, plan.rollouts, Path("some where", "held_out.jsonl")))
     try:
         settings = Settings()
     finally:

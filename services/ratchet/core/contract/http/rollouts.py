@@ -58,6 +58,8 @@ class ForecastOut(Answer, frozen=True, kw_only=True):
 
     trajectories_per_day: float
     """At the rate of the last day, or of a shorter time: `seen_in_s`."""
+    subjects_per_day: float
+    """Users, else sessions, else trajectories that start in a day: each is one unit of evidence."""
     seen_in_s: float
     expected_days: float
     expected_days_by_stage: list[float]
@@ -148,14 +150,29 @@ class TrailOut(Answer, frozen=True, kw_only=True):
     samples: list[EvidenceSampleOut]
 
 
+class SubjectsOut(Answer, frozen=True, kw_only=True):
+    """The subjects that the evidence is about: users, else sessions, else single trajectories."""
+
+    seen: int
+    """Those that have started: each is one unit of what rolls back and promotes."""
+    before: int
+    """Subjects of the role's latest starts before the rollout, ..."""
+    starts_before: int
+    """... and how many starts these were: at most 1,000."""
+    split: int
+    """Subjects with more than 5 % of those starts: their trajectories count one by one."""
+    note: str | None
+    """What so few subjects cannot show; null where there are enough to show anything."""
+
+
 class RolloutOut(Answer, frozen=True, kw_only=True):
     """A rollout as operators see it."""
 
     rollout_id: str
     role: str
     state: str
-    """gating, awaiting_approval, running, paused, held, soaking, promoted, rolled_back, refused, aborted, superseded or
-    reverted."""
+    """gating, awaiting_approval, running, paused, held, suspended, soaking, promoted, rolled_back, refused, aborted,
+    withdrawn, superseded or reverted."""
     strategy: str
     parked: bool
     """No candidate starts until an operator resumes the queue or starts one."""
@@ -187,13 +204,16 @@ class RolloutOut(Answer, frozen=True, kw_only=True):
     coverage: dict[str, float]
     """By arm: share of the outcomes that are known."""
     run: float
-    """Smallest share of false alarms that a run of failing canary trajectories has used up."""
+    """Smallest share of false alarms that a run of subjects has used up, whose first canary trajectories fail."""
+    run_of_trajectories: float
+    """The same of trajectories: suspends."""
     thresholds: dict[str, float]
     """The threshold of each test; `run` is reached from above."""
     budget: dict[str, float]
     """By test: the probability with which it may roll back a canary that is not worse."""
     pending: int
     """Trajectories whose outcome is not settled."""
+    subjects: SubjectsOut
     noticed: list[str]
     """Concerns that were put to a person."""
     e_values: dict[str, dict[str, float]]
