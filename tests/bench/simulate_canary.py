@@ -1,21 +1,35 @@
 """How often the canary errs, how soon it is rolled back, when it is promoted: `python -m tests.bench.simulate_canary`.
 
-Prints three tables, all through the product's tests and verdicts: error rates of every scene with exact 95 % intervals
-(`--rollouts 5000`), seconds until a bad canary is rolled back at four rates of traffic, and promotions of good ones.
-Ends with 1 when the lower end of an interval is above 5 %.
+`--only subjects` plays clustered traffic instead, as docs/canary-subjects.md has it; what has been played stands in a
+file (`--file`), so that it goes on where it was stopped. Else it prints three tables, all through the product's tests
+and verdicts: error rates of every scene with exact 95 % intervals (`--rollouts 5000`), seconds until a bad canary is
+rolled back at four rates of traffic, and promotions of good ones. Ends with 1 when the lower end of an interval is
+above 5 %.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from ratchet.canary_deployer.domain.rules import Stage
 from tests.support.canary_messages import Disturbed, play_messages
-from tests.support.canary_scenes import FALSE_PROMOTIONS, FALSE_ROLLBACKS, LIMITS, plain
+from tests.support.canary_scenes import (
+    FALSE_BY_SUBJECT,
+    FALSE_PROMOTIONS,
+    FALSE_ROLLBACKS,
+    LIMITS,
+    NOT_BY_SUBJECT,
+    POWER_BY_SUBJECT,
+    WORSE_BY_SUBJECT,
+    plain,
+)
 from tests.support.canary_simulation import Scene, counted, exact_interval, play
 
 ALLOWED = 0.05
@@ -101,6 +115,49 @@ def power(rollouts: int) -> None:
         write(f"{name:22s} promoted {ends.promoted:4d} of {rollouts}  {median}  rolled back {ends.rolled_back}")
 
 
+SUBJECTS: Mapping[str, Mapping[str, Scene]] = {
+    "No worse than the margin on average: rollbacks are wrong": FALSE_BY_SUBJECT,
+    "Worse by the margin on average: promotions are wrong": WORSE_BY_SUBJECT,
+    "Power": POWER_BY_SUBJECT,
+    "Not promised": NOT_BY_SUBJECT,
+}
+TOGETHER = 25
+"""Rollouts that are played, and noted, together."""
+
+
+def subjects(rollouts: int, file: Path) -> None:
+    """Play what is missing of every scene, then print the tables in Markdown."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    known = [msgspec.json.decode(line) for line in file.read_text().splitlines()] if file.exists() else []
+    played = {(row["scene"], row["first"]) for row in known}
+    every = {name: scene for scenes in SUBJECTS.values() for name, scene in scenes.items()}
+    for first, (name, scene) in itertools.product(range(0, rollouts, TOGETHER), every.items()):
+        if (name, first) in played:
+            continue
+        ends = play(scene, rollouts=TOGETHER, seed=5000 + first)
+        times = {kind: getattr(ends, f"{kind}_s").tolist() for kind in KINDS}
+        known.append({"scene": name, "first": first, **times})
+        with file.open("a") as lines:
+            lines.write(msgspec.json.encode(known[-1]).decode() + "\n")
+    for title, scenes in SUBJECTS.items():
+        write(f"\n| {title} | suspended | rolled back | promoted |\n|---|---|---|---|")
+        for name in scenes:
+            rows = [row for row in known if row["scene"] == name and row["first"] < rollouts]
+            cells = [_share([at for row in rows for at in row[kind]]) for kind in KINDS]
+            write(f"| {name} | {' | '.join(cells)} |")
+
+
+KINDS = ("suspended", "rolled_back", "promoted")
+
+
+def _share(times: list[float | None]) -> str:
+    """Per cent, their exact 95 % interval, and the median of the trajectories until then."""
+    hits = [at for at in times if at is not None]
+    low, high = exact_interval(len(hits), len(times))
+    median = f", {np.median(hits):,.0f}" if hits else ""
+    return f"{len(hits) / len(times):.1%} [{low:.1%}, {high:.1%}]{median}"
+
+
 def write(line: str) -> None:
     """One line, at once."""
     sys.stdout.write(line + "\n")
@@ -112,8 +169,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rollouts", type=int, default=5000)
     parser.add_argument("--timed", type=int, default=60, help="rollouts for the tables of times")
-    parser.add_argument("--only", choices=("errors", "detection", "power"))
+    parser.add_argument("--only", choices=("errors", "detection", "power", "subjects"))
+    parser.add_argument("--file", type=Path, default=Path(".cache/simulation/subjects.jsonl"))
     options = parser.parse_args()
+    if options.only == "subjects":
+        subjects(options.rollouts, options.file)
+        return
     good = True
     if options.only in (None, "errors"):
         good = errors(FALSE_ROLLBACKS, "rolled_back", options.rollouts)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ratchet.canary_deployer.domain.e_processes import Flags, Floats
 from ratchet.canary_deployer.domain.rules import Stage
+from ratchet.canary_deployer.domain.subjects import MEAN_SHARE
 from tests.support.canary_simulation import NEVER, Lives, Scene, lives
 
 Draw = Callable[[np.random.Generator, int, Floats], Lives]
@@ -161,6 +163,81 @@ def unserved(failure: float = 0.3) -> Draw:
     return draw
 
 
+def clustered(
+    size: int,
+    active: int,
+    *,
+    failure: float = 0.3,
+    effect: float = 0.0,
+    spread: float = 0.0,
+    fate: bool = False,
+    population: int | None = None,
+    giant: float = 0.0,
+    row: int = 1,
+    leave: float = 0.0,
+    seconds: float = 20.0,
+) -> Draw:
+    """Subjects of `size` trajectories, `active` at a time; the canary fails by `effect` more, +-`spread` by subject.
+
+    `fate`: all trajectories of a subject end alike. `population`: only so many subjects there are, which come back.
+    `giant`: one subject, on which the canary fails by `spread` more, makes this share of all starts, and the others'
+    effects are the same. `row`: so many subjects after each other have one sign. `leave`: the chance that a subject for
+    which the canary would have failed does not come again; a new one of its kind comes in its place.
+    """
+
+    def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        shape = (runs, len(start_s))
+        subject = np.stack([_subjects(rng, len(start_s), size, active) for _ in range(runs)])
+        if population is not None:
+            subject %= population
+        if giant:
+            subject = np.where(rng.random(shape) < giant, 0, subject + 1)
+        count = int(subject.max()) + 1
+        signs = np.repeat(rng.choice([-1.0, 1.0], (runs, -(-count // row))), row, axis=1)[:, :count]
+        if giant:
+            signs = np.tile((np.arange(count) == 0).astype(np.float64), (runs, 1))
+        extra = effect + spread * np.take_along_axis(signs, subject, axis=1)
+        luck = rng.random((runs, count) if fate else shape)
+        if fate:
+            luck = np.take_along_axis(luck, subject, axis=1)
+        took = exponential(rng, seconds, shape), exponential(rng, seconds, shape)
+        one = lives(rng, (failure, failure), took, shape=shape)
+        failed = np.stack([luck < failure, luck < failure + extra], axis=-1)
+        if leave:
+            subject = _without_leavers(rng, subject, failed[..., 1], leave)
+        reward = np.where(failed, 0.0, 0.85)
+        return Lives(**{**_fields(one), "failed": failed, "reward": reward, "subject": subject})
+
+    return draw
+
+
+def _subjects(rng: np.random.Generator, count: int, size: int, active: int) -> NDArray[np.intp]:
+    """Whose each trajectory is: `active` subjects at a time, at random, `size` each, numbered by their first start."""
+    slot = rng.integers(0, active, count)
+    seen = np.zeros(active, dtype=np.intp)
+    before = rng.integers(0, size, active) if active > 1 else seen
+    names = np.empty(count, dtype=np.intp)
+    for place, where in enumerate(slot.tolist()):
+        names[place] = where + active * ((seen[where] + before[where]) // size)
+        seen[where] += 1
+    _, first, number = np.unique(names, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[number]
+
+
+def _without_leavers(
+    rng: np.random.Generator, subject: NDArray[np.intp], failed: Flags, leave: float
+) -> NDArray[np.intp]:
+    """Later trajectories of subjects that left become new subjects' first ones, of the same kind."""
+    left = np.zeros((subject.shape[0], int(subject.max()) + 1), dtype=np.bool_)
+    runs, fresh = np.arange(subject.shape[0]), int(subject.max()) + 1
+    result = subject.copy()
+    for place in range(subject.shape[1]):
+        at = (runs, subject[:, place])
+        result[:, place] = np.where(left[at], fresh + place, subject[:, place])
+        left[at] |= failed[:, place] & (rng.random(len(runs)) < leave)
+    return result
+
+
 def broken(one: Lives, hit: Flags, at_s: Floats) -> Lives:
     """The engine breaks over these trajectories, so long after their start: over the first call, if that is open."""
     at_s = np.where(hit, np.maximum(at_s, one.first_s), NEVER)
@@ -277,3 +354,74 @@ LIMITS: dict[str, Scene] = {
     "reports held up, slower canary": Scene(held_up(600, 500, seconds=(60, 300))),
 }
 """Not promised: a trajectory that is reported after the horizon counts as missing, against the slower arm."""
+
+
+def by_subject(draw: Draw, *, weight: float = 0.5, seconds: float = 10_000.0, **changes: object) -> Scene:
+    """A scene of clustered traffic, one trajectory a second, in one stage."""
+    rules: dict[str, object] = {"mean_share": MEAN_SHARE, "metrics": ("failure", "reward")}
+    if isinstance(given := changes.pop("rules", None), dict):
+        rules |= given
+    plain = {"stages": (Stage(weight, 0, 20),), "look_s": 400.0, "horizon_s": 600.0}
+    return Scene(draw, seconds=seconds, rules=rules, **(plain | changes))  # pyright: ignore[reportArgumentType] - by name
+
+
+SHAPES = ((1, 1), (10, 20), (50, 5), (50, 20), (200, 1), (200, 20))
+"""Trajectories of a subject, and how many subjects are active at a time."""
+STAGED: dict[str, object] = {
+    "stages": (Stage(0.1, 600, 20), Stage(0.25, 600, 20), Stage(0.5, 600, 20)),
+    "rules": {"soak_s": 1800.0},
+}
+
+FALSE_BY_SUBJECT: dict[str, Scene] = {
+    **{f"equal on average, +-.3; {n} x {at}": by_subject(clustered(n, at, spread=0.3)) for n, at in SHAPES},
+    "equal; 50 x 5": by_subject(clustered(50, 5)),
+    "equal, shared fate; 50 x 5": by_subject(clustered(50, 5, fate=True)),
+    "equal, shared fate; 200 x 1": by_subject(clustered(200, 1, fate=True)),
+    "equal on average, +-.3, outcomes after 200 s; 50 x 5": by_subject(clustered(50, 5, spread=0.3, seconds=200.0)),
+    "equal on average, +-.3, in stages, with a soak; 50 x 5": by_subject(clustered(50, 5, spread=0.3), **STAGED),
+    "one subject makes 30 % and is +.3, the others 0; 10 x 5": by_subject(clustered(10, 5, spread=0.3, giant=0.3)),
+    "50 users who come back ten times, +-.3; 20 x 5": by_subject(clustered(20, 5, spread=0.3, population=50)),
+    "20 users for ever, +-.3; 50 x 20": by_subject(clustered(50, 20, spread=0.3, population=20)),
+    "users leave after a failure, +-.3; 20 x 5": by_subject(clustered(20, 5, spread=0.3, leave=0.7)),
+}
+"""On average over subjects no worse than the margin: at most 5 % may be rolled back."""
+
+WORSE_BY_SUBJECT: dict[str, Scene] = {
+    **{
+        f"worse by the margin on average, +-.3; {n} x {at}": by_subject(clustered(n, at, effect=0.05, spread=0.3))
+        for n, at in SHAPES
+    },
+    "worse by the margin; 50 x 5": by_subject(clustered(50, 5, effect=0.05)),
+    "worse by the margin, shared fate; 50 x 5": by_subject(clustered(50, 5, effect=0.05, fate=True)),
+    "worse by the margin, shared fate; 200 x 20": by_subject(clustered(200, 20, effect=0.05, fate=True)),
+    "worse by the margin, +-.3, in stages, with a soak; 50 x 5": by_subject(
+        clustered(50, 5, effect=0.05, spread=0.3), **STAGED
+    ),
+    "50 users who come back ten times, +.05 +-.3; 20 x 5": by_subject(
+        clustered(20, 5, effect=0.05, spread=0.3, population=50)
+    ),
+    "users leave after a failure, +.05 +-.3, k = 1; 20 x 5": by_subject(
+        clustered(20, 5, effect=0.05, spread=0.3, leave=0.7), rules={"mean_share": 0.0}
+    ),
+}
+"""Worse by the margin on average over subjects: at most 5 % may be promoted."""
+
+POWER_BY_SUBJECT: dict[str, Scene] = {
+    **{f"better, .3 to .2; {n} x {at}": by_subject(clustered(n, at, effect=-0.1)) for n, at in ((1, 1), *SHAPES[1:4])},
+    **{
+        f"fails everything, 10 % of traffic; {n} x {at}": by_subject(
+            clustered(n, at, failure=0.05, effect=0.95), weight=0.1, seconds=4000.0, look_s=50.0
+        )
+        for n, at in ((1, 1), (10, 5), (50, 5), (200, 20), (4000, 1))
+    },
+}
+"""How soon a good canary is promoted, and a broken one suspended and rolled back."""
+
+NOT_BY_SUBJECT: dict[str, Scene] = {
+    "waves of 50 subjects of one kind, +-.3; 1 x 1": by_subject(clustered(1, 1, spread=0.3, row=50)),
+    "a user is 10 subjects in a row, +-.3; 20 x 1": by_subject(clustered(20, 1, spread=0.3, row=10)),
+    "users leave after a failure, +.05 +-.3, k = 1 and 20; 20 x 5": by_subject(
+        clustered(20, 5, effect=0.05, spread=0.3, leave=0.7)
+    ),
+}
+"""Not promised: what came before says that a new subject is worse, or who leaves weighs less."""

@@ -16,14 +16,16 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ratchet.bus.testing import START
-from ratchet.canary_deployer.domain.cohorts import Cohort
+from ratchet.canary_deployer.domain.cohorts import Cohort, Units
 from ratchet.canary_deployer.domain.e_processes import BLOCK, Flags, Floats
 from ratchet.canary_deployer.domain.evidence import Evaluation, ProcessState, SequentialTests
 from ratchet.canary_deployer.domain.rollout import Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules, Stage
+from ratchet.canary_deployer.domain.subjects import FIRST
 from ratchet.canary_deployer.domain.trajectories import (
     FAILED,
     MISSING,
@@ -38,11 +40,13 @@ from ratchet.canary_deployer.domain.trajectories import (
     Started,
     Terms,
 )
-from ratchet.canary_deployer.domain.verdicts import decide
+from ratchet.canary_deployer.domain.verdicts import decide, suspicions
 from ratchet.core.contract.state import ServedPolicy
 from ratchet.core.contract.turn import BROKE
 
 NEVER = math.inf
+MEASURED = ("canary", "weight", "outcome", "first", "reward", "latency", "timed", "violation", "broken_off")
+"""What a cohort says of each trajectory by itself."""
 AT_ONCE = 50
 """Rollouts that are played together: what fits the processor's cache."""
 
@@ -64,6 +68,11 @@ class Lives:
     broke_s: Floats
     """When the engine breaks over one of its calls; `NEVER`, or a time after its report, where it does not. One of the
     canary is moved then; an agent of stable asks again."""
+    subject: NDArray[np.intp] | None = None
+    """Whose each trajectory is, [R, n], from 0 on; None: each is its own subject."""
+
+
+OUTCOMES = tuple(name for name in Lives.__dataclass_fields__ if name != "subject")
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,7 @@ class Scene:
     silent_s: tuple[float, float] | None = None
     """From when to when the reward computer is away, seconds after the first start."""
     rules: dict[str, object] = field(default_factory=dict[str, object])
+    """A canary that is suspended goes on: somebody lets it, so that the verdicts by subject are seen."""
 
     def made_rules(self) -> Rules:
         """The rules of the rollout."""
@@ -95,6 +105,8 @@ class Ends:
     rolled_back_s: Floats
     promoted_s: Floats
     held_s: Floats
+    suspended_s: Floats
+    """The first time."""
     reasons: list[str]
 
     @property
@@ -104,6 +116,10 @@ class Ends:
     @property
     def promoted(self) -> int:
         return int((~np.isnan(self.promoted_s)).sum())
+
+    @property
+    def suspended(self) -> int:
+        return int((~np.isnan(self.suspended_s)).sum())
 
 
 def lives(
@@ -162,8 +178,11 @@ class _Play:
         self.scale_ms = np.full((rollouts, count), np.nan)
         self.records = [running_record() for _ in range(rollouts)]
         self.stage_s = np.zeros(rollouts)
-        self.result = Ends(*(np.full(rollouts, np.nan) for _ in range(3)), reasons=[""] * rollouts)
+        self.result = Ends(*(np.full(rollouts, np.nan) for _ in range(4)), reasons=[""] * rollouts)
         self.state: ProcessState = self.tests.initial_state(rollouts)
+        self.opener = np.tile(np.arange(count), (rollouts, 1))
+        """Of each trajectory: the one that opened the unit in which it counts, -1 for none."""
+        self.subjects = _Subjects(rollouts, self.lives.subject, self.start_s, scene.horizon_s)
 
     def ends(self) -> Ends:
         """Look after look."""
@@ -194,6 +213,9 @@ class _Play:
         self.scale_ms[:, rows] = scale[:, None]
         for name, values in centres.items():
             self.centres[name][:, rows] = values[:, None]
+        if self.lives.subject is not None:
+            for place in range(rows.start, rows.stop):
+                self.opener[:, place] = self.subjects.begin(place, self.weight)
 
     def _weights(self) -> Floats:
         weights = (*(stage.weight for stage in self.rules.stages), self.rules.full_weight)
@@ -203,7 +225,7 @@ class _Play:
         """Close what is known in every rollout, weigh the rest."""
         while (self.state.block + 1) * BLOCK <= begun:
             cohort = self._cohort(self.state.block * BLOCK, (self.state.block + 1) * BLOCK, now)
-            if not (cohort.settled & ~np.isnan(cohort.first)).all():
+            if not _is_final(cohort):
                 break
             self.state = self.tests.close_block(self.state, cohort, self.tests.products(cohort))
         cuts = range(self.state.block * BLOCK, begun, BLOCK)
@@ -211,10 +233,30 @@ class _Play:
         return self.tests.evaluate(self.state, cohorts, [self.tests.products(cohort) for cohort in cohorts])
 
     def _cohort(self, first: int, after: int, now: float) -> Cohort:
-        """The outcomes of trajectories `first` to `after` that are known at `now`."""
-        rows = slice(first, after)
+        """The outcomes of trajectories `first` to `after` that are known at `now`, with the units that they opened."""
+        cohort = self._outcomes(slice(first, after), now)
+        if self.lives.subject is None or FIRST not in self.tests.shares:
+            return cohort
+        # What counts in these units started within a horizon of the last of them.
+        upto = int(
+            np.searchsorted(self.start_s, min(now, self.start_s[after - 1] + self.scene.horizon_s), side="right")
+        )
+        opener = self.opener[:, first:upto]
+        run, place = np.nonzero((opener >= first) & (opener < after))
+        wide = self._outcomes(slice(first, upto), now)
+        opened = opener[run, place]
+        members = Cohort(
+            **{name: getattr(wide, name)[run, place] for name in MEASURED},
+            centres={name: values[run, opened] for name, values in self.centres.items()},
+            opens=opened == first + place,
+        )
+        coming = self.subjects.coming(slice(first, after), now) * cohort.opens
+        return replace(cohort, units=Units(members, run * (after - first) + opened - first, coming))
+
+    def _outcomes(self, rows: slice, now: float) -> Cohort:
+        """The outcomes of these trajectories that are known at `now`."""
         canary, horizon = self.canary[:, rows], self.scene.horizon_s
-        own = {name: self._own(name, rows) for name in Lives.__dataclass_fields__}
+        own = {name: self._own(name, rows) for name in OUTCOMES}
         passed = now - self.start_s[rows]
         late = passed > horizon
         reported = (own["known_s"] <= passed) & (own["known_s"] <= horizon)
@@ -241,6 +283,7 @@ class _Play:
             timed=~np.isnan(scale),
             violation=np.zeros(canary.shape),
             broken_off=broken_off,
+            opens=self.opener[:, rows] == np.arange(rows.start, rows.stop),
             centres={name: values[:, rows] for name, values in self.centres.items()},
         )
 
@@ -265,7 +308,9 @@ class _Play:
         return np.where(count > 0, np.exp((logs * reported).sum(axis=1) / np.maximum(count, 1)), np.nan)
 
     def _judge(self, evaluation: Evaluation, begun: int, now: float) -> None:
-        done = (self._cohort(0, begun, now).settled & self.canary[:, :begun]).sum(axis=1)
+        closed = self.state.block * BLOCK
+        done = self.canary[:, :closed].sum(axis=1)
+        done += (self._outcomes(slice(closed, begun), now).settled & self.canary[:, closed:begun]).sum(axis=1)
         for place in np.flatnonzero(np.isnan(self._decided())).tolist():
             watch = Statistics(evidence=evaluation.evidence((place,)), canary=ArmCounts(trajectories=int(done[place])))
             age_s = now - self.stage_s[place]
@@ -281,6 +326,9 @@ class _Play:
                     record, state=state, stage=record.stage + 1, stage_base=int(done[place])
                 )
                 self.stage_s[place] = now
+            elif decision.verdict is Verdict.SUSPEND:
+                self.result.suspended_s[place] = np.fmin(self.result.suspended_s[place], now)
+                self.records[place] = msgspec.structs.replace(record, overruled=suspicions(record))
             elif decision.verdict is Verdict.HOLD:
                 self.result.held_s[place] = now
                 self.records[place] = msgspec.structs.replace(record, noticed=("sample_ratio",))
@@ -297,6 +345,46 @@ class _Play:
         return np.where(np.isnan(ends).all(axis=0), np.nan, np.nansum(ends, axis=0))
 
 
+class _Subjects:
+    """The units of many rollouts, [R, subjects], as the fold keeps them."""
+
+    def __init__(self, rollouts: int, subject: NDArray[np.intp] | None, start_s: Floats, horizon_s: float) -> None:
+        shape = (rollouts, int(subject.max()) + 1 if subject is not None else 0)
+        self.subject, self.start_s, self.horizon_s = subject, start_s, horizon_s
+        self.opener = np.full(shape, -1)
+        self.count = np.zeros(shape, dtype=np.intp)
+        self.open = np.zeros(shape, dtype=np.bool_)
+        self.runs = np.arange(rollouts)
+
+    def begin(self, place: int, weight: Floats) -> NDArray[np.intp]:
+        """A trajectory starts in each rollout: the opener of the unit in which it counts, -1 for none."""
+        assert self.subject is not None
+        at = (self.runs, self.subject[:, place])
+        opener = self.opener[at]
+        new = opener < 0
+        same = weight[self.runs, opener] == weight[:, place]
+        in_time = self.start_s[place] <= self.start_s[opener] + self.horizon_s
+        counts = new | (self.open[at] & same & in_time & (self.count[at] < FIRST))
+        self.opener[at] = np.where(new, place, opener)
+        self.count[at] += counts
+        self.open[at] = counts & (self.count[at] < FIRST)
+        return np.where(counts, self.opener[at], -1)
+
+    def coming(self, rows: slice, now: float) -> Floats:
+        """How many may still count in the units that these trajectories opened, if they did, [R, n]."""
+        assert self.subject is not None
+        at = (self.runs[:, None], self.subject[:, rows])
+        going_on = self.open[at] & (now <= self.start_s[rows] + self.horizon_s)
+        return np.where(going_on, FIRST - self.count[at], 0).astype(np.float64)
+
+
+def _is_final(cohort: Cohort) -> bool:
+    """Whether nothing in it, or in its units, will change any more."""
+    parts = [cohort] if cohort.units is None else [cohort, cohort.units.members]
+    done = all((part.settled & ~np.isnan(part.first)).all() for part in parts)
+    return done and (cohort.units is None or not cohort.units.coming.any())
+
+
 @dataclass(frozen=True)
 class Played:
     """One rollout of a scene at one weight until some moment: as messages, and as arrays."""
@@ -311,7 +399,7 @@ class Played:
         play, count = _Play(scene, 1, 3), int(np.searchsorted(np.arange(scene.rate * scene.seconds) / scene.rate, now))
         rows = slice(0, count)
         play._begin(rows, {name: np.array([0.5]) for name in play.centres}, np.array([900.0]))
-        own = {name: play._own(name, rows)[0] for name in Lives.__dataclass_fields__}
+        own = {name: play._own(name, rows)[0] for name in OUTCOMES}
         events: list[Event] = []
         for place, at in enumerate(play.start_s[rows].tolist()):
             name, canary, weight = f"t{place}", bool(play.canary[0, place]), float(play.weight[0, place])
@@ -344,7 +432,7 @@ def counted(scene: Scene, kind: str, rollouts: int) -> int:
 
 def ends_of(states: Sequence[tuple[State, float, str]]) -> Ends:
     """Rollouts that were played one by one."""
-    kinds = (State.ROLLED_BACK, State.PROMOTED, State.HELD)
+    kinds = (State.ROLLED_BACK, State.PROMOTED, State.HELD, State.SUSPENDED)
     times = [np.array([at if state is kind else np.nan for state, at, _ in states]) for kind in kinds]
     return Ends(*times, reasons=[reason for _, _, reason in states])
 
