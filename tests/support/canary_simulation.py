@@ -90,7 +90,7 @@ class Scene:
     silent_s: tuple[float, float] | None = None
     """From when to when the reward computer is away, seconds after the first start."""
     rules: dict[str, object] = field(default_factory=dict[str, object])
-    """A canary that is suspended goes on: somebody lets it, so that the verdicts by subject are seen."""
+    """A canary that is suspended goes on, as if an operator let it, so that the verdicts by subject are seen."""
 
     def made_rules(self) -> Rules:
         """The rules of the rollout."""

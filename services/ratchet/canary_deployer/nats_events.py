@@ -175,10 +175,10 @@ class NatsEventSource:
     async def recent_subjects(self, role: str, now: datetime) -> list[str | None]:
         """Of the last day, too. As far back as the mean rate asks; four times as far where that was not enough."""
         count, span_s = await self.recent_starts(role, now)
-        wanted, share = min(count, RECENT_STARTS), min(1.0, RECENT_STARTS / max(count, 1))
+        enough, share = min(count, RECENT_STARTS), min(1.0, RECENT_STARTS / max(count, 1))
         while True:
             subjects = await self._subjects_since(role, now - timedelta(seconds=span_s * share + 1))
-            if len(subjects) >= wanted or share >= 1:
+            if len(subjects) >= enough or share >= 1:
                 return list(subjects)
             share = min(1.0, 4 * share)
 

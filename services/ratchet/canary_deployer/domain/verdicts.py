@@ -187,7 +187,7 @@ def _claims(rules: Rules) -> dict[str, tuple[float, str]]:
 def _while_suspended(rollout: Rollout, rules: Rules) -> Decision | None:
     """Far worse takes what weight is left; the deadline ends it."""
     if rollout.age_s >= rules.deadline_s:
-        return Decision(Verdict.WITHDRAW, "suspended, and nobody decided before the deadline", ITSELF)
+        return Decision(Verdict.WITHDRAW, "suspended, and no operator decided before the deadline", ITSELF)
     value = rollout.statistics.evidence.suspension.get(FAR_WORSE, 1.0)
     if rollout.weight and value >= rules.far_threshold:
         claim = f"worse by more than {rules.far_margin:g}: e-value {value:.3g} reached {rules.far_threshold:g}"
