@@ -37,17 +37,21 @@ function trajectoryOf(question, answer, startedAt) {
   };
 }
 
-/** All headers that a service would send. None is required; `Nats-Msg-Id` makes sending again harmless. */
-function cloudEvent(id, type, schema) {
+/**
+ * All headers that a service would send. None is required; `Nats-Msg-Id` makes sending again harmless. It has to be
+ * unique in the stream, which holds all roles: for two minutes the stream drops a second message with the same one.
+ */
+function cloudEvent(type, id, schema) {
   const event = headers();
-  event.set("Nats-Msg-Id", id);
+  const eventId = `${type}:${ROLE}:${id}`;
+  event.set("Nats-Msg-Id", eventId);
   event.set("ce-specversion", "1.0");
-  event.set("ce-id", id);
+  event.set("ce-id", eventId);
   event.set("ce-type", type);
   event.set("ce-source", "urn:example:node-agent");
   event.set("ce-time", new Date().toISOString());
   event.set("ce-dataschema", `urn:ratchet:schema:${schema}`);
-  event.set("ce-correlationid", id);
+  event.set("ce-correlationid", eventId);
   event.set("content-type", "application/json");
   return event;
 }
@@ -87,8 +91,11 @@ try {
   const js = jetstream(connection);
   const began = new Date();
   const trajectory = trajectoryOf("When do you open on Sunday?", "From 10 to 16.", began);
-  const event = cloudEvent(trajectory.trajectory_id, "agent.rl.trajectory.v1", "trajectory.v1");
+  const event = cloudEvent("agent.rl.trajectory.v1", trajectory.trajectory_id, "trajectory.v1");
   const stored = await js.publish(TRAJECTORIES, JSON.stringify(trajectory), { headers: event });
+  if (stored.duplicate) {
+    throw new Error(`not stored: ${stored.stream} has another message with the id ${event.get("Nats-Msg-Id")}`);
+  }
   console.log(`published ${trajectory.trajectory_id} as message ${stored.seq} of ${stored.stream}`);
 
   const reward = await rewardOf(js, trajectory.trajectory_id, began);

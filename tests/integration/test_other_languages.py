@@ -123,12 +123,46 @@ async def test_nats_pub_stores_a_trajectory_and_the_feedback_on_it(
         env = with_nats_command(tmp_path, shared_settings)
         await shell(script, tmp_path, env)
         row = (await here.has("trajectories"))[0]
-        assert (row["role"], row["event_id"]) == ("helpdesk", "0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11")
+        event_id = "agent.rl.trajectory.v1:helpdesk:0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11"
+        assert (row["role"], row["event_id"]) == ("helpdesk", event_id)
         assert json.loads(row["body"]) == json.loads((tmp_path / "trajectory.json").read_text())
         feedback = (await here.has("feedback"))[0]
         assert (feedback["trajectory_id"], feedback["kind"]) == (row["trajectory_id"], "thumbs")
         await shell(script, tmp_path, env)
         assert (await here.bus.nc.jetstream().stream_info("RL_TRAJECTORIES")).state.messages == 1
+
+
+async def test_nats_pub_stores_a_trajectory_in_each_of_its_roles(
+    shared_settings: SharedSettings, tmp_path: Path
+) -> None:
+    async with collecting(shared_settings) as here:
+        script = "\n".join(commands("nats pub"))
+        env = with_nats_command(tmp_path, shared_settings)
+        await shell(script, tmp_path, env)
+        await shell(script.replace("helpdesk", "sales"), tmp_path, env)
+        assert {row["role"] for row in await here.has("trajectories", 2)} == {"helpdesk", "sales"}
+
+
+@pytest.mark.own_broker  # the agent of the guide logs in nowhere
+async def test_node_agent_fails_with_the_id_of_a_message_that_was_dropped(
+    shared_settings: SharedSettings, tmp_path: Path
+) -> None:
+    same_id = tmp_path / "same_id.mjs"
+    same_id.write_text(
+        """
+        import crypto from "node:crypto";
+        import { syncBuiltinESMExports } from "node:module";
+        crypto.randomUUID = () => "0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11";
+        syncBuiltinESMExports();
+        """
+    )
+    async with connected(shared_settings) as bus:
+        taken = "agent.rl.trajectory.v1:node-agent:0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11"
+        await bus.nc.jetstream().publish("agent.rl.trajectory.v1", b"{}", headers={"Nats-Msg-Id": taken})
+        env = {"NATS_URL": shared_settings.nats_url, "PATH": f"{NODE}:{os.environ['PATH']}"}
+        run = commands("Node")[1].strip().replace("node ", f"node --import {same_id} ")
+        printed = await shell(f"! {run}", ROOT / "examples" / "node", env)
+    assert f"not stored: RL_TRAJECTORIES has another message with the id {taken}" in printed
 
 
 @pytest.mark.own_broker  # the agent of the guide logs in nowhere
@@ -145,7 +179,7 @@ async def test_the_node_agent_publishes_a_trajectory_and_reads_its_reward(
         reward = (await here.has("rewards"))[0]
         assert f"published {row['trajectory_id']} as message 1 of RL_TRAJECTORIES" in printed
         assert f"reward {reward['total']!r} for {row['trajectory_id']}, revision 0" in printed
-        assert row["event_id"] == row["trajectory_id"]
+        assert row["event_id"] == f"agent.rl.trajectory.v1:node-agent:{row['trajectory_id']}"
 
 
 async def test_curl_talks_ends_and_rates_through_the_gateway(shared_settings: SharedSettings, tmp_path: Path) -> None:

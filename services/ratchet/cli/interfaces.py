@@ -72,8 +72,9 @@ _HEADERS: Json = {
         "Nats-Msg-Id": {
             "type": "string",
             "description": (
-                "The stream drops a second message with the same one for two minutes. Equal to `ce-id`, but for a"
-                " trajectory or an end of which its agent said something: what is said later is no repetition."
+                "Unique in the stream, which holds all roles: it drops a second message with the same one for two"
+                " minutes, whatever that says, and answers `duplicate: true`. Equal to `ce-id`, but for a trajectory or"
+                " an end of which its agent said something: what is said later is no repetition."
             ),
             "examples": ["5f0c3c2e-6f0e-5a63-9c1c-0c9f6f0f4b1d"],
         },
