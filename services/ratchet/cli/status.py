@@ -257,8 +257,8 @@ async def _service(member: MemberRecord) -> ServiceStatus:
 async def _warehouse_part(settings: SharedSettings, report: StatusReport) -> None:
     async with warehouse_of(settings) as warehouse:
         for table in COUNTED:
-            (row,) = await warehouse.rows(f"SELECT uniqExact(event_id) AS n FROM {table}")  # noqa: S608 - our names
-            report.rows[table] = row["n"]
+            counted = f"SELECT uniqExact(role, trajectory_id, event_id) AS n FROM {table}"  # noqa: S608 - our names
+            report.rows[table] = (await warehouse.rows(counted))[0]["n"]
         report.ledger = await ledger_balance(warehouse)
 
 

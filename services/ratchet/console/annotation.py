@@ -81,7 +81,8 @@ SELECT role, trajectory_id,
 FROM (
     SELECT role, trajectory_id, kind, rater, JSONExtractString(body, 'key_id') AS key,
         JSONExtractBool(body, 'value') AS up
-    FROM feedback WHERE {OF_KEYS} AND kind IN ('thumbs', 'rating', 'correction') LIMIT 1 BY event_id
+    FROM feedback WHERE {OF_KEYS} AND kind IN ('thumbs', 'rating', 'correction')
+    LIMIT 1 BY role, trajectory_id, event_id
 )
 GROUP BY role, trajectory_id
 """  # noqa: S608 - as above

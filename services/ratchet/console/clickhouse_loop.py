@@ -28,7 +28,7 @@ FROM (
     WHERE c.{_SINCE} AND toStartOfHour(c.at) >= toStartOfHour({{since:DateTime64(3, 'UTC')}} - INTERVAL 1 HOUR)
     GROUP BY minute
     UNION ALL
-    SELECT toStartOfMinute(ingested_at) AS minute, 0, 0, uniqExact(event_id), 0, NULL
+    SELECT toStartOfMinute(ingested_at) AS minute, 0, 0, uniqExact(role, trajectory_id, event_id), 0, NULL
     FROM trajectories WHERE {_SINCE} GROUP BY minute
     UNION ALL
     SELECT toStartOfMinute(ingested_at) AS minute, 0, 0, 0, uniqExact(role, trajectory_id, function_name, revision),

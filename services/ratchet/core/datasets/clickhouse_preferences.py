@@ -39,7 +39,7 @@ WHERE f.role = {role:String} AND f.kind = 'thumbs'
 ORDER BY f.sequence DESC
 LIMIT {limit:UInt32}
 """
-_COUNT = "SELECT uniqExact(event_id) AS stored FROM preferences WHERE role = {role:String}"
+_COUNT = "SELECT uniqExact(preference_id, event_id) AS stored FROM preferences WHERE role = {role:String}"
 _WATERMARK = "SELECT max(sequence) AS sequence FROM {table} WHERE role = {{role:String}}"
 
 

@@ -31,7 +31,9 @@ from ratchet.rl_coordinator.triggers import Triggers
 WAITING = 100
 """Longest list of waiting jobs."""
 
-_PREFERENCES = "SELECT source, uniqExact(event_id) AS n FROM preferences WHERE role = {role:String} GROUP BY source"
+_PREFERENCES = (
+    "SELECT source, uniqExact(preference_id, event_id) AS n FROM preferences WHERE role = {role:String} GROUP BY source"
+)
 
 
 @dataclass(frozen=True)

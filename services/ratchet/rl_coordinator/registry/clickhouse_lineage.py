@@ -24,7 +24,7 @@ _REWARDS = latest_rewards(
     where=f"{OF_ROLE} AND trajectory_id IN {{ids:Array(String)}} AND {_KNOWN}",
 )
 _FEEDBACK = f"""
-SELECT rater, source, kind, uniqExact(event_id) AS count
+SELECT rater, source, kind, uniqExact(trajectory_id, event_id) AS count
 FROM feedback
 WHERE {OF_ROLE} AND trajectory_id IN {{ids:Array(String)}} AND {_KNOWN}
 GROUP BY rater, source, kind
