@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -114,7 +115,11 @@ async def _plant(stack: Stack, bus: Bus, shared: SharedSettings, resident: str) 
         (stack.url("console"), Interface.CONSOLE, {}),
     ]
     for url, document, bodies in here:
-        await _send_all(url, _asked(operations(document), {**BODIES, **bodies}))
+        asked = _asked(operations(document), {**BODIES, **bodies})
+        if url == engine:
+            key = {"authorization": f"Bearer {stack.env['RATCHET_ENGINE_API_KEY']}"}
+            asked = [replace(request, headers={**key, **request.headers}) for request in asked]
+        await _send_all(url, asked)
     await _publish_events(bus)
     for number in (2, 3):
         await bus.publish(await asyncio.to_thread(finished_job, prepared_objects(shared), number))

@@ -69,6 +69,10 @@ class StackPlan:
         return shared_of(self.env)
 
 
+ENGINE_KEY_VARIABLE = "RATCHET_ENGINE_API_KEY"
+"""What `engine_local` asks for, and what gateway and deployer send to their engine."""
+
+
 def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     """Decide, and touch nothing.
 
@@ -81,7 +85,7 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     names = [name for name in default_ports(settings.gateways) if owner_of(name) in owners]
     ports = choose_ports(settings, names, is_taken)
     filed = left_open(SharedSettings, from_file(SharedSettings, settings.file), os.environ)
-    env = _environment(settings, stack_environment(ports, shared_of(filed), secrets))
+    env = _environment(settings, stack_environment(ports, shared_of(filed), secrets), secrets.engine_key)
     programs = [*_servers(settings.directory, secrets, servers, ports, shared_of({**filed, **env}))]
     if settings.mlflow is not None:
         mlflow = mlflow_server(settings.mlflow, settings.directory.resolve() / "data" / MLFLOW, ports[MLFLOW])
@@ -94,9 +98,11 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     return StackPlan(tuple(programs), _needs(settings, services, started), env, used, frozenset(when_needed & started))
 
 
-def _environment(settings: StackSettings, env: Mapping[str, str]) -> dict[str, str]:
+def _environment(settings: StackSettings, env: Mapping[str, str], engine_key: str) -> dict[str, str]:
     """What the stack's own environment leaves open; what the settings say counts most."""
     env = dict(env)
+    if settings.vllm is None and ENGINE_KEY_VARIABLE not in os.environ:
+        env[ENGINE_KEY_VARIABLE] = engine_key
     if settings.vllm is not None:  # what the services have to know of an engine that is not ours
         env |= {"RATCHET_ENGINE_KIND": VLLM, "RATCHET_ENGINE_LOGPROBS_MODE": LOGPROBS_MODE}
     require_one_source(settings, os.environ)

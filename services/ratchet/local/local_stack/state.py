@@ -73,6 +73,8 @@ class StackSecrets(msgspec.Struct, frozen=True, kw_only=True):
     clickhouse_password: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
     s3_secret_key: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
     service_key: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
+    engine_key: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(SECRET_BYTES))
+    """Of `engine_local`; one of each start, where the stack is older than this member."""
 
 
 class StateVersion(msgspec.Struct, frozen=True, kw_only=True):

@@ -210,6 +210,19 @@ def test_a_port_has_the_name_of_its_service_too() -> None:
     assert ports_of_environment({"RATCHET_PORT_CANARY_DEPLOYER": "9003"}) == {"deployer": 9003}
 
 
+def test_engine_of_the_stack_asks_for_a_key_that_its_clients_have(tmp_path: Path) -> None:
+    secrets = StackSecrets()
+    plan = make_plan(StackSettings(tmp_path, free_ports=True), secrets)
+    keys = {program.name: program.env.get("RATCHET_ENGINE_API_KEY") for program in plan.programs}
+    assert {keys[name] for name in (ENGINE, "gateway", "canary_deployer")} == {secrets.engine_key}
+
+
+def test_key_of_an_engine_that_the_environment_names_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_ENGINE_API_KEY", "theirs")
+    plan = make_plan(StackSettings(tmp_path, free_ports=True), StackSecrets())
+    assert "RATCHET_ENGINE_API_KEY" not in plan.env
+
+
 def test_services_find_everything_through_the_environment(tmp_path: Path) -> None:
     env = stack_environment(
         default_ports(), SharedSettings(s3_access_key="key", s3_secret_key="secret"), StackSecrets()
