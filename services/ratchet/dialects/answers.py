@@ -12,7 +12,7 @@ from ratchet.core.contract import JsonObject
 from ratchet.core.contract.turn import Provider, Usage
 from ratchet.core.rules.capture import Reason
 from ratchet.core.rules.engines import PROCESSED_LOGPROBS, RAW_LOGPROBS
-from ratchet.dialects.requests import INTEGERS, CallRequest, Fields
+from ratchet.dialects.requests import CallRequest, Fields
 
 V = TypeVar("V")
 
@@ -61,6 +61,10 @@ def choice_of(answer: Mapping[str, Any], number: int) -> Mapping[str, Any]:
     return given[number]
 
 
+MOST_TOKENS = 100_000_000
+"""No answer and no prompt has more: what reports more is wrong."""
+
+
 def usage_of(answer: Mapping[str, Any], number: int, output_ids: Sequence[int] | None) -> Usage | None:
     """The tokens that an engine reports for one choice. `Any`: it is JSON from another process, read member by member.
 
@@ -78,7 +82,7 @@ def usage_of(answer: Mapping[str, Any], number: int, output_ids: Sequence[int] |
         completion = len(output_ids) if output_ids is not None else completion if number == 0 else 0
     further = usage.get("completion_tokens_details") or {}
     cached, reasoning = details.get("cached_tokens"), further.get("reasoning_tokens") if number == 0 else None
-    if not all(0 <= count < INTEGERS for count in (prompt, completion, cached or 0, reasoning or 0)):
+    if not all(0 <= count <= MOST_TOKENS for count in (prompt, completion, cached or 0, reasoning or 0)):
         raise ValueError("no number of tokens")
     return Usage(prompt=prompt, completion=completion, cached=cached, reasoning=reasoning)
 

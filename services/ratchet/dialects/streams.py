@@ -11,7 +11,7 @@ import msgspec
 
 from ratchet.core.contract.http.answers import ErrorOut, ErrorPart
 from ratchet.dialects.answers import hidden_members, without
-from ratchet.dialects.requests import Body, CallRequest, Fields
+from ratchet.dialects.requests import MAX_CHOICES, Body, CallRequest, Fields
 
 DONE = b"[DONE]"
 """The data of the last event of a stream."""
@@ -374,6 +374,8 @@ def _fold(chunks: Iterable[Body], kind: str, fold_choice: Callable[[Body, Body],
             index = part.get("index", 0)
             if not isinstance(index, int):
                 raise TypeError("the index of a choice must be an integer")
+            if len(choices) >= MAX_CHOICES and index not in choices:
+                raise ValueError(f"more than {MAX_CHOICES} choices")
             choice = choices.setdefault(index, {"index": index})
             fold_choice(choice, part)
             _fold_common(choice, part)

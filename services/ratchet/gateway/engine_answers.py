@@ -19,7 +19,7 @@ import msgspec
 from ratchet.core.contract import JsonObject
 from ratchet.core.service.asgi import Headers
 from ratchet.dialects.api_dialect import ApiDialect
-from ratchet.dialects.requests import Body, CallRequest
+from ratchet.dialects.requests import MAX_CHOICES, Body, CallRequest
 from ratchet.dialects.streams import (
     BETWEEN,
     LAST_EVENTS,
@@ -262,8 +262,12 @@ Answer = Answered | LiveAnswer
 
 
 def checked(name: str, answer: EngineAnswer, reply: Reply) -> Answered:
-    """The whole answer. Raises `EngineFailed` for one that an SDK could not read."""
+    """The whole answer. Raises `EngineFailed` for one that an SDK could not read, or of more choices than any call
+    asks for."""
     envelope = reply.envelope or envelope_of(name, answer.dialect, reply.raw)
+    if len(envelope.choices) > MAX_CHOICES:
+        message = f"{name} gave {len(envelope.choices)} choices, where a call asks for {MAX_CHOICES} at most"
+        raise EngineFailed(502, message, code=INVALID)
     return Answered(
         answer.dialect,
         answer.request,

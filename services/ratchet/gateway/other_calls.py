@@ -15,7 +15,7 @@ from ratchet.dialects.requests import ADAPTER_ID, Body, read_fields, value_of
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import RequestReader, passed_headers
-from ratchet.gateway.domain.prices import CHARACTERS, FREE, Prices
+from ratchet.gateway.domain.prices import CHARACTERS, FREE, Prices, likely
 from ratchet.gateway.engines.base import EngineError, EngineFailed, relayed_headers
 from ratchet.gateway.models import Models
 from ratchet.gateway.recorder import Account
@@ -73,7 +73,7 @@ class OtherCalls:
                 break
             metrics.EMBEDDINGS.labels(upstream.info.name, "200").inc()
             usage = cast("Body", reply.body).get("usage") if isinstance(reply.body, dict) else None
-            tokens = count_of(usage, "prompt_tokens") or 0
+            tokens = likely(count_of(usage, "prompt_tokens") or 0)
             metrics.EMBEDDING_TOKENS.labels(upstream.info.name).inc(tokens)
             self._account(request, upstream.info.name, model.name, tokens)
             return Response(200, reply.raw, relayed_headers(reply.headers))

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from ratchet.dialects.api_dialect import CHAT
-from ratchet.dialects.requests import read_fields
+from ratchet.dialects.requests import MAX_CHOICES, read_fields
 from ratchet.gateway import engine_answers
-from ratchet.gateway.engine_answers import LiveAnswer
-from ratchet.gateway.engines.base import EngineFailed, EventReply
+from ratchet.gateway.engine_answers import LiveAnswer, checked
+from ratchet.gateway.engines.base import EngineAnswer, EngineFailed, EventReply, Reply
 from ratchet.gateway.recorder import StreamMemory
 
 DONE = b"data: [DONE]"
@@ -132,3 +132,22 @@ async def test_a_stream_without_room_and_without_an_answer_is_given_up_early() -
     many = [role] * (engine_answers.UNANSWERED // len(role))
     with pytest.raises(EngineFailed, match="without an answer"):
         await live(many, [*HELLO, DONE], memory=StreamMemory(1000)).begin()
+
+
+def choices_of(number: int) -> bytes:
+    choices = [{"index": k, "message": {"content": "x"}, "delta": {"content": "x"}} for k in range(number)]
+    return msgspec.json.encode({"choices": choices})
+
+
+def test_whole_answer_of_more_choices_than_a_call_asks_for_is_refused() -> None:
+    asked = EngineAnswer(CHAT, live().request, Reply(200, choices_of(MAX_CHOICES + 1)), of_policy=False)
+    with pytest.raises(EngineFailed, match="engine gave 65 choices, where a call asks for 64 at most"):
+        checked("engine", asked, Reply(200, choices_of(MAX_CHOICES + 1)))
+    assert checked("engine", asked, Reply(200, choices_of(MAX_CHOICES))).choices == 1
+
+
+async def test_stream_of_more_choices_than_a_call_asks_for_is_not_put_together() -> None:
+    answer = live([b"data: " + choices_of(MAX_CHOICES + 1), DONE])
+    await read(answer)
+    with pytest.raises(ValueError, match="more than 64 choices"):
+        answer.whole()

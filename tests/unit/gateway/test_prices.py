@@ -111,6 +111,7 @@ def test_a_turn_is_counted_by_reason_policy_and_key() -> None:
         ([b"{}", b'{"response": {"usage": {"input_tokens": 7, "output_tokens": 3}}}'], True, (7, 3)),
         ([b'{"usage": null}'] * 9, True, (10, 9)),
         ([b'{"usage": {"prompt_tokens": "many"}}'], False, (10, 9)),
+        ([b'{"usage": {"prompt_tokens": 4611686018427387904, "completion_tokens": -1}}'], False, (10, 18)),
         ([b"x" * 8], False, (10, 2)),
     ],
 )

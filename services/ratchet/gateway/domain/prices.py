@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ratchet.core.contract.turn import Usage
+from ratchet.dialects.answers import MOST_TOKENS
 
 MILLION = 1_000_000
 ANY = "*"
@@ -64,6 +65,11 @@ CHARACTERS = 4
 """Of a token, about, where an engine did not report how many there were."""
 
 
+def likely(count: int) -> int:
+    """A number of tokens that a server reported; 0 for one that none can have."""
+    return count if 0 < count <= MOST_TOKENS else 0
+
+
 class _Tokens(msgspec.Struct):
     """What an answer reports, in the words of either API."""
 
@@ -105,8 +111,8 @@ def spent_tokens(request: bytes, datas: Sequence[bytes], *, events: int = 0) -> 
     """(prompt, completion) tokens of an answer, for limits. `datas`: its body; of a stream, the data of the events that
     report tokens, its first and its last ones, and `events` is how many there are.
 
-    What the engine does not report is estimated, so that a limit also holds for agents that leave their streams early:
-    a token for four bytes, and for each event.
+    What the engine does not report, or no engine can, is estimated, so that a limit also holds for agents that leave
+    their streams early: a token for four bytes, and for each event.
     """
     prompt = completion = 0
     for data in datas:
@@ -114,6 +120,6 @@ def spent_tokens(request: bytes, datas: Sequence[bytes], *, events: int = 0) -> 
             tokens = _REPORT.decode(data).tokens
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
-        prompt, completion = max(prompt, tokens.prompt), max(completion, tokens.completion)
+        prompt, completion = max(prompt, likely(tokens.prompt)), max(completion, likely(tokens.completion))
     estimated = events or sum(map(len, datas)) // CHARACTERS
     return prompt or len(request) // CHARACTERS, completion or estimated
