@@ -41,6 +41,11 @@ def test_a_reasonable_request_has_no_problems(algorithm: str) -> None:
     assert reasons_against(algorithm, dataset=dataset(), compute=Compute(gpu_type="any")) == []
 
 
+@pytest.mark.parametrize("name", ["ann\x1b[2J", "ann\nbob", "\u202eann", "a" * 501])
+def test_requester_that_is_no_name_is_refused(name: str) -> None:
+    assert any("requester must have" in reason for reason in problems(request(requester=name), ABILITIES))
+
+
 def test_a_snapshot_can_be_trained_on_again() -> None:
     assert reasons_against(dataset=dataset("s3", snapshot=SNAPSHOT)) == []
 

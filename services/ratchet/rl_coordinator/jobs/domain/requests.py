@@ -15,6 +15,8 @@ from ratchet.core.rules.engines import ADAPTERS_ONLY, ANY_ROLE
 from ratchet.core.rules.training_options import Amounts, evaluation_problems, training_problems
 from ratchet.rl_coordinator.jobs.domain.planning import AUTO
 
+REQUESTER_CHARACTERS = 500
+"""Longest name of who asks: it stands in logs and lists, with the key that it came with."""
 TRANSFORMS = frozenset({"identity", "negate"})
 
 
@@ -39,6 +41,8 @@ def problems(request: TrainingRequest, abilities: Abilities) -> list[str]:
     reasons: list[str] = []
     if not ROLE.fullmatch(request.role):
         reasons.append(f"role {request.role!r} is not of the form [a-z0-9_-]{{1,64}}")
+    if not request.requester.isprintable() or len(request.requester) > REQUESTER_CHARACTERS:
+        reasons.append(f"requester must have at most {REQUESTER_CHARACTERS} characters, all of them printable")
     reasons += config_problems(request.training_config, abilities)
     reasons += serving_problems(request.role, request.training_config, abilities)
     reasons += evaluation_problems(request)
