@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import msgspec
 
 from ratchet.core.errors import BadRequest, Unavailable
 from ratchet.core.rules.access import KeyScope
-from ratchet.core.service.asgi import Answer, Find, Handler, Request, Response, problem_response
+from ratchet.core.service.asgi import Answer, EventStream, Find, Handler, Request, Response, problem_response
 from ratchet.core.service.authentication import own_key
 from ratchet.core.service.http_client import TIMEOUT, AsyncApiClient, is_error
 from ratchet.core.service.problems import HttpError, not_allowed
@@ -127,9 +127,30 @@ async def call(route: Route, quotas: Quotas, trajectory: str | None, request: Re
     """The answer of a route. Raises `Forbidden` unless the caller's key has its scope for some role, and `HttpError`
     (429) for a model call of a key that has used up what it may."""
     request.caller.require(route.scope)
-    if route.scope == KeyScope.INFER and request.method == "POST":
-        quotas.require(request.caller)
-    return await route.handler(request, trajectory)
+    if route.scope != KeyScope.INFER or request.method != "POST":
+        return await route.handler(request, trajectory)
+    release = quotas.reserve(request.caller, len(request.body))
+    if release is None:
+        return await route.handler(request, trajectory)
+    try:
+        answer = await route.handler(request, trajectory)
+    except BaseException:
+        release()
+        raise
+    if isinstance(answer, EventStream):
+        return EventStream(_then(answer.events, release), answer.headers)
+    release()
+    return answer
+
+
+async def _then(events: AsyncGenerator[bytes, None], release: Callable[[], None]) -> AsyncGenerator[bytes, None]:
+    """The events of a stream; at its end, `release`."""
+    try:
+        async with aclosing(events):
+            async for event in events:
+                yield event
+    finally:
+        release()
 
 
 async def refuse_websocket(request: Request, _: str | None) -> Answer:

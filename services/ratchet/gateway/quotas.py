@@ -1,7 +1,8 @@
 """What keys use, and their limits on tokens in a minute and on money in a day.
 
 A call is counted when its answer is there, so calls that are under way when a limit is reached still end: a key exceeds
-its limit by at most what they cost. Both are those of all gateways. Of tokens they tell each other with each answer.
+its limit by at most what they cost. Meanwhile the length of its prompt counts against the tokens of the minute, at the
+gateway that it came to. Both are those of all gateways. Of tokens they tell each other with each answer.
 Money stands in the bucket `key_usage`: each process writes its own sum within `FLUSH_S` and follows those of others, so
 other gateways learn of an answer about a second late, and a key may exceed its limit by what it uses in that second
 as well. While the broker is away each process counts for itself; what it has not written yet is lost with the process.
@@ -29,9 +30,12 @@ from ratchet.core.errors import BusUnavailable
 from ratchet.core.rules.access import Caller
 from ratchet.core.service.problems import HttpError
 from ratchet.gateway.domain.peer_updates import PeerUpdates
+from ratchet.gateway.domain.prices import CHARACTERS
 
 log = structlog.get_logger()
 
+RESERVED = 4_000
+"""Most tokens of a prompt that count before its answer is there: images have many more bytes than tokens."""
 FLUSH_S = 1.0
 """How often what was counted is written."""
 
@@ -74,6 +78,21 @@ class Quotas:
         self._unwritten: set[str] = set()
         self._bucket: Bucket[msgspec.Raw] | None = None
         self._working = UntilStopped()
+
+    def reserve(self, caller: Caller, size: int) -> Callable[[], None] | None:
+        """Count the prompt of a call, of `size` bytes, until the returned function is called: when the call is over.
+        None where its tokens have no limit. Raises as `require` does."""
+        self.require(caller)
+        held = self._tokens.get(caller.key_id or "")
+        if held is None:
+            return None
+        tokens = min(size // CHARACTERS, RESERVED)
+        held.left -= tokens
+
+        def release() -> None:
+            held.left += tokens
+
+        return release
 
     def require(self, caller: Caller) -> None:
         """Raises `HttpError` (429) for a caller whose key has used up its tokens of the minute or its money of the

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime
 
 import msgspec
@@ -14,9 +15,11 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBroker, FakeClock, connect, eventually
 from ratchet.core.contract.gateway_notes import UseNote
 from ratchet.core.contract.state import KEY_USAGE, KeyLimits, KeyUsage
-from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.rules.access import ANYONE, Caller, KeyScope
+from ratchet.core.service.asgi import Answer, EventStream, Request
 from ratchet.core.service.problems import HttpError
 from ratchet.gateway.domain.peer_updates import PeerUpdates
+from ratchet.gateway.http_api import Route, RouteHandler, call
 from ratchet.gateway.quotas import Quotas
 from tests.support.fake_bus import fake_broker
 from tests.support.running import running
@@ -131,6 +134,41 @@ async def test_an_unreadable_value_hides_no_other() -> None:
         await eventually(lambda: _is_refused(used, caller))
         assert refusal(used, caller) == (429, "insufficient_quota", {b"retry-after": b"43200"})
         assert used.spent_today(KEY) == 2.0
+
+
+async def test_calls_in_flight_count_by_the_length_of_their_prompts() -> None:
+    caller, used, over = holder(tokens_per_minute=60), quotas(FakeClock(NOON)), asyncio.Event()
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield b"data: a"
+        await over.wait()
+
+    async def streams(_: Request, __: str | None) -> Answer:
+        return EventStream(events())
+
+    async def fails(_: Request, __: str | None) -> Answer:
+        raise HttpError(502, "away")
+
+    async def ask(handler: RouteHandler) -> Answer:
+        request = Request("POST", "/v1/chat/completions", {}, b"x" * 160, caller=caller)
+        return await call(Route(KeyScope.INFER, handler), used, None, request)
+
+    with pytest.raises(HttpError, match="away"):
+        await ask(fails)
+    first, second = await ask(streams), await ask(streams)
+    with pytest.raises(HttpError, match="has used up its 60 tokens per minute"):
+        await ask(streams)
+    over.set()
+    for stream in (first, second):
+        assert isinstance(stream, EventStream)
+        assert [event async for event in stream.events] == [b"data: a"]
+    assert refusal(used, caller) is None
+
+
+def test_image_in_flight_reserves_no_more_than_a_long_text() -> None:
+    used, caller = quotas(FakeClock(NOON)), holder(tokens_per_minute=10_000)
+    assert used.reserve(caller, 30_000_000) is not None
+    assert refusal(used, caller) is None
 
 
 def test_tokens_that_a_key_used_at_another_gateway_count_here() -> None:
