@@ -189,14 +189,19 @@ async def test_a_key_that_calls_too_often_gets_a_retry_after_and_other_keys_are_
     nats: Broker, tmp_path: Any
 ) -> None:
     asked = [{"role": "user", "content": "hi"}]
-    async with scene(nats, tmp_path, api_keys=["waiting", "busy", "calm"], requests_per_minute=100) as here:
-        async with http_client(headers={"authorization": "Bearer busy"}) as http:
+    async with scene(
+        nats,
+        tmp_path,
+        api_keys=[f"{name}-0123456789" for name in ("waiting", "agent-busy", "agent-calm")],
+        requests_per_minute=100,
+    ) as here:
+        async with http_client(headers={"authorization": "Bearer agent-busy-0123456789"}) as http:
             answers = await asyncio.gather(*(http.get(f"{here.url}/v1/models") for _ in range(200)))
         assert {answer.status_code for answer in answers} == {200, 429}
         refused = next(answer for answer in answers if answer.status_code == 429)
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
         assert refused.headers["retry-after"] == "1"
-        await ask(here.client(api_key="calm"), asked)
+        await ask(here.client(api_key="agent-calm-0123456789"), asked)
 
 
 async def test_an_engine_that_fails_is_recorded_as_the_policys_failure(nats: Broker, tmp_path: Any) -> None:

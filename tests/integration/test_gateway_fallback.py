@@ -333,8 +333,8 @@ async def test_a_variant_without_a_policy_is_not_found(nats: Broker, tmp_path: P
 
 
 async def test_keys_of_the_setting_guard_every_route(nats: Broker, tmp_path: Path) -> None:
-    async with scene(nats, tmp_path, api_keys=["first-key", "second-key"]) as here:
-        for good in ("first-key", "second-key"):
+    async with scene(nats, tmp_path, api_keys=["first-0123456789ab", "second-0123456789ab"]) as here:
+        for good in ("first-0123456789ab", "second-0123456789ab"):
             await ask(here.client(api_key=good), HI)
         async with http_client(base_url=here.url, headers={"authorization": "Bearer wrong"}) as http:
             for path in ("/v1/chat/completions", "/v1/completions", "/v1/feedback", "/v1/jobs", "/v1/nothing"):

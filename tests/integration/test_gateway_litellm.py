@@ -68,10 +68,10 @@ async def test_a_version_is_pinned_by_the_extra_body(nats: Broker, tmp_path: Pat
 
 
 async def test_errors_are_litellms_own(nats: Broker, tmp_path: Path) -> None:
-    async with asking(nats, tmp_path, api_keys=["good-key"]) as (here, options):
+    async with asking(nats, tmp_path, api_keys=["good-0123456789ab"]) as (here, options):
         with pytest.raises(litellm.AuthenticationError):
             await litellm.acompletion(messages=HI, **options)
-        options["api_key"] = "good-key"
+        options["api_key"] = "good-0123456789ab"
         with pytest.raises(litellm.NotFoundError):
             await litellm.acompletion(messages=HI, **{**options, "model": "openai/nobody"})
         here.engine.broken = True

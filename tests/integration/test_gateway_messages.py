@@ -255,13 +255,17 @@ async def test_embeddings_come_from_the_upstream_that_maps_the_model(nats: Broke
 
 
 async def test_whoever_refuses_does_it_in_anthropics_shape(nats: Broker, tmp_path: Path) -> None:
-    options: Any = {"api_keys": ["of the scene", "secret"], "body_limit": 4096, "requests_per_minute": 50}
+    options: Any = {
+        "api_keys": ["of-the-scene-0123456789", "secret-0123456789"],
+        "body_limit": 4096,
+        "requests_per_minute": 50,
+    }
     async with scene(nats, tmp_path, **options) as here:
         async with agent(here, auth_token="wrong") as client:
             with pytest.raises(anthropic.AuthenticationError) as refused:
                 await message_of(client, streamed=False)
             assert (refused.value.type, refused.value.error_code) == ("authentication_error", "invalid_api_key")
-        async with agent(here, auth_token="secret", base_url=f"{here.url}/t/{uuid.uuid4()}") as client:
+        async with agent(here, auth_token="secret-0123456789", base_url=f"{here.url}/t/{uuid.uuid4()}") as client:
             with pytest.raises(anthropic.APIStatusError) as large:
                 await message_of(client, streamed=False, system="x" * 5000)
             assert (large.value.status_code, large.value.type) == (413, "request_too_large")

@@ -87,8 +87,8 @@ async def test_without_a_canary_a_start_names_stable_and_pinned_calls_announce_n
 
 
 async def test_starts_of_one_user_or_session_share_a_subject(nats: Broker, tmp_path: Path) -> None:
-    async with scene(nats, tmp_path, api_keys=["one", "two"]) as here:
-        one, two = [here.client(api_key=key) for key in ("one", "two")]
+    async with scene(nats, tmp_path, api_keys=["key-one-0123456789", "key-two-0123456789"]) as here:
+        one, two = [here.client(api_key=f"key-{name}-0123456789") for name in ("one", "two")]
         session = {"x-ratchet-session": "ticket 7"}
         calls = [
             (one, {"user": "alice"}),

@@ -116,10 +116,10 @@ async def test_while_the_broker_is_away_the_last_known_keys_count_and_after_it_t
     "hostile", [b"Bearer \xff\xfe", b"Bearer " + b"k" * 60_000, b"Bearer k\xc3\xb6y", b"Bearer a b"]
 )
 async def test_a_hostile_header_is_401_and_the_gateway_goes_on(nats: Broker, tmp_path: Path, hostile: bytes) -> None:
-    async with scene(nats, tmp_path, api_keys=["good"]) as here, http_client(base_url=here.url) as http:
+    async with scene(nats, tmp_path, api_keys=["good-0123456789ab"]) as here, http_client(base_url=here.url) as http:
         answer = await http.get("/v1/models", headers={"authorization": hostile})
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
-        assert await status_of(here.url, "good") == 200
+        assert await status_of(here.url, "good-0123456789ab") == 200
 
 
 async def test_a_key_reaches_its_roles_alone_and_a_version_that_was_refused_only_operators(

@@ -31,7 +31,7 @@ from ratchet.core.service.engine_list import (
     key_in,
     replica_urls,
 )
-from ratchet.core.service.settings import OptionalHttpAddress, Port, ServiceSettings
+from ratchet.core.service.settings import ApiKey, OptionalHttpAddress, Port, ServiceSettings
 from ratchet.dialects.answers import MODES
 from ratchet.dialects.requests import MODEL_CHARACTERS, is_model_name
 from ratchet.gateway.domain.prices import Price, Prices
@@ -132,7 +132,7 @@ class Settings(ServiceSettings):
     """The coordinator, which gets `/v1/jobs` and `/v1/status`; without it the gateway has no such routes."""
     cache_bytes: int = 0
     """Bytes of the cache of answers at temperature 0; 0: no cache."""
-    api_keys: list[SecretStr] = Field(default_factory=list[SecretStr])
+    api_keys: list[ApiKey] = Field(default_factory=list[ApiKey])
     """API keys of agents, besides those of `ratchet keys`: they may use every role (`infer:*` and `feedback:*`)."""
     requests_per_minute: int = Field(default=0, ge=0)
     """Most requests of one API key that has no limit of its own, or of one address where there are no keys; 0: no

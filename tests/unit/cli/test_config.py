@@ -20,7 +20,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RATCHET_S3_SECRET_KEY", "hush")
     monkeypatch.setenv("RATCHET_CLICKHOUSE_URL", "http://ratchet:hush@host:8123")
     monkeypatch.setenv("RATCHET_NATS_URL", "ratchet:hush@nats:4222")
-    monkeypatch.setenv("RATCHET_KEYS", '[{"name": "a", "key": "hush", "scopes": ["admin"]}]')
+    monkeypatch.setenv("RATCHET_KEYS", '[{"name": "a", "key": "hush-0123456789a", "scopes": ["admin"]}]')
     return tmp_path
 
 

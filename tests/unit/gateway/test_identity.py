@@ -35,7 +35,8 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 UUID = "0199f3a2-01b8-7f6c-8a55-90d3e7b1c422"
 TRACE_UUID = str(uuid.UUID(TRACE))
-SECRETS: list[Any] = [("u", "s"), ("u", None), (None, "s"), (None, "s"), (None, None)]
+SERVICE = "s-0123456789abcd"
+SECRETS: list[Any] = [("u", SERVICE), ("u", None), (None, SERVICE), (None, SERVICE), (None, None)]
 """A gateway's `user_key`, and its `service_key`."""
 USER: JsonObject = {"role": "user", "content": "hi"}
 HELLO: JsonObject = {"role": "assistant", "content": "hello"}

@@ -117,6 +117,20 @@ class EnvironmentSettings(BaseSettings):
 S = TypeVar("S", bound=EnvironmentSettings)
 
 
+KEY_CHARACTERS = 16
+"""Least length of a key: a random one of so many cannot be guessed, however often someone tries."""
+
+
+def _long_enough(key: SecretStr) -> SecretStr:
+    if len(key.get_secret_value()) < KEY_CHARACTERS:
+        raise ValueError(f"a key has at least {KEY_CHARACTERS} characters: take random ones (`openssl rand -hex 16`)")
+    return key
+
+
+ApiKey = Annotated[SecretStr, AfterValidator(_long_enough)]
+"""A key that callers send."""
+
+
 class KeySettings(BaseModel):
     """An API key that a service knows from its settings: the first one of an administrator, or one of agents."""
 
@@ -124,7 +138,7 @@ class KeySettings(BaseModel):
 
     name: str = Field(pattern=f"^{NAME.pattern}$")
     """What logs and audit logs call it."""
-    key: SecretStr = Field(min_length=1)
+    key: ApiKey
     scopes: Annotated[tuple[str, ...], AfterValidator(_checked)]
     """Such as `admin`, or `infer:*` and `feedback:*`."""
 
@@ -172,7 +186,7 @@ class SharedSettings(EnvironmentSettings):
     keys: Annotated[list[KeySettings], *FROM_JSON] = Field(default_factory=list[KeySettings])
     """API keys that gateway, coordinator, deployer and console know besides those of `ratchet keys`, such as the first
     one of an administrator. JSON: `[{"name": "operators", "key": "...", "scopes": ["admin"]}]`."""
-    service_key: SecretStr | None = None
+    service_key: ApiKey | None = None
     """The key with which our services call one another, the same in all of them; needed once there are other keys."""
     health_port: Port = 0
     """Port of /healthz, /readyz and /metrics; 0 picks a free one."""

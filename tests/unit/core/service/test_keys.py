@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
@@ -262,24 +262,30 @@ async def test_an_unreadable_entry_opens_nothing_is_reported_and_hides_no_other(
 
 async def test_the_key_of_the_services_closes_nothing_and_settings_give_keys_of_any_scope(tmp_path: Path) -> None:
     connected = to(fake_broker())
-    alone = SharedSettings(data_dir=tmp_path / "a", service_key=SecretStr("ours"))
+    alone = SharedSettings(data_dir=tmp_path / "a", service_key=SecretStr("ours-0123456789a"))
     given = SharedSettings.model_validate(
         {
             "data_dir": tmp_path / "b",
-            "service_key": "ours",
-            "keys": '[{"name": "operators", "key": "first", "scopes": ["admin"]}]',
+            "service_key": "ours-0123456789a",
+            "keys": '[{"name": "operators", "key": "first-0123456789", "scopes": ["admin"]}]',
         }
     )
     async with running(open_keys := known_keys(alone, "x", connected)):
         assert await open_keys.caller_of([]) is ANYONE
     async with running(closed := known_keys(given, "x", connected)):
-        admin, service = await closed.caller_of(bearer("first")), await closed.caller_of(bearer("ours"))
+        admin, service = [await closed.caller_of(bearer(key)) for key in ("first-0123456789", "ours-0123456789a")]
         assert (admin.name, admin.scopes) == ("operators", {"admin"})
         assert service.scopes == {"infer:*", "feedback:*", "view"}
         assert await status_of(closed, bearer("other")) == 401
         assert isinstance(service, Caller)
     assert "first" not in repr(given)
     assert "ours" not in repr(given)
+
+
+@pytest.mark.parametrize("settings", [{"service_key": "k" * 15}, {"keys": '[{"name": "a", "key": "k", "scopes": []}]'}])
+def test_key_of_the_settings_that_is_too_short_to_be_random_is_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="a key has at least 16 characters"):
+        SharedSettings.model_validate(settings)
 
 
 def test_a_key_of_the_settings_has_the_same_id_in_every_service() -> None:

@@ -65,7 +65,7 @@ def test_a_service_brings_all_servers_and_a_server_comes_alone() -> None:
 
 def test_mlflow_and_the_tracker_run_where_a_program_is_named(tmp_path: Path) -> None:
     settings = StackSettings(tmp_path, free_ports=True, only=("trajectory_collector",))
-    secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k")
+    secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k" * 16)
     assert MLFLOW not in {program.name for program in make_plan(settings, secrets).programs}
     with pytest.raises(ConfigError, match=r"there is no MLflow at .*: `make mlflow` makes"):
         make_plan(replace(settings, mlflow=tmp_path / "mlflow"), secrets)
@@ -79,7 +79,7 @@ def test_mlflow_and_the_tracker_run_where_a_program_is_named(tmp_path: Path) -> 
 
 def test_vllm_answers_in_the_place_and_on_the_port_of_the_local_engine(tmp_path: Path) -> None:
     vllm = VllmSettings(tmp_path / "bin" / "python", tmp_path / "model", dtype="bfloat16", max_rank=8, context=512)
-    secrets = StackSecrets(s3_secret_key="hidden", clickhouse_password="p", service_key="k")
+    secrets = StackSecrets(s3_secret_key="hidden", clickhouse_password="p", service_key="k" * 16)
     plan = make_plan(StackSettings(tmp_path, ports={"engine": 9876}, free_ports=True, vllm=vllm), secrets)
     programs = {program.name: program for program in plan.programs}
     assert ENGINE not in programs
@@ -99,7 +99,7 @@ def test_vllm_answers_in_the_place_and_on_the_port_of_the_local_engine(tmp_path:
 
 
 def test_without_vllm_services_take_the_local_engine_for_what_it_is(tmp_path: Path) -> None:
-    secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k")
+    secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k" * 16)
     plan = make_plan(StackSettings(tmp_path, free_ports=True), secrets)
     assert ENGINE in plan.needs["gateway"]
     assert "RATCHET_ENGINE_KIND" not in plan.env
