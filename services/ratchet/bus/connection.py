@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,8 +27,10 @@ from ratchet.bus.message import Message, encode
 from ratchet.bus.publisher import Publisher, Sending
 from ratchet.bus.pull_consumer import PullConsumer, ask
 from ratchet.bus.received import Causing, Received
+from ratchet.bus.registry import Stream
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.bus.tasks import end
+from ratchet.bus.upkeep import LOOK_S, Upkeep
 from ratchet.core.errors import BusUnavailable, InvalidMessage, Rejected
 
 log = structlog.get_logger()
@@ -133,19 +136,21 @@ class Bus:
         """nats-py's connection, for what this library does not do."""
         self.contracts = contracts
         self.now = now
-        self._name = name
+        self.name = name
+        """Of the program."""
         self._sealer = Sealer(contracts, name, now)
         self.replicas = replicas
         self.opened: set[str] = set()
         """Consumers and projections that were opened, by their names in the registry."""
-        self._publishers: dict[str, Publisher] = {}
-        self._ensures = False
+        self.publishers: dict[str, Publisher] = {}
+        """By stream."""
+        self._upkeep = Upkeep(self)
         self.used: set[str] = set()
         """Streams, also those of buckets, that this program needs: `check` misses them."""
         self._held = frozenset[str]()
-        """Those that the broker had when it was asked, on this connection."""
+        """Those that the broker had when it was asked last."""
+        self._asked_at = 0.0
         self._reported = ""
-        self._restoring: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(
@@ -197,7 +202,7 @@ class Bus:
         """
         await self.nc.connect(
             url,
-            name=self._name,
+            name=self.name,
             max_reconnect_attempts=FIRST_ATTEMPTS,
             connect_timeout=2,
             ping_interval=cast("int", ping_s),  # it is slept for: any number does
@@ -211,8 +216,8 @@ class Bus:
 
     async def close(self) -> None:
         """Publish what is still queued, then close the connection."""
-        await end(self._restoring)
-        await asyncio.gather(*(publisher.drain() for publisher in self._publishers.values()))
+        await self._upkeep.stop()
+        await asyncio.gather(*(publisher.drain() for publisher in self.publishers.values()))
         try:
             await self.nc.close()
         except (RuntimeError, OSError, nats.errors.Error) as error:  # uvloop's, for a transport that broke before
@@ -224,21 +229,39 @@ class Bus:
         return self.nc.is_connected
 
     async def check(self) -> str | None:
-        """Readiness: None while connected to a broker that has what this bus was asked for, else the reason."""
+        """Readiness: None while connected to a broker that has what this bus was asked for, and takes what it
+        publishes; else the reason."""
         if not self.is_connected:
             return "the broker is not connected"
-        if self.used <= self._held:
+        if missing := await self._missing_of(self.used):
+            return missing
+        return next((refusal for publisher in self.publishers.values() if (refusal := publisher.refusal)), None)
+
+    @property
+    def stream_names(self) -> frozenset[str]:
+        """The streams of the contracts, also those of buckets."""
+        return frozenset({*self.contracts.streams, *(f"{BUCKET}{bucket}" for bucket in self.contracts.buckets)})
+
+    async def missing(self) -> frozenset[str]:
+        """Those of them that the broker does not have. Raises `BusUnavailable`."""
+        return self.stream_names - await _stream_names(self.nc)
+
+    async def _missing_of(self, used: set[str]) -> str | None:
+        now = time.monotonic()
+        if self._held.issuperset(used) and now - self._asked_at < LOOK_S:
             return None
         try:
             self._held = await _stream_names(self.nc)
         except BusUnavailable as error:  # perhaps its user may not ask: what is not known is no reason
             log.debug("not known which streams there are", reason=str(error))
-            self._held = frozenset(self.used)
+            self._held = frozenset(used)
+        self._asked_at = now
         missing = [
             f"bucket {name.removeprefix(BUCKET)}" if name.startswith(BUCKET) else f"stream {name}"
-            for name in self.used - self._held
+            for name in used - self._held
         ]
         if not missing:
+            self._reported = ""
             return None
         maker = self.contracts.made_by
         reason = f"the broker has no {', no '.join(sorted(missing))}" + (f": {maker} makes it" if maker else "")
@@ -331,10 +354,14 @@ class Bus:
     async def ensure_streams(self) -> None:
         """Create or update every stream and bucket of the contracts. Running it again changes nothing.
 
-        From then on it is done again whenever the connection comes back: a broker may come back without its data.
-        Raises `BusUnavailable`.
+        From then on it is done again whenever one is missing and whenever the connection comes back: a broker may come
+        back without its data. Raises `BusUnavailable`.
         """
-        self._ensures = True
+        await self.make_streams()
+        self._upkeep.make_from_now_on()
+
+    async def make_streams(self) -> None:
+        """The same, once."""
         for name in self.contracts.streams:
             await ensure_stream(self, name)
         jetstream = self.nc.jetstream(timeout=ENSURE_S)
@@ -355,33 +382,29 @@ class Bus:
 
     async def _connection_lost(self) -> None:
         """What is being published fails: its answers cannot come."""
-        for publisher in self._publishers.values():
+        for publisher in self.publishers.values():
             publisher.connection_lost()
 
     async def _connection_back(self) -> None:
-        """The broker may have lost its data meanwhile: what services need is made again."""
+        """The broker may have lost its data meanwhile."""
         self._held = frozenset()
-        if self._ensures and (self._restoring is None or self._restoring.done()):
-
-            async def restore() -> None:
-                while True:
-                    try:
-                        return await self.ensure_streams()
-                    except BusUnavailable as error:
-                        log.warning("streams are not made again yet", reason=str(error))
-                        await asyncio.sleep(1.0)
-
-            self._restoring = asyncio.create_task(restore())
+        self._upkeep.reconnected()
 
     def _enqueue(self, record: Record) -> asyncio.Future[None]:
         stream = self.contracts.topic_of(record.subject).stream
-        if stream not in self._publishers:
+        if stream not in self.publishers:
             self.used.add(stream)
-            atomic = self.contracts.streams[stream].allow_atomic
-            self._publishers[stream] = Publisher(self.nc, stream, atomic=atomic)
+            self.publishers[stream] = self._publisher_of(self.contracts.streams[stream])
         sending = Sending(record, asyncio.get_running_loop().create_future())
-        self._publishers[stream].enqueue(sending)
+        self.publishers[stream].enqueue(sending)
         return sending.done
+
+    def _publisher_of(self, stream: Stream) -> Publisher:
+        if stream.storage == "memory":  # it is not expected to outlive the broker
+            return Publisher(self.nc, stream.name, atomic=stream.allow_atomic)
+        self._upkeep.begin()
+        acknowledged, wake = self._upkeep.acknowledged, self._upkeep.wake
+        return Publisher(self.nc, stream.name, atomic=stream.allow_atomic, acknowledged=acknowledged, on_rewound=wake)
 
 
 def too_large(record: Record, limit: int) -> str | None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from ratchet.bus.deadletter import DeadLetter
+from ratchet.bus.failures import Notice
 from ratchet.bus.message import Message, Value, encode, mismatch
 from ratchet.bus.registry import (
     BucketSpec,
@@ -45,6 +46,10 @@ class Upgrade:
 
 Upgrades = Mapping[str, Upgrade]
 """By the older topic. Versions follow one another: v1 to v2, v2 to v3."""
+
+
+Report = Callable[[Notice], Message]
+"""The message that tells people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,8 @@ class Contracts:
         self.types = types
         self.mask = mask
         self.redact = redact
+        self.report: Report | None = None
+        """Makes the message that tells people what the library has noticed; without it the log alone does."""
         self.dead_letter = self._check(document.get("dead_letters", ""), schemas)
         self._patterns = [
             (_subject_pattern(subject, document.get("parameters", {})), topic)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
@@ -23,6 +25,20 @@ _PACKAGE = f"{Path(__file__).parent}{os.sep}"
 _QUOTED = re.compile(r"""['"`](?s:.*['"`])?""")
 """From the first quotation mark to the last: what is quoted may itself hold quotes, escaped or not."""
 _LONG_NUMBER = re.compile(r"\d{5,}+")
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that the library has noticed of the broker, and that people should know."""
+
+    key: str
+    """The same for the same matter."""
+    severity: str
+    """`warning`, or `critical` where something is lost."""
+    summary: str
+    program: str
+    """Which program noticed."""
+    at: datetime
 
 
 def failure(error: BaseException, mask: Callable[[str], str]) -> dict[str, str]:

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import nats.errors
 from nats.aio.client import Client as Nats
 
+from ratchet.bus.acknowledged import Acknowledged
 from ratchet.bus.envelope import Headers, Record
 from ratchet.core.errors import BusUnavailable, Rejected
 
@@ -30,7 +32,11 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Keeps one batch from occupying the connection for long."""
 ACK_DEADLINE_S = 5.0
 """After this long without an answer the outcome is unknown; publishing again is safe, ids make it idempotent."""
+REFUSED_S, TRIED_S = 15.0, 60.0
+"""A stream that has taken nothing for so long, though it was tried lately, is a fault: a moment passes by itself."""
 LOST = "the connection to the broker was lost"
+FULL = ": maximum "
+"""How the refusal of a stream goes on that holds as much as it may."""
 _REFUSED_FOR_GOOD = {10054, 10060, 10071, 10097}
 """Message exceeds the maximum size; wrong expected stream or sequence; headers exceed the maximum size."""
 _BATCH_ERRORS = range(10174, 10212)
@@ -48,13 +54,45 @@ class Sending:
 class Publisher:
     """Publishes to one stream, in the order of `enqueue`."""
 
-    def __init__(self, nc: Nats, stream: str, *, atomic: bool) -> None:
+    def __init__(
+        self,
+        nc: Nats,
+        stream: str,
+        *,
+        atomic: bool,
+        acknowledged: Acknowledged | None = None,
+        on_rewound: Callable[[], None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`acknowledged` holds what the stream has stored; `on_rewound` is called when the stream counts backwards."""
+        self.stream = stream
+        self.last = 0
+        """The highest sequence that the stream has acknowledged."""
+        self.made = ""
+        """When the stream was made, once that is known."""
+        self.rewound_to: int | None = None
+        """The sequence behind which the stream has counted again, until that is seen to."""
         self._nc = nc
-        self._stream = stream
         self._atomic = atomic
+        self._acknowledged = acknowledged
+        self._on_rewound = on_rewound
+        self._monotonic = monotonic
         self._queue: list[Sending] = []
         self._task: asyncio.Task[None] | None = None
         self._answer_due: asyncio.Timeout | None = None
+        self._refusal: tuple[float, float, str] | None = None
+        """Since when, until when and why the stream has taken nothing."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the stream has taken nothing for a while, although the broker is connected."""
+        if self._refusal is None:
+            return None
+        since, until, reason = self._refusal
+        now = self._monotonic()
+        if now - since < REFUSED_S or now - until > TRIED_S:
+            return None
+        return f"{self.stream} has taken nothing for {now - since:.0f} s: {reason}"
 
     def enqueue(self, sending: Sending) -> None:
         """Add a message to the next batch."""
@@ -89,10 +127,10 @@ class Publisher:
                 if self._answer_due is not None and self._answer_due.expired():
                     reason = LOST
                 elif isinstance(error, nats.errors.NoRespondersError):
-                    reason = f"the broker has no stream {self._stream} that takes {batch[0].record.subject}"
+                    reason = f"the broker has no stream {self.stream} that takes {batch[0].record.subject}"
                 else:
                     reason = f"the broker does not answer: {error or type(error).__name__}"
-                _fail(batch, BusUnavailable(reason))
+                self._refused(batch, BusUnavailable(reason))
             finally:
                 self._answer_due = None
 
@@ -113,10 +151,12 @@ class Publisher:
         answer = await self._send_atomic(batch)
         if "error" not in answer:
             _succeed(batch)
+            last = answer.get("seq", 0)
+            self._stored(range(last - len(batch) + 1, last + 1), batch)
         elif answer["error"].get("err_code") in {*_BATCH_ERRORS, *_REFUSED_FOR_GOOD}:
             await self._send_singly(batch)  # one that the stream refuses costs no other
         else:
-            _fail(batch, _error(answer["error"], self._stream))
+            self._refused(batch, _error(answer["error"], self.stream))
 
     async def _send_atomic(self, batch: Sequence[Sending]) -> dict[str, Any]:
         """All or none. The first answer tells early that the stream refuses; the last one is the commit."""
@@ -136,14 +176,45 @@ class Publisher:
 
     async def _send_singly(self, batch: Sequence[Sending]) -> None:
         """In order and without waiting in between; a known id is confirmed as a duplicate."""
-        await asyncio.gather(*(self._send_one(sending) for sending in batch))
+        answers = await asyncio.gather(*(self._send_one(sending) for sending in batch))
+        stored = [
+            (answer.get("seq", 0), sending)
+            for answer, sending in zip(answers, batch, strict=True)
+            if "error" not in answer and not answer.get("duplicate")
+        ]
+        if stored:
+            self._stored([sequence for sequence, _ in stored], [sending for _, sending in stored])
 
-    async def _send_one(self, sending: Sending) -> None:
+    async def _send_one(self, sending: Sending) -> dict[str, Any]:
         answer = await self._request(sending, sending.record.headers)
         if "error" in answer:
-            _fail([sending], _error(answer["error"], self._stream))
+            self._refused([sending], _error(answer["error"], self.stream))
         else:
             _succeed([sending])
+        return answer
+
+    def _stored(self, sequences: Sequence[int], batch: Sequence[Sending]) -> None:
+        """The stream has these now; it counts backwards where it had acknowledged others under their numbers."""
+        self._refusal = None
+        first, last = min(sequences), max(sequences)
+        if first <= 0:
+            return
+        rewound = first <= self.last
+        if rewound:
+            self.rewound_to = min(first - 1, self.rewound_to if self.rewound_to is not None else first)
+        self.last = last if rewound else max(last, self.last)
+        if self._acknowledged is not None:
+            self._acknowledged.add(self.stream, sequences, [sending.record for sending in batch])
+        if rewound and self._on_rewound is not None:
+            self._on_rewound()
+
+    def _refused(self, batch: Sequence[Sending], error: BusUnavailable | Rejected) -> None:
+        """Fail them; what the stream refuses for good, or because it is full, says nothing of the broker."""
+        if isinstance(error, BusUnavailable) and str(error) != LOST and FULL not in str(error):
+            now = self._monotonic()
+            since = self._refusal[0] if self._refusal is not None else now
+            self._refusal = since, now, str(error)
+        _fail(batch, error)
 
     async def _request(self, sending: Sending, headers: Headers) -> dict[str, Any]:
         reply = await self._nc.request(

@@ -7,6 +7,7 @@ import functools
 from ratchet.bus.contracts import Contracts, Upgrades
 from ratchet.core.contract import MESSAGES
 from ratchet.core.resources import resource_dir
+from ratchet.core.rules.notices import notice_alert
 from ratchet.core.rules.redaction import masked, redacted
 
 UPGRADES: Upgrades = {}
@@ -16,4 +17,6 @@ UPGRADES: Upgrades = {}
 @functools.cache
 def load_contracts() -> Contracts:
     """Topics, streams, buckets and schemas of the running version, read once a process: nothing in them changes."""
-    return Contracts.load(resource_dir("contracts"), MESSAGES, UPGRADES, masked, redacted)
+    contracts = Contracts.load(resource_dir("contracts"), MESSAGES, UPGRADES, masked, redacted)
+    contracts.report = notice_alert
+    return contracts

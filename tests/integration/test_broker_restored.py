@@ -1,0 +1,113 @@
+"""A broker that lost data while programs run: streams are made again, and publishers send again what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
+from ratchet.bus.testing import eventually
+from ratchet.core.contract import Alert, Trajectory
+from ratchet.core.contract.state import BASELINES
+from ratchet.core.errors import RatchetError
+from ratchet.core.service.settings import SharedSettings
+from tests.support.consuming import messages_of
+from tests.support.messages import trajectory
+from tests.support.running import connected
+from tests.support.servers import Broker, RunningServer
+
+STREAM = "RL_TRAJECTORIES"
+
+
+@pytest.fixture
+def settings(nats: Broker) -> SharedSettings:
+    return SharedSettings(nats_url=nats.url)
+
+
+async def held(bus: Bus) -> set[str]:
+    """The sessions of the trajectories that the stream has."""
+    try:
+        return {message.session_id for message in await messages_of(bus, Trajectory)}
+    except RatchetError:
+        return set()
+
+
+def sessions(*numbers: int) -> set[str]:
+    return {f"session-{number}" for number in numbers}
+
+
+async def alert(bus: Bus, key: str) -> Alert | None:
+    alerts = await messages_of(bus, Alert)
+    return next((alert for alert in alerts if alert.key.startswith(key)), None)
+
+
+@pytest.mark.own_broker
+async def test_publisher_sends_again_what_a_restored_broker_lacks(
+    settings: SharedSettings, nats: RunningServer, tmp_path: Path
+) -> None:
+    data = nats.program.directories[0] / "jetstream"
+    async with connected(settings, "agents") as bus:
+        await bus.publish_all([trajectory(str(number)) for number in range(3)])
+        await asyncio.to_thread(nats.stop)
+        shutil.copytree(data, tmp_path / "copy")
+        await asyncio.to_thread(nats.start)
+        await eventually(lambda: _true(bus.is_connected))
+        await bus.publish_all([trajectory(str(number)) for number in range(3, 8)])
+        await asyncio.to_thread(nats.stop)
+        shutil.rmtree(data)
+        shutil.copytree(tmp_path / "copy", data)
+        await asyncio.to_thread(nats.start)
+
+        async def whole() -> bool:
+            return await held(bus) == sessions(*range(8))
+
+        await eventually(whole, 30)
+        reported = await eventually(lambda: alert(bus, f"published-again:{STREAM}:agents"), 30)
+        assert reported.severity == "warning"
+        assert "came back as an older copy" in reported.summary
+
+
+@pytest.mark.parametrize("gone", [STREAM, "RL_ALERTS"])
+async def test_stream_that_is_deleted_is_made_again_and_reported(settings: SharedSettings, gone: str) -> None:
+    async with connected(settings, "agents") as bus:
+        await bus.publish_all([trajectory(str(number)) for number in range(3)])
+        await bus.nc.jetstream().delete_stream(gone)
+        reported = await eventually(lambda: _when_there(bus, f"made-again:{gone}"), 30)
+        assert gone in reported.summary
+
+        async def whole() -> bool:
+            return await held(bus) == sessions(0, 1, 2)
+
+        await eventually(whole, 30)
+
+
+async def _when_there(bus: Bus, key: str) -> Alert | None:
+    try:
+        return await alert(bus, key)
+    except RatchetError:
+        return None
+
+
+async def test_bucket_that_is_deleted_is_made_again_and_takes_values(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        bucket = Bucket(bus, BASELINES, int)
+        await bucket.put("a", 1)
+        await bus.nc.jetstream().delete_key_value(BASELINES)
+
+        async def takes() -> bool:
+            try:
+                return await bucket.put("a", 2) > 0
+            except RatchetError:
+                return False
+
+        await eventually(takes, 30)
+        assert await eventually(lambda: alert(bus, f"made-again:KV_{BASELINES}"), 30)
+        assert await bus.check() is None
+
+
+async def _true(value: object) -> bool:
+    return bool(value)
