@@ -109,10 +109,22 @@ async def test_the_starts_of_one_role_are_counted_by_the_broker(
         assert 0 <= seconds < 60
 
 
-def start_of(trajectory_id: str, role: str) -> Start:
+async def test_the_subjects_of_the_latest_starts_are_read(nats: Broker, s3: RunningServer, tmp_path: Path) -> None:
+    async with stage(nats, s3, tmp_path) as test:
+        source, named = NatsEventSource(test.bus), "0123456789abcdef"
+        await test.bus.publish_all([start_of(f"old-{n}", ROLE) for n in range(20)])
+        await test.bus.publish_all([start_of(f"new-{n}", ROLE, named if n % 2 else None) for n in range(1000)])
+        await test.bus.publish(start_of("else", "other", named))
+        subjects = await source.recent_subjects(ROLE, utc_now())
+        assert subjects == [None, named] * 500
+
+
+def start_of(trajectory_id: str, role: str, subject: str | None = None) -> Start:
     """A trajectory that met the stable policy."""
     claim = PolicyClaim(role=role, version=1, digest="1" * 64, arm="stable", weight=0.0)
-    return Start(trajectory_id=named_id(trajectory_id), timestamp=utc_now(), policy=claim, role=role)
+    return Start(
+        trajectory_id=named_id(trajectory_id), timestamp=utc_now(), policy=claim, role=role, subject_ref=subject
+    )
 
 
 async def test_a_policy_that_the_engine_cannot_verify_is_refused(

@@ -19,7 +19,7 @@ from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveSta
 from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Call, Chunk, Compared, Event, Score, Started, Terms
 from tests.support.canary_messages import Disturbed, play_messages
-from tests.support.canary_scenes import FALSE_PROMOTIONS, FALSE_ROLLBACKS, Draw, breaks, plain
+from tests.support.canary_scenes import FALSE_PROMOTIONS, FALSE_ROLLBACKS, Draw, breaks, by_subject, clustered, plain
 from tests.support.canary_simulation import Played, Scene, counted, exact_interval, play
 from tests.support.canary_world import quick_rules
 
@@ -68,6 +68,27 @@ def test_simulation_rarely_rolls_back_a_canary_within_its_margins(name: str, rol
 def test_simulation_rarely_promotes_a_worse_or_a_silent_canary(name: str, rollouts: int) -> None:
     promoted = counted(FALSE_PROMOTIONS[name], "promoted", rollouts)
     assert exact_interval(promoted, rollouts)[0] <= ALLOWED, promoted
+
+
+@pytest.mark.parametrize(("size", "active", "least"), [(200, 1, 15), (50, 5, 2)])
+def test_simulation_only_suspends_a_canary_that_is_equal_by_subject(size: int, active: int, least: int) -> None:
+    """By trajectory these rollouts would end wrongly, most of those with one session at a time."""
+    ends = play(by_subject(clustered(size, active, spread=0.3), seconds=2400.0), rollouts=30, seed=18)
+    assert exact_interval(ends.rolled_back, 30)[0] <= ALLOWED, ends.rolled_back
+    assert ends.suspended >= least
+
+
+@pytest.mark.parametrize(("size", "active"), [(200, 1), (50, 5)])
+def test_simulation_promotes_no_canary_that_is_worse_by_subject(size: int, active: int) -> None:
+    scene = by_subject(clustered(size, active, effect=0.05, spread=0.3), seconds=2400.0)
+    promoted = play(scene, rollouts=30, seed=19).promoted
+    assert exact_interval(promoted, 30)[0] <= ALLOWED, promoted
+
+
+def test_a_canary_that_fails_every_session_is_rolled_back_by_a_few_sessions() -> None:
+    fails = clustered(50, 5, failure=0.05, effect=0.95)
+    ends = play(by_subject(fails, weight=0.1, seconds=3000.0, look_s=100.0), rollouts=20, seed=20)
+    assert (ends.suspended, ends.rolled_back, ends.promoted) == (20, 20, 0)
 
 
 def test_simulation_rolls_back_no_equal_canary_for_repeats_and_restarts() -> None:
