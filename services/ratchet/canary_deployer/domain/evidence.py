@@ -110,13 +110,15 @@ class SequentialTests:
         self.rules = rules
         self.unit_names = (COMBINED, *rules.metrics, FIRST_CALL, SAFETY)
         """Tests by subject, in the order of the last axis of e-values; behind them ..."""
-        self.names = (*self.unit_names, SAMPLE_RATIO, FAR_WORSE)
+        self.names = (*self.unit_names, SAMPLE_RATIO, *((FAR_WORSE,) if rules.kept_small else ()))
         """... those by trajectory."""
         self._compared = (*rules.metrics, FIRST_CALL, SAFETY)
         self.shares = {1: 1 - rules.mean_share} | ({FIRST: rules.mean_share} if rules.mean_share else {})
         """Of each k in the tests by subject."""
         self._mixtures = self._made_mixtures()
         """[stakes, tests]: how much of each test's capital is on each stake. Columns sum to 1."""
+        self._unit_stakes = int((self._mixtures[:, : len(self.unit_names)] > 0).any(axis=1).sum())
+        """The first ones, of the tests by subject."""
 
     def _made_mixtures(self) -> Floats:
         """Stakes stand as in `products`: by subject for each k, then by trajectory."""
@@ -128,10 +130,10 @@ class SequentialTests:
                 column[offset + self.unit_names.index(name)] = share
                 column[offset] = share * SHARES[name] / shares if name in self.rules.metrics else 0.0
                 rows.append((len(RISK_RATIOS if name in RARE else SHARPNESS), column))
-        for name, count in ((SAMPLE_RATIO, len(SHIFTS)), (FAR_WORSE, len(RISK_RATIOS))):
+        for name in self.names[units:]:
             column = np.zeros(units + len(self.names))
             column[units + self.names.index(name)] = 1.0
-            rows.append((count, column))
+            rows.append((len(SHIFTS if name == SAMPLE_RATIO else RISK_RATIOS), column))
         return np.concatenate([np.tile(column / count, (count, 1)) for count, column in rows])
 
     def initial_state(self, *shape: int) -> ProcessState:
@@ -155,16 +157,18 @@ class SequentialTests:
     def products(self, cohort: Cohort) -> Floats:
         """Running products of the rollback family's factors, [..., n, stakes]: the costly part, worth keeping."""
         alone = self._factors(cohort, rollback_gain)
-        opens = cohort.opens[..., None]
+        singly = [*alone, ratio_factors(cohort.canary, cohort.weight)]
+        if self.rules.kept_small:
+            far = rollback_gain(cohort, FAILURE, None, self.rules.far_margin)
+            singly.append(thinning_factors(cohort.weight, far, self.rules.far_margin))
+        if len(self.shares) == 1 and cohort.opens.all():
+            running = running_products(np.concatenate(singly, axis=-1))
+            return np.concatenate([running[..., : sum(part.shape[-1] for part in alone)], running], axis=-1)
         parts = list[Floats]()
         for k in self.shares:
             of_units = alone if k == 1 else self._factors(cohort, mean_rollback_gain)
-            parts += [np.where(opens, factors, 1.0) for factors in of_units]
-        far = rollback_gain(cohort, FAILURE, None, self.rules.far_margin)
-        parts += alone
-        parts.append(ratio_factors(cohort.canary, cohort.weight))
-        parts.append(thinning_factors(cohort.weight, far, self.rules.far_margin))
-        return running_products(np.concatenate(parts, axis=-1))
+            parts += [np.where(cohort.opens[..., None], factors, 1.0) for factors in of_units]
+        return running_products(np.concatenate([*parts, *singly], axis=-1))
 
     def _factors(self, cohort: Cohort, gain: Callable[[Cohort, str, str | None, float], Floats]) -> list[Floats]:
         """The rollback factors of every compared harm, [..., n, stakes] each."""
@@ -197,24 +201,42 @@ class SequentialTests:
 
     def evaluate(self, state: ProcessState, cohorts: Sequence[Cohort], products: Sequence[Floats]) -> Evaluation:
         """The closed blocks and the open ones behind them, as they are now."""
-        capital, block = state.capital, state.block
-        largest = capital @ self._mixtures + reserve(block)
-        for running in products:
-            values = prefix_values(running, capital, self._mixtures, block)
-            largest = np.maximum(largest, values.max(axis=-2))
-            capital, block = grown_capital(capital, running[..., -1, :], block), block + 1
-        known = state
+        known, alone, units = state, self._is_alone(state, cohorts), len(self.unit_names)
         for cohort in cohorts:
             known = self._up_to_watermark(known, cohort)
             if not cohort.settled.all(axis=-1).any():
                 break
+        spent, unit_wealth, unit_spent = state.spent, state.unit_wealth, state.unit_spent
         if cohorts:
-            spent = np.minimum(state.spent, self._runs(state.run, cohorts)[0])
-            unit_spent = np.minimum(state.unit_spent, self._runs(state.unit_run, cohorts, of_units=True)[0])
-            known = replace(known, spent=spent, unit_spent=unit_spent)
-        known = replace(known, peaks=np.maximum(state.peaks, largest))
-        unit_wealth = self._unit_wealth(state.unit_wealth, cohorts)
-        return Evaluation(self, replace(known, unit_wealth=unit_wealth), largest[..., len(self.unit_names)])
+            spent = np.minimum(spent, self._runs(state.run, cohorts)[0])
+        if alone:
+            unit_wealth, unit_spent = known.wealth, spent
+        elif cohorts:
+            unit_wealth = self._unit_wealth(unit_wealth, cohorts)
+            unit_spent = np.minimum(unit_spent, self._runs(state.unit_run, cohorts, of_units=True)[0])
+        largest = self._largest(state, products, alone=alone)
+        peaks = np.maximum(state.peaks, largest)
+        known = replace(known, peaks=peaks, unit_wealth=unit_wealth, spent=spent, unit_spent=unit_spent)
+        return Evaluation(self, known, largest[..., units])
+
+    def _is_alone(self, state: ProcessState, cohorts: Sequence[Cohort]) -> bool:
+        """Whether every trajectory was its own subject so far: then the tests by subject are those by trajectory."""
+        if len(self.shares) > 1 or not cohorts or not all(cohort.opens.all() for cohort in cohorts):
+            return False
+        of_units, singly = state.capital[..., : self._unit_stakes], state.capital[..., self._unit_stakes :]
+        return np.array_equal(of_units, singly[..., : self._unit_stakes]) and state.run == state.unit_run
+
+    def _largest(self, state: ProcessState, products: Sequence[Floats], *, alone: bool) -> Floats:
+        """The largest e-value of a prefix that reaches into the open blocks, per test."""
+        units, stakes = len(self.unit_names), self._unit_stakes if alone else 0
+        mixtures = self._mixtures[stakes:, units if alone else 0 :]
+        capital, block = state.capital[..., stakes:], state.block
+        largest = capital @ mixtures + reserve(block)
+        for running in products:
+            values = prefix_values(running[..., stakes:], capital, mixtures, block)
+            largest = np.maximum(largest, values.max(axis=-2))
+            capital, block = grown_capital(capital, running[..., -1, stakes:], block), block + 1
+        return np.concatenate([largest[..., :units], largest], axis=-1) if alone else largest
 
     def _unit_wealth(self, wealth: Floats, cohorts: Sequence[Cohort]) -> Floats:
         """Promotion's wealth by subject, up to the first unit that is not settled."""
