@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,7 +28,9 @@ NOWHERE = "nats://127.0.0.1:9"
 """No broker listens there."""
 
 
-def agent(kind: str, nats_url: str, data_dir: Path, runs: int = RUNS) -> subprocess.CompletedProcess[str]:
+def agent(
+    kind: str, nats_url: str, data_dir: Path, runs: int = RUNS, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run an agent with children to its end; see `agent_processes`."""
     return subprocess.run(
         [sys.executable, "-m", "tests.support.agent_processes", kind, str(CHILDREN), str(runs)],
@@ -40,6 +43,7 @@ def agent(kind: str, nats_url: str, data_dir: Path, runs: int = RUNS) -> subproc
             "RATCHET_NATS_URL": nats_url,
             "RATCHET_DATA_DIR": str(data_dir),
             "RATCHET_CLIENT_CLOSE_S": "0.5" if nats_url == NOWHERE else "20",
+            **environment,
         },
     )
 
@@ -109,6 +113,19 @@ async def test_children_spool_every_run_without_a_broker(tmp_path: Path, kind: s
     ended = agent(kind, NOWHERE, tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert sorted(await spooled(tmp_path)) == sorted(expected(kind)), ended.stderr
+
+
+def test_children_count_what_neither_broker_nor_disk_takes(tmp_path: Path) -> None:
+    ended = agent("own-fork", NOWHERE, tmp_path, RATCHET_CLIENT_SPOOL_BYTES="1")
+    assert ended.returncode == 0, ended.stderr
+    lost = re.findall(r"'never reached a broker' .* overflowed=(\d+)", ended.stderr)
+    assert sum(map(int, lost)) == CHILDREN * RUNS, ended.stderr
+
+
+async def test_a_loop_on_another_thread_spools_as_the_process_ends(tmp_path: Path) -> None:
+    ended = agent("asyncio-thread", NOWHERE, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(await spooled(tmp_path)) == sorted(expected("one process")), ended.stderr
 
 
 async def test_a_child_that_is_killed_leaves_what_it_had_spooled(tmp_path: Path) -> None:

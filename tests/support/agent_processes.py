@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -98,6 +99,21 @@ async def interrupted_loop(children: int, runs: int, again_s: float | None) -> N
         asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
 
 
+def in_a_thread(children: int, runs: int) -> None:
+    """A loop on a daemon's thread, in whose midst the process ends."""
+    recorded = threading.Event()
+
+    async def never_closed() -> None:
+        recorder = AsyncClient(agent_id="a")
+        await recorder.start()
+        record_all(recorder, children, runs)
+        recorded.set()
+        await asyncio.Event().wait()
+
+    threading.Thread(target=asyncio.run, args=(never_closed(),), daemon=True).start()
+    recorded.wait()
+
+
 def interrupted(children: int, runs: int, after_s: float) -> None:
     """Ctrl-C comes while `close` waits."""
     with Client(agent_id="a") as recorder:
@@ -116,6 +132,7 @@ KINDS: dict[str, Callable[[int, int], object]] = {
     "asyncio-fork": lambda children, runs: asyncio.run(in_a_loop(children, runs)),
     "asyncio-ctrl-c": lambda children, runs: asyncio.run(interrupted_loop(children, runs, None)),
     "asyncio-twice-ctrl-c": lambda children, runs: asyncio.run(interrupted_loop(children, runs, 0.02)),
+    "asyncio-thread": in_a_thread,
     "ctrl-c": partial(interrupted, after_s=0.01),
 }
 

@@ -4,7 +4,27 @@ from __future__ import annotations
 
 import atexit
 import sys
+import threading
 from collections.abc import Callable
+
+
+class Latch:
+    """Opens once. A `threading.Event` whose `wait` Ctrl-C breaks off can stay locked for ever; this cannot."""
+
+    def __init__(self) -> None:
+        self._shut = threading.Lock()
+        self._shut.acquire()
+
+    def open(self) -> None:
+        """Let all pass."""
+        self._shut.release()
+
+    def wait(self, deadline_s: float) -> bool:
+        """Wait until it is open; False when the deadline came first."""
+        opened = self._shut.acquire(timeout=deadline_s)
+        if opened:
+            self._shut.release()
+        return opened
 
 
 def at_exit(leave: Callable[[], object]) -> Callable[[], None]:

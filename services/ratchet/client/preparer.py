@@ -14,6 +14,7 @@ import structlog
 
 from ratchet.bus.envelope import Record
 from ratchet.bus.outbox import Outbox
+from ratchet.client.leaving import Latch
 from ratchet.core.contract import Message, encode
 from ratchet.core.rules.redaction import redact_message
 from ratchet.core.service.logs import failure
@@ -117,13 +118,14 @@ class Preparer:
         if lost:
             log.error("not recorded: no time was left", messages=lost)
 
-    def _idle(self) -> threading.Event:
-        """Is set once no message is unfinished."""
-        idle = threading.Event()
+    def _idle(self) -> Latch:
+        """Opens once no message is unfinished."""
+        idle = Latch()
         with self._lock:
-            self._when_idle.append(idle.set)
-            if not self._unfinished:
-                idle.set()
+            if self._unfinished:
+                self._when_idle.append(idle.open)
+            else:
+                idle.open()
         return idle
 
     def _work(self) -> None:

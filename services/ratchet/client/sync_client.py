@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import structlog
 
 from ratchet.client.async_client import GRACE_S, AsyncClient
-from ratchet.client.leaving import at_exit
+from ratchet.client.leaving import Latch, at_exit
 from ratchet.client.recording import Stats
 from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import TrajectoryRecorder
@@ -95,7 +95,7 @@ class Client:
 
     def _begin(self) -> None:
         self._client.be_here()  # what it does at the exit comes after `close`
-        self._ending, self._ended = asyncio.Event(), threading.Event()
+        self._ending, self._ended = asyncio.Event(), Latch()
         self._loop = asyncio.new_event_loop()
         self._living = self._loop.create_task(self._live())
         threading.Thread(target=self._run, name="ratchet-client", daemon=True).start()
@@ -107,7 +107,7 @@ class Client:
             with closing(self._loop), suppress(asyncio.CancelledError):
                 self._loop.run_until_complete(self._living)
         finally:
-            self._ended.set()  # `Thread.join` takes a thread for ended when Ctrl-C breaks it off (Python 3.11)
+            self._ended.open()  # `Thread.join` takes a thread for ended when Ctrl-C breaks it off (Python 3.11)
 
     async def _live(self) -> None:
         async with self._client:
