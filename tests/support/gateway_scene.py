@@ -44,7 +44,7 @@ class Scene:
 
     def client(self, **options: Any) -> openai.AsyncOpenAI:
         base_url = options.pop("base_url", f"{self.url}/v1")
-        client = openai.AsyncOpenAI(base_url=base_url, **{"api_key": "none", "max_retries": 0, **options})
+        client = openai.AsyncOpenAI(base_url=base_url, **{"api_key": "none-0123456789a", "max_retries": 0, **options})
         self.clients.append(client)
         return client
 
