@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from ratchet.bus.connection import Bus
+from ratchet.bus.connection import STANDING_S, Bus
 from ratchet.bus.consumer import Done, Outcome, Retry, each
+from ratchet.bus.figures import stream_figures
 from ratchet.bus.pull_consumer import BATCH_BYTES, REQUEST_BYTES, PullConsumer
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
@@ -227,3 +228,35 @@ async def _published(bus: Bus, message: Message) -> bool:
     except BusUnavailable:
         return False
     return True
+
+
+async def test_age_of_the_oldest_unsettled_message_is_known(settings: SharedSettings) -> None:
+    """A message that is refused again and again, and newer ones that pass it."""
+    refused = "session-refused"
+
+    async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        sessions = [one.message.session_id for one in batch]
+        return [Retry("not yet", 0.2) if session == refused else Done() for session in sessions]
+
+    async def waits_s() -> float:
+        (consumer,) = (await stream_figures(bus, STREAM)).consumers
+        return consumer.oldest_s
+
+    async def waits_on() -> bool:
+        return await waits_s() > 1.0
+
+    async with connected(settings) as bus, running(consuming(bus, {Trajectory: handle})):
+        await bus.publish(trajectory("passes"))
+        await eventually(lambda: _settled(bus))
+        assert await waits_s() == 0.0
+        await bus.publish_all([trajectory("refused"), trajectory("newer")])
+        await eventually(waits_on, 20)
+        refused = ""
+        await eventually(lambda: _settled(bus))
+        assert await waits_s() == 0.0
+
+
+async def test_consumers_that_stand_still_are_noted(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        bus.oldest_s = {"reward-trajectories": STANDING_S + 100, "collector-turns": STANDING_S - 1}
+        assert await bus.check_consumers() == "the oldest message of reward-trajectories has waited for 7 min"

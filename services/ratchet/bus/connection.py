@@ -42,6 +42,8 @@ FIRST_ATTEMPTS = 1
 would try the same address for ever, and raise nothing."""
 ENSURE_S = 30.0
 """Longest wait until a stream or a bucket is made: the broker writes to a disk that others may use."""
+STANDING_S = 300.0
+"""A consumer whose oldest message has waited for longer stands still, or is far behind."""
 UNSENT_BYTES = 1024 * 1024
 """Bytes that wait for the operating system, beyond which unconfirmed messages are dropped."""
 PING_S, UNANSWERED_PINGS = 5, 2
@@ -142,6 +144,8 @@ class Bus:
         self.replicas = replicas
         self.opened: set[str] = set()
         """Consumers and projections that were opened, by their names in the registry."""
+        self.oldest_s: dict[str, float] = {}
+        """For how long the oldest message of each consumer waits that runs here."""
         self.publishers: dict[str, Publisher] = {}
         """By stream."""
         self._upkeep = Upkeep(self)
@@ -236,6 +240,15 @@ class Bus:
         if missing := await self._missing_of(self.used):
             return missing
         return next((refusal for publisher in self.publishers.values() if (refusal := publisher.refusal)), None)
+
+    async def check_consumers(self) -> str | None:
+        """A note: consumers whose oldest message has waited too long. None while all come forward."""
+        standing = [
+            f"the oldest message of {consumer} has waited for {waits_s / 60:.0f} min"
+            for consumer, waits_s in sorted(self.oldest_s.items())
+            if waits_s > STANDING_S
+        ]
+        return "; ".join(standing) or None
 
     @property
     def stream_names(self) -> frozenset[str]:

@@ -28,6 +28,7 @@ from ratchet.bus.message import Cause, Message
 from ratchet.bus.received import Received
 from ratchet.bus.registry import AS_DECLARED, Bounds, ConsumerSpec, check_handled, declared
 from ratchet.core.errors import (
+    BusUnavailable,
     ContractError,
     DigestMismatch,
     InvalidMessage,
@@ -49,6 +50,9 @@ behind them must still come. What is in memory is bounded elsewhere, in bytes.""
 REMEMBERED = 10_000
 """Messages whose unexpected failures are remembered."""
 
+MEASURE_S = 15.0
+"""How often it is asked how long the oldest message has waited."""
+
 _TOKEN = re.compile(r"[a-z_]+")
 """A reason that a subject can hold."""
 FINAL = (ContractError, DigestMismatch, NotFound, Rejected)
@@ -57,6 +61,9 @@ FINAL = (ContractError, DigestMismatch, NotFound, Rejected)
 HANDLED = Counter("ratchet_messages_handled_total", "Messages settled, by outcome.", ["consumer", "outcome"])
 HANDLING = Histogram("ratchet_batch_handling_seconds", "Time one batch took, publishing included.", ["consumer"])
 UNKNOWN = Counter("ratchet_unknown_members_total", "Members that the schema does not know.", ["consumer", "topic"])
+OLDEST = Gauge(
+    "ratchet_consumer_oldest_unsettled_seconds", "Age of the oldest message that is not settled.", ["consumer"]
+)
 SEQUENCE = Gauge("ratchet_consumer_sequence", "Newest stream sequence that was settled.", ["consumer"])
 
 
@@ -184,7 +191,7 @@ class Consumer:
     async def run(self) -> None:
         """Consume until stopped; what was delivered but not begun goes back at once."""
         await self._open()
-        alive = asyncio.create_task(self._heartbeat())
+        beside = [asyncio.create_task(self._heartbeat()), asyncio.create_task(self._measure())]
         pause_s = 0.0
         try:
             while not self._stopping.is_set():
@@ -199,7 +206,9 @@ class Consumer:
                         async with asyncio.timeout(pause_s):
                             await self._stopping.wait()
         finally:
-            alive.cancel()
+            for task in beside:
+                task.cancel()
+            self._bus.oldest_s.pop(self._spec.name, None)
         for message in await self._deliveries.close():
             with suppress(nats.errors.Error):
                 await message.nak()
@@ -423,6 +432,15 @@ class Consumer:
 
     def _count(self, outcome: Done | Retry | Dead) -> None:
         HANDLED.labels(self._spec.name, type(outcome).__name__.lower()).inc()
+
+    async def _measure(self) -> None:
+        """Show how long the oldest message waits; what waits in a work queue is work to come."""
+        while self._bus.contracts.streams[self._spec.stream].retention != "workqueue":
+            await asyncio.sleep(MEASURE_S)
+            with suppress(BusUnavailable):  # what cannot be asked shows as the broker's fault
+                waits_s = await self._deliveries.oldest_s()
+                self._bus.oldest_s[self._spec.name] = waits_s
+                OLDEST.labels(self._spec.name).set(waits_s)
 
     async def _heartbeat(self) -> None:
         """Report what is at hand, or waits here to be handled, as in progress: the server does not deliver it again."""

@@ -8,6 +8,7 @@ from typing import Any
 import nats.errors
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.pull_consumer import oldest_s
 from ratchet.core.errors import BusUnavailable
 
 
@@ -20,6 +21,8 @@ class ConsumerFigures:
     """Messages that it has not been given."""
     unacknowledged: int
     redelivered: int
+    oldest_s: float
+    """For how many seconds the oldest message has waited that it has not settled; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ async def stream_figures(bus: Bus, name: str) -> StreamFigures:
     jetstream: Any = bus.nc.jetstream()  # nats-py types its answers only in parts
     try:
         info, consumers = await jetstream.stream_info(name), await jetstream.consumers_info(name)
+        durable = [consumer for consumer in consumers if consumer.config.durable_name]
+        oldest = [await oldest_s(bus.nc, name, consumer.name) for consumer in durable]
     except (nats.errors.Error, TimeoutError) as error:
         raise BusUnavailable(f"the broker says nothing of {name}: {error or type(error).__name__}") from error
     return StreamFigures(
@@ -49,8 +54,8 @@ async def stream_figures(bus: Bus, name: str) -> StreamFigures:
                 lag=consumer.num_pending or 0,
                 unacknowledged=consumer.num_ack_pending or 0,
                 redelivered=consumer.num_redelivered or 0,
+                oldest_s=waits_s,
             )
-            for consumer in consumers
-            if consumer.config.durable_name
+            for consumer, waits_s in zip(durable, oldest, strict=True)
         ),
     )

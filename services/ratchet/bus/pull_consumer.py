@@ -62,6 +62,15 @@ class _Pair(msgspec.Struct, frozen=True):
     consumer_seq: int = 0
 
 
+class _Floor(msgspec.Struct, frozen=True):
+    stream_seq: int = 0
+
+
+class _Filters(msgspec.Struct, frozen=True):
+    filter_subject: str = ""
+    filter_subjects: list[str] = []
+
+
 class ConsumerState(msgspec.Struct, frozen=True):
     """What the broker says of a consumer."""
 
@@ -70,6 +79,11 @@ class ConsumerState(msgspec.Struct, frozen=True):
     num_pending: int
     """Messages that it has not delivered."""
     delivered: _Pair
+    num_ack_pending: int = 0
+    """Messages that it has delivered and that are not settled."""
+    ack_floor: _Floor = _Floor()
+    """Up to which sequence of the stream every message of its is settled."""
+    config: _Filters = _Filters()
 
     @property
     def sent(self) -> int:
@@ -142,6 +156,10 @@ class PullConsumer:
         """
         await self._ask()
         return await ask(self._nc, f"CONSUMER.INFO.{self._stream}.{self._name}", ConsumerState)
+
+    async def oldest_s(self) -> float:
+        """See `oldest_s`, for this consumer. Raises `BusUnavailable`."""
+        return await oldest_s(self._nc, self._stream, self._name)
 
     def interrupt(self) -> None:
         """Let `next_batch` return at once, from now on, with what it has."""
@@ -219,6 +237,31 @@ class PullConsumer:
         with suppress(nats.errors.Error, JetStreamError):
             self._name = (await self._nc.jetstream().add_consumer(self._stream, config=self._config)).name
             self.reopened += 1
+
+
+async def oldest_s(nc: Nats, stream: str, consumer: str) -> float:
+    """For how many seconds the oldest message has waited that a consumer has not settled; 0 for none.
+
+    By the broker's clock. Raises `BusUnavailable`.
+    """
+    state = await ask(nc, f"CONSUMER.INFO.{stream}.{consumer}", ConsumerState)
+    if not state.num_pending and not state.num_ack_pending:
+        return 0.0
+    subjects = state.config.filter_subjects or [state.config.filter_subject or ">"]
+    stored = [await _stored_at(nc, stream, state.ack_floor.stream_seq + 1, subject) for subject in subjects]
+    return max([0.0, *((state.ts - at).total_seconds() for at in stored if at is not None)])
+
+
+async def _stored_at(nc: Nats, stream: str, sequence: int, subject: str) -> datetime | None:
+    """When the first message of a subject was stored, from a sequence on; None without one."""
+    question = msgspec.json.encode({"seq": sequence, "next_by_subj": subject})
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            answer = await nc.request(f"$JS.API.DIRECT.GET.{stream}", question, timeout=ANSWER_S)
+    except (nats.errors.Error, TimeoutError) as error:
+        raise BusUnavailable(f"{stream} does not hand out {sequence}: {error!r}") from error
+    at = (answer.headers or {}).get("Nats-Time-Stamp")
+    return None if at is None else msgspec.convert(at, datetime)
 
 
 async def ask(nc: Nats, question: str, kind: type[S], body: dict[str, int] | None = None) -> S:

@@ -159,7 +159,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
             http_server(settings, Authentication(api.app(), keys.caller_of)),
         ],
         checks={"bus": bus.check, "leader": leadership.check, "rollouts": controllers.check, "keys": keys.ready},
-        notes={"unreadable_keys": keys.check},
+        notes={"unreadable_keys": keys.check, "consumers": bus.check_consumers},
     )
 
 

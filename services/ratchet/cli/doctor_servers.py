@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from ratchet.bus.connection import STANDING_S
 from ratchet.bus.figures import stream_figures
 from ratchet.cli.api import INVALID_KEY, KEY_VARIABLE, get
 from ratchet.cli.connections import connected, objects_of, settings_of, warehouse_of
@@ -30,8 +31,6 @@ SKEW_S = 5.0
 """Clocks that differ by more put trajectories in another order."""
 LAG = 10_000
 """Messages that a consumer has not been given: more than it should be behind for long."""
-STUCK = timedelta(minutes=5)
-"""A message that is not acknowledged for so long is refused again and again."""
 ANSWER_S = 8.0
 
 
@@ -85,21 +84,14 @@ def check_consumers(endpoints: Endpoints) -> Finding:
     async def ask(bus: Bus) -> Finding:
         behind: list[str] = []
         stuck: list[str] = []
-        jetstream: Any = bus.nc.jetstream()  # as above
-        for name in bus.contracts.streams:
+        for name, stream in bus.contracts.streams.items():
             for consumer in (await stream_figures(bus, name)).consumers:
                 if consumer.lag > LAG:
                     behind.append(f"{consumer.name} {consumer.lag}")
-                if not consumer.unacknowledged:
-                    continue
-                floor = (await jetstream.consumer_info(name, consumer.name)).ack_floor
-                last = getattr(floor, "last_active", None)
-                if last is not None and datetime.now(UTC) - last > STUCK:
-                    stuck.append(f"{consumer.name}: {consumer.unacknowledged} since {last:%H:%M}")
+                if consumer.oldest_s > STANDING_S and stream.retention != "workqueue":
+                    stuck.append(f"{consumer.name}: the oldest has waited for {consumer.oldest_s / 60:.0f} min")
         if stuck:
-            return warning(
-                f"not acknowledged for minutes: {', '.join(stuck)}", "the service's log names the message and why"
-            )
+            return warning(f"messages wait: {'; '.join(stuck)}", "the service's log names the message and why")
         if behind:
             return warning(f"behind: {', '.join(behind)}", "`watch ratchet status`: does it fall?")
         return ok("none is stuck or far behind")

@@ -117,6 +117,8 @@ class ConsumerStatus(msgspec.Struct, kw_only=True):
     lag: int
     unacknowledged: int
     redelivered: int
+    oldest_s: float
+    """For how many seconds the oldest message has waited that it has not settled; 0 for none."""
 
 
 class StreamStatus(msgspec.Struct, kw_only=True):
@@ -333,11 +335,14 @@ def show(report: StatusReport) -> None:
     rows: list[tuple[object, ...]] = []
     for name, stream in sorted(report.streams.items()):
         head: tuple[object, ...] = (name, stream.messages, f"{stream.bytes / 1e6:.1f}")
-        consumers = [(durable, consumer.lag, consumer.unacknowledged) for durable, consumer in stream.consumers.items()]
-        for consumer in consumers or [("-", "", "")]:
+        consumers = [
+            (durable, consumer.lag, consumer.unacknowledged, round(consumer.oldest_s) or "")
+            for durable, consumer in stream.consumers.items()
+        ]
+        for consumer in consumers or [("-", "", "", "")]:
             rows.append((*head, *consumer))
             head = ("", "", "")
-    print_section(("stream", "messages", "MB", "consumer", "lag", "unacked"), rows)
+    print_section(("stream", "messages", "MB", "consumer", "lag", "unacked", "oldest s"), rows)
     counts = ("watermark", "stored", "dead", "duplicate", "lost", "missing", "absent")
     print_section(
         ("ledger of", *counts),

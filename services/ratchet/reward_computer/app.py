@@ -69,7 +69,7 @@ async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, bounds: 
         subscribe(bus, "reward-feedback", {Feedback: computer.revisions}, bounds=bounds),
     ]
     checks = {"broker": bus.check, "warehouse": warehouse.check}
-    notes = {"turn-history": histories.check, "score-windows": windows.check}
+    notes = {"turn-history": histories.check, "score-windows": windows.check, "consumers": bus.check_consumers}
     return App(NAME, [histories, windows, settled, *consumers], checks, notes=notes)
 
 

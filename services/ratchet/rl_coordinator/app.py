@@ -99,6 +99,7 @@ async def assembled(
         {**checks, "keys": keys.ready},
         notes={
             "unreadable_keys": keys.check,
+            "consumers": bus.check_consumers,
             "rewarded": counters.rewarded.check,
             "preferences": counters.preferences.check,
         },

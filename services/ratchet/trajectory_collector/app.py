@@ -127,7 +127,8 @@ def assembled(
         Periodic(tuning.idle_interval_s, idle.tick, "idle trajectories"),
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
     ]
-    return App(NAME, components, {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check})
+    checks = {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check}
+    return App(NAME, components, checks, {"consumers": bus.check_consumers})
 
 
 def collected(contracts: Contracts) -> Mapping[str, ConsumerSpec]:

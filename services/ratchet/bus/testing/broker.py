@@ -69,6 +69,7 @@ class Answer:
     """What the broker answers to a question."""
 
     data: bytes
+    headers: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class FakeConnection:
@@ -79,9 +80,13 @@ class FakeConnection:
         self.max_payload = 1_000_000
         self._broker = broker
 
-    async def request(self, subject: str, *_: object, **__: object) -> Answer:
-        """Answer `$JS.API.STREAM.NAMES`, `STREAM.INFO.<stream>` or `CONSUMER.INFO.<stream>.<consumer>`."""
+    async def request(self, subject: str, question: bytes = b"", **_: object) -> Answer:
+        """Answer `$JS.API.STREAM.NAMES`, `STREAM.INFO.<stream>`, `CONSUMER.INFO.<stream>.<consumer>` or
+        `DIRECT.GET.<stream>`, from a sequence on."""
         self._broker.check()
+        if (stream := subject.removeprefix("$JS.API.DIRECT.GET.")) != subject:
+            at = self._broker.held(stream).stored_from(**msgspec.json.decode(question))
+            return Answer(b"", {"Status": "404"} if at is None else {"Nats-Time-Stamp": at.isoformat()})
         what, name = ([*subject.removeprefix("$JS.API.").split(".INFO."), ""])[:2]
         if what == "STREAM.NAMES":
             names = [*self._broker.streams, *(f"{BUCKET}{bucket}" for bucket in self._broker.contracts.buckets)]
@@ -275,6 +280,11 @@ class FakeStream:
     def remove(self, sequence: int) -> None:
         """Forget a message."""
         self.messages.pop(sequence, None)
+
+    def stored_from(self, seq: int, next_by_subj: str) -> datetime | None:
+        """When the first message of a subject was stored, from a sequence on."""
+        following = (stored for sequence, stored in self.messages.items() if sequence >= seq)
+        return next((stored.at for stored in following if covers(next_by_subj, stored.record.subject)), None)
 
     def info(self) -> dict[str, Any]:
         """What the server says of a stream. `Any` because it is JSON."""

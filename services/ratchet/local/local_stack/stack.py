@@ -151,6 +151,7 @@ class Stack:
                 await bootstrap(plan.shared)
                 bus = await Bus.connect(plan.shared.bus, name="supervisor", contracts=load_contracts())
                 self._connected.push_async_callback(bus.close)
+                await bus.ensure_streams()  # and from now on, when one goes missing
                 self._watch_writes(DurableWrites(bus))
                 for name in await self._unneeded(plan, bus):
                     self.members[name].leave_until_needed()
