@@ -131,7 +131,7 @@ KINDS: dict[str, Callable[[int, int], object]] = {
     "killed": partial(by_fork, killed_once_spooled),
     "asyncio-fork": lambda children, runs: asyncio.run(in_a_loop(children, runs)),
     "asyncio-ctrl-c": lambda children, runs: asyncio.run(interrupted_loop(children, runs, None)),
-    "asyncio-twice-ctrl-c": lambda children, runs: asyncio.run(interrupted_loop(children, runs, 0.02)),
+    "asyncio-twice-ctrl-c": lambda children, runs: asyncio.run(interrupted_loop(children, runs, 0.005)),
     "asyncio-thread": in_a_thread,
     "ctrl-c": partial(interrupted, after_s=0.01),
 }
