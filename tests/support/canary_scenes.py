@@ -181,8 +181,8 @@ def clustered(
 
     `fate`: all trajectories of a subject end alike. `population`: only so many subjects there are, which come back.
     `giant`: one subject, on which the canary fails by `spread` more, makes this share of all starts, and the others'
-    effects are the same. `row`: so many subjects after each other have one sign. `leave`: the chance that a subject for
-    which the canary would have failed does not come again; a new one of its kind comes in its place.
+    effects are the same. `row`: so many subjects after each other have one sign. `leave`: the chance that a subject
+    does not come again after a failure, of either arm alike; a new one, whose kind is drawn anew, comes in its place.
     """
 
     def draw(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
@@ -200,11 +200,12 @@ def clustered(
         luck = rng.random((runs, count) if fate else shape)
         if fate:
             luck = np.take_along_axis(luck, subject, axis=1)
+        if leave:
+            subject, sign = _with_leavers(rng, subject, luck, (failure, failure + effect, spread), leave)
+            extra = effect + spread * sign
         took = exponential(rng, seconds, shape), exponential(rng, seconds, shape)
         one = lives(rng, (failure, failure), took, shape=shape)
         failed = np.stack([luck < failure, luck < failure + extra], axis=-1)
-        if leave:
-            subject = _without_leavers(rng, subject, failed[..., 1], leave)
         reward = np.where(failed, 0.0, 0.85)
         return Lives(**{**_fields(one), "failed": failed, "reward": reward, "subject": subject})
 
@@ -224,18 +225,25 @@ def _subjects(rng: np.random.Generator, count: int, size: int, active: int) -> N
     return np.argsort(np.argsort(first))[number]
 
 
-def _without_leavers(
-    rng: np.random.Generator, subject: NDArray[np.intp], failed: Flags, leave: float
-) -> NDArray[np.intp]:
-    """Later trajectories of subjects that left become new subjects' first ones, of the same kind."""
-    left = np.zeros((subject.shape[0], int(subject.max()) + 1), dtype=np.bool_)
-    runs, fresh = np.arange(subject.shape[0]), int(subject.max()) + 1
-    result = subject.copy()
+def _with_leavers(
+    rng: np.random.Generator, subject: NDArray[np.intp], luck: Floats, rates: tuple[float, float, float], leave: float
+) -> tuple[NDArray[np.intp], Floats]:
+    """Who comes in fact, and the sign of each: after a failure a subject leaves, and a new one comes for it.
+
+    `rates`: failures of stable and of the canary, and what the sign adds to or takes from the latter's.
+    """
+    runs, count = np.arange(subject.shape[0]), int(subject.max()) + 1
+    present = np.tile(np.arange(count), (len(runs), 1))
+    """Of each subject that was drawn: who comes in its place now."""
+    signs = rng.choice([-1.0, 1.0], (len(runs), count + subject.shape[1]))
+    who, sign = subject.copy(), np.empty(subject.shape)
     for place in range(subject.shape[1]):
-        at = (runs, subject[:, place])
-        result[:, place] = np.where(left[at], fresh + place, subject[:, place])
-        left[at] |= failed[:, place] & (rng.random(len(runs)) < leave)
-    return result
+        who[:, place] = present[runs, subject[:, place]]
+        sign[:, place] = signs[runs, who[:, place]]
+        rate = np.where(rng.random(len(runs)) < 0.5, rates[0], rates[1] + rates[2] * sign[:, place])
+        leaves = (luck[:, place] < rate) & (rng.random(len(runs)) < leave)
+        present[runs, subject[:, place]] = np.where(leaves, count + place, who[:, place])
+    return who, sign
 
 
 def broken(one: Lives, hit: Flags, at_s: Floats) -> Lives:
