@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,15 @@ import pytest
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
-from ratchet.core.contract import Alert, Trajectory
+from ratchet.core.contract import Alert, Message, Trajectory
 from ratchet.core.contract.state import BASELINES
-from ratchet.core.errors import RatchetError
+from ratchet.core.errors import BusUnavailable, RatchetError
 from ratchet.core.service.settings import SharedSettings
+from tests.integration.test_reward_computer import build, loop, opinions_in, rewards, settings_of
 from tests.support.consuming import messages_of
 from tests.support.messages import trajectory
-from tests.support.running import connected
+from tests.support.rewards import feedback
+from tests.support.running import connected, running_app
 from tests.support.servers import Broker, RunningServer
 
 STREAM = "RL_TRAJECTORIES"
@@ -107,6 +110,39 @@ async def test_bucket_that_is_deleted_is_made_again_and_takes_values(settings: S
         await eventually(takes, 30)
         assert await eventually(lambda: alert(bus, f"made-again:KV_{BASELINES}"), 30)
         assert await bus.check() is None
+
+
+async def _published(bus: Bus, message: Message) -> bool:
+    """As producers do that hold what the broker does not take."""
+    try:
+        await bus.publish(message)
+    except BusUnavailable:
+        await asyncio.sleep(0.2)
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", ["RL_FEEDBACK", f"KV_{BASELINES}", "RL_STORED"])
+async def test_stream_deleted_under_traffic_costs_no_reward_and_no_opinion(
+    shared_settings: SharedSettings, gone: str
+) -> None:
+    names = [str(number) for number in range(24)]
+    async with loop(shared_settings) as (bus, warehouse), running_app(build(settings_of(shared_settings))):
+        for place, name in enumerate(names):
+            for message in (trajectory(name), feedback(1, name)):
+                await eventually(partial(_published, bus, message))
+            if place == len(names) // 2:
+                await bus.nc.jetstream().delete_stream(gone)
+
+        async def all_opinions() -> bool:
+            newest = {reward.trajectory_id: reward for reward in await rewards(warehouse)}
+            judged = [reward for reward in newest.values() if "user_feedback" in reward.reward_components]
+            return [len(opinions_in(reward)) for reward in judged] == [1] * len(names)
+
+        await eventually(all_opinions, 60)
+        first = [reward.trajectory_id for reward in await rewards(warehouse) if reward.revision == 0]
+        assert sorted(first) == sorted(trajectory(name).trajectory_id for name in names)
 
 
 async def _true(value: object) -> bool:
