@@ -15,7 +15,7 @@ from ratchet.trajectory_collector.nats_streams import Streams
 
 TAILS = {"RL_TURNS": ("turn_seq", Turn.TOPIC), "RL_STARTS": ("start_seq", Start.TOPIC)}
 """Stream -> the member of a rollout's record up to which the deployer has read it, and the topic that it reads."""
-READING = frozenset({"running", "paused", "held", "soaking"})
+READING = frozenset({"running", "paused", "held", "suspended", "soaking"})
 """The states in which a rollout reads them. Its record leaves out a place of 0."""
 
 

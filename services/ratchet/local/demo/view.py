@@ -46,7 +46,7 @@ STAGE_STYLES = {
     "suspended": "red",
 }
 HELDOUT_GATE = "heldout_tasks"
-_ACTIVE = {"running", "paused", "held", "soaking"}
+_ACTIVE = {"running", "paused", "held", "suspended", "soaking"}
 _GATE_MARKS = {"passed": "[green]passed[/]", "failed": "[red]failed[/]", "waived": "[yellow]waived[/]"}
 
 
