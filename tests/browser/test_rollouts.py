@@ -27,6 +27,7 @@ DIALOGS = {
 RESUMED = {
     "paused": {"state": "paused"},
     "held": {"state": "held"},
+    "suspended": {"state": "suspended", "weight": 0.0},
     "parked": {"state": "promoted", "parked": True},
 }
 """What may be resumed: a rollout that stands still, and a queue of candidates."""
@@ -43,6 +44,16 @@ def acting(console: FakeConsole, path: str, state: str) -> None:
 
     for name in ("approve", "pause", "resume", "promote", "rollback", "revert", "start"):
         console.answers[f"POST {path}/{name}"] = act
+
+
+def suspend(console: FakeConsole, state: str = "suspended") -> None:
+    """The canary of support is suspended on what three subjects show, or has ended so."""
+    rollout: Any = console.answers[f"GET {SUPPORT}"]
+    note = "3 subjects seen: fewer than 10 show nothing of others and decide nothing"
+    subjects = msgspec.structs.replace(rollout.subjects, seen=3, note=note)
+    console.answers[f"GET {SUPPORT}"] = msgspec.structs.replace(
+        rollout, state=state, weight=0.0, waiting_for=[], subjects=subjects
+    )
 
 
 def acts_of(console: FakeConsole) -> list[tuple[str, dict[str, Any]]]:
@@ -221,6 +232,40 @@ def test_a_version_is_started(open_view: Opening, console: FakeConsole) -> None:
             "dry_run": False,
         },
     )
+
+
+def test_a_suspended_canary_asks_for_a_decision(open_view: Opening, console: FakeConsole) -> None:
+    suspend(console)
+    page = open_view("rollouts/support")
+    expect(page.get_by_text("Suspended: a person has to decide")).to_be_visible()
+    expect(page.get_by_role("listitem").filter(has_text="stopped here")).to_contain_text("Stage 2")
+    for act in ("Resume", "Promote", "Roll back", "Revert"):
+        expect(page.get_by_role("group", name="Acts").get_by_role("button", name=act, exact=True)).to_be_visible()
+    expect(page.get_by_text("until it is withdrawn")).to_be_visible()
+    assert violations(page) == []
+
+
+def test_subjects_are_counted_and_too_few_are_pointed_out(open_view: Opening, console: FakeConsole) -> None:
+    suspend(console)
+    page = open_view("rollouts/support")
+    expect(page.get_by_text("at 9,640 subjects a day in 24,100 trajectories")).to_be_visible()
+    expect(page.get_by_text("3 seen; before it 412 in 1,000 starts; 1 of them stood for many")).to_be_visible()
+    expect(page.get_by_text("3 subjects seen: fewer than 10 show nothing of others")).to_be_visible()
+
+
+def test_what_suspends_is_shown_beside_its_thresholds(open_view: Opening) -> None:
+    page = open_view("rollouts/support")
+    page.get_by_role("button", name="suspension", exact=True).click()
+    panel = page.locator(".panel").filter(has_text="Evidence over time")
+    for limit in ("combined at 33.3", "first call at 100", "safety at 200"):
+        expect(panel.get_by_text(limit, exact=True).first).to_be_visible()
+
+
+def test_a_withdrawn_canary_has_ended(open_view: Opening, console: FakeConsole) -> None:
+    suspend(console, state="withdrawn")
+    page = open_view("rollouts/support")
+    expect(page.get_by_role("listitem").filter(has_text="withdrawn")).to_contain_text("stable serves on")
+    expect(page.get_by_role("button", name="Start a rollout")).to_be_visible()
 
 
 def test_a_key_without_the_scope_sees_why_it_may_not_act(open_view: Opening, console: FakeConsole) -> None:

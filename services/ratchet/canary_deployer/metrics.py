@@ -23,6 +23,7 @@ ENGINE_FAULTS = Gauge(
 )
 BENCHMARK = Gauge("agent_rl_model_benchmark_score", "Mean held-out score, 0..1.", ["model_version", "task_type"])
 E_VALUE = Gauge("ratchet_rollout_e_value", "Combined e-value of the running rollout.", ["role", "test"])
+SUSPENDED = Gauge("ratchet_rollout_suspended", "1 while the canary is suspended and a person has to decide.", ["role"])
 LEASE = Gauge("ratchet_rollout_lease", "Lease number of the running canary.", ["role"])
 BEHIND = Gauge(
     "ratchet_rollout_outcomes_behind_seconds",
@@ -47,7 +48,8 @@ def show_rollout(rollout: Rollout, e_values: dict[str, dict[str, float]]) -> Non
         _show_arm(rollout.stable.name, rollout.statistics.stable)
     for arm, counts in (("stable", rollout.statistics.stable), ("canary", rollout.statistics.canary)):
         ENGINE_FAULTS.labels(rollout.role, arm).set(counts.faulted)
-    for test in ("rollback", "promotion"):
+    SUSPENDED.labels(rollout.role).set(rollout.state is State.SUSPENDED)
+    for test in ("rollback", "promotion", "suspension"):
         E_VALUE.labels(rollout.role, test).set(e_values[test]["combined"])
     for test, value in e_values["tests"].items():
         E_VALUE.labels(rollout.role, test).set(value)

@@ -116,7 +116,11 @@ def _steered_by(name: str, reason_by_default: str, about: str, *, verb: str | No
 
 _steered_by("approve", "approved by hand", "Start the canary of the candidate that waits for approval.")
 _steered_by("pause", "paused by hand", "Hold the rollout at its present weight.")
-_steered_by("resume", "resumed by hand", "Let a paused or held rollout go on, or a queue that a revert has parked.")
+_steered_by(
+    "resume",
+    "resumed by hand",
+    "Let a paused, held or suspended rollout go on, or a queue that a revert has parked.",
+)
 
 
 @app.command()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 from prometheus_client import REGISTRY
 
-from tests.support.canary_world import CanaryWorld, policy, start_of, turn_of
+from ratchet.canary_deployer import metrics
+from ratchet.canary_deployer.domain.rollout import State
+from ratchet.canary_deployer.domain.summary import e_values
+from tests.support.canary_world import CanaryWorld, policy, quick_rules, start_of, turn_of
 
 
 def value(name: str, **labels: str) -> float | None:
@@ -29,5 +33,14 @@ async def test_a_rollout_shows_traffic_reward_and_errors_of_both_policies() -> N
     assert (value("agent_rl_model_error_rate", model_version=canary) or 0) > 0
     assert value("agent_rl_model_errors_total", model_version=canary) == errors + 1
     assert value("agent_rl_model_benchmark_score", model_version=canary, task_type="heldout") == 0.75
-    for test in ("rollback", "promotion", "first_call", "safety", "sample_ratio"):
+    for test in ("rollback", "promotion", "suspension", "first_call", "safety", "sample_ratio"):
         assert value("ratchet_rollout_e_value", role="support", test=test) is not None
+
+
+async def test_a_suspended_canary_is_shown_until_it_is_decided() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    running = await world.until("running")
+    for state, shown in ((State.SUSPENDED, 1), (State.WITHDRAWN, 0)):
+        rollout = msgspec.structs.replace(running, state=state)
+        metrics.show_rollout(rollout, e_values(rollout.statistics, quick_rules()))
+        assert value("ratchet_rollout_suspended", role="support") == shown

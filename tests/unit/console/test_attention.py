@@ -98,6 +98,10 @@ def test_a_loop_that_runs_needs_nobody() -> None:
             of_rollout("act", "held", f"the canary of {ROLE} is held: promote it or roll it back"),
         ),
         (
+            {"state": "suspended"},
+            of_rollout("act", "suspended", f"the canary of {ROLE} is suspended: resume it or roll it back"),
+        ),
+        (
             {"fault": "engine away"},
             of_rollout("act", "rollout_fault", f"the rollout of {ROLE} cannot go on", "engine away"),
         ),
@@ -116,7 +120,7 @@ def test_a_rollout_that_needs_a_person(change: dict[str, Any], item: AttentionOu
     assert attention(picture(rollouts=[replace(ROLLOUT, **change)])) == [item]
 
 
-@pytest.mark.parametrize("state", ["refused", "rolled_back", "aborted"])
+@pytest.mark.parametrize("state", ["refused", "rolled_back", "aborted", "withdrawn"])
 def test_a_candidate_that_did_not_make_it_is_shown_for_a_day(state: str) -> None:
     ended = NOW - timedelta(hours=23)
     (item,) = attention(picture(rollouts=[replace(ROLLOUT, state=state, finished_at=ended)]))

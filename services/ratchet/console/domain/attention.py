@@ -15,7 +15,7 @@ from ratchet.core.contract.http.status import JobBrief
 
 ACT, WARNING = "act", "warning"
 URGENCY: Mapping[str, Sequence[str]] = {
-    ACT: ("approval", "held", "rollout_fault", "service", "ledger", "disk", "alert"),
+    ACT: ("suspended", "approval", "held", "rollout_fault", "service", "ledger", "disk", "alert"),
     WARNING: ("alert", "service", "late", "lag", "job", "candidate", "paused", "dead_letters", "ledger"),
 }
 """Kinds of each severity, the most urgent first."""
@@ -24,7 +24,7 @@ RECENTLY = timedelta(days=1)
 DEAD_LETTERS = "RL_DEADLETTERS"
 LAG = 1000
 """A consumer that is fewer messages behind catches up within seconds."""
-REFUSED = frozenset({"refused", "rolled_back", "aborted"})
+REFUSED = frozenset({"refused", "rolled_back", "aborted", "withdrawn"})
 """States of a rollout that ended without its candidate."""
 SHOWN_ALREADY = ("job-", "rollout:", "registration:")
 """Beginnings of the keys of alerts about jobs and candidates, which have rules of their own."""
@@ -77,6 +77,9 @@ def _of_rollouts(picture: Picture) -> Iterator[AttentionOut]:
             yield _rollout(rollout, ACT, "approval", f"{name} waits for an approval")
         if state == "held":
             yield _rollout(rollout, ACT, "held", f"the canary of {role} is held: promote it or roll it back")
+        if state == "suspended":
+            title = f"the canary of {role} is suspended: resume it or roll it back"
+            yield _rollout(rollout, ACT, "suspended", title)
         if rollout.fault is not None:
             yield _rollout(rollout, ACT, "rollout_fault", f"the rollout of {role} cannot go on", rollout.fault)
         if rollout.late is not None:

@@ -22,9 +22,13 @@ const states = (one: Rollout) => track(one, []).map((step) => step.state);
 test("the track says what is behind, where it is and what is ahead", () => {
   assert.deepEqual(states(rollout()), ["done", "done", "now", "ahead", "ahead", "ahead"]);
   assert.deepEqual(states(rollout({ state: "gating", stage: 0 })), ["now", "ahead", "ahead", "ahead", "ahead", "ahead"]);
-  assert.deepEqual(states(rollout({ state: "soaking", stage: 2 })), ["done", "done", "done", "done", "now", "ahead"]);
+  assert.deepEqual(states(rollout({ state: "soaking", stage: 3 })), ["done", "done", "done", "done", "now", "ahead"]);
+  assert.deepEqual(states(rollout({ state: "held", stage: 3 })), ["done", "done", "done", "done", "now", "ahead"]);
   assert.deepEqual(states(rollout({ state: "promoted", stage: 2 })), ["done", "done", "done", "done", "done", "done"]);
   assert.deepEqual(states(rollout({ state: "rolled_back" })), ["done", "done", "failed", "ahead", "ahead", "failed"]);
+  assert.deepEqual(states(rollout({ state: "suspended" })), ["done", "done", "stopped", "ahead", "ahead", "ahead"]);
+  assert.deepEqual(states(rollout({ state: "suspended", stage: 3 })), ["done", "done", "done", "done", "stopped", "ahead"]);
+  assert.deepEqual(states(rollout({ state: "withdrawn" })), ["done", "done", "failed", "ahead", "ahead", "failed"]);
   assert.deepEqual(states(rollout({ state: "refused", stage: 0 })), ["failed", "ahead", "ahead", "ahead", "ahead", "failed"]);
 });
 
@@ -48,6 +52,7 @@ test("limits at one height are one line", () => {
   assert.deepEqual(limits("rollback", thresholds), [{ name: "rolls back at 33.3", value: 33.3 }]);
   assert.deepEqual(limits("tests", thresholds).map((limit) => limit.name), ["first call at 100", "safety, sample ratio holds at 200"]);
   assert.deepEqual(limits("promotion", thresholds), []);
+  assert.deepEqual(limits("suspension", thresholds).map((limit) => limit.name), ["combined at 33.3", "first call at 100", "safety at 200"]);
 });
 
 test("a difference is shown by share of traffic too", () => {
@@ -75,6 +80,8 @@ test("a state has the acts that make sense", () => {
   assert.deepEqual(actsFor(null), ["start", "revert"]);
   assert.deepEqual(actsFor(rollout({ state: "awaiting_approval" })), ["approve", "rollback", "revert"]);
   assert.deepEqual(actsFor(rollout()), ["pause", "promote", "rollback", "revert"]);
+  assert.deepEqual(actsFor(rollout({ state: "suspended" })), ["resume", "promote", "rollback", "revert"]);
+  assert.deepEqual(actsFor(rollout({ state: "withdrawn" })), ["start", "revert"]);
   assert.deepEqual(actsFor(rollout({ state: "promoted", parked: true })), ["resume", "start", "revert"]);
 });
 

@@ -33,6 +33,7 @@ test("what waits for a person is marked where it waits", () => {
   const role = { role: "support", stable: null, canary: null, weight: null, rollout: "awaiting_approval", active_jobs: 0, since_last_training: null, threshold: null };
   assert.equal(station({ roles: [role] }, "Gate")?.state, "waits for a person");
   assert.equal(station({ roles: [{ ...role, rollout: "held", canary: "support@2" }] }, "Canary")?.state, "held");
+  assert.equal(station({ roles: [role, { ...role, rollout: "suspended" }] }, "Canary")?.tone, "bad");
 });
 
 test("a service that is away is marked at its station", () => {

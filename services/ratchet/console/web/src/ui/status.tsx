@@ -22,9 +22,9 @@ const PAST: Look = { tone: "none", icon: "dash" };
 /** How the states of rollouts, gates, policies, jobs and services look. One that is not here looks neutral. */
 const LOOKS: Readonly<Record<string, Look>> = {
   // Rollouts and their decisions
-  gating: WAIT, awaiting_approval: WARN, running: RUN, paused: WARN, held: WARN, soaking: RUN, promoted: GOOD,
-  rolled_back: BAD, refused: BAD, aborted: PAST, superseded: PAST, reverted: BAD,
-  promote: GOOD, roll_back: BAD, hold: WARN, advance: RUN, start: RUN, pause: WARN, resume: RUN, abort: PAST, revert: BAD, refuse: BAD,
+  gating: WAIT, awaiting_approval: WARN, running: RUN, paused: WARN, held: WARN, suspended: BAD, soaking: RUN, promoted: GOOD,
+  rolled_back: BAD, refused: BAD, aborted: PAST, withdrawn: BAD, superseded: PAST, reverted: BAD,
+  promote: GOOD, roll_back: BAD, hold: WARN, advance: RUN, start: RUN, pause: WARN, resume: RUN, abort: PAST, suspend: BAD, withdraw: BAD, revert: BAD, refuse: BAD,
   // Gates
   passed: GOOD, failed: BAD, needs_approval: WARN, waived: WARN, not_run: PAST,
   // Policies

@@ -8,9 +8,9 @@ export interface Act {
   readonly link: string;
 }
 
-const ROLLOUT = new Set(["approval", "held", "paused", "rollout_fault", "late", "candidate"]);
+const ROLLOUT = new Set(["approval", "held", "suspended", "paused", "rollout_fault", "late", "candidate"]);
 const TEXTS: Readonly<Record<string, string>> = {
-  approval: "Look and approve", held: "Look and decide", paused: "Look and resume", rollout_fault: "See the rollout", late: "See the rollout",
+  approval: "Look and approve", held: "Look and decide", suspended: "Look and decide", paused: "Look and resume", rollout_fault: "See the rollout", late: "See the rollout",
   candidate: "See why",
 };
 

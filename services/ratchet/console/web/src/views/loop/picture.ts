@@ -121,12 +121,13 @@ function gate(loop: Loop): Station {
 
 function canary(loop: Loop): Station {
   const canaries = loop.roles.filter((role) => role.canary !== null);
-  const stuck = loop.roles.filter((role) => role.rollout === "held" || role.rollout === "paused");
+  const suspended = loop.roles.filter((role) => role.rollout === "suspended");
+  const stuck = [...suspended, ...loop.roles.filter((role) => role.rollout === "held" || role.rollout === "paused")];
   return {
     name: "Canary", icon: "canary", flow: canaries.reduce((sum, role) => sum + (role.weight ?? 0), 0), link: href("rollouts"),
     figure: count(canaries.length), unit: canaries.length === 1 ? "canary" : "canaries",
     detail: canaries.length === 0 ? "all traffic goes to stable" : canaries.map((role) => `${role.role} ${share(role.weight)}`).join(", "),
-    tone: stuck.length > 0 ? "warn" : canaries.length > 0 ? "accent" : "none",
+    tone: suspended.length > 0 ? "bad" : stuck.length > 0 ? "warn" : canaries.length > 0 ? "accent" : "none",
     state: stuck.length > 0 ? words(stuck[0]?.rollout ?? "held") : canaries.length > 0 ? "under test" : "idle",
   };
 }

@@ -10,9 +10,10 @@ import { Table } from "../../ui/table.tsx";
 import { differenceRows, evidenceSeries, FAMILIES, limits, sampleRatio, sharesOf, standing, type Difference, type DifferenceRow, type Family, type Sample } from "./evidence.ts";
 
 const ABOUT: Readonly<Record<Family, string>> = {
-  rollback: "How strongly the figures speak against the canary. 1 is no evidence; at the limit it is rolled back.",
-  promotion: "How strongly they say that it is not worse, within its margins. The smallest of its metrics decides.",
-  tests: "First calls and safety roll back at their limit; the sample ratio holds the rollout: the arms do not get their shares.",
+  rollback: "How strongly the figures, subject by subject, speak against the canary. 1 is no evidence; at the limit it is rolled back.",
+  promotion: "How strongly they say, subject by subject, that it is not worse, within its margins. The smallest of its metrics decides, with the smallest by single trajectories.",
+  suspension: "The tests that roll back, by single trajectories: what they show holds for the traffic so far. At its limit each suspends the canary, and a person decides.",
+  tests: "First calls and safety, subject by subject, roll back at their limit; the sample ratio holds the rollout: the arms do not get their shares.",
 };
 
 export function Evidence({ decisions, between, thresholds }: { decisions: readonly DecisionPoint[]; between: readonly Sample[]; thresholds: Readonly<Record<string, number>> }) {
@@ -107,7 +108,7 @@ export function Coverage({ rollout }: { rollout: Rollout }) {
           {ratio.seen === null ? "No trajectory has started yet." : <>The canary got <b>{share(ratio.seen)}</b> of all trajectories that started; its share now is {share(ratio.expected)}. </>}
           {ratio.seen !== null && <Pill tone={isOff ? "bad" : "good"} icon={isOff ? "bad" : "good"} plain>{isOff ? "the arms do not get their shares" : "the arms get their shares"}</Pill>}
         </p>
-        <p class="muted small">Test of the sample ratio, which knows the share of each stage: e-value {measure(ratio.eValue)}{ratio.threshold !== null && `, it speaks up at ${measure(ratio.threshold)}`}. Failing canary trajectories in a run have used up {measure(rollout.run)}; at {measure(rollout.thresholds["run"])} it is rolled back.</p>
+        <p class="muted small">Test of the sample ratio, which knows the share of each stage: e-value {measure(ratio.eValue)}{ratio.threshold !== null && `, it speaks up at ${measure(ratio.threshold)}`}. Subjects in a run whose first canary trajectories fail have used up {measure(rollout.run)}, failing canary trajectories in a run {measure(rollout.run_of_trajectories)}: at {measure(rollout.thresholds["run"])} the one rolls back, the other suspends.</p>
       </div>
     </Panel>
   );

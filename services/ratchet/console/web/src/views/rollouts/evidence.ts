@@ -4,7 +4,7 @@ import type { DecisionPoint, Rollout } from "../../api/types.ts";
 import type { Limit, Series } from "../../charts/line.tsx";
 import { duration, measure, plural, share, words } from "../../format.ts";
 
-export const ENDED = new Set(["promoted", "rolled_back", "refused", "aborted", "superseded", "reverted"]);
+export const ENDED = new Set(["promoted", "rolled_back", "refused", "aborted", "withdrawn", "superseded", "reverted"]);
 export const BEFORE_TRAFFIC = new Set(["gating", "awaiting_approval"]);
 
 /** Whether its canary ever took part. */
@@ -15,22 +15,28 @@ export function hadTraffic(rollout: Rollout): boolean {
 export interface Step {
   readonly name: string;
   readonly detail: string;
-  readonly state: "done" | "now" | "ahead" | "failed";
+  readonly state: "done" | "now" | "stopped" | "ahead" | "failed";
 }
 
 /** Gates, stages with their shares of traffic, soak, end: what is behind, where it is, what is ahead. */
 export function track(rollout: Rollout, decisions: readonly DecisionPoint[]): Step[] {
   const { state } = rollout;
-  const count = Math.max(rollout.forecast?.expected_days_by_stage.length ?? 0, rollout.stage + 1);
-  const isPastStages = state === "soaking" || state === "promoted";
+  const known = rollout.forecast?.expected_days_by_stage.length;
+  // Whoever is behind the last stage soaks, or stopped there.
+  const isInSoak = state === "soaking" || rollout.stage >= (known ?? Infinity);
+  const count = known ?? (isInSoak ? rollout.stage : rollout.stage + 1);
+  const isPastStages = isInSoak || state === "promoted";
   const hadTraffic = !BEFORE_TRAFFIC.has(state) && state !== "refused" && state !== "aborted";
-  const weights = new Map(decisions.filter((decision) => decision.weight > 0).map((decision) => [decision.stage, decision.weight]));
+  const weights = new Map(decisions.filter((decision) => decision.weight > 0 && decision.verdict !== "suspend").map((decision) => [decision.stage, decision.weight]));
   const stages = state === "reverted" ? [] : Array.from({ length: count }, (_, place): Step => ({
     name: `Stage ${place + 1}`,
     detail: stageDetail(rollout, place, weights.get(place)),
-    state: isPastStages || (hadTraffic && place < rollout.stage) ? "done" : place !== rollout.stage || !hadTraffic ? "ahead" : failedOr(state),
+    state: isPastStages || (hadTraffic && place < rollout.stage) ? "done" : place !== rollout.stage || !hadTraffic ? "ahead" : standingAt(state),
   }));
-  const soak: Step = { name: "Soak", detail: state === "soaking" ? `${share(rollout.weight)} canary` : "hold-back is compared", state: state === "soaking" ? "now" : state === "promoted" ? "done" : "ahead" };
+  const soak: Step = {
+    name: "Soak", detail: isInSoak && !ENDED.has(state) ? `${share(rollout.weight)} canary` : "hold-back is compared",
+    state: state === "promoted" ? "done" : isInSoak ? standingAt(state) : "ahead",
+  };
   return [gates(rollout), ...stages, soak, end(state)];
 }
 
@@ -46,6 +52,7 @@ function gates(rollout: Rollout): Step {
 }
 
 function stageDetail(rollout: Rollout, place: number, known: number | undefined): string {
+  if (place === rollout.stage && rollout.state === "suspended") return `${share(rollout.weight)} canary`;
   const weight = place === rollout.stage && !ENDED.has(rollout.state) && !BEFORE_TRAFFIC.has(rollout.state) && rollout.state !== "soaking" ? rollout.weight : known;
   const days = ENDED.has(rollout.state) ? undefined : rollout.forecast?.expected_days_by_stage[place];
   const parts = [weight === undefined || weight === 0 ? null : `${share(weight)} canary`, days === undefined ? null : `about ${duration(rough(days * 86_400))}`];
@@ -57,8 +64,9 @@ export function rough(seconds: number): number {
   return seconds < 7200 ? seconds : Math.round(seconds / 3600) * 3600;
 }
 
-function failedOr(state: string): Step["state"] {
-  return state === "rolled_back" ? "failed" : state === "superseded" ? "done" : "now";
+function standingAt(state: string): Step["state"] {
+  if (state === "rolled_back" || state === "withdrawn") return "failed";
+  return state === "superseded" ? "done" : state === "suspended" ? "stopped" : "now";
 }
 
 function end(state: string): Step {
@@ -67,7 +75,7 @@ function end(state: string): Step {
   return { name: "Promotion", detail: "serves the role", state: "ahead" };
 }
 
-export const FAMILIES = ["rollback", "promotion", "tests"] as const;
+export const FAMILIES = ["rollback", "promotion", "suspension", "tests"] as const;
 export type Family = (typeof FAMILIES)[number];
 
 /** E-values at a time, by family and metric. */
@@ -87,10 +95,20 @@ export function evidenceSeries(family: Family, decisions: readonly DecisionPoint
   }));
 }
 
+/** By test of a family: the threshold that it has to reach. */
+const LIMITS: Readonly<Record<Family, Readonly<Record<string, string>>>> = {
+  rollback: { rollback: "rollback" },
+  promotion: { promotion: "promotion" },
+  suspension: { combined: "rollback", first_call: "first_call", safety: "safety" },
+  tests: { first_call: "first_call", safety: "safety", sample_ratio: "sample_ratio" },
+};
+
 /** The values that decide, of one family. */
 export function limits(family: Family, thresholds: Readonly<Record<string, number>>): Limit[] {
-  const names = family === "tests" ? ["first_call", "safety", "sample_ratio"] : [family];
-  const known = names.flatMap((name) => (thresholds[name] === undefined ? [] : [{ name: `${limitName(name)} at ${measure(thresholds[name])}`, value: thresholds[name] }]));
+  const known = Object.entries(LIMITS[family]).flatMap(([test, name]) => {
+    const value = thresholds[name];
+    return value === undefined ? [] : [{ name: `${limitName(test)} at ${measure(value)}`, value }];
+  });
   // Several at one height are one line.
   const heights = new Map<number, Limit>();
   for (const one of known) {
@@ -166,7 +184,7 @@ export interface ActWords {
 export const ACTS: Readonly<Record<Act, ActWords>> = {
   approve: { name: "Approve", done: "Approved", what: "The canary starts with its first stage.", isDangerous: false, override: null },
   pause: { name: "Pause", done: "Paused", what: "The stage freezes with its share of traffic; a rollback is still possible.", isDangerous: false, override: null },
-  resume: { name: "Resume", done: "Resumed", what: "It goes on where it stopped. A queue that was parked goes on too.", isDangerous: false, override: null },
+  resume: { name: "Resume", done: "Resumed", what: "It goes on where it stopped; a suspended canary begins its stage again, and the test that suspended it has to come as far once more. A queue that was parked goes on too.", isDangerous: false, override: null },
   promote: { name: "Promote", done: "Promoted", what: "The canary becomes stable now and serves all traffic of the role.", isDangerous: true, override: "Promote past an undecided canary. The record calls it an emergency override." },
   rollback: { name: "Roll back", done: "Rolled back", what: "The canary gets no traffic, or no more of it; stable serves all of it at once.", isDangerous: true, override: null },
   revert: { name: "Revert", done: "Reverted", what: "Undoes the last promotion, whatever runs: the policy before it serves again, and no candidate starts until somebody resumes the queue.", isDangerous: true, override: null },
@@ -178,7 +196,8 @@ export function actsFor(rollout: Rollout | null): Act[] {
   if (rollout === null || ENDED.has(rollout.state)) return [...(rollout?.parked === true ? (["resume"] as const) : []), "start", "revert"];
   const acts: Readonly<Record<string, Act[]>> = {
     gating: ["rollback"], awaiting_approval: ["approve", "rollback"], running: ["pause", "promote", "rollback"],
-    paused: ["resume", "promote", "rollback"], held: ["resume", "promote", "rollback"], soaking: ["promote", "rollback"],
+    paused: ["resume", "promote", "rollback"], held: ["resume", "promote", "rollback"],
+    suspended: ["resume", "promote", "rollback"], soaking: ["promote", "rollback"],
   };
   return [...(acts[rollout.state] ?? []), "revert"];
 }

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { useResource } from "../../api/resource.ts";
 import type { Hint, Rollout, RolloutHistory, Trail } from "../../api/types.ts";
-import { duration, share, words } from "../../format.ts";
+import { duration, plural, share, words } from "../../format.ts";
 import { href } from "../../route.ts";
 import { navigate } from "../../router.ts";
 import { Icon } from "../../ui/icons.tsx";
@@ -62,6 +62,7 @@ function Whole({ rollout, history, between, historyError }: { rollout: Rollout; 
     <>
       {rollout.fault != null && <Banner tone="bad" title="It cannot go on"><p><DataText text={rollout.fault} /></p></Banner>}
       {rollout.late != null && <Banner tone="warn" title="Outcomes come late"><p><DataText text={rollout.late} /></p></Banner>}
+      {rollout.state === "suspended" && <Banner tone="bad" title="Suspended: a person has to decide"><p>Single trajectories went worse than stable's, which may be due to the {rollout.subjects.seen.toLocaleString("en")} subjects seen so far. Look at the trajectories with the lowest rewards, then resume it, promote it or roll it back; without a decision it is withdrawn.</p></Banner>}
       {rollout.parked && <Banner tone="warn" title="The queue is parked"><p>No candidate starts until somebody resumes the queue or starts one.</p></Banner>}
       {rollout.noticed.length > 0 && <Banner tone="warn" title="Put to a person">{rollout.noticed.map((one) => <p key={one}><DataText text={one} /></p>)}</Banner>}
       <Panel title={rollout.candidate.name} actions={<Status state={rollout.state} />}>
@@ -87,12 +88,12 @@ function Whole({ rollout, history, between, historyError }: { rollout: Rollout; 
 }
 
 function Track({ steps }: { steps: readonly Step[] }) {
-  const icons = { done: "good", now: "run", ahead: "dash", failed: "bad" } as const;
-  const spoken = { done: "done", now: "now", ahead: "ahead", failed: "ended here" } as const;
+  const icons = { done: "good", now: "run", stopped: "warn", ahead: "dash", failed: "bad" } as const;
+  const spoken = { done: "done", now: "now", stopped: "stopped here", ahead: "ahead", failed: "ended here" } as const;
   return (
     <ol class="track" aria-label="Stages">
       {steps.map((step) => (
-        <li key={step.name} data-state={step.state} aria-current={step.state === "now" ? "step" : undefined}>
+        <li key={step.name} data-state={step.state} aria-current={step.state === "now" || step.state === "stopped" ? "step" : undefined}>
           <span class="knot"><Icon name={icons[step.state]} size={12} /></span>
           <b>{step.name}</b>
           <span class="muted small">{step.detail}<span class="hidden">, {spoken[step.state]}</span></span>
@@ -109,8 +110,8 @@ function Head({ rollout }: { rollout: Rollout }) {
       <div class="stack">
         <div class="figures">
           <Figure name="canary's share" value={share(rollout.weight)} />
-          {rollout.forecast !== null && !isOver && <Figure name={`expected, at ${Math.round(rollout.forecast.trajectories_per_day).toLocaleString("en")} trajectories a day (the rate of ${rollout.forecast.seen_in_s < 3600 ? "only " : ""}${duration(rollout.forecast.seen_in_s)})`} value={duration(rough(rollout.forecast.expected_days * 86_400))} />}
-          {rollout.deadline_in_s !== null && <Figure name="until a person must decide" value={duration(rollout.deadline_in_s)} />}
+          {rollout.forecast !== null && !isOver && <Figure name={`expected, at ${Math.round(rollout.forecast.subjects_per_day).toLocaleString("en")} subjects a day in ${Math.round(rollout.forecast.trajectories_per_day).toLocaleString("en")} trajectories (the rate of ${rollout.forecast.seen_in_s < 3600 ? "only " : ""}${duration(rollout.forecast.seen_in_s)})`} value={duration(rough(rollout.forecast.expected_days * 86_400))} />}
+          {rollout.deadline_in_s !== null && <Figure name={rollout.state === "suspended" ? "until it is withdrawn" : "until a person must decide"} value={duration(rollout.deadline_in_s)} />}
         </div>
         {rollout.waiting_for.length > 0 && (
           <div>
@@ -128,10 +129,23 @@ function Head({ rollout }: { rollout: Rollout }) {
         ["Began", <Ago at={rollout.created_at} />],
         ["Ended", rollout.finished_at === null ? null : <Ago at={rollout.finished_at} />],
         ["In this stage", rollout.stage_since === null || isOver ? null : duration(rollout.stage_age_s)],
+        ["Subjects", !hadTraffic(rollout) ? null : <Subjects of={rollout.subjects} />],
         ["Not settled", isOver ? null : `${rollout.pending.toLocaleString("en")} trajectories`],
         ["An outcome is missing after", rollout.horizon == null ? null : <>{duration(rollout.horizon.seconds)} <span class="muted">(<DataText text={rollout.horizon.basis} />)</span></>],
         ["Rollout", <Id id={rollout.rollout_id} label="id of the rollout" />],
       ]} />
     </div>
+  );
+}
+
+/** Whose trajectories the evidence is about, and what they cannot show. */
+function Subjects({ of }: { of: Rollout["subjects"] }) {
+  return (
+    <>
+      {of.seen.toLocaleString("en")} seen
+      {of.starts_before > 0 && <span class="muted">; before it {of.before.toLocaleString("en")} in {plural(of.starts_before, "start")}</span>}
+      {of.split > 0 && <span class="muted">; {of.split.toLocaleString("en")} of them stood for many: their trajectories count one by one</span>}
+      {of.note !== null && <span class="block"><Pill tone="warn" icon="warn" plain>few subjects</Pill> <DataText text={of.note} /></span>}
+    </>
   );
 }

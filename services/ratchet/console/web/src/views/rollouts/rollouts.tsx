@@ -54,7 +54,7 @@ function RolloutTable({ rollouts }: { rollouts: readonly Rollout[] }) {
 /** What its stage lacks, or the person who decides. */
 function Waits({ of }: { of: Rollout }) {
   if (of.state === "awaiting_approval") return <>a person's approval</>;
-  if (of.state === "held") return <>a person's decision</>;
+  if (of.state === "held" || of.state === "suspended") return <>a person's decision</>;
   if (of.waiting_for.length === 0) return <span class="muted">–</span>;
   return <ul class="waits">{of.waiting_for.map((one) => <li key={one}><DataText text={one} most={120} /></li>)}</ul>;
 }
