@@ -201,6 +201,7 @@ nightly: test-all test-clients test-ray test-trackers test-tasks walk-guides sim
 
 simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, hours
 	$(BIN)/python -m tests.bench.simulate_canary
+	$(BIN)/python -m tests.bench.simulate_canary --only subjects --rollouts 1000
 
 bench-train: $(STAMP) ## a train step beside TRL's, padded and by length: minutes (ARGS=--help)
 	@$(BIN)/python -m tests.bench.bench_train $(ARGS)

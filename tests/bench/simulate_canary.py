@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from ratchet.canary_deployer.domain.e_processes import Floats
 from ratchet.canary_deployer.domain.rules import Stage
 from tests.support.canary_messages import Disturbed, play_messages
 from tests.support.canary_scenes import (
@@ -28,6 +29,8 @@ from tests.support.canary_scenes import (
     NOT_BY_SUBJECT,
     POWER_BY_SUBJECT,
     WORSE_BY_SUBJECT,
+    by_subject,
+    clustered,
     plain,
 )
 from tests.support.canary_simulation import Scene, counted, exact_interval, play
@@ -81,6 +84,27 @@ def detection(rollouts: int) -> None:
     for name in DETECTED:
         cells = [_detected(name, *traffic, rollouts) for traffic in TRAFFIC.values()]
         write(f"| {name} | {' | '.join(cells)} |")
+
+
+def detection_by_subject(rollouts: int) -> None:
+    """Median seconds until the suspension and the rollback, at 10 % of traffic, in sessions of 10, five at a time."""
+    write(f"| suspended; rolled back: failure rate | {' | '.join(TRAFFIC)} |\n|---|" + "---|" * len(TRAFFIC))
+    for stable, canary in ((0.05, 1.0), (0.3, 1.0), (0.3, 0.6)):
+        cells: list[str] = []
+        for rate, seconds, look_s in TRAFFIC.values():
+            draw = clustered(10, 5, failure=stable, effect=canary - stable)
+            changes = {"rate": rate, "look_s": look_s, "stages": FOREVER, "horizon_s": 1800.0}
+            ends = play(by_subject(draw, seconds=seconds, **changes), rollouts=rollouts, seed=9)
+            cells.append(f"{_median(ends.suspended_s, seconds)}; {_median(ends.rolled_back_s, seconds)}")
+        write(f"| {stable:g} -> {canary:g} | {' | '.join(cells)} |")
+
+
+def _median(times: Floats, seconds: float) -> str:
+    """The median, or how many came within the time that is simulated."""
+    took = np.sort(np.where(times <= seconds, times, np.inf))
+    middle = took[len(took) // 2]
+    within = int(np.isfinite(took).sum())
+    return f"{middle:,.0f}" if np.isfinite(middle) else f"{within} of {len(took)} within {seconds:,.0f}"
 
 
 def _detected(name: str, rate: float, seconds: float, look_s: float, rollouts: int) -> str:
@@ -186,6 +210,7 @@ def main() -> None:
         errors(LIMITS, "rolled_back", options.rollouts)
     if options.only in (None, "detection"):
         detection(options.timed)
+        detection_by_subject(options.timed)
     if options.only in (None, "power"):
         power(options.timed)
     sys.exit(0 if good else 1)
