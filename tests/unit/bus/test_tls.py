@@ -60,7 +60,7 @@ async def test_an_object_store_at_https_hears_no_key_in_clear_text() -> None:
     async with listening() as listener:
         objects = Objects(SharedSettings(s3_endpoint=f"https://127.0.0.1:{listener.port}", s3_secret_key="x"))
         with pytest.raises(ObjectsUnavailable):
-            await asyncio.to_thread(objects.get, "s3://bucket/key")
+            await asyncio.to_thread(objects.get, "s3://ratchet/key")
         assert set(listener.heard) == {HANDSHAKE}
 
 
