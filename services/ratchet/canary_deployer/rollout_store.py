@@ -32,7 +32,7 @@ import structlog
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain.rollout import TERMINAL, WITH_TRAFFIC, Rollout, State, without_statistics
-from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveStatistics
+from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveStatistics, can_continue
 from ratchet.canary_deployer.domain.summary import e_values
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.nats_events import Read
@@ -188,6 +188,9 @@ class RolloutStore:
         Chunks are deleted only once a newer record names others: while the record is the same, missing chunks stay
         missing, and an operator's act must not wait for them.
         """
+        rules = rollout.under(self.context.rules)
+        if not can_continue(rollout.statistics, rules):
+            return None, "its statistics are those of other tests: another version wrote them, or settings have changed"
         try:
             chunks = await self._chunk_store.read(rollout.statistics.chunks)
         except ChunksLost as error:
@@ -195,7 +198,7 @@ class RolloutStore:
             if now is None or now.revision != self._revision:
                 raise BusUnavailable("the record has changed meanwhile: reading it again") from error
             return None, str(error)
-        return (rollout.rollout_id, LiveStatistics(rollout.statistics, chunks, rollout.under(self.context.rules))), None
+        return (rollout.rollout_id, LiveStatistics(rollout.statistics, chunks, rules)), None
 
 
 class ChunkStore:

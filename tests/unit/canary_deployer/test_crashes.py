@@ -216,6 +216,37 @@ async def test_a_running_rollout_of_an_earlier_version_is_rolled_back(
     assert first_break(world.bus.published(ModelRollout)) is None
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"roles_kept_small": frozenset({ROLE})},
+        {"roles_that_lose_users": frozenset({ROLE})},
+        {"metrics": ("failure", "latency")},
+        None,
+    ],
+    ids=["kept small", "first alone", "as many metrics", "an earlier version's"],
+)
+async def test_a_state_of_other_tests_ends_its_canary(settings: dict[str, object] | None) -> None:
+    world = CanaryWorld(quick_rules(metrics=("failure", "reward")))
+    world.traffic.subjects = ("0" * 16,) * 40
+    await (await world.with_policies(1, 2)).until("running")
+    for _ in range(5):
+        world.clock.advance(6)
+        await world.play(40, 0.7, 0.7)
+    if settings is None:
+        members = msgspec.json.decode(msgspec.json.encode(await world.rollout()))
+        for added in ("layout", "unit_wealth"):
+            del members["statistics"]["kept"][added]
+        await Bucket(world.bus, ROLLOUTS, msgspec.Raw).put(ROLE, msgspec.Raw(msgspec.json.encode(members)))
+    else:
+        world.rules = quick_rules(**{"metrics": ("failure", "reward"), **settings})
+    world.restart()
+    await world.controller.step()
+    ended = await world.until("rolled_back")
+    assert ended.reason.startswith("its statistics are those of other tests")
+    assert (await world.route()).canary is None
+
+
 async def test_a_record_of_an_earlier_version_that_ended_or_waits_blocks_no_later_rollout() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["approval"].outcome = NEEDS_APPROVAL

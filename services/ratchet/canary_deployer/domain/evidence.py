@@ -120,6 +120,12 @@ class SequentialTests:
         self._unit_stakes = int((self._mixtures[:, : len(self.unit_names)] > 0).any(axis=1).sum())
         """The first ones, of the tests by subject."""
 
+    @property
+    def layout(self) -> tuple[str, ...]:
+        """What the numbers of a `ProcessState` stand for: a state of other tests means something else here."""
+        shares = (f"{share:g} of k={k}" for k, share in self.shares.items())
+        return (*shares, *self.names, "promotion", *self.rules.promotion_metrics)
+
     def _made_mixtures(self) -> Floats:
         """Stakes stand as in `products`: by subject for each k, then by trajectory."""
         units, shares = len(self.unit_names), sum(SHARES[name] for name in self.rules.metrics)

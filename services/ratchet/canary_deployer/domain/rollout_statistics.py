@@ -37,6 +37,8 @@ class StoredStratum(msgspec.Struct, frozen=True):
 class StoredState(msgspec.Struct, frozen=True, omit_defaults=True):
     """A `ProcessState` in the record."""
 
+    layout: tuple[str, ...] = ()
+    """Of the tests that it is the state of."""
     block: int = 0
     capital: list[float] = []
     peaks: list[float] = []
@@ -51,8 +53,11 @@ class StoredState(msgspec.Struct, frozen=True, omit_defaults=True):
     unit_spent: float = 1.0
 
     @classmethod
-    def of_state(cls, state: ProcessState) -> StoredState:
-        """A state of one rollout; JSON has no infinity, so an extreme before the first trajectory is None."""
+    def of_state(cls, state: ProcessState, layout: tuple[str, ...]) -> StoredState:
+        """A state of one rollout, of tests with this layout.
+
+        JSON has no infinity, so an extreme before the first trajectory is None.
+        """
         strata = [
             StoredStratum(
                 weight=weight,
@@ -63,6 +68,7 @@ class StoredState(msgspec.Struct, frozen=True, omit_defaults=True):
             for weight, stratum in state.strata.items()
         ]
         return cls(
+            layout=layout,
             block=state.block,
             capital=state.capital.tolist(),
             peaks=state.peaks.tolist(),
@@ -131,6 +137,12 @@ class Statistics(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the e-values were."""
 
 
+def can_continue(statistics: Statistics, rules: Rules) -> bool:
+    """Whether the tests that these rules ask for are those whose state is in the record."""
+    stored = statistics.tests
+    return not stored.capital or stored.layout == SequentialTests(rules).layout
+
+
 class LiveStatistics:
     """The statistics of one rollout while they change."""
 
@@ -166,7 +178,7 @@ class LiveStatistics:
             stable=msgspec.structs.replace(stable),
             canary=msgspec.structs.replace(canary),
             evidence=evaluation.evidence(),
-            tests=StoredState.of_state(self._state),
+            tests=StoredState.of_state(self._state, self._tests.layout),
             chunks=names,
             closed=self.window.closed,
             pending=self.window.pending,
