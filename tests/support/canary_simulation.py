@@ -312,7 +312,11 @@ class _Play:
         done = self.canary[:, :closed].sum(axis=1)
         done += (self._outcomes(slice(closed, begun), now).settled & self.canary[:, closed:begun]).sum(axis=1)
         for place in np.flatnonzero(np.isnan(self._decided())).tolist():
-            watch = Statistics(evidence=evaluation.evidence((place,)), canary=ArmCounts(trajectories=int(done[place])))
+            watch = Statistics(
+                evidence=evaluation.evidence((place,)),
+                canary=ArmCounts(trajectories=int(done[place])),
+                subjects=int((self.opener[place, :begun] == np.arange(begun)).sum()),
+            )
             age_s = now - self.stage_s[place]
             record = msgspec.structs.replace(self.records[place], statistics=watch, stage_age_s=age_s)
             decision = decide(record, self.rules)

@@ -51,9 +51,9 @@ def running() -> Rollout:
 
 
 def with_canary(rollout: Rollout, trajectories: int, **changes: object) -> Rollout:
-    """The rollout when so many canary trajectories have settled, all with known outcomes."""
+    """The rollout when so many canary trajectories, each of another subject, have settled, all with known outcomes."""
     evidence = Evidence(**({"coverage": {"stable": 1.0, "canary": 1.0}} | changes))
-    watch = Statistics(canary=ArmCounts(trajectories=trajectories), evidence=evidence)
+    watch = Statistics(canary=ArmCounts(trajectories=trajectories), evidence=evidence, subjects=trajectories)
     return msgspec.structs.replace(rollout, statistics=watch)
 
 
@@ -171,6 +171,13 @@ def test_promotion_needs_evidence_by_subject_and_by_trajectory(short: str, unit:
     assert waiting_for(aged(rollout, 500), RULES) == [f"promotion e-value of failure{unit} 19 of 20"]
 
 
+def test_so_few_subjects_promote_nothing() -> None:
+    few = msgspec.structs.replace(with_canary(last_stage(), 200, **PROVEN).statistics, subjects=9)
+    rollout = aged(msgspec.structs.replace(last_stage(), statistics=few), 500)
+    assert waiting_for(rollout, RULES) == ["9 of 10 subjects: fewer say nothing of others"]
+    assert decide(rollout, RULES) is None
+
+
 SUSPICIONS = [
     ({"suspension": {"combined": 34.0}}, "worse than the margin, for the traffic so far: 34 reached 33.33"),
     ({"suspension": {"first_call": 101.0}}, "first calls fail, for the traffic so far: 101 reached 100"),
@@ -184,7 +191,7 @@ def test_what_trajectories_show_suspends_and_asks_with_the_subjects_seen(shown: 
     decision = decide(with_canary(running(), 1, **shown), RULES)
     assert decision.verdict is Verdict.SUSPEND
     assert decision.reason.startswith(reason)
-    assert "0 subjects seen in 0 trajectories: a person has to look" in decision.reason
+    assert "1 subjects seen in 0 trajectories: a person has to look" in decision.reason
 
 
 def suspended(**rules: object) -> Rollout:

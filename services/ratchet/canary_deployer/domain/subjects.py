@@ -70,6 +70,8 @@ RECENT_STARTS = 1000
 """The latest starts of a role, from which `SubjectsBefore` follows."""
 LARGEST_SHARE = 0.05
 """A subject with more of them stands for many: each of its trajectories is its own subject."""
+FEWEST_SUBJECTS = 10
+"""On fewer no canary is promoted by itself, whatever its e-values: a few that do well say nothing of others."""
 UNCOUNTED = -1
 """Place of a trajectory that counts in no unit."""
 

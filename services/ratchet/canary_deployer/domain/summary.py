@@ -13,13 +13,12 @@ from ratchet.canary_deployer.domain.evidence import COMBINED, SAMPLE_RATIO, Evid
 from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules, threshold
+from ratchet.canary_deployer.domain.subjects import FEWEST_SUBJECTS
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import waiting_for
 from ratchet.core.contract.http.rollouts import EvidenceSampleOut, RolloutOut, TrailOut
 
 TRAJECTORIES = "trajectories"
-FEWEST_SUBJECTS = 10
-"""Fewer subjects cannot decide: a factor is at most about 2, and 20 takes five of those in a row on one metric."""
 LARGEST_SHOWN = 1e12
 """Beyond it an e-value says nothing more."""
 
@@ -120,22 +119,14 @@ def comparison(statistics: Statistics, rules: Rules) -> JsonObject:
 def subjects(rollout: Rollout, rules: Rules) -> JsonObject:
     """How many subjects the evidence is about, and what is known of them from before."""
     before, seen = rollout.subjects_before, rollout.statistics.subjects
-    few = seen < FEWEST_SUBJECTS and bool(rollout.schedule)
+    few = f"{seen} subjects seen: fewer than {FEWEST_SUBJECTS} say nothing of others, and promote nothing; a margin of"
     return {
         "seen": seen,
         "before": before.subjects,
         "starts_before": before.starts,
         "split": len(before.split),
-        "note": few_subjects(seen, rules) if few else None,
+        "note": f"{few} {rules.margin:g} takes hundreds" if rollout.schedule and seen < FEWEST_SUBJECTS else None,
     }
-
-
-def few_subjects(seen: int, rules: Rules) -> str:
-    """What so few subjects can show."""
-    return (
-        f"{seen} subjects seen: fewer than {FEWEST_SUBJECTS} show nothing of others and decide nothing; a margin of "
-        f"{rules.margin:g} takes hundreds"
-    )
 
 
 def _interval(shown: Evidence, metric: str) -> JsonObject:

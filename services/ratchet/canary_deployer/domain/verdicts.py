@@ -5,13 +5,14 @@ Three claims, three rules. A rollback needs one of four tests by subject to use 
 sooner, but what they show holds for the traffic so far alone, which may be few subjects: they suspend the canary and
 ask an operator. One who lets it go on overrules what a test had reached; to suspend it again the test must come as far
 once more. A promotion needs the present e-value of every promotion metric by subject and by trajectory, enough known
-outcomes on both arms, harm that varies, a stratified difference within every margin, and no rollback evidence above the
-caution level; a canary that is suspended is never promoted by itself. When the soak is over, a promotion needs all but
-the last once more: the present watermark has then passed the trajectories that were pending, and unseen, when the soak
-began, so a canary that had just turned worse loses its promotion. Asking twice only lowers the chance of a false
-promotion. A concern is no proof (a safety violation, complaints, arms that do not get their shares): it holds the
-rollout once, in a stage or in the soak, and an operator decides. A canary of which an engine fails far more calls than
-of stable leaves no soak by itself, whatever its strategy asks: an operator may promote it.
+outcomes on both arms, as many subjects as say something of others, harm that varies, a stratified difference within
+every margin, and no rollback evidence above the caution level; a canary that is suspended is never promoted by itself.
+When the soak is over, a promotion needs all but the last once more: the present watermark has then passed the
+trajectories that were pending, and unseen, when the soak began, so a canary that had just turned worse loses its
+promotion. Asking twice only lowers the chance of a false promotion. A concern is no proof (a safety violation,
+complaints, arms that do not get their shares): it holds the rollout once, in a stage or in the soak, and an operator
+decides. A canary of which an engine fails far more calls than of stable leaves no soak by itself, whatever its strategy
+asks: an operator may promote it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ratchet.canary_deployer.domain.evidence import COMBINED, FAR_WORSE, SAMPLE_
 from ratchet.canary_deployer.domain.gating import STRATEGIES
 from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rules import Rules, threshold
+from ratchet.canary_deployer.domain.subjects import FEWEST_SUBJECTS
 
 FEEDBACK, UNANNOUNCED = "negative_feedback", "unannounced"
 STREAK = "streak"
@@ -245,4 +247,6 @@ def _missing_proof(rollout: Rollout, rules: Rules) -> list[str]:
         for name, value in evidence.differences.items()
         if value > rules.margin_of(name)
     ]
-    return [*_missing_coverage(rollout, rules), *small, *flat, *worse]
+    seen = rollout.statistics.subjects
+    few = [f"{seen} of {FEWEST_SUBJECTS} subjects: fewer say nothing of others"] if seen < FEWEST_SUBJECTS else []
+    return [*_missing_coverage(rollout, rules), *few, *small, *flat, *worse]
