@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from ratchet.canary_deployer.domain.cohorts import cohort_of, mean_rollback_gain, units_settled
-from ratchet.canary_deployer.domain.e_processes import BLOCK, LARGEST_STAKE, lowest_difference, rollback_factors
+from ratchet.canary_deployer.domain.e_processes import (
+    BLOCK,
+    LARGEST_STAKE,
+    lowest_difference,
+    rollback_factors,
+    weighted_difference,
+)
 from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveStatistics, Statistics
 from ratchet.canary_deployer.domain.rules import FAILURE, REWARD
 from ratchet.canary_deployer.domain.subjects import (
@@ -116,9 +122,11 @@ def test_a_units_gain_has_mean_0_however_its_length_depends_on_the_past(k: int) 
                 for canary, failed in zip(arms, fails, strict=True):
                     p = 0.4 + effect if canary else 0.4
                     chance *= (weight if canary else 1 - weight) * (p if failed else 1 - p)
-                for canary, failed in zip(arms, fails, strict=True):
-                    z = failed / weight if canary else -failed / (1 - weight)
-                    gain += z - effect
+                differences = weighted_difference(
+                    np.array(arms), np.full(k, weight), np.array(fails, float), np.full(k, 0.3)
+                )
+                for failed, difference in zip(fails, differences.tolist(), strict=True):
+                    gain += difference - effect
                     if failed:
                         break
                 mean += chance * gain / k

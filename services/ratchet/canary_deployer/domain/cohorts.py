@@ -109,8 +109,8 @@ def cohort_of(chunk: Chunk, units: Mapping[str, Unit] | None = None) -> Cohort:
     """A chunk as arrays; with the units that it opened, where `units` are given, by subject."""
     trajectories = chunk.trajectories
     terms = [chunk.terms[trajectory.terms] for trajectory in trajectories]
-    named = [one for one in trajectories if units and one.subject and one.place == 0]
-    opened = _units(chunk, units) if units and named else None
+    opens_named = any(trajectory.subject and trajectory.place == 0 for trajectory in trajectories)
+    opened = _units(chunk, units) if units and opens_named else None
     return _cohort(trajectories, terms, terms, opened)
 
 
