@@ -94,12 +94,14 @@ def weight_for(schedule: Sequence[WeightStep], trajectory_id: str) -> float:
     """The canary weight that a trajectory's draw is compared with: always the same for the same rollout and id.
 
     For a UUIDv7 it is the weight in force at the instant in the id. Any other id holds no instant, and no process could
-    remember when it came first: it takes the rollout's first weight, in every stage.
+    remember when it came first: it takes the rollout's first weight, in every stage, or the newest where that is less:
+    a canary that is suspended and kept small may have begun with nearly all traffic.
     """
     began = started_at(trajectory_id)
     if began is not None:
         return weight_at(schedule, began)
-    return min(schedule, key=lambda step: step.at).weight if schedule else 0.0
+    in_order = sorted(schedule, key=lambda step: step.at)
+    return min(in_order[0].weight, in_order[-1].weight) if in_order else 0.0
 
 
 def arm_of(route: Route, trajectory_id: str) -> Assignment | None:

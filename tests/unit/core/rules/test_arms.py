@@ -53,9 +53,16 @@ def test_a_trajectory_keeps_its_arm_when_the_weight_moves_later(number: int, fir
     assert arm_of(route(first), one) == arm_of(route(first, later), one)
 
 
-@given(st.uuids(version=4), st.floats(0, 1), st.lists(st.floats(0, 1), max_size=3))
-def test_arm_of_an_id_without_a_time_stays_at_every_stage(one: uuid.UUID, first: float, later: list[float]) -> None:
-    assert arm_of(route(first, *later), str(one)) == arm_of(route(first), str(one))
+@given(st.uuids(version=4), st.lists(st.floats(0, 1), min_size=1, max_size=4).map(sorted))
+def test_arm_of_an_id_without_a_time_stays_at_every_stage(one: uuid.UUID, weights: list[float]) -> None:
+    assert arm_of(route(*weights), str(one)) == arm_of(route(weights[0]), str(one))
+
+
+def test_ids_without_a_time_leave_a_canary_that_is_kept_small() -> None:
+    ids = [str(uuid.UUID(int=n * 7919)) for n in range(10_000)]
+    arms = [arm_of(route(0.95, 0.1), one) for one in ids]
+    assert abs(sum(1 for arm in arms if arm and arm.arm == CANARY) / len(arms) - 0.1) < 0.016
+    assert {arm.weight for arm in arms if arm} == {0.1}
 
 
 def test_ids_without_a_time_get_the_first_stages_share() -> None:
