@@ -199,7 +199,7 @@ class CallOpener:
             arm = self.arms.open(recognised.trajectory_id, model.role)
             if caller.key_id is not None and caller.allows(KeyScope.FEEDBACK, model.role):
                 arm.called_by(caller.key_id)
-            subject = partial(subject_of, asking, asked, session, self.subject_key)
+            subject = partial(_subject_ref, asking, asked, session, self.subject_key)
             engine, assignment = self._assign(recognised, arm, version, asked.model, subject, pinned=pinned)
         except NotFound as error:
             raise NotFound(str(error), param=asked.named_by, code="model_not_found") from error
@@ -254,7 +254,7 @@ class CallOpener:
             raise
 
 
-def subject_of(asking: Asked, asked: CallRequest, session: str | None, secret: bytes) -> str | None:
+def _subject_ref(asking: Asked, asked: CallRequest, session: str | None, secret: bytes) -> str | None:
     """The hash of whose trajectory a call begins, if it says so; `session`: the label of its headers."""
     return subject_ref(asking, end_user_of(asked), session, secret)
 
