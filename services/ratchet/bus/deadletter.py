@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, TypeVar
@@ -62,7 +63,7 @@ def with_message(
     letter: L, headers: Mapping[str, str], body: bytes, plain: bytes | None, redact: Callable[[str], str]
 ) -> L:
     """The dead letter with what it keeps of its message; `plain`: the unpacked body, None where that is large."""
-    shown = {name: redact(value) for name, value in headers.items()}
+    shown: dict[str, str] = json.loads(redact(json.dumps(dict(headers))))  # a header's name tells a secret, too
     if plain is None:
         return replace(letter, headers=shown, kept=IN_STREAM)
     text = plain.decode(errors="replace")

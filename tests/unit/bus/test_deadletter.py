@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from ratchet.bus.consumer import Dead, Outcome, subscribe
-from ratchet.bus.deadletter import IN_STREAM, LARGEST_KEPT, REDACTED, WHOLE
+from ratchet.bus.deadletter import IN_STREAM, LARGEST_KEPT, REDACTED, WHOLE, with_message
 from ratchet.bus.received import Received
 from ratchet.bus.testing import FakeBroker, FakeBus, FakeClock, eventually
+from ratchet.core.rules.redaction import redacted
 from tests.support.running import running
 from tests.support.shop import Order, Undeliverable, shop
 
@@ -59,6 +60,24 @@ async def test_dead_letter_keeps_no_secret(size: int) -> None:
     (letter,) = await letters(Order(number=1, note=f"{SECRET} {'x' * size}"))
     assert letter.kept == REDACTED
     assert base64.b64decode(letter.body).startswith(b'{"number":1,"note":"*** xxx')
+
+
+@pytest.mark.parametrize("name", ["password", "x-api-key", "cookie"])
+def test_dead_letter_hides_a_header_by_its_name(name: str) -> None:
+    bare = Undeliverable(
+        stream="ORDERS",
+        sequence=1,
+        consumer="bills",
+        original_subject="order.v1",
+        reason="invalid",
+        detail="",
+        at=datetime.now(UTC),
+        headers={},
+        body="",
+    )
+    letter = with_message(bare, {name: "of no known form", "ce-id": "order-1"}, b"{}", b"{}", redacted)
+    assert (letter.kept, letter.headers) == (REDACTED, {name: letter.headers[name], "ce-id": "order-1"})
+    assert letter.headers[name].startswith("[REDACTED:")
 
 
 @pytest.mark.parametrize("packed", [True, False])
