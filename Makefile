@@ -36,6 +36,8 @@ MLFLOW_STAMP := $(MLFLOW)/.ratchet-ready
 # Torch decides at import how many threads it uses; on few cores, one is many times faster than two.
 export OMP_NUM_THREADS := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Images of containers often forbid it; then every process of every test compiles all that it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -q
 SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 # Two targets at a time, also inside one of two; what each says stays together.
