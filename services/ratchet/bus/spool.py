@@ -223,12 +223,10 @@ class Spool:
         count = self._count.read(COUNT.size)
         if len(count) == COUNT.size and noted.published is not None:
             self.damaged = max(self.damaged, COUNT.unpack(count)[0] - noted.published - behind)
-        self._appended = self.pending
-        if self._cursor == noted.position:
-            self._appended += noted.published or 0
-            self._note_appended()
-        else:
-            self._note_appended()
+        goes_on = self._cursor == noted.position
+        self._appended = self.pending + (noted.published if goes_on and noted.published else 0)
+        self._note_appended()
+        if not goes_on:
             (self._directory / "cursor").unlink(missing_ok=True)  # the segments to come must not make it readable
 
     def _note_appended(self) -> None:
