@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from tools.docs.api_pages import pages as generated
@@ -12,6 +13,7 @@ API = ROOT / "docs" / "api"
 """An earlier `make docs` may have left pages there: tests read them as they are generated now."""
 
 
+@cache
 def pages() -> Mapping[Path, str]:
     """Where each page is, and its text."""
     files = [
