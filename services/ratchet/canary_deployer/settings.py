@@ -140,6 +140,9 @@ class Settings(ServiceSettings):
                 raise ValueError(f"{name} needs one value, or one for each of the {len(weights)} stages below 100 %")
         if wrong := [role for role in self.task_files if role != ANY_ROLE and not ROLE.fullmatch(role)]:
             raise ValueError(f"task_files: {wrong[0]!r} is neither a role's name nor {ANY_ROLE}")
+        named = (*self.roles_without_outcomes, *self.roles_that_lose_users, *self.roles_kept_small)
+        if wrong := [role for role in named if not ROLE.fullmatch(role)]:
+            raise ValueError(f"{wrong[0]!r} is not a role's name")
         if not self.metrics or {*self.metrics} - {*METRICS}:
             raise ValueError(f"metrics are chosen from {', '.join(METRICS)}")
         return self

@@ -313,7 +313,7 @@ def show_one(rollout: RolloutOut) -> None:
 
 def show_subjects(subjects: SubjectsOut) -> None:
     """Whose trajectories the evidence is about."""
-    split = f"; {subjects.split} with more than 5 % of them count by trajectory" if subjects.split else ""
+    split = f"; {subjects.split} with more than half of them counts by trajectory" if subjects.split else ""
     before = f"before it {subjects.before} in {subjects.starts_before} starts{split}"
     console.print(f"subjects: {subjects.seen} seen in this rollout, {before}", markup=False)
     if subjects.note is not None:

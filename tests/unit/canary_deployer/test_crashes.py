@@ -228,7 +228,7 @@ async def test_a_running_rollout_of_an_earlier_version_is_rolled_back(
 )
 async def test_a_state_of_other_tests_ends_its_canary(settings: dict[str, object] | None) -> None:
     world = CanaryWorld(quick_rules(metrics=("failure", "reward")))
-    world.traffic.subjects = ("0" * 16,) * 40
+    world.traffic.subjects = ("0" * 16, "1" * 16) * 20
     await (await world.with_policies(1, 2)).until("running")
     for _ in range(5):
         world.clock.advance(6)

@@ -51,6 +51,8 @@ def test_defaults_are_the_documented_schedule() -> None:
         ("strategy", "hope"),
         ("strategy", "immediate"),
         ("margin", 0.5),
+        ("roles_kept_small", "Not a role!"),
+        ("roles_that_lose_users", "Not a role!"),
     ],
 )
 def test_contradicting_settings_are_refused_at_the_start(name: str, value: object) -> None:

@@ -166,9 +166,10 @@ def test_the_filter_takes_few_new_subjects_for_old_ones() -> None:
         ([f"{n:016x}" for n in range(50)], SubjectsBefore(starts=50, subjects=50)),
         ([ALICE, BOB] * 10, SubjectsBefore(starts=20, subjects=2, mean_share=MEAN_SHARE)),
         ([ALICE] * 51 + [None] * 49, SubjectsBefore(starts=100, subjects=100, split=(ALICE,))),
+        ([ALICE] * 19, SubjectsBefore(starts=19, subjects=1, mean_share=MEAN_SHARE)),
         ([ALICE] * 50 + [None] * 50, SubjectsBefore(starts=100, subjects=51, mean_share=MEAN_SHARE)),
     ],
-    ids=["none", "unnamed", "each once", "they come back", "one stands for many", "one comes often"],
+    ids=["none", "unnamed", "each once", "they come back", "one stands for many", "too few to tell", "one comes often"],
 )
 def test_what_the_latest_starts_say_of_subjects(starts: list[str | None], expected: SubjectsBefore) -> None:
     assert subjects_before(starts) == expected

@@ -230,7 +230,12 @@ class SequentialTests:
         if len(self.shares) > 1 or not cohorts or not all(cohort.opens.all() for cohort in cohorts):
             return False
         of_units, singly = state.capital[..., : self._unit_stakes], state.capital[..., self._unit_stakes :]
-        return np.array_equal(of_units, singly[..., : self._unit_stakes]) and state.run == state.unit_run
+        return (
+            np.array_equal(of_units, singly[..., : self._unit_stakes])
+            and np.array_equal(state.wealth, state.unit_wealth)
+            and np.array_equal(state.spent, state.unit_spent)
+            and state.run == state.unit_run
+        )
 
     def _largest(self, state: ProcessState, products: Sequence[Floats], *, alone: bool) -> Floats:
         """The largest e-value of a prefix that reaches into the open blocks, per test."""

@@ -148,8 +148,15 @@ class LiveStatistics:
 
     def __init__(self, statistics: Statistics, chunks: Sequence[Chunk], rules: Rules) -> None:
         stable, canary = msgspec.structs.replace(statistics.stable), msgspec.structs.replace(statistics.canary)
-        self.window = Window(list(chunks), statistics.closed, stable, canary, subjects=statistics.subjects)
         self._tests = SequentialTests(rules)
+        self.window = Window(
+            list(chunks),
+            statistics.closed,
+            stable,
+            canary,
+            subjects=statistics.subjects,
+            means=FIRST in self._tests.shares,
+        )
         stored = statistics.tests
         self._state = stored.state() if stored.capital else self._tests.initial_state()
         self._computed: dict[int, tuple[Cohort, Floats]] = {}

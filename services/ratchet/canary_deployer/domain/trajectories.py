@@ -333,6 +333,8 @@ class Window:
     """Numbers of chunks whose tests have to be computed anew."""
     subjects: int = 0
     """Units that were opened: what the evidence about subjects counts."""
+    means: bool = True
+    """Whether a subject's later trajectories count too; else a unit is whole with its first."""
 
     def __post_init__(self) -> None:
         self._places = dict[str, tuple[Chunk, Trajectory]]()
@@ -440,7 +442,7 @@ class Window:
     def _count_in_unit(self, chunk: Chunk, trajectory: Trajectory) -> None:
         """Put a trajectory into the unit in which it counts, if any; one that does not count ends the unit."""
         if trajectory.place == 0:
-            self.units[trajectory.subject] = Unit(chunk.number, trajectory)
+            self.units[trajectory.subject] = Unit(chunk.number, trajectory, open=self.means)
         unit = self.units.get(trajectory.subject)
         if unit is None:
             return

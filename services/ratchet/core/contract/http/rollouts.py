@@ -160,7 +160,7 @@ class SubjectsOut(Answer, frozen=True, kw_only=True):
     starts_before: int
     """... and how many starts these were: at most 1,000."""
     split: int
-    """Subjects with more than 5 % of those starts: their trajectories count one by one."""
+    """Subjects with more than half of those starts, which stand for many: their trajectories count one by one."""
     note: str | None
     """What so few subjects cannot show; null where there are enough to show anything."""
 
