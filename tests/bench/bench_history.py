@@ -142,7 +142,7 @@ async def queries(warehouse: Explaining, rows: int) -> dict[str, Callable[[], Aw
     facts = Facts(warehouse)
     ledger = Ledger(warehouse, {"RL_TRAJECTORIES": ["trajectories"]})
     batch = [received(trajectory(f"new {n}"), n) for n in range(BATCH)]
-    ids = {("support", one.message.trajectory_id, one.event_id) for one in batch}
+    ids = {("support", received.message.trajectory_id, received.event_id) for received in batch}
     keys = [(role, trajectory_id) for role, trajectory_id, _ in ids]
     table = TABLES[Trajectory.TOPIC]
     last = (rows - 1) // WIDTH

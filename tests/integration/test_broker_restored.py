@@ -117,7 +117,6 @@ async def _published(bus: Bus, message: Message) -> bool:
     try:
         await bus.publish(message)
     except BusUnavailable:
-        await asyncio.sleep(0.2)
         return False
     return True
 

@@ -235,7 +235,7 @@ async def test_age_of_the_oldest_unsettled_message_is_known(settings: SharedSett
     refused = "session-refused"
 
     async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
-        sessions = [one.message.session_id for one in batch]
+        sessions = [received.message.session_id for received in batch]
         return [Retry("not yet", 0.2) if session == refused else Done() for session in sessions]
 
     async def waits_s() -> float:

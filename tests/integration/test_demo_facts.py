@@ -49,7 +49,7 @@ async def test_held_out_tickets_that_fall_silent_are_none_that_clerks_logged_or_
     held_out = played("of the gate", "pinned")
     facts = DemoFacts(warehouse, "support")
     await store(warehouse, *live, held_out)
-    await store(warehouse, *(reward(one, 1.0) for one in (*live[1:], held_out)))
+    await store(warehouse, *(reward(name, 1.0) for name in (*live[1:], held_out)))
     assert await facts.rewarded() == 3  # of the four that are due, though four rewards are stored
     await store(warehouse, reward(live[0], 1.0))
     assert await facts.rewarded() == 4

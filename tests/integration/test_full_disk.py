@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from ratchet.core.errors import BusUnavailable
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.settings import SharedSettings
 from ratchet.local.local_stack.member import MemberState
+from ratchet.local.local_stack.servers import STUCK_S
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from tests.support.messages import trajectory
@@ -49,8 +49,12 @@ async def test_broker_takes_messages_again_after_a_full_disk(tmp_path: Path) -> 
 
                 await eventually(named, 30)
                 assert "write error" in str(broker.reason)
-                await asyncio.sleep(5)
-                assert broker.restarts == 0  # a new start would find no room either
+
+                async def started_again() -> bool:
+                    return broker.restarts > 0
+
+                with pytest.raises(AssertionError):  # a new start would find no room either
+                    await eventually(started_again, 2 * STUCK_S)
             await eventually(lambda: _publishes(bus, refused), 60)
             assert broker.restarts == 1
             assert "write error" in str(broker.restarted)

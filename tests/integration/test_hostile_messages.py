@@ -99,7 +99,7 @@ async def test_dead_letters_of_large_messages_push_no_older_one_out(settings: Sh
 
             async def settled() -> bool:
                 readers = await bus.nc.jetstream().consumers_info("RL_TRAJECTORIES")
-                return len(readers) == 2 and not any(one.num_pending or one.num_ack_pending for one in readers)
+                return len(readers) == 2 and not any(reader.num_pending or reader.num_ack_pending for reader in readers)
 
             await eventually(settled)
         dead = await letters(bus, "RL_TRAJECTORIES")

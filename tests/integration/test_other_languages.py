@@ -115,13 +115,18 @@ def with_nats_command(folder: Path, shared: SharedSettings) -> dict[str, str]:
     return {"PATH": f"{command.parent}:{os.environ['PATH']}", "NATS_URL": shared.nats_url}
 
 
+async def nats_pub(folder: Path, shared: SharedSettings) -> tuple[str, dict[str, str]]:
+    """Run what the guide has for `nats pub`: the script, and its environment."""
+    script, env = "\n".join(commands("nats pub")), with_nats_command(folder, shared)
+    await shell(script, folder, env)
+    return script, env
+
+
 async def test_nats_pub_stores_a_trajectory_and_the_feedback_on_it(
     shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
     async with collecting(shared_settings) as here:
-        script = "\n".join(commands("nats pub"))
-        env = with_nats_command(tmp_path, shared_settings)
-        await shell(script, tmp_path, env)
+        script, env = await nats_pub(tmp_path, shared_settings)
         row = (await here.has("trajectories"))[0]
         event_id = "agent.rl.trajectory.v1:helpdesk:0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11"
         assert (row["role"], row["event_id"]) == ("helpdesk", event_id)
@@ -136,9 +141,7 @@ async def test_nats_pub_stores_a_trajectory_in_each_of_its_roles(
     shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
     async with collecting(shared_settings) as here:
-        script = "\n".join(commands("nats pub"))
-        env = with_nats_command(tmp_path, shared_settings)
-        await shell(script, tmp_path, env)
+        script, env = await nats_pub(tmp_path, shared_settings)
         await shell(script.replace("helpdesk", "sales"), tmp_path, env)
         assert {row["role"] for row in await here.has("trajectories", 2)} == {"helpdesk", "sales"}
 

@@ -22,7 +22,7 @@ from prometheus_client import Counter
 
 from ratchet.bus.acknowledged import Acknowledged
 from ratchet.bus.envelope import Record
-from ratchet.bus.failures import Notice
+from ratchet.bus.failures import Notice, failure
 from ratchet.bus.message import Message
 from ratchet.bus.tasks import end
 from ratchet.core.errors import BusUnavailable, RatchetError, Rejected
@@ -107,6 +107,8 @@ class Upkeep:
                 continue
             except RatchetError as error:  # the broker is away, or not whole yet: the next look finds the same
                 log.warning("the broker is looked after later", reason=str(error))
+            except Exception as error:  # noqa: BLE001 - the boundary: a fault here must not end the looking after
+                log.error("the broker cannot be looked after", **failure(error, self._bus.contracts.mask))
 
     async def _look(self) -> None:
         if not self._bus.is_connected:
@@ -177,13 +179,13 @@ class Upkeep:
 
     async def _publish_again(self) -> None:
         results = await asyncio.gather(*map(self._bus.publish_record, self._again), return_exceptions=True)
-        for refused in (result for result in results if isinstance(result, Rejected)):
-            log.error("message refused", reason=str(refused))
-        self._again = [
-            record
-            for record, result in zip(self._again, results, strict=True)
-            if result is not None and not isinstance(result, Rejected)
-        ]
+        sent = list(zip(self._again, results, strict=True))
+        self._again = [record for record, result in sent if isinstance(result, BusUnavailable)]
+        for _, result in sent:
+            if isinstance(result, Rejected):
+                log.error("message refused", reason=str(result))
+            elif result is not None and not isinstance(result, BusUnavailable):
+                raise result
         if self._again:
             raise BusUnavailable(f"{len(self._again)} messages are not published again yet")
 

@@ -215,7 +215,7 @@ def test_a_suspended_canary_is_rolled_back_once_subjects_show_it() -> None:
     assert decide(shown, RULES).verdict is Verdict.ROLL_BACK
 
 
-def test_a_suspended_canary_is_withdrawn_at_its_deadline_and_never_promoted() -> None:
+def test_suspended_canary_is_withdrawn_at_its_deadline_never_promoted() -> None:
     proven = with_canary(suspended(), 200, suspension={"combined": 34.0}, **PROVEN)
     assert decide(aged(proven, RULES.deadline_s - 1), RULES) is None
     ended = take(aged(proven, RULES.deadline_s), Verdict.WITHDRAW)
@@ -223,7 +223,7 @@ def test_a_suspended_canary_is_withdrawn_at_its_deadline_and_never_promoted() ->
     assert (ended.state, ended.weight) == (State.WITHDRAWN, 0.0)
 
 
-def test_a_canary_that_was_let_go_on_is_suspended_again_by_as_much_evidence() -> None:
+def test_canary_that_was_let_go_on_is_suspended_by_as_much_again() -> None:
     resumed = take(suspended(), Verdict.RESUME)
     assert (resumed.state, resumed.weight) == (State.RUNNING, 0.1)
     again = 34.0 * 34.0

@@ -85,7 +85,7 @@ def test_simulation_promotes_no_canary_that_is_worse_by_subject(size: int, activ
     assert exact_interval(promoted, 30)[0] <= ALLOWED, promoted
 
 
-def test_a_canary_that_fails_every_session_is_rolled_back_by_a_few_sessions() -> None:
+def test_canary_that_fails_every_session_is_rolled_back_by_a_few() -> None:
     fails = clustered(50, 5, failure=0.05, effect=0.95)
     ends = play(by_subject(fails, weight=0.1, seconds=3000.0, look_s=100.0), rollouts=20, seed=20)
     assert (ends.suspended, ends.rolled_back, ends.promoted) == (20, 20, 0)
@@ -165,9 +165,7 @@ def history(seed: int, count: int, subjects: int = 0) -> list[Batch]:
 
 @pytest.mark.parametrize("subjects", [0, 5])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_restart_at_any_moment_changes_nothing_and_folding_equals_evaluating_all_at_once(
-    seed: int, subjects: int
-) -> None:
+def test_restart_at_any_moment_changes_nothing_and_folding_is_exact(seed: int, subjects: int) -> None:
     rules = quick_rules(horizon_s=100.0, mean_share=0.5)
     batches = history(seed, 700, subjects)
     straight, often = LiveStatistics(Statistics(), [], rules), LiveStatistics(Statistics(), [], rules)

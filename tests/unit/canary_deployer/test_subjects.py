@@ -144,10 +144,10 @@ def test_a_subject_whose_trajectories_are_forgotten_opens_no_second_unit() -> No
     stored = msgspec.json.decode(msgspec.json.encode(live.window.chunks), type=list[Chunk])
     names = tuple(ChunkName(chunk.number, "x") for chunk in stored)
     restarted = LiveStatistics(live.record(0.5, names), stored, rules)
-    for one in (live, restarted):
-        one.fold(Batch(again, 1e6 + 1000), PAIR, rules)
-        assert {trajectory.place for trajectory in one.window.chunks[-1].trajectories} == {UNCOUNTED}
-        assert one.window.subjects == 3 * BLOCK
+    for statistics in (live, restarted):
+        statistics.fold(Batch(again, 1e6 + 1000), PAIR, rules)
+        assert {trajectory.place for trajectory in statistics.window.chunks[-1].trajectories} == {UNCOUNTED}
+        assert statistics.window.subjects == 3 * BLOCK
 
 
 def test_the_filter_takes_few_new_subjects_for_old_ones() -> None:

@@ -448,6 +448,10 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     by_share: dict[str, tuple[ShareDifference, ...]] = {}
     """The differences by the canary's share of traffic."""
 
+    def proof_of(self, metric: str) -> float:
+        """What speaks for a promotion by this metric: the smaller e-value, as both must suffice."""
+        return min(self.promotion.get(metric, 1.0), self.promotion_by_trajectory.get(metric, 1.0))
+
 
 def _with_cohort(
     strata: dict[float, Stratum], cohort: Cohort, harms: dict[str, Floats], before: Flags

@@ -204,7 +204,7 @@ def _promotion(rollout: Rollout, rules: Rules) -> Decision:
     if not in_last_stage(rollout, rules):
         weight = rules.stages[rollout.stage + 1].weight
         return Decision(Verdict.ADVANCE, f"stage complete without alarm, on to {weight:.0%}", ITSELF)
-    smallest = min(rollout.statistics.evidence.promotion.values())
+    smallest = min(map(rollout.statistics.evidence.proof_of, rules.promotion_metrics))
     reason = f"not worse than the margin: e-value {smallest:.3g} reached {rules.promotion_threshold:g}"
     if not rules.outcomes:
         return Decision(Verdict.HOLD, f"{reason}; the role has no outcomes, a person decides", ITSELF)
@@ -235,9 +235,8 @@ def _missing_proof(rollout: Rollout, rules: Rules) -> list[str]:
     evidence = rollout.statistics.evidence
     small: list[str] = []
     for name in rules.promotion_metrics:
-        by_subject, singly = evidence.promotion.get(name, 1.0), evidence.promotion_by_trajectory.get(name, 1.0)
-        if (value := min(by_subject, singly)) < rules.promotion_threshold:
-            unit = " by subject" if by_subject < singly else ""
+        if (value := evidence.proof_of(name)) < rules.promotion_threshold:
+            unit = " by subject" if value < evidence.promotion_by_trajectory.get(name, 1.0) else ""
             small.append(f"promotion e-value of {name}{unit} {value:.3g} of {rules.promotion_threshold:g}")
     flat = [f"{name}: every trajectory did the same harm, which shows nothing" for name in evidence.constant]
     if not evidence.varies:

@@ -60,7 +60,7 @@ def test_arm_of_an_id_without_a_time_stays_at_every_stage(one: uuid.UUID, weight
 
 def test_ids_without_a_time_leave_a_canary_that_is_kept_small() -> None:
     ids = [str(uuid.UUID(int=n * 7919)) for n in range(10_000)]
-    arms = [arm_of(route(0.95, 0.1), one) for one in ids]
+    arms = [arm_of(route(0.95, 0.1), trajectory_id) for trajectory_id in ids]
     assert abs(sum(1 for arm in arms if arm and arm.arm == CANARY) / len(arms) - 0.1) < 0.016
     assert {arm.weight for arm in arms if arm} == {0.1}
 

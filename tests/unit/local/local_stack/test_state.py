@@ -24,7 +24,8 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.catalog import ENGINE, TRAINER
 from ratchet.local.local_stack.demand import needed_members, start_when_needed
 from ratchet.local.local_stack.orphans import STACK_ID_VARIABLE, birth, is_running
-from ratchet.local.local_stack.process import ended, log_tail
+from ratchet.local.local_stack.process import Process, ended, log_tail
+from ratchet.local.local_stack.program import Program
 from ratchet.local.local_stack.servers import nats_config, s3_credentials
 from ratchet.local.local_stack.state import (
     AlreadyRunning,
@@ -182,3 +183,10 @@ def test_lock_makes_the_directory_readable_by_its_owner_alone(tmp_path: Path) ->
             directory.mkdir(mode=0o755)
         with stack_lock(directory):
             assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_what_a_member_writes_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    here, script = "http://127.0.0.1:9", f"open({str(tmp_path / 'written')!r}, 'w')"
+    program = Program("writer", (sys.executable, "-c", script), here, here, 9)
+    assert Process.start(program, tmp_path / "writer.log").wait() == 0
+    assert stat.S_IMODE((tmp_path / "written").stat().st_mode) == 0o600
