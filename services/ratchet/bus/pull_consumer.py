@@ -248,12 +248,12 @@ async def oldest_s(nc: Nats, stream: str, consumer: str) -> float:
     if not state.num_pending and not state.num_ack_pending:
         return 0.0
     subjects = state.config.filter_subjects or [state.config.filter_subject or ">"]
-    stored = [await _stored_at(nc, stream, state.ack_floor.stream_seq + 1, subject) for subject in subjects]
+    stored = [await stored_at(nc, stream, state.ack_floor.stream_seq + 1, subject) for subject in subjects]
     return max([0.0, *((state.ts - at).total_seconds() for at in stored if at is not None)])
 
 
-async def _stored_at(nc: Nats, stream: str, sequence: int, subject: str) -> datetime | None:
-    """When the first message of a subject was stored, from a sequence on; None without one."""
+async def stored_at(nc: Nats, stream: str, sequence: int, subject: str) -> datetime | None:
+    """When the first message of a subject was stored, from a sequence on; None without one. Raises `BusUnavailable`."""
     question = msgspec.json.encode({"seq": sequence, "next_by_subj": subject})
     try:
         async with asyncio.timeout(ANSWER_S):

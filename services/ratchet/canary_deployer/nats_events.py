@@ -16,11 +16,11 @@ import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import Error as JetStreamError, NotFoundError
+from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.connection import Bus, Extent
 from ratchet.bus.ordered_reader import PATIENCE_S, OrderedReader, fetch, read_summary
-from ratchet.bus.pull_consumer import ANSWER_S, ask
+from ratchet.bus.pull_consumer import ANSWER_S, ask, stored_at
 from ratchet.canary_deployer.domain.subjects import RECENT_STARTS
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
 from ratchet.core.contract import Alert, Message, Reward, Start, Turn, named_id
@@ -456,16 +456,7 @@ class _Settled:
         if not self._seen or self._seen[-1][2] != info.state.last_seq:
             self._seen.append((now, min(now, complete), info.state.last_seq))
         if self._settled_at is None:
-            self._settled_at = await self._oldest_after(floor) or now
+            oldest = await stored_at(self._bus.nc, self._stream, floor + 1, ">")
+            self._settled_at = now if oldest is None else oldest.timestamp()
         self.behind_s = max(0.0, now - self._settled_at)
         return self._until
-
-    async def _oldest_after(self, floor: int) -> float | None:
-        """When the first message that is not settled was stored; None when the stream no longer holds one."""
-        try:
-            oldest = await self._bus.nc.jetstream().get_msg(self._stream, floor + 1, subject=">", next=True)
-        except NotFoundError:
-            return None
-        except (nats.errors.Error, JetStreamError, TimeoutError) as error:
-            raise BusUnavailable(f"cannot read {self._stream}: {error!r}") from error
-        return oldest.time.timestamp() if oldest.time is not None else None
