@@ -56,7 +56,7 @@ async def store(warehouse: Warehouse, *turns: Turn) -> None:
     for number, one in enumerate(turns, first):
         row = row_of(TABLES[Turn.TOPIC], received(one, number), f"made/{first}", at)
         rows.append(row | {"body": encode(one).decode()})
-    await Facts(warehouse).insert("turns", rows, again=True)
+    await Facts(warehouse).insert(TABLES[Turn.TOPIC], rows, again=True)
 
 
 CALLS = (

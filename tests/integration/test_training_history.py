@@ -55,7 +55,7 @@ async def store(warehouse: Warehouse, *statuses: TrainingStatus) -> None:
         row_of(table, received(one, number), "made/1", after(number)) | {"body": encode(one).decode()}
         for number, one in enumerate(statuses, 1)
     ]
-    await Facts(warehouse).insert("training_statuses", rows, again=True)
+    await Facts(warehouse).insert(TABLES[TrainingStatus.TOPIC], rows, again=True)
 
 
 async def test_each_attempt_has_its_usage_and_the_curves_go_on_where_the_last_one_went_on(warehouse: Warehouse) -> None:

@@ -140,6 +140,7 @@ KINDS: dict[str, Callable[[int, int], object]] = {
 def main(kind: str, children: int, runs: int) -> None:
     """Do the runs of all children in the way that `kind` says, with the parent's client where it is `inherited`."""
     global client  # noqa: PLW0603 - children use it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     if kind.startswith("inherited-"):
         client = Client(agent_id="a")
     KINDS[kind.removeprefix("inherited-").removeprefix("own-")](children, runs)
