@@ -3,6 +3,7 @@
 from prometheus_client import Counter, Gauge, Histogram
 
 from ratchet.core.contract import Trajectory
+from ratchet.core.contract.values import DOMAINS, PROFILES
 
 COLLECTED = Counter("agent_rl_trajectories_collected_total", "Trajectories stored.", ["agent_type", "task_domain"])
 LENGTH = Histogram("agent_rl_trajectory_length", "Turns per trajectory.", buckets=(1, 3, 5, 10, 20, 50))
@@ -29,8 +30,8 @@ TRIMMED = Counter("ratchet_stream_trimmed_total", "Messages trimmed from a strea
 
 MAIN, GENERAL, OTHER = "main", "general", "other"
 """Labels of an agent without a profile, of a task without a domain, and of those that have words of their own."""
-AGENT_TYPES = frozenset({MAIN, "researcher", "developer", "hacker", "rl-trainer"})
-TASK_DOMAINS = frozenset({GENERAL, "coding", "research", "data_analysis", "debugging", "writing"})
+AGENT_TYPES = frozenset({MAIN, *PROFILES})
+TASK_DOMAINS = frozenset({GENERAL, *DOMAINS})
 
 
 def count_stored(trajectory: Trajectory) -> None:

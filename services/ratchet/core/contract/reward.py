@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from ratchet.bus.message import JsonObject, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
-from ratchet.core.contract.values import Amount, Count, Ordinal, Role, Share, Uuid, listed, matching
+from ratchet.core.contract.values import DOMAINS, Amount, Count, Ordinal, Role, Share, Uuid, listed, matching
 
 SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
 """Sources that a preference can have."""
@@ -176,9 +176,7 @@ class Preference(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """Which person, model or rule preferred."""
     confidence: Share | None = None
     """0 (guess) to 1 (certain)."""
-    domain: (
-        Annotated[str, Meta(examples=["coding", "research", "data_analysis", "general", "debugging", "writing"])] | None
-    ) = None
+    domain: Annotated[str, Meta(examples=[*DOMAINS])] | None = None
     """What kind of task this is. Open: any domain of your own."""
     labels: JsonObject | None = None
     """Free-form labels of your own."""

@@ -11,6 +11,7 @@ from msgspec import Meta
 from ratchet.bus.message import JsonObject, Message, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.values import (
+    DOMAINS,
     NULLABLE,
     Amount,
     Count,
@@ -36,10 +37,7 @@ class DatasetFilter(Value, frozen=True, kw_only=True, omit_defaults=True):
     min_reward: float | None = None
     max_trajectory_length: Ordinal | None = None
     date_range: DateRange | None = None
-    task_domains: (
-        list[Annotated[str, Meta(examples=["coding", "research", "data_analysis", "general", "debugging", "writing"])]]
-        | None
-    ) = None
+    task_domains: list[Annotated[str, Meta(examples=[*DOMAINS])]] | None = None
     """Only these domains. Open: any domain of your own."""
     exclude_subordinate_profiles: list[str] | None = None
     """Not these sub-agents."""

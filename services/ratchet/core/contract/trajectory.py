@@ -15,7 +15,9 @@ from msgspec import Meta
 from ratchet.bus.message import JsonObject, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
 from ratchet.core.contract.values import (
+    DOMAINS,
     NULLABLE,
+    PROFILES,
     Amount,
     Count,
     Ordinal,
@@ -104,9 +106,7 @@ class TaskContext(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The agent's system prompt."""
     complexity_score: Share | None = None
     """How hard the task is, 0 (trivial) to 1."""
-    domain: (
-        Annotated[str, Meta(examples=["coding", "research", "data_analysis", "general", "debugging", "writing"])] | None
-    ) = None
+    domain: Annotated[str, Meta(examples=[*DOMAINS])] | None = None
     """What kind of task this is. Open: any domain of your own."""
     group_key: str | None = None
     """Same task, several tries: trajectories that share it form a group."""
@@ -177,9 +177,7 @@ class Trajectory(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     role: Role = DEFAULT_ROLE
     """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
     subject."""
-    subordinate_profile: Annotated[
-        Annotated[str, Meta(examples=["researcher", "developer", "hacker", "rl-trainer", None])] | None, NULLABLE
-    ] = None
+    subordinate_profile: Annotated[Annotated[str, Meta(examples=[*PROFILES, None])] | None, NULLABLE] = None
     """Which kind of sub-agent this was; null or absent for a main agent. Open: any profile of your own."""
     user_ref: Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")] | None = None
     """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
@@ -225,9 +223,7 @@ class TrajectoryEnd(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     agent_id: str | None = None
     user_ref: Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")] | None = None
     """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
-    subordinate_profile: Annotated[
-        Annotated[str, Meta(examples=["researcher", "developer", "hacker", "rl-trainer", None])] | None, NULLABLE
-    ] = None
+    subordinate_profile: Annotated[Annotated[str, Meta(examples=[*PROFILES, None])] | None, NULLABLE] = None
     """Which kind of sub-agent this was; null or absent for a main agent. Open: any profile of your own."""
     parent_trajectory_id: Uuid | None = None
     """Trajectory of the agent that called this sub-agent."""

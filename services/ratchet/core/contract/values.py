@@ -36,3 +36,9 @@ OPAQUE = Meta(extra_json_schema={"opaque": True})
 def listed(*values: str) -> Meta:
     """For a text whose values the schema lists. A reader takes others as well: a newer writer may have more."""
     return Meta(extra_json_schema={"enum": list(values)})
+
+
+DOMAINS = ("coding", "research", "data_analysis", "general", "debugging", "writing")
+"""Of tasks: those that the schemas name. A role may have words of its own."""
+PROFILES = ("researcher", "developer", "hacker", "rl-trainer")
+"""Of subordinate agents, likewise."""

@@ -62,7 +62,7 @@ class Process:
                 env={**os.environ, **(env or {}), **program.env},
                 cwd=program.cwd,
                 start_new_session=True,
-                umask=0o077,  # what members write is nobody else's to read
+                umask=0o077,  # what members write is this user's alone to read
             )
         return cls(program, popen, log)
 
