@@ -14,6 +14,8 @@ NO_MEMORY = (
     "can't start new thread",  # no room for its stack
 )
 """What other errors say where memory ran out: of torch and the system on the CPU, and within a library of CUDA."""
+PROBE_BYTES = 8 * 1024 * 1024
+"""A training that cannot have as much more is out of memory."""
 NO_ROOM = ("No space left on device", "inline_container.cc")
 """What safetensors, and torch's writer of archives, say on a full disk."""
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "NCCL")
@@ -85,6 +87,7 @@ def error_code(error: BaseException) -> str:
         return error.code or ErrorCode.UNKNOWN
     of_the_system = isinstance(error, (RuntimeError, OSError))
     lacks_memory = of_the_system and any(words in message for words in NO_MEMORY)
+    lacks_memory |= isinstance(error, SystemError) and _has_no_memory()
     if isinstance(error, MemoryError) or name == "OutOfMemoryError" or lacks_memory:
         return ErrorCode.OOM
     if _lacks_room(error) or is_lost_peer(error):
@@ -113,6 +116,14 @@ def is_final(error: BaseException) -> bool:
 def is_lost_peer(error: BaseException) -> bool:
     """Whether torch means by it that another process of the training cannot be reached."""
     return isinstance(error, RuntimeError) and any(words in str(error) for words in LOST_PEER)
+
+
+def _has_no_memory() -> bool:
+    """Whether there is none now. C code that gets none may forget to say so: Python raises `SystemError` then."""
+    try:
+        return not bytearray(PROBE_BYTES)
+    except MemoryError:
+        return True
 
 
 def _lacks_room(error: BaseException) -> bool:

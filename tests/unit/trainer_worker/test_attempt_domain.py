@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -374,3 +376,18 @@ def test_a_training_process_gets_no_secrets_and_its_thread_count(tmp_path: Path)
     by_name = job_spec("sft", base="org/model")
     assert child_environment({}, by_name)["HF_HUB_OFFLINE"] == "1"
     assert "HF_HUB_OFFLINE" not in child_environment({"RATCHET_HUB": "1"}, by_name)
+
+
+@pytest.mark.parametrize(("most", "code"), [(None, "UNKNOWN"), (1_000_000, "OOM")], ids=["with memory", "without"])
+def test_system_error_is_one_of_memory_where_there_is_none(most: int | None, code: str) -> None:
+    lines = [
+        "import psutil",
+        "from ratchet.trainer_worker.errors import error_code",
+        "process = psutil.Process()",
+        f"most = {most}",
+        "limit = -1 if most is None else process.memory_info().vms + most",
+        "process.rlimit(psutil.RLIMIT_AS, (limit, limit))",
+        "print(error_code(SystemError('returned NULL without setting an exception')))",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == code
