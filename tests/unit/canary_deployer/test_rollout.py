@@ -29,7 +29,9 @@ from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import decide, waiting_for
 from ratchet.canary_deployer.settings import Settings
+from ratchet.core.contract import MESSAGES
 from ratchet.core.contract.state import Route
+from ratchet.core.service.contracts import load_contracts
 from tests.support.canary_world import policy, quick_rules, served
 
 RULES = quick_rules()
@@ -208,6 +210,13 @@ def test_a_suspended_canary_has_no_traffic_and_no_route() -> None:
     assert rollout.weight == 0
     assert expected_route(Route(role="support"), rollout).canary is None
     assert '"severity":"critical"' in rollout.outbox[-1].body
+
+
+@pytest.mark.parametrize(("state", "verdict"), sorted(MOVES))
+def test_announcements_of_every_move_keep_their_contract(state: State, verdict: Verdict) -> None:
+    moved = take(msgspec.structs.replace(running(), state=state, parked=state in TERMINAL), verdict)
+    for event in moved.outbox:
+        load_contracts().check_strict(msgspec.json.decode(event.body, type=MESSAGES[event.topic]))
 
 
 def test_a_suspended_canary_is_rolled_back_once_subjects_show_it() -> None:

@@ -136,12 +136,14 @@ class ModelRollout(Message, frozen=True, kw_only=True, omit_defaults=True):
             "pause",
             "resume",
             "abort",
+            "suspend",
+            "withdraw",
             "supersede",
             "revert",
         ),
     ]
-    """`start`, `advance`, `hold`, `promote`, `roll_back`, `refuse`, `pause`, `resume`, `abort`, `supersede` or
-    `revert`."""
+    """`start`, `advance`, `hold`, `promote`, `roll_back`, `refuse`, `pause`, `resume`, `abort`, `suspend`, `withdraw`,
+    `supersede` or `revert`."""
     reason: str
     actor: str
     """Service or person that decided."""
