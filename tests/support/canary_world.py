@@ -23,7 +23,7 @@ from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.nats_events import Behind, EvidenceLost, Places, Read
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.role_context import RoleContext
-from ratchet.core.contract import PolicyClaim, Reward, Start, Turn, named_id
+from ratchet.core.contract import ModelRollout, PolicyClaim, Reward, Start, Turn, named_id
 from ratchet.core.contract.reward import RewardComponent, RewardMetadata
 from ratchet.core.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
 from ratchet.core.errors import RatchetError, Unavailable
@@ -268,6 +268,7 @@ class CanaryWorld:
             "announcer": Announcer("http://127.0.0.1:8080"),
             "source": FakeSource(self.bus, self.traffic),
             "outcome_times": self.history.outcome_times,
+            "decisions_of": self.decisions_of,
             "gates": self.gates,
             "answering": self.answering,
             "role": ROLE,
@@ -279,6 +280,9 @@ class CanaryWorld:
             "longest_tick_s": self.longest_tick_s,
         }
         return RoleContext(**(plain | changes))
+
+    async def decisions_of(self, role: str) -> list[ModelRollout]:
+        return [decision for decision in self.bus.published(ModelRollout) if decision.role == role]
 
     async def answering(self, role: str) -> set[str]:
         """The replicas that answer. Raises `Unavailable` without any."""

@@ -106,6 +106,8 @@ class RolloutController:
             await self._begin_next()
         elif await self._supersede(rollout):
             return
+        elif self.store.lost is not None and rollout.state not in WITH_TRAFFIC:
+            await self._abort(rollout, self.store.lost)
         elif rollout.state is State.GATING:
             await self._pass_gates(rollout)
         elif rollout.state in WITH_TRAFFIC:
@@ -164,6 +166,11 @@ class RolloutController:
                 metrics.show_gates(current)
             if gate is None:
                 await self.reconciler.apply_decision(*await self.preparation.conclude_gates(current))
+
+    async def _abort(self, rollout: Rollout, reason: str) -> None:
+        async with self.store.lock:
+            if (current := await self.store.load_same(rollout, {rollout.state})) is not None:
+                await self.reconciler.apply_decision(current, Decision(Verdict.ABORT, reason, ITSELF))
 
     async def _observe(self, rollout: Rollout) -> None:
         decision = await self.watch.look(rollout)

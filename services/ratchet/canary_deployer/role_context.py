@@ -18,7 +18,7 @@ from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.nats_events import EventSource
-from ratchet.core.contract import Message
+from ratchet.core.contract import Message, ModelRollout
 from ratchet.core.contract.state import PolicyVersion
 
 
@@ -44,6 +44,8 @@ class RoleContext:
     source: EventSource
     outcome_times: Callable[[PolicyVersion, float], Awaitable[Sequence[float]]]
     """How long a policy's outcomes took, of those known within so many seconds. Raises `Unavailable` or `Rejected`."""
+    decisions_of: Callable[[str], Awaitable[Sequence[ModelRollout]]]
+    """The decisions about a role that the log still has, in order. Raises `Unavailable`."""
     gates: Mapping[str, Gate]
     """By name, in the order in which they run."""
     answering: Callable[[str], Awaitable[Collection[str]]]

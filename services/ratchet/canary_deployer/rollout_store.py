@@ -31,6 +31,7 @@ import structlog
 
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.canary_deployer import metrics
+from ratchet.canary_deployer.domain import decisions
 from ratchet.canary_deployer.domain.rollout import TERMINAL, WITH_TRAFFIC, Rollout, State, without_statistics
 from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveStatistics, can_continue
 from ratchet.canary_deployer.domain.summary import e_values
@@ -85,6 +86,9 @@ class RolloutStore:
         entry, self.lost = await self._read_record()
         self.rollout, self._revision = (entry.value, entry.revision) if entry else (None, None)
         self._unsaved, self._live = False, None
+        if self.rollout is not None:
+            self.rollout, set_back = await self._caught_up(self.rollout)
+            self.lost = set_back or self.lost
         self.generation += 1
         if self.lost is None:
             term = self.context.lead.term
@@ -181,6 +185,13 @@ class RolloutStore:
             log.error("statistics of a rollout left out", role=self.context.role, reason=str(error))
             lost = f"statistics of the rollout cannot be read: {error.reason}" if rest.state in WITH_TRAFFIC else None
             return Entry(rest, error.revision), lost
+
+    async def _caught_up(self, rollout: Rollout) -> tuple[Rollout, str | None]:
+        """See `decisions.caught_up`. The log is read where the route knows another decision than the record."""
+        route = await self.context.policies.route(rollout.role)
+        if route is None or route.audit_hash is None or route.audit_hash in decisions.known_hashes(rollout):
+            return rollout, None
+        return decisions.caught_up(rollout, route, await self.context.decisions_of(rollout.role))
 
     async def _read_trajectories(self, rollout: Rollout) -> tuple[tuple[str, LiveStatistics] | None, str | None]:
         """The trajectories of a record that was just read, or why they cannot be read.

@@ -309,3 +309,50 @@ async def test_a_promotion_is_undone_whatever_became_of_the_policies_entries() -
         await lose_entry(world, version, None)
     done = await world.operators.act(Act.REVERT, Order("ann", "back"))
     assert (done.state, done.outbox, (await world.route()).stable) == ("reverted", (), served(1))
+
+
+async def set_back(world: CanaryWorld, old: bytes) -> None:
+    """An older copy of the record takes its place, while the deployer is away."""
+    await Bucket(world.bus, ROLLOUTS, msgspec.Raw).put(ROLE, msgspec.Raw(old))
+    world.restart()
+
+
+async def copy_of_record(world: CanaryWorld) -> bytes:
+    entry = await Bucket(world.bus, ROLLOUTS, msgspec.Raw).get(ROLE)
+    assert entry is not None
+    return bytes(entry.value)
+
+
+@pytest.mark.parametrize("act", [Act.PAUSE, Act.ROLLBACK])
+async def test_record_that_is_set_back_gives_no_canary_its_traffic_again(act: Act) -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    old = await copy_of_record(world)
+    await world.operators.act(act, Order("ann", "it looks bad"))
+    await set_back(world, old)
+    ended = await world.until("rolled_back")
+    assert ended.reason.startswith("its record was set back: it lacks the decision to ")
+    assert ((await world.route()).stable, (await world.route()).canary) == (served(1), None)
+    published = world.bus.published(ModelRollout)
+    assert ([decision.sequence for decision in published], first_break(published)) == ([0, 1, 2], None)
+
+
+async def test_record_of_a_candidate_that_is_set_back_starts_nothing() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.controller.step()
+    old = await copy_of_record(world)
+    await world.until("running")
+    await world.operators.act(Act.ROLLBACK, Order("ann", "it looks bad"))
+    await set_back(world, old)
+    assert (await world.until("aborted")).reason.startswith("its record was set back")
+    assert (await world.route()).canary is None
+
+
+async def test_record_that_is_set_back_undoes_no_promotion() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    old = await copy_of_record(world)
+    await world.operators.act(Act.PROMOTE, Order("ann", "fine", override=True))
+    await set_back(world, old)
+    current = await world.controller.current()
+    assert (current and current.state, (await world.route()).stable) == ("promoted", served(2))

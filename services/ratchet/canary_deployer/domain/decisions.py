@@ -26,7 +26,7 @@ from ratchet.canary_deployer.domain.rollout import (
 )
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.verdicts import concerns, in_soak, suspicions
-from ratchet.core.contract import encode, named_id
+from ratchet.core.contract import ModelRollout, encode, named_id
 from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy, WeightStep
 
 WHY_SUPERSEDED = {
@@ -85,6 +85,33 @@ def new_revert(
         ended = Ended(before.rollout_id, before.candidate, before.state in WITH_TRAFFIC)
     back = new_rollout(policy, route.stable, before, decision, now)
     return msgspec.structs.replace(back, strategy="immediate", ended=ended, parked=True)
+
+
+def known_hashes(rollout: Rollout) -> set[str | None]:
+    """Of the last decision that the record knows, and of the one before where its announcement is pending."""
+    pending = [event.body for event in rollout.outbox if event.topic == ModelRollout.TOPIC]
+    before = {msgspec.json.decode(body, type=ModelRollout).previous_hash for body in pending}
+    return {rollout.last_hash, *before}
+
+
+def caught_up(rollout: Rollout, route: Route, log: Sequence[ModelRollout]) -> tuple[Rollout, str | None]:
+    """A record that an older copy may have replaced; and, where the log has a later decision, why it decides nothing.
+
+    The chain then goes on from the log, and stable is what the route says: the end of this rollout undoes no promotion.
+    """
+    if not log or log[-1].hash in known_hashes(rollout):
+        return rollout, None
+    taken = [decision.sequence + 1 for decision in log if decision.rollout_id == rollout.rollout_id]
+    healed = msgspec.structs.replace(
+        rollout,
+        last_hash=log[-1].hash,
+        decisions=max(rollout.decisions, *taken, 0),
+        outbox=(),
+        stable=route.stable,
+    )
+    if rollout.active and route.stable == rollout.candidate:
+        return msgspec.structs.replace(healed, state=State.PROMOTED, finished_at=log[-1].timestamp), None
+    return healed, f"its record was set back: it lacks the decision to {log[-1].verdict} of {log[-1].timestamp:%F %T}"
 
 
 def with_gate_result(rollout: Rollout, result: GateResult) -> Rollout:
