@@ -26,6 +26,7 @@ from ratchet.bus.projection import Cursor
 from ratchet.bus.schemas import SCHEMA_ID
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.core.contract import MESSAGES
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.evaluation_task import Task
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
@@ -43,6 +44,7 @@ STORED: Mapping[str, Mapping[str, Any]] = {
     "state": {
         "route.v1": Route,
         "policy.v1": PolicyVersion,
+        "bundle.v1": Bundle,
         "rollout.v1": Rollout,
         "job.v1": Job,
         "key.v1": Key,

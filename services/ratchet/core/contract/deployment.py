@@ -87,7 +87,7 @@ class ModelDeployed(Message, frozen=True, kw_only=True, omit_defaults=True):
         None
     )
     """The policy's state after the change."""
-    policy_version: Ordinal | None = None
+    policy_version: Count | None = None
     """Version number of the policy within its role."""
     adapter_digest: Sha256 | None = None
     """sha256 of the policy's manifest."""
@@ -120,7 +120,7 @@ class ModelRollout(Message, frozen=True, kw_only=True, omit_defaults=True):
     timestamp: datetime
     role: Role
     """The role whose traffic moves."""
-    to_version: Ordinal
+    to_version: Count
     """Version of the candidate."""
     stage: RolloutStage
     """Where the rollout is."""
@@ -147,7 +147,7 @@ class ModelRollout(Message, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
     actor: str
     """Service or person that decided."""
-    from_version: Ordinal | None = None
+    from_version: Count | None = None
     """Version that serves; absent for the first policy of a role."""
     e_values: dict[str, dict[str, Amount]] | None = None
     """By test (`rollback`, `promotion`), then by metric (`failure`, `reward`, `latency`, `combined`)."""

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 import msgspec
 
 from ratchet.bus.message import JsonObject, Value
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.values import Count, Ordinal, Role, Sha256, Text, Uri, Uuid, listed
 
-ADAPTER, MODEL = "adapter", "model"
-"""Kinds of policy: LoRA weights for a base model, or a whole model."""
+ADAPTER, MODEL, BUNDLE = "adapter", "model", "bundle"
+"""Kinds of policy: LoRA weights for a base model, a whole model, or what changes of the calls to either."""
 REWARD_MODEL = "reward_model"
 """Scores answers. Its manifest is stored like a policy's, but is none: nothing deploys, serves or continues it."""
-DEPLOYABLE = frozenset({ADAPTER, MODEL})
+DEPLOYABLE = frozenset({ADAPTER, MODEL, BUNDLE})
 """What can answer requests. Nothing else becomes a candidate."""
 ADAPTER_CONFIG = "adapter_config.json"
 """PEFT's description of an adapter, which names its base."""
@@ -47,10 +48,11 @@ class Probe(Value, frozen=True, kw_only=True):
 class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Everything about one policy. The digest is that of its encoded bytes."""
 
-    kind: Annotated[str, listed("adapter", "model", "reward_model")]
-    """`adapter`, `model` or `reward_model`."""
+    kind: Annotated[str, listed("adapter", "model", "bundle", "reward_model")]
+    """`adapter`, `model`, `bundle` or `reward_model`."""
     base_model: str
-    """Of an adapter: uri of its base's manifest, or a name or path. Of a model: the model that it was made from."""
+    """Of an adapter: uri of its base's manifest, or a name or path. Of a model: the model that it was made from.
+    Of a bundle: who answers (`openai/small`, `support@3-1a2b3c4d`), empty where it does not say."""
     files: list[ArtifactFile]
     """What an engine needs to serve it."""
     role: Role
@@ -83,6 +85,8 @@ class PolicyManifest(Value, frozen=True, kw_only=True, omit_defaults=True):
     """What the trainer measured at the end, by name."""
     parent: Uri | None = None
     """Uri of the adapter manifest that this adapter continues."""
+    bundle: Bundle | None = None
+    """What it changes of calls: of kind `bundle` alone."""
     origin: str | None = None
     """Of a policy that was made elsewhere: what its maker called the base, and where it was imported from."""
     documents: list[ArtifactFile] = msgspec.field(default_factory=list[ArtifactFile])

@@ -35,7 +35,8 @@ from ratchet.core.contract.values import (
     matching,
 )
 
-POLICIES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS, BASELINES = "policies", "rollouts", "rollout_chunks", "jobs", "baselines"
+POLICIES, BUNDLES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS = "policies", "bundles", "rollouts", "rollout_chunks", "jobs"
+BASELINES = "baselines"
 KEYS, KEY_USAGE, RESPONSES, PROBES = "keys", "key_usage", "responses", "probes"
 """Bucket names."""
 
@@ -115,17 +116,18 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
     role: Role
     """The role it belongs to."""
     version: Count
-    """Number of the policy in its role, 1, 2, 3 ..."""
+    """Number of the policy in its role, 1, 2, 3 ...; 0: calls as agents send them."""
     name: Text
     """`<role>@<version>-<first 8 of digest>`: its name in the engine, never reused."""
     digest: Sha256
     """sha256 of its manifest."""
     uri: Uri
     """`s3://` uri of its manifest."""
-    kind: Annotated[str, listed("adapter", "model")]
-    """`adapter` or `model`."""
+    kind: Annotated[str, listed("adapter", "model", "bundle")]
+    """`adapter`, `model` or `bundle`."""
     base_model: str
-    """Of an adapter: its base's manifest, or a name or path. Of a model: what it was made from."""
+    """Of an adapter: its base's manifest, or a name or path. Of a model: what it was made from. Of
+    a bundle: who answers, empty where it does not say."""
     created_at: datetime
     stage: PolicyStage
     """Where it is: what became of it in its rollout."""
@@ -159,7 +161,7 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
         return _STATUS.get(self.stage, PENDING)
 
 
-class ServedPolicy(Value, frozen=True, kw_only=True):
+class ServedPolicy(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The members of a policy that a gateway needs to serve it."""
 
     version: Count
@@ -168,6 +170,8 @@ class ServedPolicy(Value, frozen=True, kw_only=True):
     """Its name in the engines."""
     digest: Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
     """sha256 of its manifest. Not checked when it is read: in what gateways tell each other, both may be empty."""
+    bundle: bool = False
+    """Its manifest stands in the bucket `bundles` under its digest: what it changes of calls, and who answers them."""
 
 
 class WeightStep(Value, frozen=True, kw_only=True):

@@ -383,7 +383,7 @@ class EvaluationResults(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 class Artifacts(Value, frozen=True, kw_only=True, omit_defaults=True):
     final_checkpoint: str | None = None
-    """Uri of the policy manifest (adapter or model)."""
+    """Uri of the policy manifest (adapter, model or bundle)."""
     tensorboard_logs: str | None = None
     """Where the logs are. Not set by Ratchet: see `training_curves`."""
     training_curves: str | None = None
@@ -392,8 +392,8 @@ class Artifacts(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Where the model card is."""
     digest: Sha256 | None = None
     """sha256 of the policy manifest."""
-    kind: Annotated[str, listed("adapter", "model", "reward_model")] | None = None
-    """`adapter`, `model` or `reward_model`."""
+    kind: Annotated[str, listed("adapter", "model", "bundle", "reward_model")] | None = None
+    """`adapter`, `model`, `bundle` or `reward_model`."""
     checkpoint: str | None = None
     """Uri of the newest resumable checkpoint's manifest."""
 

@@ -60,6 +60,24 @@ class Constraint(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens that end the answer where the grammar lets it end, beside those of the model."""
 
 
+class Applied(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What the policy's bundle made of a request: how the one that the engine got differs from the agent's.
+
+    All but `digest` are sent with the first turn and whenever `digest` changes.
+    """
+
+    digest: Sha256
+    """sha256 of the difference."""
+    replaced: Count | None = None
+    """So many messages at the beginning of the agent's prompt are replaced by `head`."""
+    head: list[JsonObject] | None = None
+    """The first messages that the engine got: instructions and examples."""
+    tools: list[JsonObject] | None = None
+    """The tools that the engine got, where they are others; empty where it got none."""
+    parameters: JsonObject | None = None
+    """Members that the engine got otherwise, as it got them; `null` for one that it did not get."""
+
+
 UNSERVED, BROKE = "unserved", "broke"
 """How an engine fails a call: it computed nothing of the answer, or broke, or took too long, while it computed."""
 
@@ -249,6 +267,8 @@ class Turn(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """sha256 of the tools offered."""
     tools: list[JsonObject] | None = None
     """The tools offered; sent with the first turn and whenever `tools_digest` changes."""
+    applied: Applied | None = None
+    """How what the engine got differs from what the agent sent; absent where the policy changes nothing of it."""
     response: JsonObject | None = None
     """The assistant message, in OpenAI's form; absent when the call failed."""
     prompt_token_ids: PromptTokens | None = None
@@ -260,7 +280,7 @@ class Turn(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     logprob_mode: Annotated[str, listed("processed", "raw")] | None = None
     """`processed` (after temperature, as the sampler used them) or `raw`."""
     sampling: Sampling | None = None
-    """How the answer was sampled."""
+    """How the answer was sampled, as the engine was asked."""
     parameters: (
         Annotated[JsonObject, Meta(examples=[{"reasoning_effort": "low", "stop": ["END"], "tool_choice": "required"}])]
         | None

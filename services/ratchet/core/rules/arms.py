@@ -17,7 +17,7 @@ STABLE, CANARY, PINNED, MIXED = "stable", "canary", "pinned", "mixed"
 ROLE = re.compile(r"[a-z0-9_-]{1,64}")
 VARIANTS = ("dpo",)
 """Algorithms whose newest policy of a role answers to `<role>_<algorithm>`."""
-_MODEL = re.compile(r"(?P<role>[a-z0-9_-]{1,64})(@(?P<version>[1-9]\d{0,8})(-(?P<digest>[0-9a-f]{8}))?)?")
+_MODEL = re.compile(r"(?P<role>[a-z0-9_-]{1,64})(@(?P<version>0|[1-9]\d{0,8})(-(?P<digest>[0-9a-f]{8}))?)?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,113 @@
+"""What a bundle may say, and its template of instructions: read once, expanded for each call.
+
+A template is expanded in one pass: `{{...}}` in what an agent sent, or in a variable, stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Instructions
+from ratchet.core.errors import BadRequest, Rejected
+
+MOST_BYTES = 256 * 1024
+"""Of a bundle as JSON: it stands in a key-value bucket, whose values are below 1 MiB, and in each prompt."""
+MOST_VARIABLE = 4096
+"""Characters of a variable's value."""
+SENT = "instructions"
+"""The placeholder for what the agent sent."""
+_VARIABLES = "variables."
+_PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+
+
+class MissingVariable(BadRequest):
+    """A request brings no value for a variable of the instructions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Instructions, taken apart."""
+
+    texts: tuple[str, ...]
+    """What stands before, between and after the placeholders: one more than those."""
+    names: tuple[str, ...]
+    """The placeholders: `instructions`, or the name of a variable behind `variables.`."""
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The variables that stand in it."""
+        return frozenset(name.removeprefix(_VARIABLES) for name in self.names if name != SENT)
+
+    def expanded(self, sent: str, given: Mapping[str, object]) -> str:
+        """The text for an agent's instructions and the metadata of its request. Raises `MissingVariable`."""
+        parts = [self.texts[0]]
+        for name, text in zip(self.names, self.texts[1:], strict=True):
+            parts += (sent if name == SENT else _value(name.removeprefix(_VARIABLES), given), text)
+        return "".join(parts)
+
+
+def template_of(instructions: Instructions) -> Template:
+    """Raises `Rejected` for a placeholder that nothing fills, and where text and declared variables differ."""
+    pieces = _PLACEHOLDER.split(instructions.text)
+    names = tuple(name.strip() for name in pieces[1::2])
+    template = Template(tuple(pieces[::2]), names)
+    for name in names:
+        if name != SENT and not name.startswith(_VARIABLES):
+            raise Rejected(
+                f"{{{{{name[:80]}}}}} in the instructions is neither {{{{{SENT}}}}} nor {{{{{_VARIABLES}NAME}}}}"
+            )
+    declared = frozenset(instructions.variables)
+    if undeclared := sorted(template.variables - declared):
+        raise Rejected(f"the instructions use the variable {undeclared[0]}, which `variables` does not declare")
+    if unused := sorted(declared - template.variables):
+        raise Rejected(f"`variables` declares {unused[0]}, which the instructions do not use")
+    return template
+
+
+def variables_in(text: str) -> tuple[str, ...]:
+    """The variables that a template uses, each once."""
+    names = [name.strip() for name in _PLACEHOLDER.findall(text)]
+    return tuple(dict.fromkeys(name.removeprefix(_VARIABLES) for name in names if name.startswith(_VARIABLES)))
+
+
+def check_bundle(bundle: Bundle) -> None:
+    """Raise `Rejected`, in a sentence, for a bundle that could answer no call."""
+    if bundle == NO_BUNDLE:
+        raise Rejected("the bundle changes nothing: give it instructions, tools, examples, sampling values or a model")
+    size = len(msgspec.json.encode(bundle))
+    if size > MOST_BYTES:
+        raise Rejected(f"the bundle has {size:,} bytes; at most {MOST_BYTES:,} are read")
+    if bundle.instructions is not None:
+        template_of(bundle.instructions)
+    if bundle.examples and bundle.examples[-1].role != "assistant":
+        raise Rejected("the last example must be of the assistant: the conversation follows it")
+    if bundle.model is not None:
+        check_model(bundle.model)
+
+
+def check_model(model: BundleModel) -> None:
+    """Raise `Rejected` unless it names a model of an upstream or a policy, and not both."""
+    if (model.upstream is None) == (model.digest is None):
+        raise Rejected("a bundle's model names an `upstream`, or a policy by its `digest`, and not both")
+
+
+def model_name(bundle: Bundle) -> str:
+    """Who answers, in words: `openai/small`, `support@3-1a2b3c4d`; empty where the bundle does not say."""
+    model = bundle.model
+    return "" if model is None else f"{model.upstream}/{model.name}" if model.upstream else model.name
+
+
+def _value(name: str, given: Mapping[str, object]) -> str:
+    value = given.get(name)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        message = f"the request's metadata has no {name}, which the policy's instructions need"
+        raise MissingVariable(message, param=f"metadata.{name}")
+    text = str(value)
+    if len(text) > MOST_VARIABLE:
+        message = f"metadata.{name} has {len(text)} characters; at most {MOST_VARIABLE} are read"
+        raise MissingVariable(message, param=f"metadata.{name}")
+    return text

@@ -1,0 +1,309 @@
+"""A bundle applied to requests: instructions, examples, tools' texts, sampling, the answer's format.
+
+`Applier` is made once for each bundle. It changes the members of a request in the agent's own API, so that a server
+which speaks that API still gets it untranslated; members that a bundle does not name stay as the agent wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from ratchet.core.contract.bundle import APPEND, PREPEND, Bundle, SamplingValues, ToolTexts
+from ratchet.core.rules.bundles import SENT, Template, template_of
+from ratchet.core.rules.chat import text_of
+from ratchet.dialects.api_dialect import CHAT, TEXT, ApiDialect
+from ratchet.dialects.messages.dialect import MESSAGES
+from ratchet.dialects.requests import Body, CallRequest, Fields, read_call, value_of
+from ratchet.dialects.responses.dialect import RESPONSES
+
+BLANK_LINE = "\n\n"
+_INSTRUCTING = frozenset({"system", "developer"})
+"""Roles of messages whose first ones are an agent's instructions."""
+_RAWS = msgspec.json.Decoder(list[msgspec.Raw])
+_CHAT_NAMES = {name: name for name in SamplingValues.__struct_fields__} | {"max_tokens": "max_completion_tokens"}
+_RESPONSES_NAMES = _CHAT_NAMES | {"max_tokens": "max_output_tokens"}
+_MESSAGES_NAMES = {name: name for name in ("temperature", "top_p", "top_k", "max_tokens", "seed")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """Where an API has what bundles change."""
+
+    instruct: Callable[[Applier, Fields, Mapping[str, object]], None]
+    """Writes instructions and examples into the members."""
+    sampling: Mapping[str, str]
+    """A sampling value -> its member; what the API does not know is not there."""
+    aliases: Mapping[str, tuple[str, ...]]
+    """Other members of the API for the same value."""
+    function: Callable[[Body], Body]
+    """The part of a tool that has its name and texts."""
+    schema: str
+    """The member of that part which describes the parameters."""
+    respond: Callable[[Fields, Body], None]
+    """Writes the answer's format into the members."""
+
+
+class Applier:
+    """A bundle, ready to be applied."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        """Raises `Rejected` for instructions that `template_of` does."""
+        self.bundle = bundle
+        self._template = template_of(bundle.instructions) if bundle.instructions else None
+        self._mode = bundle.instructions.mode if bundle.instructions else APPEND
+        self._examples = [msgspec.to_builtins(example) for example in bundle.examples]
+
+    def apply(self, dialect: ApiDialect, request: CallRequest) -> CallRequest:
+        """The request as the engine gets it. Raises `BadRequest` where it lacks a variable, or cannot be read."""
+        api, bundle = _APIS[dialect.name], self.bundle
+        fields = dict(request.fields)
+        if self._template is not None or self._examples:
+            api.instruct(self, fields, _metadata(request))
+        if bundle.tools:
+            _describe(fields, bundle.tools, api)
+        _sample(fields, bundle, api)
+        if bundle.response_format is not None:
+            api.respond(fields, bundle.response_format)
+        read = _read_chat(request, fields) if dialect is CHAT else dialect.read(fields)
+        return msgspec.structs.replace(
+            read,
+            headers=request.headers,
+            query=request.query,
+            answer_id=request.answer_id,
+            at=request.at,
+            trajectory_id=request.trajectory_id,
+        )
+
+    def instructions(self, sent: str, given: Mapping[str, object]) -> str:
+        """The system prompt for an agent's instructions and its metadata. Raises `MissingVariable`."""
+        template: Template | None = self._template
+        if template is None:
+            return sent
+        text = template.expanded(sent, given)
+        if self._mode == PREPEND:
+            return BLANK_LINE.join(filter(None, (text, sent)))
+        return BLANK_LINE.join(filter(None, (sent, text))) if self._mode == APPEND else text
+
+    def place_beside(self) -> int | None:
+        """0 where the text stands before the agent's instructions, 1 after them; None where it repeats or replaces."""
+        if self._template is None or SENT in self._template.names:
+            return None
+        return {PREPEND: 0, APPEND: 1}.get(self._mode)
+
+    def head(self, leading: Sequence[Body], given: Mapping[str, object]) -> list[Body]:
+        """The first messages of a chat: for `leading`, the agent's own instructions, and the examples."""
+        sent = BLANK_LINE.join(filter(None, (text_of(message.get("content")) for message in leading)))
+        if self._template is None:
+            return [*leading, *self._examples]
+        role = leading[0]["role"] if leading else "system"
+        text = self.instructions(sent, given)
+        return [*([{"role": role, "content": text}] if text else []), *self._examples]
+
+    @property
+    def examples(self) -> Sequence[Body]:
+        """Messages after the instructions."""
+        return self._examples
+
+
+def leading_of(messages: Sequence[Body]) -> int:
+    """How many of the first messages are instructions."""
+    return next((n for n, message in enumerate(messages) if message.get("role") not in _INSTRUCTING), len(messages))
+
+
+def _read_chat(request: CallRequest, fields: Fields) -> CallRequest:
+    """The chat anew. Its messages were read once: those that the bundle left are not decoded again."""
+    raw, before = fields["messages"], request.fields["messages"]
+    messages = request.messages if raw is before else _messages(raw, request.messages)
+    return read_call(fields, messages, wants_logprobs=request.wants_logprobs, searchable=request.searchable)
+
+
+def _messages(raw: msgspec.Raw, sent: Sequence[Body]) -> list[Body]:
+    raws = _RAWS.decode(raw)
+    kept = sent[leading_of(sent) :]
+    head = [msgspec.json.decode(part) for part in raws[: len(raws) - len(kept)]]
+    return [*head, *kept]
+
+
+def _metadata(request: CallRequest) -> Mapping[str, object]:
+    given = value_of(request.fields, "metadata")
+    return cast("Mapping[str, object]", given) if isinstance(given, dict) else {}
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _spliced(head: Sequence[Body], rest: Sequence[msgspec.Raw]) -> msgspec.Raw:
+    """A list of `head` and of items as they were sent."""
+    return msgspec.Raw(b"[" + b",".join([*map(msgspec.json.encode, head), *map(bytes, rest)]) + b"]")
+
+
+def _into_chat(applier: Applier, fields: Fields, given: Mapping[str, object]) -> None:
+    raws = _RAWS.decode(fields["messages"])
+    leading: list[Body] = []
+    for raw in raws:
+        message = msgspec.json.decode(raw)
+        if message.get("role") not in _INSTRUCTING:
+            break
+        leading.append(message)
+    fields["messages"] = _spliced(applier.head(leading, given), raws[len(leading) :])
+
+
+def _into_responses(applier: Applier, fields: Fields, given: Mapping[str, object]) -> None:
+    """A later request of a stored response gets the instructions anew, as this API has it, and no examples again."""
+    sent, items = value_of(fields, "instructions"), value_of(fields, "input")
+    listed: list[Body] = [{"role": "user", "content": items}] if isinstance(items, str) else list(items or [])
+    count = leading_of(listed)
+    texts = [sent if isinstance(sent, str) else "", *(text_of(item.get("content")) for item in listed[:count])]
+    if applier.bundle.instructions is not None:
+        fields["instructions"] = _raw(applier.instructions(BLANK_LINE.join(filter(None, texts)), given))
+        listed = listed[count:]
+        count = 0
+    continues = any(value_of(fields, name) for name in ("previous_response_id", "conversation"))
+    examples = [] if continues else applier.examples
+    fields["input"] = _raw([*listed[:count], *examples, *listed[count:]])
+
+
+def _into_messages(applier: Applier, fields: Fields, given: Mapping[str, object]) -> None:
+    if applier.bundle.instructions is not None:
+        sent = value_of(fields, "system")
+        if isinstance(sent, list) and (place := applier.place_beside()) is not None:
+            blocks = cast("list[Body]", sent)  # with their marks for a provider's cache
+            blocks.insert(place * len(blocks), {"type": "text", "text": applier.instructions("", given)})
+            fields["system"] = _raw(blocks)
+        else:
+            fields["system"] = _raw(applier.instructions(text_of(sent), given))
+    if applier.examples:
+        raws = _RAWS.decode(fields["messages"])
+        fields["messages"] = _spliced(applier.examples, raws)
+
+
+def _describe(fields: Fields, texts: Mapping[str, ToolTexts], api: _Api) -> None:
+    """The tools with the bundle's texts, without those that it hides."""
+    tools = value_of(fields, "tools")
+    if not isinstance(tools, list):
+        return
+    given = [cast("Body", tool) for tool in cast("list[Any]", tools) if isinstance(tool, dict)]
+    shown = [_described(tool, texts, api) for tool in given if not _is_hidden(tool, texts, api)]
+    if shown:
+        fields["tools"] = _raw(shown)
+    else:
+        del fields["tools"]
+    names = {api.function(tool).get("name") for tool in shown}
+    chosen = value_of(fields, "tool_choice")
+    named = api.function(cast("Body", chosen)).get("name") if isinstance(chosen, dict) else None
+    if "tool_choice" in fields and (not shown or (named is not None and named not in names)):
+        del fields["tool_choice"]
+
+
+def _is_hidden(tool: Body, texts: Mapping[str, ToolTexts], api: _Api) -> bool:
+    text = texts.get(str(api.function(tool).get("name")))
+    return text is not None and text.hidden
+
+
+def _described(tool: Body, texts: Mapping[str, ToolTexts], api: _Api) -> Body:
+    function = api.function(tool)
+    text = texts.get(str(function.get("name")))
+    if text is None:
+        return tool
+    changed = dict(function)
+    if text.description is not None:
+        changed["description"] = text.description
+    schema = changed.get(api.schema)
+    properties = cast("Body", schema).get("properties") if isinstance(schema, dict) else None
+    if text.parameters and isinstance(properties, dict):
+        known = cast("Body", properties)
+        described = {
+            name: {**cast("Body", known[name]), "description": words}
+            for name, words in text.parameters.items()
+            if isinstance(known.get(name), dict)
+        }
+        changed[api.schema] = {**cast("Body", schema), "properties": {**known, **described}}
+    return {**tool, "function": changed} if function is not tool else changed
+
+
+def _sample(fields: Fields, bundle: Bundle, api: _Api) -> None:
+    """An override takes the place of every member that an API has for the value."""
+    for values, overrides in ((bundle.defaults, False), (bundle.overrides, True)):
+        for name, value in msgspec.to_builtins(values or SamplingValues()).items():
+            member = api.sampling.get(name)
+            if member is None:
+                continue
+            known = [other for other in (member, *api.aliases.get(name, ())) if _is_given(fields, other)]
+            if known and not overrides:
+                continue
+            for other in known:
+                del fields[other]
+            if member == "reasoning":
+                fields[member] = _raw({"effort": value})
+            else:
+                fields[member] = _raw(value)
+
+
+def _is_given(fields: Fields, name: str) -> bool:
+    return name in fields and bytes(fields[name]) != b"null"
+
+
+def _chat_format(fields: Fields, shape: Body) -> None:
+    fields["response_format"] = _raw(shape)
+
+
+def _responses_format(fields: Fields, shape: Body) -> None:
+    text = value_of(fields, "text")
+    flat = {"type": shape.get("type"), **cast("Body", shape.get("json_schema") or {})}
+    fields["text"] = _raw({**(cast("Body", text) if isinstance(text, dict) else {}), "format": flat})
+
+
+def _messages_format(fields: Fields, shape: Body) -> None:
+    schema = cast("Body", shape.get("json_schema") or {}).get("schema")
+    if schema is None:  # this API knows formats by schema alone
+        return
+    config = value_of(fields, "output_config")
+    known = cast("Body", config) if isinstance(config, dict) else {}
+    fields["output_config"] = _raw({**known, "format": {"type": "json_schema", "schema": schema}})
+
+
+def _function_of(tool: Body) -> Body:
+    function = tool.get("function")
+    return cast("Body", function) if isinstance(function, dict) else tool
+
+
+_APIS: Mapping[str, _Api] = {
+    CHAT.name: _Api(
+        instruct=_into_chat,
+        sampling=_CHAT_NAMES,
+        aliases={"max_tokens": ("max_tokens",)},
+        function=_function_of,
+        schema="parameters",
+        respond=_chat_format,
+    ),
+    TEXT.name: _Api(
+        instruct=lambda applier, fields, given: None,  # noqa: ARG005 - a text has no instructions
+        sampling=_CHAT_NAMES | {"max_tokens": "max_tokens"},
+        aliases={},
+        function=_function_of,
+        schema="parameters",
+        respond=_chat_format,
+    ),
+    RESPONSES.name: _Api(
+        instruct=_into_responses,
+        sampling=_RESPONSES_NAMES | {"reasoning_effort": "reasoning"},
+        aliases={},
+        function=lambda tool: tool,
+        schema="parameters",
+        respond=_responses_format,
+    ),
+    MESSAGES.name: _Api(
+        instruct=_into_messages,
+        sampling=_MESSAGES_NAMES,
+        aliases={},
+        function=lambda tool: tool,
+        schema="input_schema",
+        respond=_messages_format,
+    ),
+}
+"""By the name of a dialect."""
