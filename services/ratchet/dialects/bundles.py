@@ -33,8 +33,9 @@ _MESSAGES_NAMES = {name: name for name in ("temperature", "top_p", "top_k", "max
 class _Api:
     """Where an API has what bundles change."""
 
-    instruct: Callable[[Applier, Fields, Mapping[str, object]], None]
-    """Writes instructions and examples into the members."""
+    instruct: Callable[[Applier, Fields, Mapping[str, object]], None] | None
+    """Writes instructions and examples into the members. None: the API has none, or is a chat, which `Applier` writes
+    without reading its messages anew."""
     sampling: Mapping[str, str]
     """A sampling value -> its member; what the API does not know is not there."""
     aliases: Mapping[str, tuple[str, ...]]
@@ -61,14 +62,18 @@ class Applier:
         """The request as the engine gets it. Raises `BadRequest` where it lacks a variable, or cannot be read."""
         api, bundle = _APIS[dialect.name], self.bundle
         fields = dict(request.fields)
+        messages = request.messages
         if self._template is not None or self._examples:
-            api.instruct(self, fields, _metadata(request))
+            if dialect is CHAT:
+                messages = self._into_chat(fields, messages, _metadata(request))
+            elif api.instruct is not None:
+                api.instruct(self, fields, _metadata(request))
         if bundle.tools:
             _describe(fields, bundle.tools, api)
         _sample(fields, bundle, api)
         if bundle.response_format is not None:
             api.respond(fields, bundle.response_format)
-        read = _read_chat(request, fields) if dialect is CHAT else dialect.read(fields)
+        read = dialect.read(fields) if dialect is not CHAT else _chat(request, fields, messages)
         return msgspec.structs.replace(
             read,
             headers=request.headers,
@@ -103,6 +108,13 @@ class Applier:
         text = self.instructions(sent, given)
         return [*([{"role": role, "content": text}] if text else []), *self._examples]
 
+    def _into_chat(self, fields: Fields, messages: list[Body], given: Mapping[str, object]) -> list[Body]:
+        """Writes instructions and examples into the members of a chat; returns its messages then."""
+        count = leading_of(messages)
+        head = self.head(messages[:count], given)
+        fields["messages"] = _spliced(head, _RAWS.decode(fields["messages"])[count:])
+        return [*head, *messages[count:]]
+
     @property
     def examples(self) -> Sequence[Body]:
         """Messages after the instructions."""
@@ -114,18 +126,9 @@ def leading_of(messages: Sequence[Body]) -> int:
     return next((n for n, message in enumerate(messages) if message.get("role") not in _INSTRUCTING), len(messages))
 
 
-def _read_chat(request: CallRequest, fields: Fields) -> CallRequest:
-    """The chat anew. Its messages were read once: those that the bundle left are not decoded again."""
-    raw, before = fields["messages"], request.fields["messages"]
-    messages = request.messages if raw is before else _messages(raw, request.messages)
+def _chat(request: CallRequest, fields: Fields, messages: list[Body]) -> CallRequest:
+    """The chat with these messages, which are not decoded again."""
     return read_call(fields, messages, wants_logprobs=request.wants_logprobs, searchable=request.searchable)
-
-
-def _messages(raw: msgspec.Raw, sent: Sequence[Body]) -> list[Body]:
-    raws = _RAWS.decode(raw)
-    kept = sent[leading_of(sent) :]
-    head = [msgspec.json.decode(part) for part in raws[: len(raws) - len(kept)]]
-    return [*head, *kept]
 
 
 def _metadata(request: CallRequest) -> Mapping[str, object]:
@@ -140,17 +143,6 @@ def _raw(value: object) -> msgspec.Raw:
 def _spliced(head: Sequence[Body], rest: Sequence[msgspec.Raw]) -> msgspec.Raw:
     """A list of `head` and of items as they were sent."""
     return msgspec.Raw(b"[" + b",".join([*map(msgspec.json.encode, head), *map(bytes, rest)]) + b"]")
-
-
-def _into_chat(applier: Applier, fields: Fields, given: Mapping[str, object]) -> None:
-    raws = _RAWS.decode(fields["messages"])
-    leading: list[Body] = []
-    for raw in raws:
-        message = msgspec.json.decode(raw)
-        if message.get("role") not in _INSTRUCTING:
-            break
-        leading.append(message)
-    fields["messages"] = _spliced(applier.head(leading, given), raws[len(leading) :])
 
 
 def _into_responses(applier: Applier, fields: Fields, given: Mapping[str, object]) -> None:
@@ -274,7 +266,7 @@ def _function_of(tool: Body) -> Body:
 
 _APIS: Mapping[str, _Api] = {
     CHAT.name: _Api(
-        instruct=_into_chat,
+        instruct=None,
         sampling=_CHAT_NAMES,
         aliases={"max_tokens": ("max_tokens",)},
         function=_function_of,
@@ -282,7 +274,7 @@ _APIS: Mapping[str, _Api] = {
         respond=_chat_format,
     ),
     TEXT.name: _Api(
-        instruct=lambda applier, fields, given: None,  # noqa: ARG005 - a text has no instructions
+        instruct=None,
         sampling=_CHAT_NAMES | {"max_tokens": "max_tokens"},
         aliases={},
         function=_function_of,

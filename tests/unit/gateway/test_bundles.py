@@ -41,7 +41,7 @@ def _native(request: CallRequest) -> dict[str, Any]:
     ("mode", "expected"),
     [("replace", OURS), ("prepend", f"{OURS}\n\n{SENT}"), ("append", f"{SENT}\n\n{OURS}")],
 )
-def test_instructions_stand_as_their_mode_says(api: str, mode: str, expected: str) -> None:
+def test_instructions_stand_where_their_mode_puts_them(api: str, mode: str, expected: str) -> None:
     request = _applied(api, _instructions(OURS, mode))
     assert request.messages == [{"role": "system", "content": expected}, USER]
     assert APIS[api].read(request.fields).messages == request.messages
@@ -64,8 +64,8 @@ def test_a_call_without_a_variable_is_refused(api: str) -> None:
 def test_examples_stand_after_the_instructions(api: str) -> None:
     examples = (Example(role="user", content="one"), Example(role="assistant", content="two"))
     request = _applied(api, Bundle(examples=examples))
-    said = [(message["role"], message["content"]) for message in request.messages]
-    assert said == [("system", SENT), ("user", "one"), ("assistant", "two"), ("user", "hello")]
+    texts = [(message["role"], message["content"]) for message in request.messages]
+    assert texts == [("system", SENT), ("user", "one"), ("assistant", "two"), ("user", "hello")]
 
 
 def test_examples_are_not_repeated_where_a_response_is_continued() -> None:

@@ -80,7 +80,7 @@ class Bundle(Value, frozen=True, kw_only=True, omit_defaults=True):
     """What a policy changes of a call. Each part may be absent; without any, calls go on as agents send them."""
 
     model: BundleModel | None = None
-    """Who answers; absent: whoever answers for the role without it."""
+    """Who answers; absent: what would answer for the role without it."""
     instructions: Instructions | None = None
     tools: dict[str, ToolTexts] = msgspec.field(default_factory=dict[str, ToolTexts])
     """Texts of tools that agents offer, by the tool's name."""
