@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from ratchet.bus.message import JsonObject, Value
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.answers import Answer, Instant
 from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.core.contract.values import listed
@@ -42,6 +43,26 @@ class StartIn(ActIn, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Waives the gates; recorded as emergency_override."""
     strategy: Literal["canary", "blue_green", "immediate", "auto"] | None = None
     """How traffic moves once the gates are passed; immediate takes override. Absent: the installation's setting."""
+
+
+class BundleIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A bundle that shall become the role's next policy."""
+
+    bundle: Bundle
+    actor: Actor
+    reason: Reason
+    dry_run: bool = False
+    """Answer as if it were registered, or refuse it, and change nothing."""
+
+
+class BundleOut(Answer, frozen=True, kw_only=True):
+    """A policy, and what it changes of calls."""
+
+    policy: PolicyVersion
+    bundle: Bundle
+    """Of an adapter or a model: nothing but this `model`; of version 0: nothing."""
+    new: bool
+    """It was registered by this request: no other one that may still serve changes the same."""
 
 
 class GateOut(Answer, frozen=True, kw_only=True):
