@@ -173,6 +173,14 @@ def _answers(ports: Collection[int]) -> Iterator[tuple[str, httpx.Response]]:
             yield f"{method} {port}{path} {origin}: {answer.status_code}", answer
 
 
+def test_broker_tells_pages_nothing_of_itself(tmp_path: Path) -> None:
+    with running_nats(tmp_path) as server:
+        ready = httpx.URL(server.program.ready_url)
+        assert httpx.get(ready).status_code == 200
+        pages = ["/", "/healthz", "/varz", "/connz?subs=1", "/jsz?streams=1", "/accountz"]
+        assert {httpx.get(ready.join(page)).status_code for page in pages} == {404}
+
+
 def test_no_port_of_the_object_store_serves_without_credentials(tmp_path: Path) -> None:
     planted = b"planted-conversation" * 2000
     with running_s3(tmp_path) as server:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -152,6 +153,7 @@ def _nats_with_accounts(folder: Path, port: int, monitor_port: int) -> Program:
         host=LOOPBACK,
         port=port,
         monitor_port=monitor_port,
+        monitor_path=urlsplit(program.ready_url).path.split("/")[1],
         max_payload=MAX_PAYLOAD_BYTES,
         max_file_store=NO_BOUND,
         max_memory_store=NO_BOUND,

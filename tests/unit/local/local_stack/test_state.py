@@ -126,7 +126,7 @@ def test_the_end_of_a_log_is_read_without_the_rest(tmp_path: Path) -> None:
 
 
 def test_the_broker_listens_on_loopback_only_and_syncs_every_write(tmp_path: Path) -> None:
-    config = nats_config(tmp_path / 'with "quotes" and spaces', 4001, 4002)
+    config = nats_config(tmp_path / 'with "quotes" and spaces', 4001, 4002, "path")
     assert 'listen: "127.0.0.1:4001"' in config
     assert 'http: "127.0.0.1:4002"' in config
     assert "sync_interval: always" in config
