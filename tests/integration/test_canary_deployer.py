@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
@@ -199,6 +200,46 @@ async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
                 )
             assert done.json()["state"] == "promoted"
         assert first_break(await messages_of(test.bus, ModelRollout)) is None
+
+
+@pytest.mark.timeout(180)
+async def test_suspended_canary_waits_for_a_person_over_a_kill(nats: Broker, s3: RunningServer, tmp_path: Path) -> None:
+    async with stage(nats, s3, tmp_path, (0.9, 0.9), **UNDECIDED) as test:
+        async with deployer(test.settings) as first:
+            await test.finish_job(1)
+            await test.stage_is(1, "stable")
+            await test.finish_job(2)
+            await test.stage_is(2, "canary")
+            await Traffic(test.bus, {1: 1.0, 2: 0.0}, subject="0" * 16).play(150)
+            await eventually(suspended(test))
+            os.kill(first.pid, signal.SIGKILL)
+            await first.wait()
+        async with deployer(test.settings), http_client(base_url=f"http://127.0.0.1:{test.settings.port}") as client:
+            order = {"actor": "ann", "reason": "one user's tasks"}
+
+            async def resumed() -> bool:
+                try:
+                    return (await client.post(f"/v1/rollouts/{ROLE}/resume", json=order)).is_success
+                except httpx.HTTPError:
+                    return False
+
+            await eventually(suspended(test))
+            assert await eventually(resumed)
+        assert (await test.rollout()).state == "running"
+        assert (await test.route()).canary is not None
+        decisions = await messages_of(test.bus, ModelRollout)
+        assert [decision.verdict for decision in decisions][-3:] == ["start", "suspend", "resume"]
+        assert first_break(decisions) is None
+
+
+def suspended(test: Stage) -> Any:
+    """Whether a suspension was announced, and the canary has no traffic."""
+
+    async def probe() -> bool:
+        rollout = await test.rollout()
+        return rollout.state == "suspended" and not rollout.outbox and (await test.route()).canary is None
+
+    return probe
 
 
 @pytest.mark.own_broker

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import uuid_utils
+from msgspec.structs import replace
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
@@ -43,11 +44,12 @@ def finished_job(objects: Objects, number: int) -> TrainingStatus:
 class Traffic:
     """Agents, gateway and judge in one: trajectories whose success depends on the policy that answered."""
 
-    def __init__(self, bus: Bus, success: dict[int, float], seed: int = 1) -> None:
+    def __init__(self, bus: Bus, success: dict[int, float], seed: int = 1, subject: str | None = None) -> None:
         self._bus = bus
         self._routes = Bucket(bus, POLICIES, Route)
         self._success = success
         self._random = random.Random(seed)
+        self._subject = subject
         self.compared = 0
         """Trajectories that a rollout must have counted."""
 
@@ -65,7 +67,8 @@ class Traffic:
             given = arm_of(entry.value, trajectory_id)
             assert given is not None
             success = self._random.random() < self._success[given.policy.version]
-            starts.append(start_of(trajectory_id, given.arm, given.policy.version, given.weight, entry.value))
+            start = start_of(trajectory_id, given.arm, given.policy.version, given.weight, entry.value)
+            starts.append(replace(start, subject_ref=self._subject))
             calls.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight))
             rewards.append(reward_of(trajectory_id, success=success))
             self.compared += given.weight > 0
