@@ -21,6 +21,7 @@ from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.canary_deployer.nats_decisions import decisions_of
 from ratchet.canary_deployer.nats_events import NatsEventSource
 from ratchet.canary_deployer.settings import Settings
 from ratchet.core.contract import ModelDeployed, ModelRollout, PolicyClaim, Start, named_id
@@ -96,6 +97,12 @@ async def test_an_audit_finds_a_forged_decision(nats: Broker, s3: RunningServer,
             audit = (await client.get(url)).json()
         assert (audit["whole"], audit["decisions"]) == (False, 2)
         assert audit["first_break"]["event_id"] == forged.event_id
+
+
+async def test_an_audit_passes_over_what_is_no_decision(nats: Broker, s3: RunningServer, tmp_path: Path) -> None:
+    async with stage(nats, s3, tmp_path) as test:
+        await test.bus.nc.request(ModelRollout.TOPIC, b"no decision")
+        assert await decisions_of(test.bus, ROLE) == []
 
 
 async def test_the_starts_of_one_role_are_counted_by_the_broker(
