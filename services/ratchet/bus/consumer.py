@@ -20,8 +20,17 @@ from nats.js.errors import Error as JetStreamError
 from prometheus_client import Counter, Gauge, Histogram
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.deadletter import IN_STREAM, LARGEST_KEPT, REDACTED, WHOLE, DeadLetter, with_message
-from ratchet.bus.envelope import Headers, plain_size, unseal
+from ratchet.bus.deadletter import (
+    IN_STREAM,
+    KEPT_OF_BATCH,
+    LARGEST_HEADERS,
+    LARGEST_KEPT,
+    REDACTED,
+    WHOLE,
+    DeadLetter,
+    with_message,
+)
+from ratchet.bus.envelope import MAX_ID, Headers, plain_size, unseal, wire_size
 from ratchet.bus.failures import causes_of, failure, frames, reason_of
 from ratchet.bus.halving import in_halves
 from ratchet.bus.message import Cause, Message
@@ -244,6 +253,7 @@ class Consumer:
             unreadable: list[tuple[Msg, Dead]] = []
             for message in batch:
                 received = self._read(message)
+                await asyncio.sleep(0)  # between two that take long to read, the loop serves others: readiness, too
                 if isinstance(received, Dead):
                     unreadable.append((message, received))
                 else:
@@ -374,12 +384,22 @@ class Consumer:
         except Exception as error:  # noqa: BLE001 - the boundary: the account is the host's own code
             await self._not_settled([message for message, _ in dead], error)
             return
-        letters = await asyncio.to_thread(lambda: [self._letter(message, why) for message, why in dead])
+        letters = await asyncio.to_thread(self._letters, dead)
         kept = zip(dead, letters, strict=True)
         await asyncio.gather(*(self._keep_and_end(message, why, letter) for (message, why), letter in kept))
 
-    def _letter(self, message: Msg, dead: Dead) -> DeadLetter:
-        """Runs in a thread: to search thousands of texts for secrets takes a while."""
+    def _letters(self, dead: Sequence[tuple[Msg, Dead]]) -> list[DeadLetter]:
+        """Runs in a thread: to search texts for secrets takes a while, so a batch keeps a bounded part of its own."""
+        letters: list[DeadLetter] = []
+        room = KEPT_OF_BATCH
+        for message, why in dead:
+            size = max(len(message.data), plain_size(message.headers, message.data))
+            shown = size <= min(LARGEST_KEPT, room)
+            room -= size if shown else 0
+            letters.append(self._letter(message, why, body_shown=shown))
+        return letters
+
+    def _letter(self, message: Msg, dead: Dead, *, body_shown: bool) -> DeadLetter:
         meta, headers = message.metadata, dict(message.headers or {})
         letter = self._bus.contracts.dead_letter(
             stream=meta.stream,
@@ -393,8 +413,10 @@ class Consumer:
             body="",
             stored_at=meta.timestamp,
         )
+        if wire_size(headers, b"") > LARGEST_HEADERS:
+            return msgspec.structs.replace(letter, kept=IN_STREAM)
         try:
-            plain = _to_show(headers, message.data)
+            plain = _plain(headers, message.data) if body_shown else None
             return with_message(letter, headers, message.data, plain, self._bus.contracts.redact)
         except Exception as error:  # noqa: BLE001 - the boundary: what cannot be searched is not shown, and stops nothing
             log.error("cannot be shown", consumer=self._spec.name, **failure(error, self._bus.contracts.mask))
@@ -404,7 +426,9 @@ class Consumer:
         """Keep the dead letter of a message, then terminate it."""
         headers = dict(message.headers or {})
         event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id")
-        cause = Cause(event_id=event_id, correlation_id=headers.get("ce-correlationid", event_id)) if event_id else None
+        correlation_id = headers.get("ce-correlationid", event_id)
+        is_cause = event_id and correlation_id and max(len(event_id), len(correlation_id)) <= MAX_ID
+        cause = Cause(event_id=event_id, correlation_id=correlation_id) if is_cause else None
         try:
             try:
                 await self._bus.publish(letter, cause=cause)
@@ -451,10 +475,8 @@ class Consumer:
                     await message.in_progress()
 
 
-def _to_show(headers: Headers, body: bytes) -> bytes | None:
-    """The body as people read it, unpacked where it can be; None where it is larger than a dead letter keeps."""
-    if max(len(body), plain_size(headers, body)) > LARGEST_KEPT:
-        return None
+def _plain(headers: Headers, body: bytes) -> bytes:
+    """The body as people read it, unpacked where it can be."""
     try:
         return unseal(headers, body)
     except InvalidMessage:

@@ -17,6 +17,10 @@ LARGEST_KEPT = 8 * 1024
 """Bytes of a body that a dead letter keeps: a few large ones must not push many others out of their stream, and to take
 the secrets out of 60 KB costs 18 ms of a processor, which a flood of letters would take from messages that can be read.
 """
+KEPT_OF_BATCH = 128 * 1024
+"""Bytes of bodies that the dead letters of one batch keep together: a flood of them is searched in little time, too."""
+LARGEST_HEADERS = 2 * 1024
+"""Bytes of headers that a dead letter keeps; with more it keeps none of the message."""
 WHOLE, REDACTED, IN_STREAM = "whole", "redacted", "in_stream"
 
 
@@ -44,7 +48,7 @@ class DeadLetter(Message, frozen=True, kw_only=True, omit_defaults=True):
     """What is kept of the body, base64."""
     kept: Annotated[str, Meta(extra_json_schema={"enum": [WHOLE, REDACTED, IN_STREAM]})] = WHOLE
     """`whole`: headers and body are those of the message; `redacted`: secrets were taken out of them; `in_stream`: the
-    body is large, and stands in its stream alone."""
+    body stands in its stream alone, for it is large, or many messages were given up at once."""
     stored_at: datetime | None = None
     """When its stream stored the message: with the sequence it says which one this is."""
 

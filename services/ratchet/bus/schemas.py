@@ -19,11 +19,15 @@ from typing import Any, cast
 import jsonschema_rs
 import msgspec
 
+from ratchet.bus.json_values import count_values
 from ratchet.bus.message import decode
-from ratchet.core.errors import ConfigError, InvalidMessage, Rejected
+from ratchet.core.errors import BadRequest, ConfigError, InvalidMessage, Rejected
 
 Json = Any
 """Parsed JSON. `Any` because that is what a JSON document is before it is checked."""
+
+VALUES_TIMES = 2
+"""A message may hold twice as many values as a request: what was asked, and what was answered."""
 
 SCHEMA_ID = "urn:ratchet:schema:"
 """Followed by its name: the `$id` of a schema, by which others refer to it."""
@@ -119,9 +123,12 @@ def handleable() -> Iterator[None]:
 
 
 def parse(body: bytes) -> Json:
-    """A body as JSON. Raises `InvalidMessage`."""
+    """A body as JSON. Raises `InvalidMessage`, also for one of too many values: packed, gigabytes are few KB."""
     try:
+        count_values(body, VALUES_TIMES)
         return decode(body)
+    except BadRequest as error:
+        raise InvalidMessage(str(error)) from None
     except msgspec.DecodeError as error:
         raise InvalidMessage(f"not JSON: {error}") from error
 

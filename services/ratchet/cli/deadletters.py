@@ -359,7 +359,7 @@ def show_letter(stored: StoredLetter, directory: Path) -> None:
     )
     if letter.kept == IN_STREAM:
         place = f"message {letter.sequence} of {letter.stream}"
-        console.print(f"\nIts body is large, and stands in {place} alone\n", markup=False)
+        console.print(f"\nIts body stands in {place} alone\n", markup=False)
     else:
         console.print(f"\n{readable(letter.headers, base64.b64decode(letter.body))}\n", markup=False)
     again = follow_up("deadletters", "replay", str(stored.number), directory=directory)

@@ -7,10 +7,19 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from ratchet.bus.consumer import Dead, Outcome, subscribe
-from ratchet.bus.deadletter import IN_STREAM, LARGEST_KEPT, REDACTED, WHOLE, with_message
+from ratchet.bus.deadletter import (
+    IN_STREAM,
+    KEPT_OF_BATCH,
+    LARGEST_HEADERS,
+    LARGEST_KEPT,
+    REDACTED,
+    WHOLE,
+    with_message,
+)
 from ratchet.bus.received import Received
 from ratchet.bus.testing import FakeBroker, FakeBus, FakeClock, eventually
 from ratchet.core.rules.redaction import redacted
@@ -86,6 +95,30 @@ async def test_dead_letter_leaves_a_large_body_in_its_stream(packed: bool) -> No
     (letter,) = await letters(Order(number=1, note=note))
     assert (letter.kept, letter.body, letter.headers["ce-id"]) == (IN_STREAM, "", "order-1")
     assert letter.stored_at is not None
+
+
+async def test_dead_letters_of_a_batch_keep_bounded_bodies_together() -> None:
+    dead = await letters(*(Order(number=number, note="x" * (LARGEST_KEPT - 100)) for number in range(1, 101)))
+    kept = [len(base64.b64decode(letter.body)) for letter in dead if letter.kept == WHOLE]
+    assert 0 < sum(kept) <= KEPT_OF_BATCH < 100 * LARGEST_KEPT
+    assert len(dead) == 100
+
+
+async def test_dead_letter_keeps_no_headers_beyond_their_bound() -> None:
+    bus = FakeBus(FakeBroker(shop(), FakeClock(datetime.now(UTC))))
+    long = "y" * LARGEST_HEADERS
+    record = bus.seal(Order(number=1))
+    headers = {**record.headers, "ce-correlationid": long}
+    await bus.publish_record(msgspec.structs.replace(record, headers=headers))
+    async with running(subscribe(bus, "bills", {Order: giving_up})):
+
+        async def dead() -> bool:
+            return bool(bus.published(Undeliverable))
+
+        await eventually(dead)
+    (letter,) = bus.published(Undeliverable)
+    assert (letter.kept, letter.headers, letter.body) == (IN_STREAM, {}, "")
+    assert long not in str(bus.broker.stored[-1].headers)
 
 
 async def test_dead_letter_keeps_nothing_of_a_text_that_cannot_be_searched() -> None:

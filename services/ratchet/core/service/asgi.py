@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from ratchet.bus.json_values import VALUE_BYTES, count_values
 from ratchet.bus.message import decode
 from ratchet.core.errors import BadRequest, RatchetError
 from ratchet.core.rules.access import UNAUTHENTICATED, Caller
 from ratchet.core.service.http_encoding import NotUnpacked, UnknownEncoding, Unpacker
-from ratchet.core.service.json_values import VALUE_BYTES, count_values
 from ratchet.core.service.problems import ErrorJson, HttpError, http_error, internal_error
 
 log = structlog.get_logger()

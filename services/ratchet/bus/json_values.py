@@ -1,7 +1,7 @@
 """How many values a JSON text holds, counted before it is decoded: one of three bytes takes sixty in memory.
 
-The bounds are what a conversation as long as today's longest contexts needs: a prompt of a million token ids, or a
-hundred thousand messages. Within them the longest steps of decoding take .2 s of processor time.
+The bounds leave room for a million numbers, or for a hundred thousand small objects. Within them the longest steps of
+decoding take .2 s of processor time.
 """
 
 from __future__ import annotations
@@ -16,34 +16,42 @@ MEMBERS = 250_000
 """Most members of all objects."""
 VALUE_BYTES = 64
 """About what a small value takes in memory."""
+BEGINNING = 4 * 1024 * 1024
+"""Bytes at the beginning of a longer text that are counted first."""
 _ESCAPES = 8_000_000
 """Most backslashes of a text whose strings are looked for: .13 s of processor time."""
 _MARKS = b',:{["'
 _OTHERS = bytes(set(range(256)) - set(_MARKS))
-_TOO_MANY = (
-    f"the body holds too many values: at most {ITEMS} in all, {CONTAINERS} objects and lists, and {MEMBERS} members;"
-    " send less of the history"
-)
 
 
-def count_values(text: bytes) -> int:
-    """About how many values a text holds; 0 for one that is too short for too many. Raises `BadRequest`.
+def count_values(text: bytes, times: int = 1) -> int:
+    """About how many values a text holds; 0 for one that is too short for too many.
 
-    Text has commas and braces, too: what its strings hold is left out where it makes a difference.
+    Text has commas and braces, too: what its strings hold is left out where it makes a difference. Raises `BadRequest`
+    for more than `times` the bounds.
     """
     if len(text) <= CONTAINERS:
         return 0
+    if len(text) > BEGINNING:  # a bomb is known by its beginning
+        count_values(text[:BEGINNING], times)
     marks = text.translate(None, _OTHERS)
-    if _are_too_many(marks):
+    if _are_too_many(marks, times):
         marks = _outside_strings(text, marks)
-        if _are_too_many(marks):
-            raise BadRequest(_TOO_MANY, code="too_many_values")
+        if _are_too_many(marks, times):
+            raise BadRequest(
+                f"the body holds too many values: at most {ITEMS * times} in all, {CONTAINERS * times} objects and"
+                f" lists, and {MEMBERS * times} members; send less",
+                code="too_many_values",
+            )
     return marks.count(b",") + marks.count(b"{") + marks.count(b"[")
 
 
-def _are_too_many(marks: bytes) -> bool:
+def _are_too_many(marks: bytes, times: int) -> bool:
     containers = marks.count(b"{") + marks.count(b"[")
-    return marks.count(b",") > ITEMS or containers > CONTAINERS or marks.count(b":") > MEMBERS
+    most = (ITEMS * times, CONTAINERS * times, MEMBERS * times)
+    return any(
+        count > bound for count, bound in zip((marks.count(b","), containers, marks.count(b":")), most, strict=True)
+    )
 
 
 def _outside_strings(text: bytes, marks: bytes) -> bytes:

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.core.errors import BadRequest
-from ratchet.core.service.json_values import count_values
+from ratchet.bus.json_values import count_values
+from ratchet.bus.schemas import parse
+from ratchet.core.errors import BadRequest, InvalidMessage
 
 BODY = 30 * 1024 * 1024
 
@@ -64,3 +65,10 @@ def test_body_that_is_short_is_not_counted() -> None:
 
 def test_body_is_taken_for_about_as_many_values_as_it_holds() -> None:
     assert count_values(messages(100_000)) == pytest.approx(300_000, rel=0.01)
+
+
+def test_message_of_too_many_values_is_refused_before_it_is_decoded() -> None:
+    began = time.process_time()
+    with pytest.raises(InvalidMessage, match="too many values"):
+        parse(HOSTILE["objects"])
+    assert time.process_time() - began < 1.5
