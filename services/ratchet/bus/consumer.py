@@ -425,9 +425,9 @@ class Consumer:
     async def _keep_and_end(self, message: Msg, dead: Dead, letter: DeadLetter) -> None:
         """Keep the dead letter of a message, then terminate it."""
         headers = dict(message.headers or {})
-        event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id")
-        correlation_id = headers.get("ce-correlationid", event_id)
-        is_cause = event_id and correlation_id and max(len(event_id), len(correlation_id)) <= MAX_ID
+        event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id") or ""
+        correlation_id = headers.get("ce-correlationid") or event_id
+        is_cause = 0 < len(event_id) <= MAX_ID and len(correlation_id) <= MAX_ID
         cause = Cause(event_id=event_id, correlation_id=correlation_id) if is_cause else None
         try:
             try:
