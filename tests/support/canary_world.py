@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import START, FakeBus, FakeClock
+from ratchet.canary_deployer.bundle_registry import BundleRegistry
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout
@@ -24,10 +26,12 @@ from ratchet.canary_deployer.nats_events import Behind, EvidenceLost, Places, Re
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.core.contract import ModelRollout, PolicyClaim, Reward, Start, Turn, named_id
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.reward import RewardComponent, RewardMetadata
-from ratchet.core.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
+from ratchet.core.contract.state import BUNDLES, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
 from ratchet.core.errors import RatchetError, Unavailable
 from ratchet.core.rules.arms import arm_of
+from ratchet.core.stores.policies import BlobStore
 from tests.support.fake_bus import fake_bus
 from tests.support.messages import turn
 
@@ -57,6 +61,26 @@ def served(version: int) -> ServedPolicy:
     """The part of `policy(version)` that a route carries."""
     one = policy(version)
     return ServedPolicy(version=version, name=one.name, digest=one.digest)
+
+
+def bundle_registry(
+    bus: FakeBus,
+    policies: KvPolicies,
+    objects: BlobStore,
+    on_registered: Callable[[str], None],
+    lead: FakeLead | None = None,
+) -> BundleRegistry:
+    """Bundles on a fake bus."""
+    return BundleRegistry(
+        policies=policies,
+        bundles=Bucket(bus, BUNDLES, Bundle),
+        objects=objects,
+        lead=lead or FakeLead(),
+        publish=bus.publish_all,
+        announcer=Announcer("http://127.0.0.1:8080"),
+        on_registered=on_registered,
+        now=bus.now,
+    )
 
 
 def quick_rules(**changes: Any) -> Rules:

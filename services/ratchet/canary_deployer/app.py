@@ -25,6 +25,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import each, subscribe
 from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer import unloading
+from ratchet.canary_deployer.bundle_registry import BundleRegistry
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.announcements import Announcer
@@ -55,8 +56,9 @@ from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
 from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
 from ratchet.canary_deployer.unloading import Unloader
 from ratchet.core.contract import TrainingStatus
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.policy_manifest import PolicyManifest
-from ratchet.core.contract.state import JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
+from ratchet.core.contract.state import BUNDLES, JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
@@ -132,6 +134,16 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
 
     controllers = Controllers(new_controller, policies, rollouts, leadership)
     jobs, objects = Bucket(bus, JOBS, Job), Objects(settings.shared)
+    bundles = BundleRegistry(
+        policies=policies,
+        bundles=Bucket(bus, BUNDLES, Bundle),
+        objects=objects,
+        lead=leadership,
+        publish=bus.publish_all,
+        announcer=announcer,
+        on_registered=controllers.on_registered,
+        now=clock,
+    )
     unloader = Unloader(engines, policies, unload_after_s)
     handlers = Handlers(
         policies=policies,
@@ -140,6 +152,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
         engine_kind_of=settings.engine_kind_of,
         on_registered=controllers.on_registered,
         announcer=announcer,
+        bundles=bundles,
         now=clock,
     )
 
@@ -147,7 +160,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
         return bus
 
     keys = known_keys(settings.shared, NAME, connected)
-    api = Api(controllers, policies, partial(decisions_of, bus), rules)
+    api = Api(controllers, policies, bundles, partial(decisions_of, bus), rules)
     return App(
         name=NAME,
         components=[

@@ -12,12 +12,13 @@ import structlog
 from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.canary_deployer import metrics
+from ratchet.canary_deployer.bundle_registry import BundleRegistry
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.registry import deployable, fenced, new_version, refused, unservable
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.core.contract import Message, TrainingStatus
 from ratchet.core.contract.policy_manifest import PolicyManifest
-from ratchet.core.contract.state import Job, PolicyStage
+from ratchet.core.contract.state import Job, PolicyStage, PolicyVersion
 from ratchet.core.errors import DigestMismatch, NotFound, Rejected
 from ratchet.core.stores.policies import BlobStore, read_policy
 
@@ -35,6 +36,7 @@ class Handlers:
     """The kind of a role's engine; None for a role that no engine serves."""
     on_registered: Callable[[str], None]
     announcer: Announcer
+    bundles: BundleRegistry
     now: Callable[[], datetime]
 
     async def on_training_status(self, received: Received[TrainingStatus]) -> Sequence[Message]:
@@ -53,18 +55,22 @@ class Handlers:
         manifest = await asyncio.to_thread(self._read_manifest, status)
         now, cause = self.now(), received.as_cause()
         refusal = unservable(status, self.engine_kind_of(status.role))
-        policy, new = await self.policies.register(
-            status.role,
-            status.training_job_id,
-            lambda version: refused(new_version(status, job, manifest, version, now, cause), refusal),
-        )
+
+        async def known(versions: Sequence[PolicyVersion]) -> PolicyVersion | None:
+            return next((one for one in versions if one.training_job_id == status.training_job_id), None)
+
+        async def build(version: int) -> PolicyVersion:
+            made = new_version(status, job, manifest, version, now, cause)
+            return refused(made, refusal) if refusal else await self.bundles.of_training(made, manifest)
+
+        policy, new = await self.policies.register(status.role, known, build)
         self.on_registered(status.role)
         if new:
             metrics.DEPLOYMENTS.labels("registered").inc()
         registered = self.announcer.registration(policy, status.timestamp)
-        if refusal is None or policy.stage != PolicyStage.REFUSED:  # another one before, and the gates decide
+        if policy.stage != PolicyStage.REFUSED or policy.gate is not None:  # the gates decide, or have decided
             return [registered]
-        return [registered, *self.announcer.refusal(policy, refusal, status.timestamp)]
+        return [registered, *self.announcer.refusal(policy, policy.reason or "", status.timestamp)]
 
     def _read_manifest(self, status: TrainingStatus) -> PolicyManifest | None:
         """The policy's manifest; None when it is broken: the gates will notice that, and refuse the policy."""

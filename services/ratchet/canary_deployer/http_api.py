@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ratchet.canary_deployer.bundle_registry import BundleRegistry
 from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.audit import audit_chain
 from ratchet.canary_deployer.domain.operators import Act, Order
@@ -22,6 +23,8 @@ from ratchet.core.contract import ModelRollout, decode
 from ratchet.core.contract.http.rollouts import (
     ActIn,
     AuditOut,
+    BundleIn,
+    BundleOut,
     DecisionOut,
     PoliciesOut,
     PromoteIn,
@@ -48,6 +51,10 @@ ORDERS: Mapping[int, str] = {
     409: "The rollout's state does not allow this order; the message names those that it allows.",
 }
 
+BUNDLES: Mapping[int, str] = {
+    400: "The bundle could answer no call, or holds a secret: the message says where.",
+}
+
 
 class Api:
     """The handlers; they decide nothing."""
@@ -56,12 +63,14 @@ class Api:
         self,
         controllers: Controllers,
         policies: KvPolicies,
+        bundles: BundleRegistry,
         decisions_of: Callable[[str], Awaitable[Sequence[ModelRollout]]],
         rules: Rules,
     ) -> None:
         """`decisions_of`: all decisions about a role that the log still has, in order; raises `Unavailable`."""
         self._controllers = controllers
         self._policies = policies
+        self._bundles = bundles
         self._decisions_of = decisions_of
         self._rules = rules
 
@@ -79,6 +88,9 @@ class Api:
         api.route("GET", f"{role}/audit", self.audit, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("GET", "/v1/policies", self.all_policies, scope=KeyScope.VIEW)
         api.route("GET", "/v1/policies/{role}", self.policies, scope=KeyScope.VIEW, errors=UNKNOWN)
+        bundle, bundles = "/v1/policies/{role}/{version}/bundle", "/v1/policies/{role}/bundles"
+        api.route("GET", bundle, self.bundle, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("POST", bundles, self.create_bundle, scope=KeyScope.OPERATE, errors=BUNDLES)
         api.route("POST", f"{role}/start", self.start, scope=KeyScope.OPERATE, errors=ORDERS)
         for act in Act:
             api.route("POST", f"{role}/{act}", self._handler_of(act), scope=KeyScope.OPERATE, errors=ORDERS)
@@ -127,6 +139,17 @@ class Api:
             raise NotFound(f"no such role: {role}")
         return await self._role_policies(role)
 
+    async def bundle(self, role: str, version: int) -> BundleOut:
+        """A policy, and what it changes of calls."""
+        policy = await self._policies.version(_checked(role), version)
+        return BundleOut(policy=policy, bundle=await self._bundles.bundle_of(policy), new=False)
+
+    async def create_bundle(self, role: str, body: BundleIn, caller: Caller) -> BundleOut:
+        """Register a bundle as the role's next policy; a live policy that is the same is returned instead."""
+        if ROLE.fullmatch(role) is None:
+            raise BadRequest(f"{role} cannot be a role's name", param="role")
+        return await self._bundles.register(role, body.bundle, _actor(body, caller), body.reason, dry_run=body.dry_run)
+
     async def start(self, role: str, body: StartIn, caller: Caller) -> RolloutOut:
         """Roll out a version, or approve the one that waits. Strategy immediate takes override."""
         order = _order(body, caller, body.override, body.strategy)
@@ -170,12 +193,17 @@ def _checked(role: str) -> str:
 
 def _order(body: ActIn, caller: Caller, override: bool, strategy: str | None = None) -> Order:
     """Who orders it and why: whose key it is, for whom. Raises `BadRequest` when either is blank."""
+    return Order(_actor(body, caller), body.reason, override, strategy, body.rollout_id)
+
+
+def _actor(body: ActIn | BundleIn, caller: Caller) -> str:
+    """Who acts: whose key it is, for whom. Raises `BadRequest` where actor or reason is blank."""
     if not (body.actor.strip() and body.reason.strip()):
         raise BadRequest("bad request: actor and reason must say something", param="actor")
-    return Order(caller.actor(body.actor), body.reason, override, strategy, body.rollout_id)
+    return caller.actor(body.actor)
 
 
 def described_api() -> ControlApi:
     """The application for its document alone: nothing stands behind its routes."""
     unused: Any = None
-    return Api(unused, unused, unused, unused).app()
+    return Api(unused, unused, unused, unused, unused).app()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from operator import itemgetter
@@ -20,6 +20,10 @@ from ratchet.core.errors import Conflict, NotFound, Unreadable
 log = structlog.get_logger()
 
 V = TypeVar("V", Route, PolicyVersion)
+Known = Callable[[Sequence[PolicyVersion]], Awaitable[PolicyVersion | None]]
+"""The one of a role's policies, oldest first, that a new one would repeat; None where it would repeat none."""
+Build = Callable[[int], Awaitable[PolicyVersion]]
+"""The policy of a version. It may be asked for several, of which one is registered."""
 
 
 class KvPolicies:
@@ -80,28 +84,35 @@ class KvPolicies:
         missing = await self.version(role, version)
         await self._change(self._versions, f"{role}.{version}", lambda policy: change(policy or missing))
 
-    async def register(
-        self, role: str, training_job_id: str, build: Callable[[int], PolicyVersion]
-    ) -> tuple[PolicyVersion, bool]:
-        """The job's policy as the next version, and whether it is new: a job is registered once.
+    async def register(self, role: str, known: Known, build: Build) -> tuple[PolicyVersion, bool]:
+        """A policy as the next version, and whether it is new: one that is known already is returned.
 
         The policy is written before the counter: a crash in between leaves a policy that the next attempt returns.
         """
-        known = await self._numbered(role)
-        for _, policy in known:
-            if policy is not None and policy.training_job_id == training_job_id:
-                await self._count_version(role, policy.version)
-                return policy, False
-        route = await self.route(role)
-        version = max([route.next_version if route else 1, *(number + 1 for number, _ in known)])
-        policy = build(version)
-        try:
-            await self._lead.confirm()
-            await self._versions.create(f"{role}.{version}", policy)
-        except Conflict:
-            return await self.register(role, training_job_id, build)
-        await self._count_version(role, version)
+        numbered = await self._numbered(role)
+        same = await known([policy for _, policy in numbered if policy is not None])
+        if same is not None:
+            await self._count_version(role, same.version)
+            return same, False
+        policy = await build(await self.next_version(role))
+        if not await self.create(policy):
+            return await self.register(role, known, build)
+        await self._count_version(role, policy.version)
         return policy, True
+
+    async def next_version(self, role: str) -> int:
+        """The version that the next policy of a role gets."""
+        route, numbered = await self.route(role), await self._numbered(role)
+        return max([route.next_version if route else 1, *(number + 1 for number, _ in numbered)])
+
+    async def create(self, policy: PolicyVersion) -> bool:
+        """Write a policy; False, and nothing is written, where its version is taken."""
+        await self._lead.confirm()
+        try:
+            await self._versions.create(f"{policy.role}.{policy.version}", policy)
+        except Conflict:
+            return False
+        return True
 
     async def _numbered(self, role: str) -> list[tuple[int, PolicyVersion | None]]:
         """All policies of a role with their versions, oldest first; None, with a log, for one that cannot be read.

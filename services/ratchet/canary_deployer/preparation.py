@@ -11,12 +11,15 @@ from ratchet.bus.tasks import end
 from ratchet.canary_deployer.domain import decisions, gating
 from ratchet.canary_deployer.domain.estimates import Forecast, Horizon, forecast, horizon_by_setting, measured_horizon
 from ratchet.canary_deployer.domain.operators import Order
+from ratchet.canary_deployer.domain.registry import as_sent
 from ratchet.canary_deployer.domain.rollout import Decision, GateResult, Rollout, Verdict
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.subjects import SubjectsBefore, subjects_before
 from ratchet.canary_deployer.role_context import RoleContext
+from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Conflict, Rejected, Unavailable
+from ratchet.core.rules.arms import served
 
 log = structlog.get_logger()
 
@@ -34,6 +37,8 @@ class Preparation:
         """A new rollout of `policy` after the rollout `before`. Raises `Conflict` for the policy that is stable."""
         route = await self.context.policies.route(self.context.role)
         stable = route.stable if route else None
+        if stable is None and policy.kind == BUNDLE:
+            stable = served(as_sent(policy.role, policy.created_at))
         if stable is not None and stable.version == policy.version:
             raise Conflict(f"{policy.name} is already the stable policy of {self.context.role}")
         rollout = decisions.new_rollout(policy, stable, before, decision, self.context.now())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from ratchet.canary_deployer.domain.registry import engine_name
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.replicas import Engines, Replica
 from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route
@@ -28,11 +29,15 @@ ENDED = frozenset({PolicyStage.REFUSED, PolicyStage.ROLLED_BACK, PolicyStage.SUP
 
 
 def unneeded(route: Route | None, versions: Iterable[PolicyVersion]) -> set[str]:
-    """The names of a role's policies that have ended, and that neither its route nor the name of a variant leads to."""
+    """The names that a role's ended policies have in engines, and that neither its route, nor the name of a variant,
+    nor a policy that may serve leads to: a bundle's name there is that of its adapter or model."""
     known = list(versions)
     named = [route.stable, route.previous, route.canary.policy if route.canary else None] if route else []
-    named += [newest_by(algorithm, known) for algorithm in VARIANTS]
-    return {policy.name for policy in known if policy.stage in ENDED} - {policy.name for policy in named if policy}
+    kept = {policy.version for policy in named if policy}
+    kept |= {newest.version for algorithm in VARIANTS if (newest := newest_by(algorithm, known))}
+    ended = [policy for policy in known if policy.stage in ENDED and policy.version not in kept]
+    needed = {engine_name(policy) for policy in known if policy.version in kept or policy.stage not in ENDED}
+    return {engine_name(policy) for policy in ended} - needed
 
 
 class Unloader:

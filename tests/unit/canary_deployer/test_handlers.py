@@ -21,7 +21,7 @@ from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Rout
 from ratchet.core.contract.training import Artifacts, Dataset, Hyperparameters, TrainingConfig
 from ratchet.core.errors import DigestMismatch, NotFound, ObjectsUnavailable, Unavailable
 from ratchet.core.stores.policies import encode_manifest
-from tests.support.canary_world import FakeLead
+from tests.support.canary_world import FakeLead, bundle_registry
 from tests.support.fake_bus import fake_bus
 
 JOB = named_id("job", "one")
@@ -73,6 +73,7 @@ class Registrar:
             engine_kind_of=self.engines.get,
             on_registered=self.called.append,
             announcer=Announcer("http://127.0.0.1:8080"),
+            bundles=bundle_registry(self.bus, self.policies, self.objects, self.called.append),
             now=lambda: START,
         )
 
@@ -183,7 +184,7 @@ async def test_an_adapter_that_its_gates_have_refused_stays_refused_by_them() ->
     registrar = Registrar()
     await registrar.deliver(status())
     await registrar.policies.change_version(
-        "support", 1, lambda known: msgspec.structs.replace(known, stage="refused", reason="gate probe: other weights")
+        "support", 1, lambda known: msgspec.structs.replace(known, stage="refused", reason="probe", gate={"probe": {}})
     )
     (registered,) = await registrar.deliver(status())
     assert registered.state == "registered"

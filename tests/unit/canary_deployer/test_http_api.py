@@ -15,8 +15,9 @@ from ratchet.canary_deployer.domain.rollout import PendingEvent, Rollout
 from ratchet.canary_deployer.http_api import Api
 from ratchet.core.contract import ModelRollout, encode
 from ratchet.core.contract.state import POLICIES, ROLLOUTS, PolicyVersion
+from tests.support.blobs import MemoryBlobs
 from tests.support.callers import called_by
-from tests.support.canary_world import ROLE, CanaryWorld, policy
+from tests.support.canary_world import ROLE, CanaryWorld, bundle_registry, policy
 
 
 class Operator:
@@ -29,7 +30,8 @@ class Operator:
         self.controllers.on_registered(ROLE)
         self.log: list[ModelRollout] | None = None
         """The decisions as a test left them; None: as they were published."""
-        api = Api(self.controllers, world.policies, self.decisions_of, world.rules)
+        bundles = bundle_registry(world.bus, world.policies, MemoryBlobs(), self.controllers.on_registered, world.lead)
+        api = Api(self.controllers, world.policies, bundles, self.decisions_of, world.rules)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(called_by(api.app())), base_url="http://deployer")
 
     async def decisions_of(self, role: str) -> list[ModelRollout]:

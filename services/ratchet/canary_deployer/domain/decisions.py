@@ -28,6 +28,7 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.verdicts import concerns, in_soak, suspicions
 from ratchet.core.contract import ModelRollout, encode, named_id
 from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy, WeightStep
+from ratchet.core.rules.arms import served
 
 WHY_SUPERSEDED = {
     State.GATING: "before it met traffic",
@@ -64,7 +65,7 @@ def new_rollout(
         rollout_id=rollout_id,
         role=candidate.role,
         state=State.GATING,
-        candidate=ServedPolicy(version=candidate.version, name=candidate.name, digest=candidate.digest),
+        candidate=served(candidate),
         stable=stable,
         created_at=now,
         actor=decision.actor,

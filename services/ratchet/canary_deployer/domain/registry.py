@@ -1,17 +1,30 @@
-"""Registering the result of a training job as the next version of its role."""
+"""Registering the result of a training job, or a bundle, as the next version of its role."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
 
 from ratchet.bus.message import Cause
 from ratchet.core.contract import TrainingStatus
-from ratchet.core.contract.policy_manifest import DEPLOYABLE, MODEL, PolicyManifest
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
+from ratchet.core.contract.policy_manifest import BUNDLE, DEPLOYABLE, MODEL, PolicyManifest
 from ratchet.core.contract.state import Job, PolicyStage, PolicyVersion
+from ratchet.core.errors import BadRequest
 from ratchet.core.rules.arms import parse_model, policy_name
+from ratchet.core.rules.bundles import model_name
 from ratchet.core.rules.engines import ADAPTERS_ONLY
+from ratchet.core.rules.redaction import MAX_DEPTH, redact
+
+AS_SENT = hashlib.sha256(msgspec.json.encode(NO_BUNDLE)).hexdigest()
+"""Digest of version 0 of every role."""
+LIVE = frozenset({PolicyStage.REGISTERED, PolicyStage.CANARY, PolicyStage.STABLE})
+"""Stages of policies that serve, or may."""
+PUBLIC = frozenset({"email", "phone"})
+"""What redaction takes out of records, and instructions may name: how people reach a team."""
 
 
 def deployable(status: TrainingStatus) -> bool:
@@ -64,9 +77,9 @@ def new_version(
     )
 
 
-def refused(policy: PolicyVersion, reason: str | None) -> PolicyVersion:
-    """The policy, refused at its registration where there is a reason."""
-    return policy if reason is None else msgspec.structs.replace(policy, stage=PolicyStage.REFUSED, reason=reason)
+def refused(policy: PolicyVersion, reason: str) -> PolicyVersion:
+    """The policy, refused at its registration."""
+    return msgspec.structs.replace(policy, stage=PolicyStage.REFUSED, reason=reason)
 
 
 def unservable(status: TrainingStatus, engine: str | None) -> str | None:
@@ -87,3 +100,86 @@ def _version_of(parent: str | None, role: str) -> int | None:
     except ValueError:
         return None
     return model.version if model is not None and model.role == role else None
+
+
+def as_sent(role: str, now: datetime) -> PolicyVersion:
+    """Version 0: calls as agents send them, answered by whatever answers for the role without a policy."""
+    return PolicyVersion(
+        role=role,
+        version=0,
+        name=policy_name(role, 0, AS_SENT),
+        digest=AS_SENT,
+        uri="",
+        kind=BUNDLE,
+        base_model="",
+        created_at=now,
+        stage=PolicyStage.STABLE,
+        reason="calls as agents send them",
+    )
+
+
+def engine_name(policy: PolicyVersion) -> str:
+    """By what name an engine may hold a policy: of a bundle, the policy that answers."""
+    return policy.base_model if policy.kind == BUNDLE else policy.name
+
+
+def completed(bundle: Bundle, stable: Bundle | None) -> Bundle:
+    """The bundle; where it does not say who answers, and stable does, stable's model answers."""
+    if bundle.model is not None or stable is None:
+        return bundle
+    return msgspec.structs.replace(bundle, model=stable.model)
+
+
+def with_weights(bundle: Bundle, policy: PolicyVersion) -> Bundle:
+    """The bundle with the weights of a policy in the place of whoever answers."""
+    return msgspec.structs.replace(bundle, model=BundleModel(name=policy.name, digest=policy.digest))
+
+
+def bundle_manifest(bundle: Bundle, role: str, now: datetime, trained: PolicyManifest | None = None) -> PolicyManifest:
+    """The manifest of a bundle; `trained`: that of the training from which its weights, or it, come."""
+    if trained is None:
+        trained = PolicyManifest(kind=BUNDLE, base_model="", files=[], role=role, created_at=now)
+    return msgspec.structs.replace(
+        trained,
+        kind=BUNDLE,
+        base_model=model_name(bundle),
+        files=[],
+        documents=[],
+        base_digest=None,
+        tokenizer_digest=None,
+        dtype=None,
+        probe=None,
+        parent=None,
+        bundle=bundle,
+    )
+
+
+def named_bundle(policy: PolicyVersion, manifest: PolicyManifest, digest: str, uri: str) -> PolicyVersion:
+    """The version with the name and the place of the bundle that it is."""
+    name = policy_name(policy.role, policy.version, digest)
+    return msgspec.structs.replace(
+        policy, name=name, digest=digest, uri=uri, kind=BUNDLE, base_model=manifest.base_model
+    )
+
+
+def require_no_secret(bundle: Bundle) -> None:
+    """Raise `BadRequest`, which names the place and repeats nothing, where a text of the bundle holds a secret."""
+    for place, text in _texts(msgspec.to_builtins(bundle), (), MAX_DEPTH):
+        kinds = redact(text).counts.keys() - PUBLIC
+        if kinds:
+            kind = min(kinds).replace("_", " ")
+            raise BadRequest(f"{place} holds what looks like a secret ({kind}): take it out", param=place)
+
+
+def _texts(value: object, place: tuple[str, ...], depth: int) -> Iterator[tuple[str, str]]:
+    """Every text, and where it stands: `instructions.text`, `examples.0.content`. Raises `BadRequest` far inside."""
+    if depth < 0:
+        raise BadRequest(f"{place[0]} is nested more than {MAX_DEPTH} levels deep", param=place[0])
+    if isinstance(value, str):
+        yield ".".join(place), value
+    elif isinstance(value, Mapping):
+        for name, member in value.items():  # pyright: ignore[reportUnknownVariableType] - JSON
+            yield from _texts(member, (*place, str(name)), depth - 1)  # pyright: ignore[reportUnknownArgumentType]
+    elif isinstance(value, Sequence):
+        for number, item in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            yield from _texts(item, (*place, str(number)), depth - 1)

@@ -17,6 +17,8 @@ REWARD_MODEL = "reward_model"
 """Scores answers. Its manifest is stored like a policy's, but is none: nothing deploys, serves or continues it."""
 DEPLOYABLE = frozenset({ADAPTER, MODEL, BUNDLE})
 """What can answer requests. Nothing else becomes a candidate."""
+WEIGHTS = frozenset({ADAPTER, MODEL})
+"""What an engine holds."""
 ADAPTER_CONFIG = "adapter_config.json"
 """PEFT's description of an adapter, which names its base."""
 FLOAT32, BFLOAT16 = "float32", "bfloat16"

@@ -29,7 +29,6 @@ from ratchet.core.contract.values import (
     Sha256,
     Share,
     Text,
-    Uri,
     Uuid,
     listed,
     matching,
@@ -121,8 +120,8 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
     """`<role>@<version>-<first 8 of digest>`: its name in the engine, never reused."""
     digest: Sha256
     """sha256 of its manifest."""
-    uri: Uri
-    """`s3://` uri of its manifest."""
+    uri: str
+    """`s3://` uri of its manifest; empty for version 0, which has none."""
     kind: Annotated[str, listed("adapter", "model", "bundle")]
     """`adapter`, `model` or `bundle`."""
     base_model: str

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.state import READY, PolicyVersion, Route, ServedPolicy, WeightStep
 
 STABLE, CANARY, PINNED, MIXED = "stable", "canary", "pinned", "mixed"
@@ -43,6 +44,12 @@ class Assignment:
 def policy_name(role: str, version: int, digest: str) -> str:
     """The immutable name of a policy in an engine: `<role>@<version>-<first 8 hex digits of its digest>`."""
     return f"{role}@{version}-{digest[:8]}"
+
+
+def served(policy: PolicyVersion) -> ServedPolicy:
+    """What a route has of a policy. Version 0 changes nothing of calls, and has no bundle to read."""
+    changes_calls = policy.kind == BUNDLE and policy.version > 0
+    return ServedPolicy(version=policy.version, name=policy.name, digest=policy.digest, bundle=changes_calls)
 
 
 def parse_model(name: str) -> ModelName:

@@ -18,9 +18,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from ratchet.bus.message import decode
-from ratchet.core.contract.policy_manifest import ADAPTER_CONFIG, DEPLOYABLE, REWARD_MODEL, ArtifactFile, PolicyManifest
+from ratchet.core.contract.policy_manifest import (
+    ADAPTER_CONFIG,
+    BUNDLE,
+    DEPLOYABLE,
+    REWARD_MODEL,
+    WEIGHTS,
+    ArtifactFile,
+    PolicyManifest,
+)
 from ratchet.core.errors import DigestMismatch, NotFound, RatchetError, Rejected
 from ratchet.core.rules.arms import parse_model
+from ratchet.core.rules.bundles import check_bundle
 from ratchet.core.rules.training_options import MOST_RANK
 from ratchet.core.service.files import FileState, sha256_of, state_of
 
@@ -80,13 +89,18 @@ def encode_manifest(manifest: PolicyManifest) -> bytes:
 
 
 def decode_manifest(body: bytes, uri: str, kinds: Set[str] = DEPLOYABLE) -> PolicyManifest:
-    """Read a manifest. Raises `Rejected` when `body` is not one of `kinds`, or names a file twice or as none can be."""
+    """Read a manifest. Raises `Rejected` when `body` is not one of `kinds`, or names a file twice or as none can be, or
+    has a bundle that could answer no call."""
     try:
         manifest = decode(body, PolicyManifest)
     except msgspec.DecodeError as error:
         raise Rejected(f"{uri} is not a policy manifest: {error}") from error
     if manifest.kind not in kinds:
         raise Rejected(f"{uri} is a {manifest.kind!r} manifest, not a policy")
+    if manifest.kind == BUNDLE:
+        if manifest.bundle is None:
+            raise Rejected(f"{uri} is of kind bundle and holds none")
+        check_bundle(manifest.bundle)
     for files in (manifest.files, manifest.documents):
         names = [file.name for file in files]
         for name in names:
@@ -152,8 +166,8 @@ def find_policy(objects: BlobStore, name: str) -> Policy:
         raise Rejected(
             f"{name} could be {len(own)} policies of its role, whose digests begin alike: no engine can tell"
         )
-    if own[0].manifest.kind not in DEPLOYABLE:
-        raise Rejected(f"{name} is a {own[0].manifest.kind}, which answers no requests")
+    if own[0].manifest.kind not in WEIGHTS:
+        raise Rejected(f"{name} is a {own[0].manifest.kind}, which no engine holds")
     return own[0]
 
 

@@ -161,7 +161,7 @@ def test_policy_key_that_only_begins_like_the_name_is_anothers(blobs: MemoryBlob
 
 def test_policy_name_of_a_damaged_manifest_is_refused(blobs: MemoryBlobs, policy: Policy, tmp_path: Path) -> None:
     scores = published(blobs, tmp_path / "files", kind=REWARD_MODEL)
-    with pytest.raises(Rejected, match="is a reward_model, which answers no requests"):
+    with pytest.raises(Rejected, match="is a reward_model, which no engine holds"):
         find_policy(blobs, named(scores))
     blobs.blobs[policy.uri] += b" "
     with pytest.raises(DigestMismatch):

@@ -109,7 +109,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "another tokenizer": (lambda w: (w.publish(tokenizer_digest="0" * 64), {}), "another tokenizer or chat template"),
     "a whole model": (lambda w: (w.base, {}), "it is a whole model, and vLLM serves adapters"),
-    "a reward model": (lambda w: (w.publish(kind=REWARD_MODEL), {}), "answers no requests"),
+    "a reward model": (lambda w: (w.publish(kind=REWARD_MODEL), {}), "which no engine holds"),
     "no adapters": (lambda w: (w.publish(), {"takes_adapters": False}), "started without --enable-lora"),
     "another form": (
         lambda w: (w.publish(files=w.base.manifest.files), {}),

@@ -38,7 +38,7 @@ class PromoteIn(ActIn, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class StartIn(ActIn, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The version to roll out, and the way."""
 
-    version: Annotated[int, msgspec.Meta(ge=1)]
+    version: Annotated[int, msgspec.Meta(ge=0)]
     override: bool = False
     """Waives the gates; recorded as emergency_override."""
     strategy: Literal["canary", "blue_green", "immediate", "auto"] | None = None

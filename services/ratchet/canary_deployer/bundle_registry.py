@@ -1,0 +1,202 @@
+"""Bundles of policies: what each changes of calls, and how one becomes the next version of its role.
+
+A bundle's manifest is written first, then the bundle in the bucket `bundles`, where gateways read it, then the version
+that names both. A crash in between leaves what nothing names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+import structlog
+
+from ratchet.bus.kv import Bucket
+from ratchet.canary_deployer import metrics
+from ratchet.canary_deployer.domain import registry
+from ratchet.canary_deployer.domain.announcements import Announcer
+from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.leadership import Lead
+from ratchet.canary_deployer.role_context import Publish
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
+from ratchet.core.contract.http.rollouts import BundleOut
+from ratchet.core.contract.policy_manifest import BUNDLE, PolicyManifest
+from ratchet.core.contract.state import PolicyStage, PolicyVersion
+from ratchet.core.errors import BadRequest, DigestMismatch, NotFound, Rejected
+from ratchet.core.rules.arms import parse_model, served
+from ratchet.core.rules.bundles import check_bundle
+from ratchet.core.stores.policies import BlobStore, Policy, encode_manifest, find_policy, publish_policy, read_policy
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleRegistry:
+    """Reads and registers bundles; registering needs the lead."""
+
+    policies: KvPolicies
+    bundles: Bucket[Bundle]
+    objects: BlobStore
+    lead: Lead
+    publish: Publish
+    announcer: Announcer
+    on_registered: Callable[[str], None]
+    now: Callable[[], datetime]
+
+    async def bundle_of(self, policy: PolicyVersion) -> Bundle:
+        """What a policy changes of calls: weights answer them, and change nothing else.
+
+        Raises `NotFound`, `DigestMismatch`, `Rejected` or `Unavailable`.
+        """
+        if policy.kind != BUNDLE:
+            return Bundle(model=BundleModel(name=policy.name, digest=policy.digest))
+        if policy.version == 0:
+            return NO_BUNDLE
+        entry = await self.bundles.get(policy.digest)
+        if entry is not None:
+            return entry.value
+        manifest = (await asyncio.to_thread(read_policy, self.objects, policy.uri, policy.digest)).manifest
+        return manifest.bundle or NO_BUNDLE
+
+    async def register(self, role: str, asked: Bundle, actor: str, reason: str, *, dry_run: bool) -> BundleOut:
+        """A bundle as the role's next version, or the live one that is the same. Raises `BadRequest`."""
+        _ = self.lead.term
+        stable = await self._stable_bundle(role)
+        bundle = await self._checked(role, asked, stable)
+        now = self.now()
+        manifest = registry.bundle_manifest(bundle, role, now)
+        store = _described if dry_run else self._store
+
+        async def build(version: int) -> PolicyVersion:
+            stored = await store(manifest)
+            begun = msgspec.structs.replace(
+                registry.as_sent(role, now), version=version, stage=PolicyStage.REGISTERED, reason=f"{actor}: {reason}"
+            )
+            return registry.named_bundle(begun, manifest, stored.digest, stored.uri)
+
+        async def known(versions: Sequence[PolicyVersion]) -> PolicyVersion | None:
+            return await self._same(bundle, versions)
+
+        if dry_run:
+            same = await known(await self.policies.versions(role))
+            policy = same or await build(await self.policies.next_version(role))
+            return BundleOut(policy=policy, bundle=bundle, new=same is None)
+        if stable is None:
+            await self._begin_as_sent(role)
+        policy, new = await self.policies.register(role, known, build)
+        if policy.stage == PolicyStage.REGISTERED:  # again, where a crash may have come between
+            await self.publish([self.announcer.registration(policy, policy.created_at)])
+        if new:
+            metrics.DEPLOYMENTS.labels("registered").inc()
+            log.info("bundle registered", role=role, policy=policy.name)
+        self.on_registered(role)
+        return BundleOut(policy=policy, bundle=bundle, new=new)
+
+    async def of_training(self, policy: PolicyVersion, manifest: PolicyManifest | None) -> PolicyVersion:
+        """What a training has made as a version of its role: where stable is a bundle, weights become part of it.
+
+        What cannot be read stays as it is: the gates refuse it.
+        """
+        if manifest is None:
+            return policy
+        stable = await self._stable_bundle(policy.role)
+        if policy.kind != BUNDLE:
+            route = await self.policies.route(policy.role)
+            if stable is None or route is None or route.stable is None or not route.stable.bundle:
+                return policy
+            bundle = registry.with_weights(stable, policy)
+        else:
+            try:
+                bundle = await self._checked(policy.role, manifest.bundle or NO_BUNDLE, stable)
+            except Rejected as error:
+                return registry.refused(policy, str(error))
+            if stable is None:
+                await self._begin_as_sent(policy.role)
+        whole = manifest
+        if bundle != manifest.bundle:
+            whole = registry.bundle_manifest(bundle, policy.role, self.now(), manifest)
+        stored = await self._store(whole)
+        return registry.named_bundle(policy, whole, stored.digest, stored.uri)
+
+    async def weights_of(self, policy: PolicyVersion) -> PolicyVersion | None:
+        """The policy that an engine holds for this one: itself, or its bundle's model; None where an upstream answers.
+
+        Raises as `bundle_of` and `find_policy` do.
+        """
+        if policy.kind != BUNDLE:
+            return policy
+        model = (await self.bundle_of(policy)).model
+        if model is None or model.digest is None:
+            return None
+        found = await self._found(model.name, model.digest)
+        manifest = found.manifest
+        return msgspec.structs.replace(
+            policy,
+            name=model.name,
+            digest=found.digest,
+            uri=found.uri,
+            kind=manifest.kind,
+            base_model=manifest.base_model,
+            metrics=dict(manifest.metrics),
+        )
+
+    async def _checked(self, role: str, asked: Bundle, stable: Bundle | None) -> Bundle:
+        """The bundle as it will serve. Raises `BadRequest` for one that could answer no call, or holds a secret."""
+        try:
+            check_bundle(asked)
+            registry.require_no_secret(asked)
+            bundle = registry.completed(asked, stable)
+            model = bundle.model
+            if model is not None and model.digest is not None:
+                if parse_model(model.name).role != role:
+                    raise Rejected(f"the bundle's model {model.name} is of another role than {role}")
+                await self._found(model.name, model.digest)
+        except BadRequest:
+            raise
+        except (Rejected, NotFound, ValueError) as error:
+            raise BadRequest(str(error), param="bundle") from error
+        return bundle
+
+    async def _found(self, name: str, digest: str) -> Policy:
+        found = await asyncio.to_thread(find_policy, self.objects, name)
+        if found.digest != digest:
+            raise Rejected(f"the bundle's model {name} has another digest: {found.digest}")
+        return found
+
+    async def _stable_bundle(self, role: str) -> Bundle | None:
+        """What stable changes of calls; None where the role has none."""
+        route = await self.policies.route(role)
+        if route is None or route.stable is None:
+            return None
+        return await self.bundle_of(await self.policies.version(role, route.stable.version))
+
+    async def _same(self, bundle: Bundle, versions: Sequence[PolicyVersion]) -> PolicyVersion | None:
+        """The newest live version, where it changes the same of calls."""
+        newest = next((policy for policy in reversed(versions) if policy.stage in registry.LIVE), None)
+        try:
+            return newest if newest is not None and await self.bundle_of(newest) == bundle else None
+        except (NotFound, DigestMismatch, Rejected):  # a damaged one is not repeated
+            return None
+
+    async def _begin_as_sent(self, role: str) -> None:
+        """Version 0 becomes stable of a role that has no stable policy: the first bundle is compared with it."""
+        zero = registry.as_sent(role, self.now())
+        await self.policies.create(zero)
+        await self.policies.change_route(
+            role, lambda route: route if route.stable else msgspec.structs.replace(route, stable=served(zero))
+        )
+
+    async def _store(self, manifest: PolicyManifest) -> Policy:
+        policy = await asyncio.to_thread(publish_policy, self.objects, manifest)
+        await self.lead.confirm()
+        await self.bundles.put(policy.digest, manifest.bundle or NO_BUNDLE)
+        return policy
+
+
+async def _described(manifest: PolicyManifest) -> Policy:
+    """The policy that the manifest would be."""
+    return Policy(uri="", digest=hashlib.sha256(encode_manifest(manifest)).hexdigest(), manifest=manifest)

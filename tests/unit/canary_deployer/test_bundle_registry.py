@@ -1,0 +1,323 @@
+"""Bundles become versions of their role: once each, checked, beside version 0."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from ratchet.bus.kv import Bucket
+from ratchet.bus.received import Received
+from ratchet.bus.testing import START
+from ratchet.canary_deployer.domain.operators import Act, Order
+from ratchet.canary_deployer.handlers import Handlers
+from ratchet.canary_deployer.leadership import NotLeading
+from ratchet.canary_deployer.unloading import unneeded
+from ratchet.core.contract import ModelDeployed, TrainingStatus, named_id
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Example, Instructions, ToolTexts
+from ratchet.core.contract.http.rollouts import BundleOut
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.state import BUNDLES, JOBS, Job, PolicyVersion, ServedPolicy
+from ratchet.core.contract.training import Artifacts
+from ratchet.core.errors import BadRequest, NotFound
+from ratchet.core.rules.arms import served
+from ratchet.core.stores.policies import Policy, find_policy, publish_policy
+from tests.support.blobs import MemoryBlobs
+from tests.support.canary_world import ROLE, CanaryWorld, bundle_registry
+
+POLITE = Bundle(instructions=Instructions(text="Be polite."))
+SMALL = BundleModel(name="small", upstream="openai")
+SECRET = "sk-a1b2c3d4e5f6a7b8c9d0"
+
+
+def reply(text: str, **changes: Any) -> Bundle:
+    return Bundle(instructions=Instructions(text=text), **changes)
+
+
+class Desk:
+    """The registry of a world, whose role has no policy yet."""
+
+    def __init__(self) -> None:
+        self.world = CanaryWorld()
+        self.blobs = MemoryBlobs()
+        self.woken: list[str] = []
+        self.registry = bundle_registry(
+            self.world.bus, self.world.policies, self.blobs, self.woken.append, self.world.lead
+        )
+
+    async def register(self, bundle: Bundle, *, dry_run: bool = False) -> BundleOut:
+        return await self.registry.register(ROLE, bundle, "ann", "a better prompt", dry_run=dry_run)
+
+    async def serve(self, version: int) -> None:
+        """Make a version stable."""
+        policy = await self.world.policies.version(ROLE, version)
+        await self.world.policies.change_route(
+            ROLE, lambda route: msgspec.structs.replace(route, stable=served(policy))
+        )
+        await self.world.policies.change_version(
+            ROLE, version, lambda known: msgspec.structs.replace(known, stage="stable")
+        )
+
+    async def versions(self) -> list[int]:
+        return [policy.version for policy in await self.world.policies.versions(ROLE)]
+
+    def weights(self, number: int) -> Policy:
+        """A trained adapter in the object store."""
+        return publish_policy(
+            self.blobs,
+            PolicyManifest(
+                kind="adapter", base_model="s3://b/base.json", files=[], role=ROLE, created_at=START, attempt=number
+            ),
+        )
+
+    async def train(self, made: Policy, number: int = 1) -> PolicyVersion:
+        """Deliver the completed job of a policy; returns the version that it became."""
+        status = TrainingStatus(
+            training_job_id=named_id("job", number),
+            timestamp=START,
+            status="completed",
+            role=ROLE,
+            artifacts=Artifacts(final_checkpoint=made.uri, digest=made.digest, kind=made.manifest.kind),
+        )
+        handlers = Handlers(
+            policies=self.world.policies,
+            jobs=Bucket(self.world.bus, JOBS, Job),
+            objects=self.blobs,
+            engine_kind_of=lambda _: "vllm",
+            on_registered=self.woken.append,
+            announcer=self.registry.announcer,
+            bundles=self.registry,
+            now=lambda: START,
+        )
+        received = Received(status, status.subject, "RL_TRAINING", number, 1, status.event_id, START, status.event_id)
+        await self.world.bus.publish_all(await handlers.on_training_status(received))
+        return (await self.world.policies.versions(ROLE))[-1]
+
+
+async def test_the_first_bundle_is_a_candidate_beside_version_0() -> None:
+    desk = Desk()
+    made = await desk.register(POLITE)
+    zero, one = await desk.world.policies.versions(ROLE)
+    assert (zero.version, zero.stage, zero.kind, zero.uri) == (0, "stable", "bundle", "")
+    assert (one, made.new) == (made.policy, True)
+    assert (one.version, one.stage, one.kind, one.base_model) == (1, "registered", "bundle", "")
+    route = await desk.world.route()
+    assert route.stable == ServedPolicy(version=0, name=zero.name, digest=zero.digest)
+    assert (route.next_version, desk.woken) == (2, [ROLE])
+    rollout = await desk.world.until("running")
+    assert (rollout.stable, rollout.candidate) == (route.stable, served(one))
+    assert rollout.candidate.bundle
+
+
+async def test_a_bundle_is_in_bucket_and_object_store_under_its_digest() -> None:
+    desk = Desk()
+    policy = (await desk.register(POLITE)).policy
+    entry = await Bucket(desk.world.bus, BUNDLES, Bundle).get(policy.digest)
+    assert entry is not None
+    assert entry.value == POLITE
+    stored = find_policy_manifest(desk, policy)
+    assert (stored.kind, stored.bundle, stored.role) == ("bundle", POLITE, ROLE)
+    (registered,) = desk.world.bus.published(ModelDeployed)
+    assert (registered.policy_version, registered.adapter_digest, registered.state) == (1, policy.digest, "registered")
+    assert registered.reason == "ann: a better prompt"
+
+
+def find_policy_manifest(desk: Desk, policy: PolicyVersion) -> PolicyManifest:
+    return msgspec.json.decode(desk.blobs.get(policy.uri, policy.digest), type=PolicyManifest)
+
+
+async def test_the_same_bundle_again_is_the_same_version() -> None:
+    desk = Desk()
+    first, again = await desk.register(POLITE), await desk.register(POLITE)
+    assert (again.policy, again.new) == (first.policy, False)
+    assert await desk.versions() == [0, 1]
+
+
+async def test_two_people_at_once_make_one_version() -> None:
+    desk = Desk()
+    both = await asyncio.gather(*(desk.register(POLITE) for _ in range(4)))
+    assert [made.new for made in both].count(True) == 1
+    assert {made.policy.name for made in both} == {both[0].policy.name}
+    assert await desk.versions() == [0, 1]
+
+
+async def test_a_bundle_whose_policy_has_ended_is_a_new_version() -> None:
+    desk = Desk()
+    await desk.register(POLITE)
+    await desk.world.policies.change_version(ROLE, 1, lambda known: msgspec.structs.replace(known, stage="refused"))
+    made = await desk.register(POLITE)
+    assert (made.policy.version, made.new) == (2, True)
+
+
+async def test_a_dry_run_answers_and_writes_nothing() -> None:
+    desk = Desk()
+    made = await desk.register(POLITE, dry_run=True)
+    assert (made.policy.version, made.new, made.bundle) == (1, True, POLITE)
+    assert (await desk.versions(), desk.blobs.blobs, desk.woken) == ([], {}, [])
+
+
+async def test_a_deployer_that_does_not_lead_registers_nothing() -> None:
+    desk = Desk()
+    desk.world.lead.leading = False
+    with pytest.raises(NotLeading):
+        await desk.register(POLITE)
+    assert (await desk.versions(), desk.woken) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("bundle", "place"),
+    [
+        (reply(f"The key is {SECRET}."), "instructions.text"),
+        (Bundle(tools={"find": ToolTexts(parameters={"key": f"such as {SECRET}"})}), "tools.find.parameters.key"),
+        (
+            Bundle(
+                examples=(Example(role="user", content=SECRET), Example(role="assistant", content="no")),
+            ),
+            "examples.0.content",
+        ),
+        (Bundle(response_format={"type": "x", "hint": [SECRET]}), "response_format.hint.0"),
+    ],
+)
+async def test_a_secret_is_refused_by_its_place_alone(bundle: Bundle, place: str) -> None:
+    desk = Desk()
+    with pytest.raises(BadRequest) as refused:
+        await desk.register(bundle)
+    assert str(refused.value) == f"{place} holds what looks like a secret (api key): take it out"
+    assert SECRET not in str(refused.value)
+    assert await desk.versions() == []
+
+
+async def test_an_address_for_customers_is_no_secret() -> None:
+    made = await Desk().register(reply("Write to help@example.com, or call +49 30 1234 5678 90."))
+    assert made.new
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [
+        NO_BUNDLE,
+        reply("{{instructons}}"),
+        reply("Hello {{variables.name}}"),
+        reply("x" * 10_000_000),
+        Bundle(model=BundleModel(name="support@7-0a0a0a0a", digest="0a" * 32)),
+        Bundle(model=BundleModel(name="planner@7-0a0a0a0a", digest="0a" * 32)),
+        Bundle(model=BundleModel(name="any name", digest="0a" * 32)),
+    ],
+)
+async def test_what_could_answer_no_call_is_a_bad_request(bundle: Bundle) -> None:
+    desk = Desk()
+    with pytest.raises(BadRequest):
+        await desk.register(bundle)
+    assert await desk.versions() == []
+
+
+async def test_stables_weights_answer_for_a_bundle_without_a_model() -> None:
+    desk = Desk()
+    adapter = await desk.train(desk.weights(1))
+    await desk.serve(1)
+    made = await desk.register(POLITE)
+    assert made.bundle.model == BundleModel(name=adapter.name, digest=adapter.digest)
+    assert made.policy.base_model == adapter.name
+    weights = await desk.registry.weights_of(made.policy)
+    assert weights is not None
+    assert (weights.name, weights.digest, weights.uri, weights.kind) == (
+        *(adapter.name, adapter.digest, adapter.uri),
+        "adapter",
+    )
+
+
+async def test_stables_upstream_answers_for_a_bundle_without_a_model() -> None:
+    desk = Desk()
+    await desk.register(Bundle(model=SMALL))
+    await desk.serve(1)
+    made = await desk.register(POLITE)
+    assert (made.bundle.model, made.policy.base_model) == (SMALL, "openai/small")
+    assert await desk.registry.weights_of(made.policy) is None
+
+
+async def test_weights_for_a_role_with_a_bundle_keep_its_instructions() -> None:
+    desk = Desk()
+    await desk.register(POLITE)
+    await desk.serve(1)
+    adapter = desk.weights(1)
+    policy = await desk.train(adapter)
+    assert (policy.version, policy.kind, policy.base_model) == (2, "bundle", f"{ROLE}@2-{adapter.digest[:8]}")
+    bundle = await desk.registry.bundle_of(policy)
+    assert bundle.instructions == POLITE.instructions
+    assert bundle.model == BundleModel(name=policy.base_model, digest=adapter.digest)
+    assert find_policy(desk.blobs, policy.base_model).digest == adapter.digest
+    assert find_policy_manifest(desk, policy).bundle == bundle
+    assert policy == await desk.train(adapter)
+
+
+async def test_weights_for_a_role_as_agents_call_it_stay_weights() -> None:
+    desk = Desk()
+    await desk.register(POLITE)
+    assert (await desk.train(desk.weights(1))).kind == "adapter"
+
+
+async def test_a_bundle_that_a_training_made_is_registered_likewise() -> None:
+    desk = Desk()
+    made = publish_policy(
+        desk.blobs,
+        PolicyManifest(
+            kind="bundle", base_model="", files=[], role=ROLE, created_at=START, bundle=POLITE, algorithm="gepa"
+        ),
+    )
+    policy = await desk.train(made)
+    assert (policy.version, policy.digest, policy.algorithm) == (1, made.digest, "gepa")
+    assert await desk.registry.bundle_of(policy) == POLITE
+    route = await desk.world.route()
+    assert route.stable is not None
+    assert route.stable.version == 0
+
+
+async def test_a_training_that_leaked_a_secret_is_refused_at_once() -> None:
+    desk = Desk()
+    leaky = PolicyManifest(
+        kind="bundle", base_model="", files=[], role=ROLE, created_at=START, bundle=reply(f"Use {SECRET}.")
+    )
+    policy = await desk.train(publish_policy(desk.blobs, leaky))
+    assert (policy.stage, policy.reason) == (
+        "refused",
+        "instructions.text holds what looks like a secret (api key): take it out",
+    )
+
+
+async def test_a_bundle_without_its_bucket_entry_is_read_from_its_manifest() -> None:
+    desk = Desk()
+    policy = (await desk.register(POLITE)).policy
+    await Bucket(desk.world.bus, BUNDLES, Bundle).delete(policy.digest)
+    assert await desk.registry.bundle_of(policy) == POLITE
+    with pytest.raises(NotFound):
+        await desk.registry.bundle_of(msgspec.structs.replace(policy, digest="0" * 64, uri="s3://test/no.json"))
+
+
+async def test_a_bundles_weights_are_kept_in_the_engine() -> None:
+    desk = Desk()
+    adapter = await desk.train(desk.weights(1))
+    await desk.serve(1)
+    await desk.register(POLITE)
+    await desk.serve(2)
+    await desk.world.policies.change_version(ROLE, 1, lambda known: msgspec.structs.replace(known, stage="archived"))
+    assert unneeded(await desk.world.route(), await desk.world.policies.versions(ROLE)) == set()
+    await desk.register(Bundle(model=SMALL))
+    await desk.serve(3)
+    await desk.world.policies.change_version(ROLE, 2, lambda known: msgspec.structs.replace(known, stage="archived"))
+    assert unneeded(await desk.world.route(), await desk.world.policies.versions(ROLE)) == {adapter.name}
+
+
+async def test_a_route_goes_back_to_version_0() -> None:
+    desk = Desk()
+    await desk.register(POLITE)
+    await desk.world.until("running")
+    promoted = await desk.world.operators.act(Act.PROMOTE, Order("ann", "now", override=True))
+    assert promoted.state == "promoted"
+    await desk.world.until("promoted")
+    back = await desk.world.operators.act(Act.REVERT, Order("ann", "back"))
+    route = await desk.world.route()
+    assert (back.state, back.candidate.version, route.stable) == ("reverted", 0, back.candidate)
+    assert not back.candidate.bundle
+    assert [await desk.world.stage_of(version) for version in (0, 1)] == ["stable", "rolled_back"]
