@@ -132,13 +132,13 @@ class BundleRegistry:
         model = (await self.bundle_of(policy)).model
         if model is None or model.digest is None:
             return None
-        found = await self._found(model.name, model.digest)
-        manifest = found.manifest
+        stored = await self._stored_weights(model.name, model.digest)
+        manifest = stored.manifest
         return msgspec.structs.replace(
             policy,
             name=model.name,
-            digest=found.digest,
-            uri=found.uri,
+            digest=stored.digest,
+            uri=stored.uri,
             kind=manifest.kind,
             base_model=manifest.base_model,
             metrics=dict(manifest.metrics),
@@ -154,18 +154,18 @@ class BundleRegistry:
             if model is not None and model.digest is not None:
                 if parse_model(model.name).role != role:
                     raise Rejected(f"the bundle's model {model.name} is of another role than {role}")
-                await self._found(model.name, model.digest)
+                await self._stored_weights(model.name, model.digest)
         except BadRequest:
             raise
         except (Rejected, NotFound, ValueError) as error:
             raise BadRequest(str(error), param="bundle") from error
         return bundle
 
-    async def _found(self, name: str, digest: str) -> Policy:
-        found = await asyncio.to_thread(find_policy, self.objects, name)
-        if found.digest != digest:
-            raise Rejected(f"the bundle's model {name} has another digest: {found.digest}")
-        return found
+    async def _stored_weights(self, name: str, digest: str) -> Policy:
+        stored = await asyncio.to_thread(find_policy, self.objects, name)
+        if stored.digest != digest:
+            raise Rejected(f"the bundle's model {name} has another digest: {stored.digest}")
+        return stored
 
     async def _stable_bundle(self, role: str) -> Bundle | None:
         """What stable changes of calls; None where the role has none."""

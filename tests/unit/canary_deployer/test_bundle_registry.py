@@ -36,7 +36,7 @@ def reply(text: str, **changes: Any) -> Bundle:
     return Bundle(instructions=Instructions(text=text), **changes)
 
 
-class Desk:
+class RegistryWorld:
     """The registry of a world, whose role has no policy yet."""
 
     def __init__(self) -> None:
@@ -97,73 +97,73 @@ class Desk:
 
 
 async def test_the_first_bundle_is_a_candidate_beside_version_0() -> None:
-    desk = Desk()
-    made = await desk.register(POLITE)
-    zero, one = await desk.world.policies.versions(ROLE)
+    scene = RegistryWorld()
+    made = await scene.register(POLITE)
+    zero, one = await scene.world.policies.versions(ROLE)
     assert (zero.version, zero.stage, zero.kind, zero.uri) == (0, "stable", "bundle", "")
     assert (one, made.new) == (made.policy, True)
     assert (one.version, one.stage, one.kind, one.base_model) == (1, "registered", "bundle", "")
-    route = await desk.world.route()
+    route = await scene.world.route()
     assert route.stable == ServedPolicy(version=0, name=zero.name, digest=zero.digest)
-    assert (route.next_version, desk.woken) == (2, [ROLE])
-    rollout = await desk.world.until("running")
+    assert (route.next_version, scene.woken) == (2, [ROLE])
+    rollout = await scene.world.until("running")
     assert (rollout.stable, rollout.candidate) == (route.stable, served(one))
     assert rollout.candidate.bundle
 
 
 async def test_a_bundle_is_in_bucket_and_object_store_under_its_digest() -> None:
-    desk = Desk()
-    policy = (await desk.register(POLITE)).policy
-    entry = await Bucket(desk.world.bus, BUNDLES, Bundle).get(policy.digest)
+    scene = RegistryWorld()
+    policy = (await scene.register(POLITE)).policy
+    entry = await Bucket(scene.world.bus, BUNDLES, Bundle).get(policy.digest)
     assert entry is not None
     assert entry.value == POLITE
-    stored = find_policy_manifest(desk, policy)
+    stored = find_policy_manifest(scene, policy)
     assert (stored.kind, stored.bundle, stored.role) == ("bundle", POLITE, ROLE)
-    (registered,) = desk.world.bus.published(ModelDeployed)
+    (registered,) = scene.world.bus.published(ModelDeployed)
     assert (registered.policy_version, registered.adapter_digest, registered.state) == (1, policy.digest, "registered")
     assert registered.reason == "ann: a better prompt"
 
 
-def find_policy_manifest(desk: Desk, policy: PolicyVersion) -> PolicyManifest:
-    return msgspec.json.decode(desk.blobs.get(policy.uri, policy.digest), type=PolicyManifest)
+def find_policy_manifest(scene: RegistryWorld, policy: PolicyVersion) -> PolicyManifest:
+    return msgspec.json.decode(scene.blobs.get(policy.uri, policy.digest), type=PolicyManifest)
 
 
 async def test_the_same_bundle_again_is_the_same_version() -> None:
-    desk = Desk()
-    first, again = await desk.register(POLITE), await desk.register(POLITE)
+    scene = RegistryWorld()
+    first, again = await scene.register(POLITE), await scene.register(POLITE)
     assert (again.policy, again.new) == (first.policy, False)
-    assert await desk.versions() == [0, 1]
+    assert await scene.versions() == [0, 1]
 
 
 async def test_two_people_at_once_make_one_version() -> None:
-    desk = Desk()
-    both = await asyncio.gather(*(desk.register(POLITE) for _ in range(4)))
+    scene = RegistryWorld()
+    both = await asyncio.gather(*(scene.register(POLITE) for _ in range(4)))
     assert [made.new for made in both].count(True) == 1
     assert {made.policy.name for made in both} == {both[0].policy.name}
-    assert await desk.versions() == [0, 1]
+    assert await scene.versions() == [0, 1]
 
 
 async def test_a_bundle_whose_policy_has_ended_is_a_new_version() -> None:
-    desk = Desk()
-    await desk.register(POLITE)
-    await desk.world.policies.change_version(ROLE, 1, lambda known: msgspec.structs.replace(known, stage="refused"))
-    made = await desk.register(POLITE)
+    scene = RegistryWorld()
+    await scene.register(POLITE)
+    await scene.world.policies.change_version(ROLE, 1, lambda known: msgspec.structs.replace(known, stage="refused"))
+    made = await scene.register(POLITE)
     assert (made.policy.version, made.new) == (2, True)
 
 
 async def test_a_dry_run_answers_and_writes_nothing() -> None:
-    desk = Desk()
-    made = await desk.register(POLITE, dry_run=True)
+    scene = RegistryWorld()
+    made = await scene.register(POLITE, dry_run=True)
     assert (made.policy.version, made.new, made.bundle) == (1, True, POLITE)
-    assert (await desk.versions(), desk.blobs.blobs, desk.woken) == ([], {}, [])
+    assert (await scene.versions(), scene.blobs.blobs, scene.woken) == ([], {}, [])
 
 
 async def test_a_deployer_that_does_not_lead_registers_nothing() -> None:
-    desk = Desk()
-    desk.world.lead.leading = False
+    scene = RegistryWorld()
+    scene.world.lead.leading = False
     with pytest.raises(NotLeading):
-        await desk.register(POLITE)
-    assert (await desk.versions(), desk.woken) == ([], [])
+        await scene.register(POLITE)
+    assert (await scene.versions(), scene.woken) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -181,16 +181,16 @@ async def test_a_deployer_that_does_not_lead_registers_nothing() -> None:
     ],
 )
 async def test_a_secret_is_refused_by_its_place_alone(bundle: Bundle, place: str) -> None:
-    desk = Desk()
+    scene = RegistryWorld()
     with pytest.raises(BadRequest) as refused:
-        await desk.register(bundle)
+        await scene.register(bundle)
     assert str(refused.value) == f"{place} holds what looks like a secret (api key): take it out"
     assert SECRET not in str(refused.value)
-    assert await desk.versions() == []
+    assert await scene.versions() == []
 
 
 async def test_an_address_for_customers_is_no_secret() -> None:
-    made = await Desk().register(reply("Write to help@example.com, or call +49 30 1234 5678 90."))
+    made = await RegistryWorld().register(reply("Write to help@example.com, or call +49 30 1234 5678 90."))
     assert made.new
 
 
@@ -207,20 +207,20 @@ async def test_an_address_for_customers_is_no_secret() -> None:
     ],
 )
 async def test_what_could_answer_no_call_is_a_bad_request(bundle: Bundle) -> None:
-    desk = Desk()
+    scene = RegistryWorld()
     with pytest.raises(BadRequest):
-        await desk.register(bundle)
-    assert await desk.versions() == []
+        await scene.register(bundle)
+    assert await scene.versions() == []
 
 
 async def test_stables_weights_answer_for_a_bundle_without_a_model() -> None:
-    desk = Desk()
-    adapter = await desk.train(desk.weights(1))
-    await desk.serve(1)
-    made = await desk.register(POLITE)
+    scene = RegistryWorld()
+    adapter = await scene.train(scene.weights(1))
+    await scene.serve(1)
+    made = await scene.register(POLITE)
     assert made.bundle.model == BundleModel(name=adapter.name, digest=adapter.digest)
     assert made.policy.base_model == adapter.name
-    weights = await desk.registry.weights_of(made.policy)
+    weights = await scene.registry.weights_of(made.policy)
     assert weights is not None
     assert (weights.name, weights.digest, weights.uri, weights.kind) == (
         *(adapter.name, adapter.digest, adapter.uri),
@@ -229,57 +229,57 @@ async def test_stables_weights_answer_for_a_bundle_without_a_model() -> None:
 
 
 async def test_stables_upstream_answers_for_a_bundle_without_a_model() -> None:
-    desk = Desk()
-    await desk.register(Bundle(model=SMALL))
-    await desk.serve(1)
-    made = await desk.register(POLITE)
+    scene = RegistryWorld()
+    await scene.register(Bundle(model=SMALL))
+    await scene.serve(1)
+    made = await scene.register(POLITE)
     assert (made.bundle.model, made.policy.base_model) == (SMALL, "openai/small")
-    assert await desk.registry.weights_of(made.policy) is None
+    assert await scene.registry.weights_of(made.policy) is None
 
 
 async def test_weights_for_a_role_with_a_bundle_keep_its_instructions() -> None:
-    desk = Desk()
-    await desk.register(POLITE)
-    await desk.serve(1)
-    adapter = desk.weights(1)
-    policy = await desk.train(adapter)
+    scene = RegistryWorld()
+    await scene.register(POLITE)
+    await scene.serve(1)
+    adapter = scene.weights(1)
+    policy = await scene.train(adapter)
     assert (policy.version, policy.kind, policy.base_model) == (2, "bundle", f"{ROLE}@2-{adapter.digest[:8]}")
-    bundle = await desk.registry.bundle_of(policy)
+    bundle = await scene.registry.bundle_of(policy)
     assert bundle.instructions == POLITE.instructions
     assert bundle.model == BundleModel(name=policy.base_model, digest=adapter.digest)
-    assert find_policy(desk.blobs, policy.base_model).digest == adapter.digest
-    assert find_policy_manifest(desk, policy).bundle == bundle
-    assert policy == await desk.train(adapter)
+    assert find_policy(scene.blobs, policy.base_model).digest == adapter.digest
+    assert find_policy_manifest(scene, policy).bundle == bundle
+    assert policy == await scene.train(adapter)
 
 
 async def test_weights_for_a_role_as_agents_call_it_stay_weights() -> None:
-    desk = Desk()
-    await desk.register(POLITE)
-    assert (await desk.train(desk.weights(1))).kind == "adapter"
+    scene = RegistryWorld()
+    await scene.register(POLITE)
+    assert (await scene.train(scene.weights(1))).kind == "adapter"
 
 
 async def test_a_bundle_that_a_training_made_is_registered_likewise() -> None:
-    desk = Desk()
+    scene = RegistryWorld()
     made = publish_policy(
-        desk.blobs,
+        scene.blobs,
         PolicyManifest(
             kind="bundle", base_model="", files=[], role=ROLE, created_at=START, bundle=POLITE, algorithm="gepa"
         ),
     )
-    policy = await desk.train(made)
+    policy = await scene.train(made)
     assert (policy.version, policy.digest, policy.algorithm) == (1, made.digest, "gepa")
-    assert await desk.registry.bundle_of(policy) == POLITE
-    route = await desk.world.route()
+    assert await scene.registry.bundle_of(policy) == POLITE
+    route = await scene.world.route()
     assert route.stable is not None
     assert route.stable.version == 0
 
 
 async def test_a_training_that_leaked_a_secret_is_refused_at_once() -> None:
-    desk = Desk()
+    scene = RegistryWorld()
     leaky = PolicyManifest(
         kind="bundle", base_model="", files=[], role=ROLE, created_at=START, bundle=reply(f"Use {SECRET}.")
     )
-    policy = await desk.train(publish_policy(desk.blobs, leaky))
+    policy = await scene.train(publish_policy(scene.blobs, leaky))
     assert (policy.stage, policy.reason) == (
         "refused",
         "instructions.text holds what looks like a secret (api key): take it out",
@@ -287,37 +287,37 @@ async def test_a_training_that_leaked_a_secret_is_refused_at_once() -> None:
 
 
 async def test_a_bundle_without_its_bucket_entry_is_read_from_its_manifest() -> None:
-    desk = Desk()
-    policy = (await desk.register(POLITE)).policy
-    await Bucket(desk.world.bus, BUNDLES, Bundle).delete(policy.digest)
-    assert await desk.registry.bundle_of(policy) == POLITE
+    scene = RegistryWorld()
+    policy = (await scene.register(POLITE)).policy
+    await Bucket(scene.world.bus, BUNDLES, Bundle).delete(policy.digest)
+    assert await scene.registry.bundle_of(policy) == POLITE
     with pytest.raises(NotFound):
-        await desk.registry.bundle_of(msgspec.structs.replace(policy, digest="0" * 64, uri="s3://test/no.json"))
+        await scene.registry.bundle_of(msgspec.structs.replace(policy, digest="0" * 64, uri="s3://test/no.json"))
 
 
 async def test_a_bundles_weights_are_kept_in_the_engine() -> None:
-    desk = Desk()
-    adapter = await desk.train(desk.weights(1))
-    await desk.serve(1)
-    await desk.register(POLITE)
-    await desk.serve(2)
-    await desk.world.policies.change_version(ROLE, 1, lambda known: msgspec.structs.replace(known, stage="archived"))
-    assert unneeded(await desk.world.route(), await desk.world.policies.versions(ROLE)) == set()
-    await desk.register(Bundle(model=SMALL))
-    await desk.serve(3)
-    await desk.world.policies.change_version(ROLE, 2, lambda known: msgspec.structs.replace(known, stage="archived"))
-    assert unneeded(await desk.world.route(), await desk.world.policies.versions(ROLE)) == {adapter.name}
+    scene = RegistryWorld()
+    adapter = await scene.train(scene.weights(1))
+    await scene.serve(1)
+    await scene.register(POLITE)
+    await scene.serve(2)
+    await scene.world.policies.change_version(ROLE, 1, lambda known: msgspec.structs.replace(known, stage="archived"))
+    assert unneeded(await scene.world.route(), await scene.world.policies.versions(ROLE)) == set()
+    await scene.register(Bundle(model=SMALL))
+    await scene.serve(3)
+    await scene.world.policies.change_version(ROLE, 2, lambda known: msgspec.structs.replace(known, stage="archived"))
+    assert unneeded(await scene.world.route(), await scene.world.policies.versions(ROLE)) == {adapter.name}
 
 
 async def test_a_route_goes_back_to_version_0() -> None:
-    desk = Desk()
-    await desk.register(POLITE)
-    await desk.world.until("running")
-    promoted = await desk.world.operators.act(Act.PROMOTE, Order("ann", "now", override=True))
+    scene = RegistryWorld()
+    await scene.register(POLITE)
+    await scene.world.until("running")
+    promoted = await scene.world.operators.act(Act.PROMOTE, Order("ann", "now", override=True))
     assert promoted.state == "promoted"
-    await desk.world.until("promoted")
-    back = await desk.world.operators.act(Act.REVERT, Order("ann", "back"))
-    route = await desk.world.route()
+    await scene.world.until("promoted")
+    back = await scene.world.operators.act(Act.REVERT, Order("ann", "back"))
+    route = await scene.world.route()
     assert (back.state, back.candidate.version, route.stable) == ("reverted", 0, back.candidate)
     assert not back.candidate.bundle
-    assert [await desk.world.stage_of(version) for version in (0, 1)] == ["stable", "rolled_back"]
+    assert [await scene.world.stage_of(version) for version in (0, 1)] == ["stable", "rolled_back"]

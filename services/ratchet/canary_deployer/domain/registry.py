@@ -131,7 +131,7 @@ def completed(bundle: Bundle, stable: Bundle | None) -> Bundle:
 
 
 def with_weights(bundle: Bundle, policy: PolicyVersion) -> Bundle:
-    """The bundle with the weights of a policy in the place of whoever answers."""
+    """The bundle with the weights of a policy in the place of what answers."""
     return msgspec.structs.replace(bundle, model=BundleModel(name=policy.name, digest=policy.digest))
 
 
