@@ -64,6 +64,17 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "policies show": ("support", "support@3 --parents 5"),
     "policies export": ("support@3 ./support-3", "support@latest --dry-run"),
     "policies import": ("./adapter --role support", "./adapter --role support --dry-run"),
+    "bundles create": (
+        "support --instructions better.md --prepend --dry-run",
+        "support --from stable --model openai/gpt-5-mini --tool look_up=look_up.md --set temperature=.2",
+    ),
+    "bundles show": ("support", "support@3 --json"),
+    "bundles diff": ("support support@latest", "support@0 support@3 --json"),
+    "bundles export": ("support prompts/support", "support@3 prompts/support --replace"),
+    "bundles apply": (
+        "support prompts/support",
+        "support prompts/support --actor ci --json",
+    ),
     "data argilla-export": ("--input records.json --output pairs", "--input records.json --output pairs --json"),
     "dataset show": ("latest", "019ab3f2-71c4 --json"),
     "dataset build": (

@@ -14,7 +14,7 @@ from tools.docs.cli_reference import leaves
 COMMANDS = [(" ".join(words[1:]), command) for words, command in leaves(get_command(app))]
 CREATES = re.compile(
     r"up|train|feedback|import .*|rollout (?!status|audit|history).*"
-    r"|deadletters replay|preferences (derive|add)|policies export"
+    r"|deadletters replay|preferences (derive|add)|policies export|bundles (create|export|apply)"
 )
 NO_CHOICE = {"completion", "contract openapi", "contract asyncapi"}
 """What they print has one form: a script, a document."""

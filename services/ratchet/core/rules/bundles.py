@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Instructions
+from ratchet.core.contract.bundle import APPEND, NO_BUNDLE, PREPEND, REPLACE, Bundle, BundleModel, Instructions
 from ratchet.core.errors import BadRequest, Rejected
 
 MOST_BYTES = 256 * 1024
@@ -21,6 +21,7 @@ MOST_VARIABLE = 4096
 SENT = "instructions"
 """The placeholder for what the agent sent."""
 _VARIABLES = "variables."
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 
 
@@ -60,6 +61,8 @@ def template_of(instructions: Instructions) -> Template:
             raise Rejected(
                 f"{{{{{name[:80]}}}}} in the instructions is neither {{{{{SENT}}}}} nor {{{{{_VARIABLES}NAME}}}}"
             )
+    if misnamed := sorted(name for name in template.variables if not _VARIABLE.fullmatch(name)):
+        raise Rejected(f"{misnamed[0][:80]!r} is no variable's name: letters, digits and _, at most 64")
     declared = frozenset(instructions.variables)
     if undeclared := sorted(template.variables - declared):
         raise Rejected(f"the instructions use the variable {undeclared[0]}, which `variables` does not declare")
@@ -83,8 +86,16 @@ def check_bundle(bundle: Bundle) -> None:
         raise Rejected(f"the bundle has {size:,} bytes; at most {MOST_BYTES:,} are read")
     if bundle.instructions is not None:
         template_of(bundle.instructions)
+        if bundle.instructions.mode not in (REPLACE, PREPEND, APPEND):
+            raise Rejected(
+                f"instructions {REPLACE}, {PREPEND} or {APPEND}; {bundle.instructions.mode[:80]!r} is no mode"
+            )
+    if any(example.role not in ("user", "assistant") for example in bundle.examples):
+        raise Rejected("examples are messages of the user and of the assistant alone")
     if bundle.examples and bundle.examples[-1].role != "assistant":
         raise Rejected("the last example must be of the assistant: the conversation follows it")
+    if any(not name.strip() for name in bundle.tools):
+        raise Rejected("a tool of the bundle has no name")
     if bundle.model is not None:
         check_model(bundle.model)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Example, Instructions
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Example, Instructions, ToolTexts
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.bundles import MOST_BYTES, MissingVariable, check_bundle, template_of
 
@@ -54,6 +54,10 @@ def test_a_template_names_only_what_something_fills(instructions: Instructions, 
         (NO_BUNDLE, "changes nothing"),
         (Bundle(instructions=Instructions(text="x" * MOST_BYTES)), "bytes"),
         (Bundle(examples=(Example(role="user", content="hi"),)), "last example"),
+        (Bundle(instructions=Instructions(text="x", mode="before")), "'before' is no mode"),
+        (Bundle(instructions=_template("{{variables.a b}}", "a b")), "'a b' is no variable's name"),
+        (Bundle(examples=(Example(role="tool", content="hi"),)), "alone"),
+        (Bundle(tools={" ": ToolTexts(hidden=True)}), "no name"),
         (Bundle(model=BundleModel(name="small")), "by its `digest`"),
         (Bundle(model=BundleModel(name="small", upstream="openai", digest="0" * 64)), "not both"),
     ],
